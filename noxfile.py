@@ -1,0 +1,150 @@
+"""What is checked, and how.  `nox` runs what CI runs; `nox -l` lists it.
+
+A Python that this machine does not have is skipped, not failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import nox
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+
+# What flake8-async sees and ruff does not.  Left out, because right code breaks them: a
+# checkpoint in every function and loop (91x), an await in every async function (124),
+# names of startable functions listed (114), imports of one style (106).
+ASYNC_RULES = (
+    "ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC112,ASYNC113,ASYNC118,ASYNC119,"
+    "ASYNC120,ASYNC121,ASYNC122,ASYNC123,ASYNC125,ASYNC126,ASYNC127,ASYNC128,ASYNC211,"
+    "ASYNC231,ASYNC232,ASYNC300,ASYNC400,ASYNC401,ASYNC900"
+)
+# Environments in tests swallow cancellation, and clean up badly, on purpose.
+ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
+
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = [
+    "lint",
+    "typecheck",
+    "docs",
+    "build",
+    "pure",
+    "tests",
+    "minimum",
+    "regressions",
+    "demo",
+]
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """Install the project from this tree with every extra, and these dependency groups."""
+    session.install("-e", ".[all]", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """All tests but the soak, in random order."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def pure(session: nox.Session) -> None:
+    """The pure core's own tests alone reach every branch of it."""
+    install(session, "test")
+    env = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "ci")}
+    pytest = ["-m", "pytest", "tests/core", *session.posargs]
+    session.run("coverage", "run", "--source=trio_envserve.core", *pytest, env=env)
+    session.run("coverage", "report", "--fail-under=100")
+
+
+@nox.session(python="3.11")
+def minimum(session: nox.Session) -> None:
+    """The tests that are not slow, on the lower bound of every dependency."""
+    constraints = Path(session.create_tmp()) / "lower-bounds.txt"
+    constraints.write_text("".join(f"{pin}\n" for pin in lower_bounds()))
+    session.install("-c", str(constraints), "-e", ".[all]")
+    session.run("python", "-m", "pytest", "-m", "not soak and not slow", *session.posargs)
+
+
+def lower_bounds() -> list[str]:
+    """Every dependency of pyproject.toml and of its extras, pinned to its lower bound."""
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"]
+    own = re.compile(rf"{project['name']}\[.*\]")
+    pins = []
+    for requirement in sum(extras.values(), start=project["dependencies"]):
+        if own.fullmatch(requirement):
+            continue
+        bound = re.fullmatch(r"([A-Za-z0-9-]+)>=([0-9.]+)", requirement)
+        if bound is None:
+            raise ValueError(f"pyproject.toml: no lower bound in {requirement!r}")
+        pins.append(f"{bound[1]}=={bound[2]}")
+    return pins
+
+
+@nox.session
+def regressions(session: nox.Session) -> None:
+    """Put each known failure back, one at a time, and see its test turn red."""
+    install(session)
+    session.run("python", "tests/regressions/run.py", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, layers, and the traps of async code."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    for folder, disabled in [("trio_envserve", ""), ("tests", ON_PURPOSE_IN_TESTS)]:
+        rules = [f"--enable={ASYNC_RULES}", f"--disable={disabled}"]
+        session.run("flake8-async", *rules, *sorted(map(str, Path(folder).rglob("*.py"))))
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Types: strict in the package, checked in the tests."""
+    install(session, "typecheck")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, nitpicky, with warnings as errors."""
+    install(session, "docs")
+    session.run("sphinx-build", "-W", "-n", "-E", "--keep-going", "docs", "docs/_build/html")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Source distribution and wheel; the wheel alone installs, imports and has its command."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "build"))
+    dist = Path(session.create_tmp()) / "dist"
+    for old in dist.glob("*"):
+        old.unlink()
+    session.run("python", "-m", "build", "--outdir", str(dist))
+    (wheel,) = dist.glob("*.whl")
+    session.install(str(wheel))
+    session.run("python", "-I", "-c", IMPORTS_EVERYTHING_PUBLIC)  # -I: not from this folder
+    session.install(f"trio-envserve[cli] @ {wheel.resolve().as_uri()}")
+    session.run("trio-envserve", "--help", silent=True)
+
+
+IMPORTS_EVERYTHING_PUBLIC = """
+import importlib.metadata, importlib.resources, trio_envserve
+for name in trio_envserve.__all__:
+    getattr(trio_envserve, name)
+assert importlib.resources.files("trio_envserve").joinpath("py.typed").is_file()
+for entry in importlib.metadata.entry_points(group="trio_envserve.envs"):
+    entry.load()
+"""
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job, shown: it fails if anything ran twice or was lost."""
+    session.install(".[cli]")
+    session.run("trio-envserve", "demo", "--json", *session.posargs)

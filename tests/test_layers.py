@@ -1,0 +1,288 @@
+"""Layers: who may import whom, read from the source of every module.
+
+Arrows point one way only.  ``MAY_IMPORT`` is the rule; a package that is not in
+it is a failure, so that a new one must find its place.  Imports inside functions
+and under ``TYPE_CHECKING`` count: what a module names, it knows.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "trio_envserve"
+
+# What the modules of a layer may import of the package: a layer, or a module of
+# one.  A layer's modules may always import each other, and nobody the package itself
+# (that would be all of it).  `core` as a whole never includes what knows the inside of
+# a body, for which `core.values` stands below: to the router bodies are opaque.
+WORDS = {"core.terms", "core.limits", "core.errors"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "logs": set(),
+    "net": WORDS,
+    "models": WORDS,
+    "envs": WORDS | {"core.values", "models"},
+    "worker": {"core", "core.values", "net", "models", "envs", "logs"},
+    "server": {"core", "net", "models", "envs", "worker", "logs"},
+    "client": {"core", "core.values", "net"},
+    "testing": {
+        "core", "core.values", "net", "models", "envs", "worker", "server", "client", "logs",
+    },
+    "cli": {
+        "core", "core.values", "net", "models", "envs", "worker", "server", "client", "testing",
+        "logs",
+    },
+}  # fmt: skip
+
+# On top of everything: what `import trio_envserve` and `python -m trio_envserve` find.
+TOP = {"__init__", "__main__"}
+
+# The modules that know the inside of a body, and who in the core may import them.
+BODIES = {
+    "core.values", "core.values_lower", "core.values_scan", "core.arrays", "core.objects",
+}  # fmt: skip
+BODY_USERS = {"core.client", "core.worker"} | BODIES
+
+# All that the core may import from elsewhere: pure, or there for its types.
+PURE = {
+    "__future__", "abc", "array", "base64", "binascii", "bisect", "cbor2", "collections",
+    "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
+    "functools", "hashlib", "heapq", "hmac", "io", "ipaddress", "itertools", "math",
+    "numbers", "numpy", "operator", "pathlib", "re", "string", "struct", "sys", "textwrap",
+    "torch", "types", "typing", "uuid", "zlib",
+}  # fmt: skip
+
+# What those have that is not: (module, name).
+IMPURE = {
+    ("datetime", "now"), ("datetime", "today"), ("datetime", "utcnow"), ("date", "today"),
+    ("uuid", "uuid1"), ("uuid", "uuid4"), ("uuid", "getnode"), ("sys", "stdin"),
+    ("sys", "stdout"), ("sys", "stderr"), ("io", "open"), ("numpy", "random"), ("np", "random"),
+    ("Path", "cwd"), ("Path", "home"),
+}  # fmt: skip
+IMPURE_NAMES = {
+    "uuid1", "uuid4", "getnode", "open", "print", "input", "exec", "eval", "__import__",
+    "breakpoint",
+}  # fmt: skip
+
+
+class Module(NamedTuple):
+    """A module by its name inside the package (``core.terms``) and its source."""
+
+    name: str
+    is_package: bool
+    source: str
+
+    @property
+    def layer(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def read_modules() -> list[Module]:
+    modules = []
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
+        is_package = parts[-1] == "__init__" and len(parts) > 1
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules.append(Module(name, is_package, path.read_text(encoding="utf-8")))
+    return modules
+
+
+MODULES = read_modules()
+NAMES = {module.name for module in MODULES}
+
+
+def imported(module: Module) -> set[str]:
+    """Absolute names of all that a module imports, ``from a import b`` as ``a.b``."""
+    found = set()
+    parts = [PACKAGE] + ([] if module.name in TOP else module.name.split("."))
+    if not (module.is_package or module.name in TOP):
+        parts = parts[:-1]
+    for node in ast.walk(ast.parse(module.source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            base = base + (node.module.split(".") if node.module else [])
+            found |= {".".join([*base, alias.name]) for alias in node.names}
+    return found
+
+
+def within(name: str, whole: str) -> bool:
+    return name == whole or name.startswith(f"{whole}.")
+
+
+def wrong_arrows(module: Module, may_import: dict[str, set[str]] = MAY_IMPORT) -> list[str]:
+    """What a module imports of the package against the rule."""
+    wrong = []
+    for name in sorted(imported(module)):
+        if not within(name, PACKAGE):
+            continue
+        inner = name.removeprefix(PACKAGE).removeprefix(".")
+        if not allowed(module, inner, may_import[module.layer]):
+            wrong.append(f"{module.name} imports {inner or PACKAGE}")
+    return wrong
+
+
+def allowed(module: Module, inner: str, may: set[str]) -> bool:
+    if any(within(inner, one) for one in BODIES):
+        if module.layer == "core":
+            return module.name in BODY_USERS
+        return "core.values" in may
+    if within(inner, module.layer):
+        return True
+    if inner == "core":  # a name that the core's __init__ re-exports is all of the core
+        return "core" in may
+    return any(within(inner, one) for one in may)
+
+
+def impurities(module: Module) -> list[str]:
+    """What a module of the core uses that is not pure."""
+    wrong = []
+    for name in sorted(imported(module)):
+        if not within(name, PACKAGE) and name.partition(".")[0] not in PURE:
+            wrong.append(f"{module.name} imports {name}")
+        if name.rpartition(".")[2] in IMPURE_NAMES:
+            wrong.append(f"{module.name} imports {name}")
+    for node in ast.walk(ast.parse(module.source)):
+        if isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if (owner, node.attr) in IMPURE:
+                wrong.append(f"{module.name} uses {owner}.{node.attr}")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in IMPURE_NAMES:
+            wrong.append(f"{module.name} calls {ast.unparse(node.func)}")
+    return wrong
+
+
+def test_every_module_has_its_layer():
+    strays = {module.layer for module in MODULES} - set(MAY_IMPORT) - TOP
+    assert not strays, "give them a place in MAY_IMPORT"
+
+
+def test_the_modules_that_the_rule_names_exist():
+    assert WORDS | BODY_USERS <= NAMES
+
+
+def test_the_rule_has_no_circles():
+    height: dict[str, int] = {}
+    for layer, may in MAY_IMPORT.items():
+        below = {one.partition(".")[0] for one in may} - {layer}
+        assert below <= set(height), f"{layer} imports what comes after it"
+        height[layer] = len(height)
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.name not in TOP], ids=lambda module: module.name
+)
+def test_arrows_point_one_way(module: Module):
+    assert wrong_arrows(module) == []
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.layer == "core"], ids=lambda module: module.name
+)
+def test_core_is_pure(module: Module):
+    assert impurities(module) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("core.dedup", "from ..net import socket"),
+        ("core.dedup", "from ..net.socket import Socket"),
+        ("core.dedup", "from .. import net"),
+        ("core.dedup", "import trio_envserve.net"),
+        ("core.router", "from .values import decode"),
+        ("core.router", "from . import values"),
+        ("core.router", "from .arrays import ELEMENT_TYPES"),
+        ("net.socket", "from ..core.messages import Hello"),
+        ("net.socket", "from ..core import messages"),
+        ("net.socket", "from .. import core"),
+        ("net.socket", "from .. import open_client"),
+        ("net.socket", "import trio_envserve"),
+        ("server.shell", "from ..core.values import decode"),
+        ("server.shell", "def late():\n    from ..core import values"),
+        ("server.shell", "from ..client import open_client"),
+        ("worker.main", "from ..server.shell import serve"),
+        ("client.shell", "from ..server import open_server"),
+        ("client.shell", "if TYPE_CHECKING:\n    from ..testing import proxy"),
+        ("envs.arithmetic", "from ..core.router import Router"),
+        ("testing.proxy", "from ..cli import main"),
+        ("server.shell", "from trio_envserve.cli.demo import main"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(name: str, source: str):
+    assert wrong_arrows(Module(name, False, source)) != []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("core.client", "from .values import decode"),
+        ("net.socket", "from ..core.errors import ConfigError"),
+        ("net.socket", "from ..core import limits, terms"),
+        ("client.shell", "from ..core import values"),
+        ("worker.main", "from ..envs.loading import load"),
+        ("server.shell", "from ..core.router import Router\nfrom . import processes"),
+        ("cli.demo", "from ..testing.proxy import Proxy"),
+    ],
+)
+def test_a_right_arrow_passes(name: str, source: str):
+    assert wrong_arrows(Module(name, False, source)) == []
+
+
+def test_a_package_resolves_its_own_relative_imports():
+    source = "from .shell import serve\nfrom ..core import terms"
+    found = imported(Module("server", True, source))
+    assert found == {"trio_envserve.server.shell.serve", "trio_envserve.core.terms"}
+    assert imported(Module("__init__", False, "from .client import x")) == {
+        "trio_envserve.client.x"
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import trio",
+        "import zmq",
+        "import zmq.asyncio as za",
+        "from time import monotonic",
+        "def f():\n    import random",
+        "import os",
+        "from os import urandom",
+        "import secrets, struct",
+        "import threading",
+        "import asyncio",
+        "import importlib",
+        "import logging",
+        "from uuid import uuid4",
+        "import uuid\nuuid.uuid4()",
+        "import datetime\ndatetime.datetime.now()",
+        "from datetime import date\ndate.today()",
+        "import numpy as np\nnp.random.default_rng()",
+        "print('x')",
+        "__import__('time')",
+    ],
+)
+def test_an_impurity_is_seen(source: str):
+    assert impurities(Module("core.dedup", False, source)) != []
+
+
+@pytest.mark.real
+def test_importing_the_package_is_cheap():
+    heavy = ["click", "hypothesis", "numpy", "pydantic", "pytest", "rich", "torch"]
+    program = (
+        "import json, sys, trio_envserve\n"
+        f"print(json.dumps([name for name in {heavy!r} if name in sys.modules]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, timeout=60
+    )
+    assert json.loads(run.stdout) == []
