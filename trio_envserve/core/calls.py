@@ -1,0 +1,133 @@
+"""Calls, and the sessions in which they have their ids: the client's records.
+
+How a call moves between its stages is decided in :mod:`.client`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from hashlib import blake2b
+
+from .errors import ErrorInfo
+from .terms import ID_BYTES, Body, Epoch, SessionId, Verdict
+
+
+class Stage(enum.Enum):
+    """Where a call stands."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    EXPIRED = "expired"
+    """Its limit has passed; the server was asked whether it ever ran."""
+    ANSWERED = "answered"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Call:
+    """One logical ask, from the caller's side."""
+
+    number: int
+    body: Body
+    digest: bytes
+    rerun: bool | None
+    allowance: int
+    """Executions it may still be granted; shrinks when a session is lost."""
+    limit_s: float | None
+    asked_s: float
+    stage: Stage = Stage.QUEUED
+    session: ClientSession | None = None
+    """The session in which it has its id, once it was sent."""
+    sequence: int = -1
+    granted: int = 0
+    frames: tuple[Body, ...] = ()
+    sent_probe: int = 0
+    """The last probe sent before its latest transmission."""
+    held_until_s: float = 0.0
+    cancel_until_s: float = 0.0
+    may_have_run: bool = False
+    """A session that knew it was lost."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ClientSession:
+    """What the client holds of one session."""
+
+    id: SessionId
+    epoch: Epoch
+    window: int
+    message_bytes: int
+    next: int = 0
+    calls: dict[int, Call] = dataclasses.field(default_factory=dict)
+    """Not finished, by sequence, in increasing order."""
+    unflushed: list[int] = dataclasses.field(default_factory=list)
+    """Finished, and the server was not told yet."""
+    lost_s: float | None = None
+    """When the server said that it does not know it."""
+
+    def pending(self) -> list[int]:
+        """The spans of all sequences that are not finished."""
+        edges: list[int] = []
+        for sequence in self.calls:
+            if edges and edges[-1] == sequence:
+                edges[-1] = sequence + 1
+            else:
+                edges += (sequence, sequence + 1)
+        return edges
+
+
+def grant(allowance: int) -> int:
+    """How many of the executions left one session may start: all but one.
+
+    When a session is lost nobody knows how many executions it started, so all
+    that were granted to it count as used (G2 holds over the whole life of the
+    call); the one held back is what a new session can be granted.
+    """
+    return max(1, allowance - 1)
+
+
+def digest(body: Body, rerun: bool | None, allowance: int, limit_s: float | None) -> bytes:
+    """Differs when the body or the options differ."""
+    hasher = blake2b(repr((rerun, allowance, limit_s)).encode(), digest_size=ID_BYTES)
+    hasher.update(body)
+    return hasher.digest()
+
+
+def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:
+    """An error record that the client itself makes."""
+    return ErrorInfo(code=code, verdict=verdict, message=text)
+
+
+def limit_passed(*, started: bool | None) -> ErrorInfo:
+    """The caller's limit has passed; ``started`` None if the server did not say."""
+    if started is False:
+        text = "the limit passed before the request was dispatched; it is cancelled"
+        return info("never-started", Verdict.DID_NOT_RUN, text)
+    if started:
+        text = "the limit passed after the request was dispatched; it is cancelled"
+    else:
+        text = "the limit passed and the server did not say whether the request ever ran"
+    return info("no-answer", Verdict.MAY_HAVE_RUN, text)
+
+
+def after_loss(error: ErrorInfo) -> ErrorInfo:
+    """What an error says of a call that an earlier, lost session may have run:
+    that it did not run here is not that it did not run (G9)."""
+    if error.verdict is not Verdict.DID_NOT_RUN:
+        return error
+    text = f"{error.message}; an earlier server, now lost, may have run it"
+    return dataclasses.replace(
+        error, code="server-lost", verdict=Verdict.MAY_HAVE_RUN, message=text
+    )
+
+
+def server_lost(proven: bool, consent: bool, left: int) -> ErrorInfo:
+    """The session is lost, and the call may not be issued again."""
+    if not proven:
+        why = "and it is not proven that nothing of the request still runs"
+    elif not consent:
+        why = "a further execution needs rerun=True"
+    else:
+        why = f"its executions are used up ({left} left)"
+    text = f"the server that had the request is gone; {why}"
+    return info("server-lost", Verdict.MAY_HAVE_RUN, text)

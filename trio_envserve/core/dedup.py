@@ -1,0 +1,487 @@
+"""The dedup cache: sessions, their requests, and the table that decides.
+
+Theory of operation
+-------------------
+A request goes ``NOT_SEEN -> WAITING -> RUNNING -> COMPLETED -> FINISHED`` and
+may leave out steps, but never goes back, with one exception that needs proof
+and consent: RUNNING -> WAITING after its worker is proven dead.  A session
+holds one :class:`Entry` for each sequence that was seen and is not finished;
+the finished ones are spans.  So *never seen*, *finished* and *forgotten* are
+three different things, and nothing has to time out for correctness.
+
+Every input to a request goes through :meth:`DedupCache.step`, which looks up
+:data:`TABLE`.  A cell is one short function: it changes the entry and says
+what must be done about it as :class:`Do`.  FINISHED is absorbing: it is not a
+column, because every input to it changes nothing (a retransmitted request is
+told so).
+
+The cache knows nothing of workers, queues or sockets.  An execution is an
+opaque object here; whoever stops one (``Do.STOP``) keeps track of its end.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from .limits import ServerLimits
+from .ranges import Ranges
+from .requests import Ask, Counters, Entry, Kept, Session, State
+from .terms import Epoch, RequestId, Route, SessionId
+
+
+class Input(enum.Enum):
+    """What can happen to a request."""
+
+    REQUEST = "request"
+    OTHER_DIGEST = "request, other digest"
+    DISPATCH = "dispatched to a worker"
+    OUTCOME = "outcome from its live execution"
+    STRAY_OUTCOME = "outcome from any other"
+    FINISH = "finished, says the client"
+    WORKER_DEAD = "its worker is proven dead"
+    DEADLINE = "deadline"
+    LEASE_ENDED = "lease ended"
+
+
+class Do(enum.Enum):
+    """What must be done after a step, in order."""
+
+    QUEUE = "put the entry into the queue"
+    UNQUEUE = "take the entry out of the queue"
+    ANSWER = "send the kept outcome"
+    STOP = "stop the execution, which no longer has a request"
+    CONFLICT = "refuse: the id names another payload"
+    SPENT = "refuse: the id is finished"
+    WINDOW = "refuse for now: the session's window is full"
+    FULL = "refuse for now: the queue is full"
+
+
+Effects: TypeAlias = Sequence[tuple[Do, Any]]
+Cell: TypeAlias = Callable[..., Effects]
+
+
+class DedupCache:
+    """Sessions and requests of one epoch.  All its methods are synchronous."""
+
+    def __init__(self, epoch: Epoch, limits: ServerLimits) -> None:
+        self.epoch = epoch
+        self.limits = limits
+        self.declared_rerun = False
+        """What the environment declares; known before anything is dispatched."""
+        self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
+        """Ordered by when each was last heard, longest ago first."""
+        self._by_nonce: dict[bytes, Session] = {}
+        self.counters = Counters()
+        self.kept_count = 0
+        self.kept_bytes = 0
+        self.queued_count = 0
+        self.held_bytes = 0
+        """Bytes of request bodies, waiting or held for a further execution."""
+
+    # -- sessions -------------------------------------------------------------
+
+    def open(
+        self, session_id: SessionId, nonce: bytes, name: str, route: Route, connection: int,
+        now_s: float,
+    ) -> Session | None:  # fmt: skip
+        """The session of a hello: the nonce's own, or a new one named
+        ``session_id``; None at the bound of sessions."""
+        known = self._by_nonce.get(nonce)
+        if known is not None:
+            if known.ended:
+                return None
+            self.moved(known, route, connection)
+            self.heard(known, now_s)
+            return known
+        if len(self.sessions) >= self.limits.sessions:
+            return None
+        session = Session(session_id, nonce, name, route, connection, now_s)
+        self.sessions[session_id] = session
+        self._by_nonce[nonce] = session
+        self.counters.sessions_opened += 1
+        return session
+
+    def heard(self, session: Session, now_s: float) -> None:
+        """The client was heard: its lease starts anew."""
+        session.heard_s = now_s
+        self.sessions.move_to_end(session.id)
+
+    def moved(self, session: Session, route: Route, connection: int) -> None:
+        """Answers go to the client's newest connection by its own count, not
+        to the newest arrival."""
+        if connection > session.connection:
+            session.connection = connection
+            session.route = route
+
+    def lapsed(self, now_s: float) -> Iterator[Session]:
+        """Sessions whose lease has ended by now, not yet ended."""
+        for session in list(self.sessions.values()):
+            if now_s - session.heard_s <= self.limits.lease_s:
+                return
+            if not session.ended:
+                yield session
+
+    def end(self, session: Session) -> Effects:
+        """The lease has ended, or the client said goodbye: cancel what is left.
+
+        Call :meth:`forget` when nothing of it runs any more."""
+        effects: list[tuple[Do, Any]] = []
+        for sequence in list(session.entries):
+            effects.extend(self.step(session, sequence, Input.LEASE_ENDED))
+        session.ended = True
+        self.counters.sessions_ended += 1
+        return effects
+
+    def forget(self, session: Session) -> bool:
+        """Drop an ended session if none of its executions lives.
+
+        A worker's death ends several executions at once, so it may be gone by now."""
+        if not session.ended or session.live_executions or session.id not in self.sessions:
+            return False
+        del self.sessions[session.id]
+        del self._by_nonce[session.nonce]
+        return True
+
+    # -- bounds ---------------------------------------------------------------
+
+    def may_dispatch(self) -> bool:
+        """Whether another outcome may come to be kept (G8)."""
+        limits = self.limits
+        return self.kept_count < limits.kept_outcomes and self.kept_bytes < limits.kept_bytes
+
+    def share_left(self, session: Session) -> bool:
+        """Whether this session has room left in its share of what is kept."""
+        limits = self.limits
+        return (
+            session.kept_count < limits.kept_outcomes * limits.session_share
+            and session.kept_bytes < limits.kept_bytes * limits.session_share
+        )
+
+    def may_enter(self, session: Session, size_bytes: int) -> bool:
+        """Whether one more request may wait, in all and of this session (G8).
+
+        Outcomes beyond their bound (those of deadlines that passed before a
+        dispatch) take up room of the queue: else they had no bound at all.
+        A body larger than its bound may wait, but alone.
+        """
+        limits, share = self.limits, self.limits.session_share
+        beyond = max(0, self.kept_count - limits.kept_outcomes)
+        if self.queued_count + beyond >= limits.queue:
+            return False
+        if session.queued_count >= limits.queue * share:
+            return False
+        if self.held_bytes and self.held_bytes + size_bytes > limits.queue_bytes:
+            return False
+        held_bytes = session.held_bytes
+        return not held_bytes or held_bytes + size_bytes <= limits.queue_bytes * share
+
+    def may_rerun(self, entry: Entry) -> bool:
+        """Whether consent and allowance are left for a further execution (G2)."""
+        consent = self.declared_rerun if entry.rerun is None else entry.rerun
+        return consent and entry.executions < entry.allowance
+
+    def ever_started(self, session: Session, sequence: int) -> bool:
+        """Whether an execution of this request was ever dispatched; True where
+        it is not known any more."""
+        entry = session.entries.get(sequence)
+        if entry is not None:
+            return entry.executions > 0
+        return session.state(sequence) is State.FINISHED
+
+    # -- the table ------------------------------------------------------------
+
+    def step(self, session: Session, sequence: int, input: Input, arg: Any = None) -> Effects:
+        """One input to one request: look up the cell, do it, say what follows.
+
+        ``arg``: an :class:`Ask` for requests, the execution for a dispatch,
+        :class:`Kept` for an outcome, and for deadline and worker death the
+        outcome to give if the request ends by it.
+        """
+        entry = session.entries.get(sequence)
+        if entry is not None:
+            return TABLE[input][entry.state](self, session, sequence, entry, arg)
+        if session.state(sequence) is State.FINISHED:
+            return _absorb(self, session, sequence, input)
+        return TABLE[input][State.NOT_SEEN](self, session, sequence, None, arg)
+
+    def request(self, session: Session, sequence: int, ask: Ask) -> Effects:
+        """A transmission of a request: REQUEST, or OTHER_DIGEST if the id is
+        known with another payload (G6)."""
+        self.counters.requests += 1
+        entry = session.entries.get(sequence)
+        same = entry is None or (entry.digest == ask.digest and entry.body_bytes == len(ask.body))
+        return self.step(session, sequence, Input.REQUEST if same else Input.OTHER_DIGEST, ask)
+
+    def finish_spans(self, session: Session, spans: Ranges) -> Effects:
+        """The client is done with these sequences.  Ignored whole if it would
+        leave more gaps than a window can (a peer that plays games)."""
+        if self._too_many_gaps(session, spans):
+            return ()
+        effects: list[tuple[Do, Any]] = []
+        for sequence in _members(session.entries, spans):
+            effects.extend(self.step(session, sequence, Input.FINISH))
+        session.finished.update(spans)
+        return effects
+
+    def cancel(self, session: Session, sequence: int) -> tuple[Effects, bool]:
+        """The client is done with this sequence, and asks whether an execution
+        was ever dispatched: True also where that is not known (any more)."""
+        if self._too_many_gaps(session, Ranges((sequence,))):
+            return (), True
+        started = self.ever_started(session, sequence)
+        return self.step(session, sequence, Input.FINISH), started
+
+    def _too_many_gaps(self, session: Session, spans: Ranges) -> bool:
+        """Whether finishing these would cost more memory than a window can (G8)."""
+        most = self.limits.window + 1
+        if session.finished.span_count() + spans.span_count() <= most:
+            return False
+        merged = session.finished.copy()
+        merged.update(spans)
+        return merged.span_count() > most
+
+    def sync(self, session: Session, next_sequence: int, pending: Ranges) -> tuple[Effects, Ranges]:
+        """The client states what it holds.  Everything below ``next`` and not
+        pending is finished; what is pending and completed is replayed; what is
+        pending and was never seen is returned, to be named to the client.
+
+        A statement of more than a window of pending requests is ignored.
+        """
+        missing = Ranges()
+        if len(pending) > self.limits.window:
+            return (), missing
+        finished = Ranges()
+        for start, stop in pending.gaps(next_sequence):
+            finished.add_span(start, stop)
+        effects = list(self.finish_spans(session, finished))
+        for sequence in pending:
+            entry = session.entries.get(sequence)
+            if entry is None:
+                if sequence < next_sequence and sequence not in session.finished:
+                    missing.add(sequence)
+            elif entry.state is State.COMPLETED:
+                self.counters.replayed += 1
+                effects.append((Do.ANSWER, entry))
+        return effects, missing
+
+
+def _members(entries: dict[int, Entry], spans: Ranges) -> list[int]:
+    """The keys of entries inside the spans; cost by the smaller of the two."""
+    if len(spans) < len(entries):
+        return [sequence for sequence in spans if sequence in entries]
+    return [sequence for sequence in entries if sequence in spans]
+
+
+# -- cells: each changes one entry and says what follows ----------------------
+
+
+def _ignore(cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any) -> Effects:
+    return ()
+
+
+def _never(cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any) -> Effects:
+    raise AssertionError("this input cannot reach a request in this state")
+
+
+def _absorb(cache: DedupCache, session: Session, sequence: int, input: Input) -> Effects:
+    """FINISHED: whatever comes changes nothing; who asks is told."""
+    if input in (Input.REQUEST, Input.OTHER_DIGEST):
+        cache.counters.spent += 1
+        return ((Do.SPENT, sequence),)
+    cache.counters.stray_outcomes += input is Input.STRAY_OUTCOME
+    return ()
+
+
+def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: Ask) -> Effects:
+    limits = cache.limits
+    if len(session.entries) >= limits.window:
+        cache.counters.refused_for_now += 1
+        return ((Do.WINDOW, sequence),)
+    size = len(ask.body)
+    if not cache.may_enter(session, size):
+        cache.counters.refused_for_now += 1
+        return ((Do.FULL, sequence),)
+    entry = Entry(
+        RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size
+    )
+    session.entries[sequence] = entry
+    cache.held_bytes += size
+    session.held_bytes += size
+    _queue(cache, session, +1)
+    cache.counters.entered += 1
+    return ((Do.QUEUE, entry),)
+
+
+def _coalesce(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, ask: Any
+) -> Effects:
+    cache.counters.coalesced += 1
+    return ()
+
+
+def _replay(cache: DedupCache, session: Session, sequence: int, entry: Entry, ask: Any) -> Effects:
+    cache.counters.replayed += 1
+    return ((Do.ANSWER, entry),)
+
+
+def _conflict(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: Any) -> Effects:
+    cache.counters.conflicts += 1
+    return ((Do.CONFLICT, sequence),)
+
+
+def _run(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, execution: Any
+) -> Effects:
+    _queue(cache, session, -1)
+    cache.counters.dispatched += 1
+    cache.counters.reruns += entry.executions > 0
+    entry.state = State.RUNNING
+    entry.execution = execution
+    entry.executions += 1
+    if not cache.may_rerun(entry):
+        _drop_body(cache, session, entry)
+    return ()
+
+
+def _complete(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, kept: Kept
+) -> Effects:
+    cache.counters.completed += 1
+    _keep(cache, session, entry, kept)
+    return ((Do.ANSWER, entry),)
+
+
+def _stray(cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any) -> Effects:
+    cache.counters.stray_outcomes += 1
+    return ()
+
+
+def _finish_unseen(
+    cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any
+) -> Effects:
+    session.finished.add(sequence)
+    return ()
+
+
+def _finish_waiting(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    cache.counters.cancelled += 1
+    _queue(cache, session, -1)
+    _remove(cache, session, entry)
+    return ((Do.UNQUEUE, entry),)
+
+
+def _finish_running(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    cache.counters.cancelled += 1
+    execution, entry.execution = entry.execution, None
+    _remove(cache, session, entry)
+    return ((Do.STOP, execution),)
+
+
+def _finish_kept(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    assert entry.kept is not None
+    cache.kept_count -= 1
+    cache.kept_bytes -= entry.kept.size_bytes
+    session.kept_count -= 1
+    session.kept_bytes -= entry.kept.size_bytes
+    _remove(cache, session, entry)
+    return ()
+
+
+def _lose(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry,
+    outcome: Callable[[Entry], Kept],
+) -> Effects:  # fmt: skip
+    # Without its body it was dispatched for the last time, whatever is declared since.
+    if entry.body is not None and cache.may_rerun(entry):
+        entry.state = State.WAITING
+        entry.execution = None
+        _queue(cache, session, +1)
+        return ((Do.QUEUE, entry),)
+    cache.counters.lost += 1
+    _keep(cache, session, entry, outcome(entry))
+    return ((Do.ANSWER, entry),)
+
+
+def _expire_waiting(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry,
+    outcome: Callable[[Entry], Kept],
+) -> Effects:  # fmt: skip
+    cache.counters.deadlines += 1
+    _queue(cache, session, -1)
+    _keep(cache, session, entry, outcome(entry))
+    return ((Do.UNQUEUE, entry), (Do.ANSWER, entry))
+
+
+def _expire_running(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry,
+    outcome: Callable[[Entry], Kept],
+) -> Effects:  # fmt: skip
+    cache.counters.deadlines += 1
+    execution = entry.execution
+    _keep(cache, session, entry, outcome(entry))
+    return ((Do.ANSWER, entry), (Do.STOP, execution))
+
+
+def _keep(cache: DedupCache, session: Session, entry: Entry, kept: Kept) -> None:
+    """The outcome is final: keep it until the client has it (G3, G4)."""
+    entry.state = State.COMPLETED
+    entry.execution = None
+    entry.kept = kept
+    _drop_body(cache, session, entry)
+    cache.kept_count += 1
+    cache.kept_bytes += kept.size_bytes
+    session.kept_count += 1
+    session.kept_bytes += kept.size_bytes
+
+
+def _queue(cache: DedupCache, session: Session, change: int) -> None:
+    """One more, or one less, request waits for a worker."""
+    cache.queued_count += change
+    session.queued_count += change
+
+
+def _drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:
+    if entry.body is not None:
+        cache.held_bytes -= entry.body_bytes
+        session.held_bytes -= entry.body_bytes
+        entry.body = None
+
+
+def _remove(cache: DedupCache, session: Session, entry: Entry) -> None:
+    """FINISHED: only the sequence is remembered."""
+    _drop_body(cache, session, entry)
+    cache.counters.finished += 1
+    entry.state = State.FINISHED
+    del session.entries[entry.id.sequence]
+    session.finished.add(entry.id.sequence)
+
+
+_COLUMNS = (State.NOT_SEEN, State.WAITING, State.RUNNING, State.COMPLETED)
+
+# fmt: off
+TABLE: dict[Input, dict[State, Cell]] = {
+    row[0]: dict(zip(_COLUMNS, row[1:], strict=True))
+    for row in (
+        # input               not seen        waiting          running          completed
+        (Input.REQUEST,       _enter,         _coalesce,       _coalesce,       _replay),
+        (Input.OTHER_DIGEST,  _never,         _conflict,       _conflict,       _conflict),
+        (Input.DISPATCH,      _never,         _run,            _never,          _never),
+        (Input.OUTCOME,       _never,         _never,          _complete,       _never),
+        (Input.STRAY_OUTCOME, _stray,         _stray,          _stray,          _stray),
+        (Input.FINISH,        _finish_unseen, _finish_waiting, _finish_running, _finish_kept),
+        (Input.WORKER_DEAD,   _never,         _never,          _lose,           _never),
+        (Input.DEADLINE,      _ignore,        _expire_waiting, _expire_running, _ignore),
+        (Input.LEASE_ENDED,   _never,         _finish_waiting, _finish_running, _finish_kept),
+    )
+}
+"""What each input does to a request in each state.  FINISHED has no column: it absorbs."""
+# fmt: on

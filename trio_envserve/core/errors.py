@@ -1,0 +1,242 @@
+"""Errors that end a call, and errors found at a boundary.
+
+Theory of operation
+-------------------
+A call that gets no result must know which of three things is true: *it did
+not run*, *it ran and failed*, *it may have run* (G9).  The three are three
+base classes, so that ``except DidNotRun:`` around a retry is correct by
+construction; every concrete class derives from exactly one of them and says
+what to do next in its message.
+
+Errors travel as :class:`ErrorInfo`, a plain record.  ``code`` picks the class
+on the client (:func:`error_from_info`); an unknown code becomes the base class
+of its verdict, so that an older client still tells the truth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from .terms import Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """What is known about a failure, as it travels from worker or router.
+
+    ``code`` is stable and for programs; everything else is for people.
+    ``duration_s`` is the time the execution took, or None if it never began.
+    """
+
+    code: str
+    verdict: Verdict
+    message: str
+    type: str = ""
+    traceback: str = ""
+    worker: str = ""
+    incarnation: str = ""
+    duration_s: float | None = None
+    executions: int = 0
+
+
+class EnvServeError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class ConfigError(EnvServeError, ValueError):
+    """An argument, an option or a file is wrong; nothing was started."""
+
+
+class ProtocolError(EnvServeError):
+    """A message that the protocol document does not allow."""
+
+
+class ServerNotReady(EnvServeError):
+    """The server was not ready in time.  The message says why, as far as known."""
+
+
+class ServerStartError(EnvServeError):
+    """A server could not be opened.  The message says what to do."""
+
+
+class CallError(EnvServeError):
+    """Base of the errors that end a call.  ``verdict`` says what is known."""
+
+    verdict: ClassVar[Verdict]
+    code: ClassVar[str] = ""
+
+    def __init__(self, message: str, info: ErrorInfo | None = None) -> None:
+        super().__init__(message)
+        self.info = info
+        """The record that came over the wire, or None if the client decided."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.verdict.value})"
+
+
+class DidNotRun(CallError):
+    """The environment never saw the request: asking again is safe."""
+
+    verdict = Verdict.DID_NOT_RUN
+
+
+class RanAndFailed(CallError):
+    """The environment ran the request, and it failed."""
+
+    verdict = Verdict.RAN_AND_FAILED
+
+
+class MayHaveRun(CallError):
+    """The request may have run, in part or whole; its outcome is lost.
+
+    Asking again may run it twice.  Whether that is acceptable only the caller
+    can know: give ``rerun=True`` to let the server decide it for you.
+    """
+
+    verdict = Verdict.MAY_HAVE_RUN
+
+
+class NotEncodable(DidNotRun, ValueError):
+    """The input holds something that has no encoding; ``path`` says where."""
+
+    code = "not-encodable"
+
+    def __init__(self, message: str, path: str = "", info: ErrorInfo | None = None) -> None:
+        super().__init__(message, info)
+        self.path = path
+
+
+class TooLarge(DidNotRun):
+    """The encoded request exceeds the message size agreed with the server."""
+
+    code = "too-large"
+
+
+class Conflict(DidNotRun):
+    """The id was already used for a request with another payload (G6)."""
+
+    code = "conflict"
+
+
+class Refused(DidNotRun):
+    """The server refused the request for good; the message says why."""
+
+    code = "refused"
+
+
+class NeverStarted(DidNotRun):
+    """The caller's limit passed before the request was dispatched."""
+
+    code = "never-started"
+
+
+class ServerUnreachable(DidNotRun):
+    """No server was found within the limit, and nothing was transmitted."""
+
+    code = "server-unreachable"
+
+
+class RolloutFailed(RanAndFailed):
+    """The environment raised.  ``info`` has type, message and traceback."""
+
+    code = "rollout-failed"
+
+
+class DeadlineExceeded(RanAndFailed):
+    """The execution was stopped at its deadline."""
+
+    code = "deadline"
+
+
+class OutcomeNotEncodable(RanAndFailed):
+    """The environment returned something that has no encoding."""
+
+    code = "outcome-not-encodable"
+
+
+class OutcomeNotDecodable(RanAndFailed):
+    """The outcome arrived but could not be decoded; ``raw`` has its bytes.
+
+    It counts as received: the server may have forgotten it.
+    """
+
+    code = "outcome-not-decodable"
+
+    def __init__(self, message: str, raw: bytes = b"", info: ErrorInfo | None = None) -> None:
+        super().__init__(message, info)
+        self.raw = raw
+
+
+class OutcomeTooLarge(RanAndFailed):
+    """The encoded outcome exceeds the message size of the server."""
+
+    code = "outcome-too-large"
+
+
+class WorkerLost(MayHaveRun):
+    """The worker process died while it ran the request, and no further
+    execution was allowed."""
+
+    code = "worker-lost"
+
+
+class ServerLost(MayHaveRun):
+    """The server, or its memory of the session, is gone."""
+
+    code = "server-lost"
+
+
+class NoAnswer(MayHaveRun):
+    """The caller's limit passed and the server did not say what happened."""
+
+    code = "no-answer"
+
+
+class Abandoned(MayHaveRun):
+    """The client was closed while the request was under way."""
+
+    code = "abandoned"
+
+
+class Cancelled(MayHaveRun):
+    """The request was cancelled on the server's side (shutdown, lease)."""
+
+    code = "cancelled"
+
+
+_BASES: dict[Verdict, type[CallError]] = {
+    Verdict.DID_NOT_RUN: DidNotRun,
+    Verdict.RAN_AND_FAILED: RanAndFailed,
+    Verdict.MAY_HAVE_RUN: MayHaveRun,
+}
+
+_CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
+    (cls.code, cls.verdict): cls
+    for cls in (
+        NotEncodable,
+        TooLarge,
+        Conflict,
+        Refused,
+        NeverStarted,
+        ServerUnreachable,
+        RolloutFailed,
+        DeadlineExceeded,
+        OutcomeNotEncodable,
+        OutcomeTooLarge,
+        WorkerLost,
+        ServerLost,
+        NoAnswer,
+        Abandoned,
+        Cancelled,
+    )
+}
+
+
+def error_from_info(info: ErrorInfo) -> CallError:
+    """The exception for a record: the class of its code, or, for a code that
+    this version does not know, the base class of its verdict."""
+    cls = _CLASSES.get((info.code, info.verdict), _BASES[info.verdict])
+    where = f" on worker {info.worker}" if info.worker else ""
+    what = f"{info.type}: {info.message}" if info.type else info.message
+    return cls(f"{what}{where}", info=info)

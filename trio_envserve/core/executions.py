@@ -1,0 +1,103 @@
+"""Executions: environment code on a worker, holding capacity until it ended.
+
+A request and its execution are two records.  A request may be answered
+(deadline) or finished (cancel) while its execution is still being stopped;
+such an execution is *abandoned*: it holds its place on the worker until the
+worker reports its end, or the worker's process is proven dead (G1).
+
+Dispatches are numbered per incarnation.  The numbers of live executions, and
+those among them that are to stop, are all that the router has to tell a worker
+to repair any loss on their link (:meth:`Worker.statement`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .messages import State
+from .ranges import Ranges
+from .requests import Entry, Session
+from .terms import Incarnation
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Execution:
+    """One dispatch of a request to one worker incarnation, not yet ended."""
+
+    worker: Worker
+    number: int
+    session: Session
+    entry: Entry | None
+    """Its request, or None once that is answered or finished without it."""
+    sequence: int
+    dispatched_s: float
+    header: bytes
+    body: bytes | memoryview | None
+    """What was sent, until the worker is known to have it; for repair."""
+    solo: bool = False
+    stop_s: float | None = None
+    """When it was told to stop, on the awake clock."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Worker:
+    """What the router knows of one worker incarnation that said hello."""
+
+    id: bytes
+    incarnation: Incarnation
+    capacity: int
+    next_number: int = 0
+    live: dict[int, Execution] = dataclasses.field(default_factory=dict)
+    accepting: bool = True
+    """Whether it may get new work: not while it drains, or is silent."""
+    reserved: bool = False
+    """Kept free, or running, for a suspect that must be alone."""
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The worker's id as text, for logs and errors."""
+        return self.id.decode("ascii", "replace")
+
+    def open(self) -> bool:
+        """Whether an ordinary dispatch may go here."""
+        return self.accepting and not self.reserved and len(self.live) < self.capacity
+
+    def start(self, session: Session, entry: Entry, now_s: float, *, solo: bool) -> Execution:
+        """Number a new execution of ``entry``; the caller encodes and sends it."""
+        execution = Execution(
+            self, self.next_number, session, entry, entry.id.sequence, now_s, b"", entry.body, solo
+        )
+        self.next_number += 1
+        self.live[execution.number] = execution
+        session.live_executions += 1
+        return execution
+
+    def end(self, execution: Execution) -> None:
+        """The execution has ended: reported, or its process is proven dead."""
+        del self.live[execution.number]
+        execution.session.live_executions -= 1
+        execution.body = None
+        if execution.solo:
+            self.reserved = False
+
+    def abandon(self, execution: Execution, now_s: float) -> None:
+        """Its request needs it no more: it is to stop, and holds its place."""
+        execution.entry = None
+        execution.body = None
+        execution.stop_s = now_s
+
+    def statement(self, beat: int) -> State:
+        """What the router holds of this worker, in answer to a beat (0: to a
+        hello); the worker repairs the rest."""
+        stopping = Ranges(e.number for e in self.live.values() if e.stop_s is not None)
+        return State(beat, self.next_number, Ranges(self.live).flat(), stopping.flat())
+
+    def only_abandoned(self) -> bool:
+        """Whether nothing but executions that were told to stop is left."""
+        return bool(self.live) and all(e.stop_s is not None for e in self.live.values())
+
+    def oldest_stop_s(self) -> float | None:
+        """When the execution that ignores its cancel longest was told to stop."""
+        return min((e.stop_s for e in self.live.values() if e.stop_s is not None), default=None)

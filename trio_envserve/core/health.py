@@ -1,0 +1,84 @@
+"""What counts as healthy: of a server, for its clients, and of a client's link.
+
+Being unhealthy decides nothing by itself: it cancels nothing and re-runs
+nothing.  It tells people and programs what is known, with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from .limits import ClientLimits
+
+
+class Health(enum.Enum):
+    """The health of a server as its clients see it."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+class ServerStatus(enum.Enum):
+    """What a server says of itself in each answer to a sync."""
+
+    STARTING = "starting"
+    READY = "ready"
+    BROKEN = "broken"
+    STOPPING = "stopping"
+
+
+@dataclasses.dataclass(slots=True)
+class Link:
+    """A client's view of its server: probes, answers, and what they mean.
+
+    A probe that went unanswered while this side's own loop was late proves
+    nothing and is not counted.
+    """
+
+    limits: ClientLimits
+    born_s: float
+    connected: bool = False
+    trouble: str = ""
+    """What the transport said last, e.g. that nobody listens."""
+    answered_s: float | None = None
+    """When the server last answered anything."""
+    asked_s: float | None = None
+    """When the oldest probe that is still unanswered was sent."""
+    server: dict[str, object] = dataclasses.field(default_factory=dict)
+    """The server's status record, as last heard."""
+
+    def asked(self, now_s: float) -> None:
+        """A probe was sent."""
+        if self.asked_s is None:
+            self.asked_s = now_s
+
+    def answered(self, now_s: float) -> None:
+        """The server was heard."""
+        self.answered_s = now_s
+        self.asked_s = None
+        self.trouble = ""
+
+    def was_late(self, now_s: float) -> None:
+        """This side's own loop was late: whatever waits starts waiting now."""
+        if self.asked_s is not None:
+            self.asked_s = now_s
+
+    def health(self, now_s: float) -> tuple[Health, str]:
+        """The health and the reason for it, in words."""
+        unanswered_s = 0.0 if self.asked_s is None else now_s - self.asked_s
+        if self.answered_s is None:
+            if now_s - self.born_s < self.limits.unreachable_report_s:
+                return Health.STARTING, self.trouble or "no answer yet"
+            return Health.UNHEALTHY, self.trouble or "no answer from the server yet"
+        if unanswered_s >= self.limits.probe_s:
+            why = self.trouble or "the server does not answer"
+            return Health.UNHEALTHY, f"{why} (for {unanswered_s:.0f} s)"
+        status = self.server.get("status")
+        reason = str(self.server.get("reason", ""))
+        if status == ServerStatus.READY.value:
+            return Health.HEALTHY, reason
+        if status == ServerStatus.STARTING.value:
+            return Health.STARTING, reason or "the server has no worker ready yet"
+        return Health.UNHEALTHY, reason or f"the server is {status}"

@@ -1,0 +1,182 @@
+"""Every bound and every timer, in one place, with its default and its reason.
+
+A limit is a field of one of the frozen classes below, made by :func:`limit`,
+which demands a reason.  The protocol document's table of limits is generated
+from these fields, so it cannot disagree with them.  Units are last in a name.
+
+All durations are on the monotonic clock of the side that holds the limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+PROTOCOL_VERSION = 1
+"""Major version of the wire.  A peer with another one is refused."""
+
+
+def limit(default: Any, why: str) -> Any:
+    """A dataclass field that is a bound or a timer, with the reason for it."""
+    return dataclasses.field(default=default, metadata={"why": why})
+
+
+class _Checked:
+    """Refuses negative, zero and non-numeric limits at the boundary."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # mixin of dataclasses only
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not value > 0:
+                raise ConfigError(
+                    f"{type(self).__name__}.{field.name} must be a positive number, not {value!r}"
+                )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WireLimits(_Checked):
+    """Bounds on what is read from a peer, before anything is believed."""
+
+    message_bytes: int = limit(
+        256 * MIB, "largest frame; a peer that sends more loses its connection"
+    )
+    header_bytes: int = limit(
+        1 * MIB, "headers are small; a sync of a full window is the largest honest one"
+    )
+    depth: int = limit(64, "deepest nesting of a value; the decoder recurses")
+    items: int = limit(
+        20_000_000, "elements in one value, so that a small message cannot claim a huge list"
+    )
+    name_bytes: int = limit(64, "client names and worker ids appear in logs and titles")
+    peer_queue_messages: int = limit(
+        10_000, "messages waiting for one slow peer; past it a send fails and sync repairs"
+    )
+    peer_queue_bytes: int = limit(
+        64 * MIB, "bytes waiting for one slow peer (one message may exceed it alone)"
+    )
+    zmtp_heartbeat_s: float = limit(
+        2.0, "libzmq's own thread notices a peer that vanished without closing"
+    )
+    zmtp_timeout_s: float = limit(
+        15.0, "a connection without any sign of life for so long is dropped and made anew"
+    )
+    reconnect_min_s: float = limit(0.05, "first pause before reconnecting")
+    reconnect_max_s: float = limit(1.0, "a restarted server is found within about a second")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits(_Checked):
+    """Bounds and timers of the router, the cache and the worker pool."""
+
+    lease_s: float = limit(
+        600.0, "how long a client may be silent before its work is cancelled and forgotten"
+    )
+    kept_outcomes: int = limit(10_000, "outcomes kept for clients; past it dispatching pauses")
+    kept_bytes: int = limit(256 * MIB, "bytes of kept outcomes; past it dispatching pauses")
+    session_share: float = limit(
+        0.5, "part of the kept and queue bounds for one session: none can stop the others"
+    )
+    sessions: int = limit(10_000, "sessions in all; past it a hello is refused for now")
+    window: int = limit(
+        16_384, "unfinished requests of one session; calls past it wait at the client"
+    )
+    queue: int = limit(
+        65_536, "requests waiting for a worker; past it new ones are refused for now"
+    )
+    queue_bytes: int = limit(
+        1024 * MIB, "bytes of waiting requests; past it new ones are refused for now"
+    )
+    worker_capacity: int = limit(
+        256, "executions at once on one worker; rollouts mostly wait for a model"
+    )
+    max_executions: int = limit(
+        100, "largest allowance a request may ask for; keeps a worker killer from the pool"
+    )
+    retry_delay_s: float = limit(0.5, "the delay named in a refusal for now")
+    tick_s: float = limit(0.1, "granularity of deadlines, leases and suspicion")
+    awake_step_s: float = limit(
+        1.0, "most that one tick may add to a lease: a stopped process ages nobody"
+    )
+    start_s: float = limit(
+        600.0, "from spawning a worker to its hello; loading an environment may be slow"
+    )
+    pulse_s: float = limit(0.25, "between signs of life from a worker's heartbeat thread")
+    beat_s: float = limit(1.0, "between a worker's statements; repairs the worker link")
+    silence_report_s: float = limit(5.0, "a worker without pulse for so long is reported")
+    silence_kill_s: float = limit(
+        60.0, "a worker without pulse for so long is killed: stopped, or its interpreter is held"
+    )
+    blocked_report_s: float = limit(
+        2.0, "an event loop late by so much is reported as blocked, with where; never killed"
+    )
+    cancel_grace_s: float = limit(
+        10.0, "a cancelled execution that still runs then stops new work on its worker"
+    )
+    cancel_kill_s: float = limit(
+        60.0, "a worker with an execution that ignores its cancel so long is killed"
+    )
+    reap_settle_s: float = limit(
+        0.1,
+        "after a worker's death what it had already sent is taken in before work is declared lost",
+    )
+    restart_pause_s: float = limit(0.2, "first pause before a replacement after a quick death")
+    restart_pause_max_s: float = limit(
+        30.0, "longest pause between restarts; it doubles up to here"
+    )
+    restart_healthy_s: float = limit(10.0, "a worker ready for so long resets the pause")
+    broken_after: int = limit(
+        3, "starts that fail in a row before the environment is reported as broken"
+    )
+    drain_s: float = limit(30.0, "a graceful stop waits so long for running work")
+    stop_s: float = limit(5.0, "after the drain, cancelled work has so long to end before the kill")
+    recycle_executions: int | None = limit(
+        None, "a worker is replaced after so many executions (drained first); None: never"
+    )
+    worker_memory_bytes: int | None = limit(
+        None, "a worker above so much resident memory is drained and replaced; None: no limit"
+    )
+    stats_line_s: float = limit(10.0, "between the lines of statistics in the log")
+    lock_s: float = limit(
+        600.0, "how long a new server waits for the workers of an earlier one to end"
+    )
+    log_rate: int = limit(
+        10, "log lines about malformed messages in one second; the rest is counted"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits(_Checked):
+    """Timers of the client.  Limits of single calls are arguments of the calls."""
+
+    start_s: float = limit(600.0, "how long calls wait for a server that is not there yet")
+    recovery_s: float = limit(
+        600.0, "how long calls wait for a lost server before they may have run"
+    )
+    unreachable_report_s: float = limit(3.0, "a missing server is reported after so long")
+    ping_s: float = limit(1.0, "between syncs; the longest a lost message goes unnoticed")
+    hello_retry_s: float = limit(0.5, "between hellos while no welcome has come")
+    probe_s: float = limit(5.0, "an unanswered sync older than this makes the server unhealthy")
+    late_s: float = limit(1.0, "a probe is not counted if this side's own loop was later than this")
+    finish_flush_s: float = limit(0.005, "acknowledgements wait so long for company")
+    cancel_answer_s: float = limit(
+        5.0, "after a call's limit, how long to wait for the server's word on whether it ran"
+    )
+    max_executions: int = limit(3, "allowance of executions for a call that consents to a rerun")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits(_Checked):
+    """What a worker needs to know of the limits; sent to it by its server."""
+
+    beat_s: float = limit(1.0, "see ServerLimits.beat_s")
+    pulse_s: float = limit(0.25, "see ServerLimits.pulse_s")
+    blocked_report_s: float = limit(2.0, "see ServerLimits.blocked_report_s")
+    threads: int = limit(256, "environment threads at once: as many as executions")

@@ -1,0 +1,87 @@
+"""Outcomes that the router itself gives, when no worker can.
+
+Each is built from what is known of the request at that moment, and says which
+of the three is true: it did not run, it ran and failed, it may have run (G9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import messages
+from .errors import ErrorInfo
+from .executions import Worker
+from .requests import Entry, Kept, State
+from .terms import Status, Verdict
+
+
+def _kept(entry: Entry, info: ErrorInfo, status: Status) -> Kept:
+    header = messages.encode(
+        messages.Outcome(
+            entry.id.session, entry.id.sequence, status, info.worker, None, entry.executions
+        )
+    )
+    payload = messages.encode_error(info)
+    return Kept((header, payload), len(header) + len(payload))
+
+
+def _worker_of(entry: Entry) -> str:
+    return entry.execution.worker.name if entry.state is State.RUNNING else ""
+
+
+def deadline(entry: Entry) -> Kept:
+    """The request's deadline has passed."""
+    if entry.state is State.RUNNING:
+        text = "the deadline passed while it ran; it is being stopped"
+        code, verdict = "deadline", Verdict.RAN_AND_FAILED
+    elif entry.executions:
+        text = "the deadline passed while it waited for a further execution; its worker had died"
+        code, verdict = "worker-lost", Verdict.MAY_HAVE_RUN
+    else:
+        text = "the deadline passed while it waited for a worker"
+        code, verdict = "never-started", Verdict.DID_NOT_RUN
+    return _error(entry, code, verdict, text, Status.ERROR)
+
+
+def stopping(entry: Entry) -> Kept:
+    """The server stops, and the request is not running."""
+    if entry.executions:
+        text = "its worker died, and the server stops before it could run again"
+        return _error(entry, "worker-lost", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
+    text = "the server stops; ask again when one is back"
+    return _error(entry, "stopping", Verdict.DID_NOT_RUN, text, Status.ERROR)
+
+
+def stopped(entry: Entry) -> Kept:
+    """The server stops, and the request is still running."""
+    text = "the server stopped while it ran"
+    return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
+
+
+def lost(worker: Worker, why: str) -> Callable[[Entry], Kept]:
+    """The worker is proven dead and no further execution is allowed."""
+
+    def outcome(entry: Entry) -> Kept:
+        info = ErrorInfo(
+            code="worker-lost",
+            verdict=Verdict.MAY_HAVE_RUN,
+            message=(
+                f"the worker died while it ran the request ({why}); executions: "
+                f"{entry.executions} of {entry.allowance} allowed"
+                + ("" if entry.rerun else ", none further without rerun=True")
+            ),
+            worker=worker.name,
+            incarnation=worker.incarnation.hex(),
+            executions=entry.executions,
+        )
+        return _kept(entry, info, Status.ERROR)
+
+    return outcome
+
+
+def _error(entry: Entry, code: str, verdict: Verdict, text: str, status: Status) -> Kept:
+    info = ErrorInfo(
+        code=code, verdict=verdict, message=text, worker=_worker_of(entry),
+        executions=entry.executions,
+    )  # fmt: skip
+    return _kept(entry, info, status)

@@ -1,0 +1,113 @@
+"""A set of non-negative integers, kept as disjoint spans.
+
+Finished sequences and used dispatch numbers only ever grow, and grow mostly
+in order; as spans they cost memory for their gaps, not for their members.
+
+Theory of operation: ``_edges`` is a strictly increasing list ``[a0, b0, a1,
+b1, ...]`` of half-open spans ``[a, b)``.  A number is a member exactly if an
+odd number of edges is at or below it, so membership is one bisection and
+joining a span is one slice assignment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+
+class Ranges:
+    """A growing set of non-negative integers; equality and truth by content."""
+
+    __slots__ = ("_edges",)
+
+    def __init__(self, members: Iterable[int] = ()) -> None:
+        self._edges: list[int] = []
+        for member in members:
+            self.add(member)
+
+    @classmethod
+    def from_flat(cls, flat: Iterable[int]) -> Ranges:
+        """From the wire form ``[a0, b0, a1, b1, ...]``, strictly increasing,
+        each pair a half-open span.  ValueError if it is anything else."""
+        edges = list(flat)
+        if len(edges) % 2:
+            raise ValueError("odd number of edges")
+        if any(a >= b for a, b in pairwise(edges)) or (edges and edges[0] < 0):
+            raise ValueError("edges do not increase")
+        ranges = cls()
+        ranges._edges = edges
+        return ranges
+
+    def flat(self) -> list[int]:
+        """The wire form; a fresh list."""
+        return self._edges.copy()
+
+    def __contains__(self, number: int) -> bool:
+        return bisect_right(self._edges, number) % 2 == 1
+
+    def __len__(self) -> int:
+        return sum(b - a for a, b in self.spans())
+
+    def __bool__(self) -> bool:
+        return bool(self._edges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranges) and self._edges == other._edges
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __iter__(self) -> Iterator[int]:
+        for a, b in self.spans():
+            yield from range(a, b)
+
+    def __repr__(self) -> str:
+        return "Ranges({})".format(", ".join(f"{a}..{b - 1}" for a, b in self.spans()))
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """The half-open spans in increasing order."""
+        return zip(self._edges[::2], self._edges[1::2], strict=True)
+
+    def span_count(self) -> int:
+        """How many spans: what the set costs in memory."""
+        return len(self._edges) // 2
+
+    def add(self, number: int) -> bool:
+        """Add one number; False if it was a member already."""
+        if number in self:
+            return False
+        self.add_span(number, number + 1)
+        return True
+
+    def add_span(self, start: int, stop: int) -> None:
+        """Add every number of ``[start, stop)``."""
+        if start >= stop:
+            return
+        edges = self._edges
+        low = bisect_left(edges, start)
+        high = bisect_right(edges, stop)
+        joined = ([] if low % 2 else [start]) + ([] if high % 2 else [stop])
+        edges[low:high] = joined
+
+    def update(self, other: Ranges) -> None:
+        """Add every member of the other set."""
+        for start, stop in other.spans():
+            self.add_span(start, stop)
+
+    def copy(self) -> Ranges:
+        """An independent set of the same members."""
+        ranges = Ranges()
+        ranges._edges = self._edges.copy()
+        return ranges
+
+    def gaps(self, stop: int) -> Iterator[tuple[int, int]]:
+        """The half-open spans of ``[0, stop)`` that are not in the set."""
+        at = 0
+        for a, b in self.spans():
+            if a >= stop:
+                break
+            if at < a:
+                yield at, a
+            at = b
+        if at < stop:
+            yield at, stop

@@ -1,0 +1,118 @@
+"""Requests and sessions: the records that the dedup cache decides about.
+
+Plain state, no decisions: those are cells of the table in :mod:`.dedup`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from .ranges import Ranges
+from .terms import Body, RequestId, Route, SessionId
+
+
+class State(enum.Enum):
+    """Where a request stands."""
+
+    NOT_SEEN = "not seen"
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass(slots=True)
+class Ask:
+    """What a request carries besides its id; the same in each transmission."""
+
+    digest: bytes
+    body: Body
+    rerun: bool | None
+    """Consent to a further execution after proof of death; None: as the
+    environment declares (:attr:`DedupCache.declared_rerun`)."""
+    allowance: int
+    """Most executions that may be started for it here."""
+
+
+@dataclasses.dataclass(slots=True)
+class Kept:
+    """An outcome, encoded once; every transmission of it sends these frames (G3)."""
+
+    frames: tuple[Body, ...]
+    size_bytes: int
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Entry:
+    """A request that was seen and is not finished."""
+
+    id: RequestId
+    digest: bytes
+    rerun: bool | None
+    allowance: int
+    body: Body | None
+    """Held until no further execution is possible."""
+    body_bytes: int
+    state: State = State.WAITING
+    execution: Any = None
+    """The live execution whose outcome will be this request's, while RUNNING."""
+    executions: int = 0
+    """How many were ever dispatched, whether or not a worker got to them."""
+    suspect: bool = False
+    """A worker died of, or beside, an execution of it: next time it runs alone."""
+    kept: Kept | None = None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Session:
+    """The server's memory of one client."""
+
+    id: SessionId
+    nonce: bytes
+    name: str
+    route: Route
+    connection: int
+    heard_s: float
+    """The awake time at which the client was last heard."""
+    entries: dict[int, Entry] = dataclasses.field(default_factory=dict)
+    finished: Ranges = dataclasses.field(default_factory=Ranges)
+    ended: bool = False
+    """Its lease has ended or it said goodbye; it is forgotten when nothing of it runs."""
+    live_executions: int = 0
+    """Executions on workers, those without a request included."""
+    queued_count: int = 0
+    held_bytes: int = 0
+    kept_bytes: int = 0
+    kept_count: int = 0
+
+    def state(self, sequence: int) -> State:
+        """Where a sequence of this session stands."""
+        entry = self.entries.get(sequence)
+        if entry is not None:
+            return entry.state
+        return State.FINISHED if self.ended or sequence in self.finished else State.NOT_SEEN
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """What the cache has done since it was made."""
+
+    requests: int = 0
+    entered: int = 0
+    coalesced: int = 0
+    replayed: int = 0
+    conflicts: int = 0
+    spent: int = 0
+    refused_for_now: int = 0
+    dispatched: int = 0
+    completed: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    stray_outcomes: int = 0
+    reruns: int = 0
+    lost: int = 0
+    deadlines: int = 0
+    sessions_opened: int = 0
+    sessions_ended: int = 0

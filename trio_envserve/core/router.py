@@ -1,0 +1,416 @@
+"""The router: composes cache, queue and workforce into effects.
+
+Theory of operation
+-------------------
+A message or a tick goes in; :meth:`Router.take` gives the effects, in order;
+the shell carries them out.  Nothing here awaits, reads a clock or draws a
+random number, so what the simulator runs is what ships.
+
+Each input ends with :meth:`_schedule`, so nothing that could run ever waits
+for a tick.  Two clocks: deadlines are on the monotonic clock (``now_s``);
+leases and suspicion on awake time, which stands still while this process does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from . import messages, outcomes
+from .clock import AwakeClock
+from .dedup import DedupCache, Do, Effects, Input
+from .errors import ProtocolError
+from .health import ServerStatus
+from .limits import PROTOCOL_VERSION, ServerLimits, WireLimits
+from .messages import ForeignVersion
+from .ranges import Ranges
+from .requests import Ask, Entry, Kept, Session
+from .scheduler import Scheduler
+from .slots import Pool, Report
+from .stats import describe
+from .terms import Body, Epoch, Route, SessionId, short
+from .workforce import Ended, Stray, Workforce
+
+
+class ToClient(NamedTuple):
+    """Send these frames to a client."""
+
+    route: Route
+    frames: tuple[Body, ...]
+
+
+class Router:
+    """The whole server, less its sockets, processes and clock."""
+
+    def __init__(
+        self, *, epoch: Epoch, slots: int, now_s: float, new_id: Callable[[], bytes],
+        limits: ServerLimits | None = None, wire: WireLimits | None = None, pulses: bool = True,
+    ) -> None:  # fmt: skip
+        self.epoch = epoch
+        self.limits = limits = limits or ServerLimits()
+        self.wire = wire or WireLimits()
+        self.cache = DedupCache(epoch, limits)
+        self.queue = Scheduler()
+        self.pool = Pool(slots, limits, new_id, pulses=pulses)
+        self.force = Workforce(self.pool, limits, self.wire.header_bytes)
+        self.dead_epochs: Collection[Epoch] = ()
+        self.starting = "waiting for the workers of an earlier server to end"
+        """Why no worker is started yet; empty once they are."""
+        self.stopping = False
+        self.malformed = 0
+        self._new_id = new_id
+        self._clock = AwakeClock(limits.awake_step_s, now_s)
+        self._deadlines: list[tuple[float, SessionId, int]] = []
+        self._most_deadlines = 1024
+        self._out: list[Any] = []
+        self._log_second = -1.0
+        self._log_lines = 0
+
+    # -- what the shell calls -------------------------------------------------
+
+    def take(self) -> list[Any]:
+        """The effects of all inputs since the last call, in order."""
+        out, self._out = self._out, []
+        return out
+
+    def open_pool(self, dead_epochs: Collection[Epoch], now_s: float) -> None:
+        """All earlier epochs at this address are proven dead: start workers."""
+        self.dead_epochs = dead_epochs
+        self.starting = ""
+        self.tick(now_s)
+
+    def client_message(self, route: Route, frames: Sequence[Body], now_s: float) -> None:
+        """A message from a client: header, and for a request a body."""
+        awake_s = self._clock.read(now_s)
+        try:
+            if not frames:
+                raise ProtocolError("no frames")
+            message = messages.decode(frames[0], most_bytes=self.wire.header_bytes)
+            handler = _HANDLERS.get(type(message))
+            if handler is None or len(frames) != 1 + (type(message) is messages.Request):
+                raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
+        except ProtocolError as error:
+            code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
+            self._malformed(f"client {short(route)}: {error}", awake_s)
+            self._send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
+            return
+        if isinstance(message, messages.Request):
+            self._request(route, message, frames[1], now_s)
+        else:
+            handler(self, route, message)
+        self._schedule()
+
+    def worker_message(self, frames: Sequence[Body], now_s: float) -> None:
+        """A message on the workers' socket; ``frames[0]`` is the worker's id."""
+        awake_s = self._clock.read(now_s)
+        try:
+            ended = self.force.message(frames, awake_s)
+        except ProtocolError as error:
+            self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}", awake_s)
+            return
+        self.cache.declared_rerun = self.force.rerun
+        for each in ended:
+            if isinstance(each, Ended):
+                self._ended(each)
+            else:
+                self._stray(each)
+        self._schedule()
+
+    def pulse(
+        self, worker: bytes, now_s: float, lag_s: float, memory_bytes: int, where: str
+    ) -> None:
+        """A sign of life from a worker's heartbeat thread."""
+        life = self.pool.lives.get(worker)
+        if life is not None:
+            awake_s = self._clock.read(now_s)
+            self._out += self.pool.pulse(life, awake_s, lag_s, memory_bytes, where)
+
+    def spawned(self, worker: bytes, pid: int) -> None:
+        """A process was started for this worker."""
+        self.pool.spawned(worker, pid)
+
+    def exited(self, worker: bytes, now_s: float, how: str) -> None:
+        """A worker's process was reaped, or could not be started."""
+        awake_s = self._clock.read(now_s)
+        self._out += self.pool.exited(worker, awake_s, how)
+        self.force.refresh(awake_s)
+
+    def tick(self, now_s: float) -> None:
+        """Time has passed.  Call it after draining all input."""
+        awake_s = self._clock.read(now_s)
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, session_id, sequence = heapq.heappop(self._deadlines)
+            session = self.cache.sessions.get(session_id)
+            if session is not None and sequence in session.entries:
+                self._do(
+                    session, self.cache.step(session, sequence, Input.DEADLINE, outcomes.deadline)
+                )
+        self._drop_deadlines()
+        for session in self.cache.lapsed(awake_s):
+            self._report("info", f"session {short(session.id)} ({session.name}): lease ended")
+            self._end(session)
+        if not self.starting:
+            for ended in self.force.tick(awake_s):
+                self._ended(ended)
+        self._schedule()
+
+    def _drop_deadlines(self) -> None:
+        """Drop those of finished requests, once they are most of all (G8)."""
+        if len(self._deadlines) < self._most_deadlines:
+            return
+        sessions = self.cache.sessions
+        self._deadlines = [
+            each for each in self._deadlines
+            if each[1] in sessions and each[2] in sessions[each[1]].entries
+        ]  # fmt: skip
+        heapq.heapify(self._deadlines)
+        self._most_deadlines = max(1024, 2 * len(self._deadlines))
+
+    def stop(self, now_s: float) -> None:
+        """Take no more work in; what waits is answered "did not run"."""
+        self.stopping = True
+        self.force.retire_all(self._clock.read(now_s))
+        self._answer_all(lambda entry: entry.execution is None, outcomes.stopping)
+        self._schedule()
+
+    def cancel_all(self) -> None:
+        """Answer and stop whatever still runs."""
+        self._answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
+        self._schedule()
+
+    def kill_all(self, now_s: float) -> None:
+        """End every worker process now."""
+        self.force.kill_all(self._clock.read(now_s))
+        self._schedule()
+
+    def drained(self, now_s: float) -> bool:
+        """Whether nothing runs and no client that is still there misses an outcome."""
+        awake_s = self._clock.read(now_s)
+        waiting = any(
+            s.kept_count and awake_s - s.heard_s < 5.0 for s in self.cache.sessions.values()
+        )
+        return not self.force.live_count() and not waiting
+
+    # -- messages of clients --------------------------------------------------
+
+    def _hello(self, route: Route, hello: messages.Hello) -> None:
+        name = hello.name.encode()[: self.wire.name_bytes].decode(errors="ignore")
+        session = self.cache.open(
+            self._new_id(), hello.nonce, name, route, hello.connection, self._clock.awake_s
+        )
+        if session is None:
+            text = f"{len(self.cache.sessions)} sessions are open; try again later"
+            self._send(route, messages.Error(PROTOCOL_VERSION, "too-many-sessions", text))
+            return
+        welcome = messages.Welcome(
+            PROTOCOL_VERSION, hello.nonce, session.id, self.epoch, self.limits.window,
+            self.wire.message_bytes, self.status(),
+        )  # fmt: skip
+        self._send(route, welcome)
+
+    def _session(self, route: Route, session_id: SessionId, epoch: Epoch = b"") -> Session | None:
+        """The session of a message, heard just now; or None, and the sender is told."""
+        session = self.cache.sessions.get(session_id)
+        if session is not None and not session.ended:
+            self.cache.heard(session, self._clock.awake_s)
+            return session
+        ours = epoch == self.epoch and session is None
+        gone = ours or epoch in self.dead_epochs
+        self._send(route, messages.Unknown(session_id, gone, self.epoch))
+        return None
+
+    def _request(self, route: Route, request: messages.Request, body: Body, now_s: float) -> None:
+        session = self._session(route, request.session)
+        if session is None:
+            return
+        sequence = request.sequence
+        if len(body) > self.wire.message_bytes or not request.allowance:
+            text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
+            refusal = messages.Refused(session.id, sequence, "refused", text, None)
+            self._send(session.route, refusal)
+            return
+        allowance = min(request.allowance, self.limits.max_executions)
+        ask = Ask(request.digest, body, request.rerun, allowance)
+        fresh = sequence not in session.entries
+        self._do(session, self.cache.request(session, sequence, ask))
+        if sequence not in session.entries or not fresh:
+            return
+        if self.stopping:
+            self._do(session, self.cache.step(session, sequence, Input.DEADLINE, outcomes.stopping))
+        elif request.deadline_s is not None:
+            heapq.heappush(self._deadlines, (now_s + request.deadline_s, session.id, sequence))
+
+    def _finish(self, route: Route, finish: messages.Finish) -> None:
+        session = self._session(route, finish.session)
+        if session is not None:
+            self._do(session, self.cache.finish_spans(session, Ranges.from_flat(finish.finished)))
+
+    def _sync(self, route: Route, sync: messages.Sync) -> None:
+        session = self._session(route, sync.session, sync.epoch)
+        if session is None:
+            return
+        self.cache.moved(session, route, sync.connection)
+        effects, missing = self.cache.sync(session, sync.next, Ranges.from_flat(sync.pending))
+        self._do(session, effects)
+        answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
+        self._send(session.route, answer)
+
+    def _cancel(self, route: Route, cancel: messages.Cancel) -> None:
+        session = self._session(route, cancel.session)
+        if session is None:
+            return
+        effects, started = self.cache.cancel(session, cancel.sequence)
+        self._do(session, effects)
+        self._send(session.route, messages.Cancelled(session.id, cancel.sequence, started))
+
+    def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
+        header = messages.encode(messages.Stats(ask.probe))
+        self._out.append(ToClient(route, (header, messages.encode_record(self.stats()))))
+
+    def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
+        session = self.cache.sessions.get(goodbye.session)
+        if session is not None and not session.ended:
+            self._end(session)
+
+    # -- effects --------------------------------------------------------------
+
+    def _do(self, session: Session, effects: Effects) -> None:
+        """Carry out what the cache says."""
+        for do, arg in effects:
+            match do:
+                case Do.ANSWER:
+                    self._out.append(ToClient(session.route, arg.kept.frames))
+                case Do.QUEUE:
+                    self.queue.add(arg)
+                case Do.UNQUEUE:
+                    self.queue.remove(arg)
+                case Do.STOP:
+                    self.force.stop(arg, self._clock.awake_s)
+                    self._take_from_force()
+                case Do.CONFLICT | Do.SPENT | Do.WINDOW | Do.FULL:
+                    code, text, for_now = _REFUSALS[do]
+                    delay_s = self.limits.retry_delay_s if for_now else None
+                    refused = messages.Refused(session.id, arg, code, text, delay_s)
+                    self._send(session.route, refused)
+
+    def _ended(self, ended: Ended) -> None:
+        """An execution has ended, by its report or by proof of its worker's death."""
+        execution, entry = ended.execution, ended.execution.entry
+        session = execution.session
+        if entry is None:  # abandoned: its request was answered or finished before
+            self.cache.forget(session)
+        elif ended.kept is not None:
+            self._do(
+                session, self.cache.step(session, entry.id.sequence, Input.OUTCOME, ended.kept)
+            )
+        else:
+            entry.suspect = True
+            outcome = outcomes.lost(execution.worker, ended.why)
+            effects = self.cache.step(session, entry.id.sequence, Input.WORKER_DEAD, outcome)
+            self._do(session, effects)
+            if self.stopping:  # it may wait again, but nothing will be started any more
+                self._do(
+                    session,
+                    self.cache.step(session, entry.id.sequence, Input.DEADLINE, outcomes.stopping),
+                )
+
+    def _stray(self, stray: Stray) -> None:
+        session = self.cache.sessions.get(stray.session)
+        if session is not None:
+            self.cache.step(session, stray.sequence, Input.STRAY_OUTCOME)
+
+    def _end(self, session: Session) -> None:
+        self._do(session, self.cache.end(session))
+        self.cache.forget(session)
+
+    def _answer_all(
+        self, choose: Callable[[Entry], bool], outcome: Callable[[Entry], Kept]
+    ) -> None:
+        for session in list(self.cache.sessions.values()):
+            for sequence in [n for n, e in session.entries.items() if choose(e)]:
+                self._do(session, self.cache.step(session, sequence, Input.DEADLINE, outcome))
+
+    def _schedule(self) -> None:
+        """Dispatch whatever can go now."""
+        cache, queue, force = self.cache, self.queue, self.force
+        if cache.queued_count:
+            queue.resume(self._share_left)
+            while cache.may_dispatch():
+                chosen = queue.pick(force.workers.values(), self._share_left)
+                if chosen is None:
+                    break
+                entry, worker = chosen
+                session = cache.sessions[entry.id.session]
+                execution = force.dispatch(session, entry, worker, self._clock.awake_s)
+                cache.step(session, entry.id.sequence, Input.DISPATCH, execution)
+        queue.release_reserved(force.workers.values())
+        self._take_from_force()
+
+    def _share_left(self, session_id: SessionId) -> bool:
+        return self.cache.share_left(self.cache.sessions[session_id])
+
+    def _take_from_force(self) -> None:
+        if self.force.out:
+            self._out += self.force.out
+            self.force.out = []
+
+    def _send(self, route: Route, message: messages.Message) -> None:
+        self._out.append(ToClient(route, (messages.encode(message),)))
+
+    # -- what it says of itself -----------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The status record of welcomes and syncs."""
+        ready = self.pool.ready_count()
+        reason = self.starting
+        if self.stopping:
+            status, reason = ServerStatus.STOPPING, "the server is stopping"
+        elif ready:
+            status = ServerStatus.READY
+        elif self.pool.is_broken():
+            status, reason = ServerStatus.BROKEN, f"the environment is broken:\n{self.pool.broken}"
+        else:
+            status = ServerStatus.STARTING
+            reason = reason or self.pool.broken or "no worker is ready yet"
+        return {
+            "status": status.value, "reason": reason, "ready": ready,
+            "workers": len(self.pool.slots), "environment": self.force.environment,
+            "rerun": self.force.rerun,
+        }  # fmt: skip
+
+    def stats(self) -> dict[str, Any]:
+        """Everything countable, aggregated here and nowhere else."""
+        return describe(self)
+
+    def _malformed(self, text: str, awake_s: float) -> None:
+        """Count it; log it, but no more than some lines a second."""
+        self.malformed += 1
+        second = awake_s // 1.0
+        if second != self._log_second:
+            self._log_second, self._log_lines = second, 0
+        self._log_lines += 1
+        if self._log_lines <= self.limits.log_rate:
+            self._report("warning", text)
+
+    def _report(self, level: str, text: str) -> None:
+        self._out.append(Report(level, text))
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    messages.Hello: Router._hello,
+    messages.Request: Router._request,
+    messages.Finish: Router._finish,
+    messages.Sync: Router._sync,
+    messages.Cancel: Router._cancel,
+    messages.AskStats: Router._ask_stats,
+    messages.Goodbye: Router._goodbye,
+}
+
+_REFUSALS: dict[Do, tuple[str, str, bool]] = {
+    Do.CONFLICT: ("conflict", "this id was used for a request with another payload", False),
+    Do.SPENT: ("finished", "this id is finished; its outcome is forgotten", False),
+    Do.WINDOW: ("window", "the session's window is full", True),
+    Do.FULL: ("queue-full", "the server's queue is full", True),
+}
+"""Refusals: code, text, and whether they are for now."""

@@ -1,0 +1,116 @@
+"""Who runs next, and where.
+
+Theory of operation
+-------------------
+Each session has a first-in-first-out line of waiting entries.  Lines take
+turns, so a client with 10,000 requests does not hold up one with ten.  A
+dispatch goes to the open worker with the least pending executions.
+
+Suspects (requests whose worker died with several executions on it) have one
+line of their own and go one at a time, alone on a worker: the least loaded
+worker is reserved, drains, runs the suspect, and is given back.  If the worker
+dies then, it is beyond doubt whose fault it was.
+
+Lines whose session has used up its share of kept outcomes are skipped until
+it has room again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from .executions import Worker
+from .requests import Entry
+from .terms import RequestId, SessionId
+
+
+class Scheduler:
+    """The queue.  ``pick`` decides one dispatch at a time, synchronously."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[SessionId, OrderedDict[RequestId, Entry]] = OrderedDict()
+        self._paused: dict[SessionId, OrderedDict[RequestId, Entry]] = {}
+        self._suspects: OrderedDict[RequestId, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        lines = (*self._lines.values(), *self._paused.values())
+        return sum(map(len, lines)) + len(self._suspects)
+
+    def add(self, entry: Entry) -> None:
+        """Append to its session's line, or to the suspects'."""
+        if entry.suspect:
+            self._suspects[entry.id] = entry
+            return
+        session = entry.id.session
+        line = self._paused.get(session)
+        if line is None:
+            line = self._lines.setdefault(session, OrderedDict())
+        line[entry.id] = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out, wherever it waits."""
+        if self._suspects.pop(entry.id, None) is not None:
+            return
+        session = entry.id.session
+        for lines in (self._lines, self._paused):
+            line = lines.get(session)
+            if line is not None:
+                line.pop(entry.id, None)
+                if not line:
+                    del lines[session]
+
+    def resume(self, share_left: Callable[[SessionId], bool]) -> None:
+        """Lines whose session has room in its share again take turns again."""
+        for session in [s for s in self._paused if share_left(s)]:
+            self._lines[session] = self._paused.pop(session)
+
+    def pick(
+        self, workers: Iterable[Worker], share_left: Callable[[SessionId], bool]
+    ) -> tuple[Entry, Worker] | None:
+        """The next dispatch, taken out of the queue, or None if nothing can go."""
+        workers = list(workers)
+        if self._suspects:
+            chosen = self._pick_suspect(workers)
+            if chosen is not None:
+                return chosen
+        worker = min((w for w in workers if w.open()), key=lambda w: len(w.live), default=None)
+        if worker is None:
+            return None
+        entry = self._next_entry(share_left)
+        return None if entry is None else (entry, worker)
+
+    def _pick_suspect(self, workers: list[Worker]) -> tuple[Entry, Worker] | None:
+        reserved = next((w for w in workers if w.reserved and w.accepting), None)
+        if reserved is None:
+            candidates = [w for w in workers if w.accepting]
+            if not candidates:
+                return None
+            reserved = min(candidates, key=lambda w: len(w.live))
+            reserved.reserved = True
+        if reserved.live:
+            return None
+        _, entry = self._suspects.popitem(last=False)
+        return entry, reserved
+
+    def release_reserved(self, workers: Iterable[Worker]) -> None:
+        """Give back a worker reserved for suspects that are gone by now."""
+        if self._suspects:
+            return
+        for worker in workers:
+            if worker.reserved and not any(e.solo for e in worker.live.values()):
+                worker.reserved = False
+
+    def _next_entry(self, share_left: Callable[[SessionId], bool]) -> Entry | None:
+        while self._lines:
+            session, line = next(iter(self._lines.items()))
+            if not share_left(session):
+                self._paused[session] = self._lines.pop(session)
+                continue
+            _, entry = line.popitem(last=False)
+            if line:
+                self._lines.move_to_end(session)
+            else:
+                del self._lines[session]
+            return entry
+        return None

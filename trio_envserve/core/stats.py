@@ -1,0 +1,73 @@
+"""Statistics of a router, aggregated in one place.
+
+Counters are of this server's life (its epoch); gauges are of now.  The record
+is plain text-keyed data: it goes over the wire, into the log line, and to
+``status --json`` unchanged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .router import Router
+
+
+def describe(router: Router) -> dict[str, Any]:
+    """Everything countable of a server."""
+    cache, force, pool = router.cache, router.force, router.pool
+    workers = []
+    for life in pool.lives.values():
+        worker = force.workers.get(life.id)
+        workers.append(
+            {
+                **force.stats.get(life.id, {}),  # first: it cannot overrule what is known here
+                "worker": life.name,
+                "pid": life.pid,
+                "phase": life.phase.value,
+                "pending": len(worker.live) if worker else 0,
+                "done": worker.done if worker else 0,
+                "failed": worker.failed if worker else 0,
+                "restarts": pool.slots[life.slot].lives - 1,
+                "memory_bytes": life.memory_bytes,
+                "lag_s": life.lag_s,
+                "silent": life.silent,
+                "blocked": life.blocked,
+            }
+        )
+    return {
+        "epoch": router.epoch.hex(),
+        **router.status(),
+        "sessions": len(cache.sessions),
+        "waiting": cache.queued_count,
+        "running": force.live_count(),
+        "kept": cache.kept_count,
+        "kept_bytes": cache.kept_bytes,
+        "held_bytes": cache.held_bytes,
+        "worker_restarts": pool.restarts,
+        "malformed": router.malformed,
+        "fenced": force.fenced,
+        "strays": force.strays,
+        "cache": dataclasses.asdict(cache.counters),
+        "per_worker": workers,
+    }
+
+
+def line(stats: dict[str, Any]) -> str:
+    """The statistics as one line for a log."""
+    cache = stats["cache"]
+    workers = " ".join(
+        f"{w['worker']}:{w['pending']}/{w['done']}/{w['failed']}"
+        f"({w.get('loop_lag_p99_s', 0.0) * 1e3:.0f}ms,{w['memory_bytes'] >> 20}MiB)"
+        for w in stats["per_worker"]
+    )
+    return (
+        f"{stats['status']} sessions={stats['sessions']} waiting={stats['waiting']} "
+        f"running={stats['running']} kept={stats['kept']} ({stats['kept_bytes'] >> 10} KiB) "
+        f"coalesced={cache['coalesced']} replayed={cache['replayed']} "
+        f"refused={cache['refused_for_now'] + cache['conflicts'] + cache['spent']} "
+        f"finished={cache['finished']} restarts={stats['worker_restarts']} "
+        f"router_lag={stats.get('router_lag_p99_s', 0.0) * 1e3:.0f}ms "
+        f"workers[pending/done/failed]: {workers or 'none'}"
+    )

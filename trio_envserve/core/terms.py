@@ -1,0 +1,64 @@
+"""The vocabulary: small types that every layer shares.
+
+The words are those of the protocol document.  Ids are plain ``bytes`` on the
+wire; the aliases below say which kind is meant where.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, TypeAlias
+
+SessionId: TypeAlias = bytes
+"""128 random bits from the server's welcome.  Knowing it is the right to use
+the session, so it is never logged whole (see :func:`short`)."""
+
+Epoch: TypeAlias = bytes
+"""128 random bits, fresh for each life of a server."""
+
+Incarnation: TypeAlias = bytes
+"""128 random bits, fresh for each life of a worker process."""
+
+Route: TypeAlias = bytes
+"""The routing id under which a socket reaches a peer."""
+
+Body: TypeAlias = "bytes | memoryview"
+"""An encoded value.  Opaque to the router."""
+
+ID_BYTES = 16
+"""Length of session ids, epochs, incarnations, nonces and digests."""
+
+
+class RequestId(NamedTuple):
+    """One logical ask, however often it is transmitted."""
+
+    session: SessionId
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{short(self.session)}#{self.sequence}"
+
+
+class Verdict(enum.Enum):
+    """What an unsuccessful call knows about its own execution.
+
+    Exactly one of these is true of every error that ends a call (G9).
+    """
+
+    DID_NOT_RUN = "it did not run"
+    RAN_AND_FAILED = "it ran and failed"
+    MAY_HAVE_RUN = "it may have run"
+
+
+class Status(enum.IntEnum):
+    """The kind of an outcome: final, exactly one for a request."""
+
+    RESULT = 0
+    ERROR = 1
+    CANCELLED = 2
+
+
+def short(identifier: bytes) -> str:
+    """The first four bytes in hex: enough to tell ids apart in a log, too
+    little to use a session by."""
+    return bytes(identifier[:4]).hex()

@@ -1,0 +1,203 @@
+"""The worker's side of its link to the router.
+
+Theory of operation
+-------------------
+Dispatches are numbered per incarnation, and each number is run at most once:
+``seen`` remembers them all, as spans.  A dispatch for another incarnation, or
+with a number seen before, is not run (G5).  A stop for a number that has not
+arrived is remembered, so that a cancel may overtake its dispatch (G7).
+
+An outcome is kept until a :class:`~.messages.State` shows that the router has
+it, and sent again when a State that answers a *later* beat still wants it:
+then it was lost, not merely under way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from . import messages
+from .errors import ErrorInfo, ProtocolError
+from .limits import PROTOCOL_VERSION
+from .messages import Dispatch, Retire, State, Stop
+from .ranges import Ranges
+from .terms import Body, Incarnation, RequestId, Status, Verdict
+
+
+class Run(NamedTuple):
+    """Start an execution."""
+
+    number: int
+    request: RequestId
+    client: str
+    body: Body
+
+
+class Halt(NamedTuple):
+    """Cancel an execution; its end is still to be reported."""
+
+    number: int
+
+
+class ToRouter(NamedTuple):
+    """Send these frames to the router."""
+
+    frames: tuple[Body, ...]
+
+
+class Exit(NamedTuple):
+    """Tear down and exit: there is no more work to come."""
+
+
+WorkerEffect: TypeAlias = Run | Halt | ToRouter | Exit
+
+
+@dataclasses.dataclass(slots=True)
+class _Kept:
+    frames: tuple[Body, ...]
+    after_beat: int
+    """The last beat that was sent before these frames were."""
+
+
+class WorkerCore:
+    """One incarnation of a worker.  Every method returns what to do."""
+
+    def __init__(self, incarnation: Incarnation, *, header_bytes: int) -> None:
+        self.incarnation = incarnation
+        self.header_bytes = header_bytes
+        self.acknowledged = False
+        """Whether the router has answered the hello."""
+        self.running: dict[int, tuple[RequestId, str]] = {}
+        self.seen = Ranges()
+        self.fenced = 0
+        self.repeated = 0
+        self.malformed = 0
+        self._kept: dict[int, _Kept] = {}
+        self._stopped_early: set[int] = set()
+        self._halted: set[int] = set()
+        self._beat = 0
+
+    # -- inputs ---------------------------------------------------------------
+
+    def hello(self, pid: int, environment: str, rerun: bool) -> ToRouter:
+        """The environment is set up.  Repeat it until ``acknowledged``."""
+        return self._send(messages.WorkerHello(PROTOCOL_VERSION, pid, environment, rerun))
+
+    def broken(self, info: ErrorInfo) -> ToRouter:
+        """The environment could not be set up."""
+        return self._send(messages.WorkerBroken(messages.error_record(info)))
+
+    def beat(self, stats: dict[str, Any]) -> ToRouter:
+        """A sign of life, answered with the router's statement."""
+        self._beat += 1
+        return self._send(messages.Beat(self._beat, self.seen.flat(), stats))
+
+    def message(self, frames: Sequence[Body]) -> list[WorkerEffect]:
+        """A message of the router: incarnation, header, and body for a dispatch."""
+        if not frames or frames[0] != self.incarnation:
+            self.fenced += 1
+            return []
+        try:
+            message = messages.decode(frames[1], most_bytes=self.header_bytes)
+            if len(frames) != 2 + isinstance(message, Dispatch):
+                raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
+        except (ProtocolError, IndexError):
+            self.malformed += 1
+            return []
+        match message:
+            case Dispatch():
+                return self._dispatch(message, frames[2])
+            case Stop():
+                return self._stop(Ranges.from_flat(message.numbers))
+            case State():
+                return self._state(message)
+            case Retire():
+                return [Exit()]
+        self.malformed += 1
+        return []
+
+    def ended(
+        self, number: int, status: Status, payload: Body, duration_s: float | None
+    ) -> list[WorkerEffect]:
+        """An execution has ended; its outcome is kept until the router has it."""
+        request, client = self.running.pop(number)
+        self._halted.discard(number)
+        header = messages.encode(
+            messages.WorkerOutcome(request.session, request.sequence, number, status, duration_s)
+        )
+        frames = (self.incarnation, client.encode(), header, payload)
+        self._kept[number] = _Kept(frames, self._beat)
+        return [ToRouter(frames)]
+
+    # -- decisions ------------------------------------------------------------
+
+    def _dispatch(self, dispatch: Dispatch, body: Body) -> list[WorkerEffect]:
+        number = dispatch.number
+        if not self.seen.add(number):
+            self.repeated += 1
+            return []
+        request = RequestId(dispatch.session, dispatch.sequence)
+        self.running[number] = (request, dispatch.client)
+        if number in self._stopped_early:
+            self._stopped_early.discard(number)
+            payload = messages.encode_error(never_began(request))
+            return self.ended(number, Status.CANCELLED, payload, None)
+        return [Run(number, request, dispatch.client, body)]
+
+    def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
+        for number in numbers:
+            if number in self.running:
+                if number not in self._halted:
+                    self._halted.add(number)
+                    effects.append(Halt(number))
+            elif number not in self.seen:
+                self._stopped_early.add(number)
+        return effects
+
+    def _state(self, state: State) -> list[WorkerEffect]:
+        """The router's statement: repair what differs."""
+        self.acknowledged = True
+        live = Ranges.from_flat(state.live)
+        cancelled = Ranges.from_flat(state.cancelled)
+        effects = self._stop(Ranges(n for n in cancelled if n in self.running))
+        unwanted = [n for n in self.running if n < state.next and n not in live]
+        effects += self._stop(Ranges(unwanted))
+        for number, kept in list(self._kept.items()):
+            if number < state.next and number not in live:
+                del self._kept[number]
+            elif number in live and kept.after_beat < state.beat:
+                kept.after_beat = self._beat
+                effects.append(ToRouter(kept.frames))
+        return effects + self._absent(live, cancelled)
+
+    def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
+        """Live dispatches that never arrived: decline the cancelled, ask for the rest."""
+        missing, declined = Ranges(), Ranges()
+        for number in live:
+            if number in cancelled and number not in self.running and number not in self._kept:
+                self.seen.add(number)
+                self._stopped_early.discard(number)
+                declined.add(number)
+            elif number not in self.seen:
+                missing.add(number)
+        effects: list[WorkerEffect] = []
+        if declined:
+            effects.append(self._send(messages.Declined(declined.flat())))
+        if missing:
+            effects.append(self._send(messages.Missing(missing.flat())))
+        return effects
+
+    def _send(self, message: messages.Message) -> ToRouter:
+        return ToRouter((self.incarnation, messages.encode(message)))
+
+
+def never_began(request: RequestId) -> ErrorInfo:
+    """The record of an execution that was cancelled before it began."""
+    return ErrorInfo(
+        code="cancelled",
+        verdict=Verdict.DID_NOT_RUN,
+        message=f"request {request} was cancelled before it began",
+    )

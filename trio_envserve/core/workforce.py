@@ -1,0 +1,284 @@
+"""The router's side of the worker link: who is there, and what runs where.
+
+Theory of operation
+-------------------
+:class:`~.slots.Pool` decides about processes; this module decides about work
+on them.  A message counts only if it comes from the incarnation that this
+server gave to that worker (G5): everything else is counted and ignored.
+
+Losses on the link are repaired by statements, not by remembering to retry:
+every :class:`~.messages.Beat` is answered by :class:`~.messages.State`, what
+the router holds.  From it the worker sends again what the router still wants,
+drops what it does not, and names the dispatches that never arrived.
+
+An execution ends by its report or by ``Lost``, and is then handed to the
+router as :class:`Ended`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import messages
+from .errors import ProtocolError
+from .executions import Execution, Worker
+from .limits import ServerLimits
+from .messages import Beat, Declined, Missing, WorkerBroken, WorkerHello, WorkerOutcome
+from .ranges import Ranges
+from .requests import Entry, Kept, Session
+from .slots import Life, Lost, Phase, Pool, Report
+from .terms import Body
+
+
+class ToWorker(NamedTuple):
+    """Send these frames to a worker; ``frames[0]`` is the incarnation."""
+
+    worker: bytes
+    frames: tuple[Body, ...]
+
+
+class Ended(NamedTuple):
+    """An execution has ended: with an outcome, or, if None, with its worker."""
+
+    execution: Execution
+    kept: Kept | None
+    why: str
+
+
+class Stray(NamedTuple):
+    """An outcome came from an execution that had already ended."""
+
+    session: bytes
+    sequence: int
+
+
+class Workforce:
+    """Workers, their executions, and the messages between."""
+
+    def __init__(self, pool: Pool, limits: ServerLimits, header_bytes: int) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.header_bytes = header_bytes
+        self.workers: dict[bytes, Worker] = {}
+        self.out: list[Any] = []
+        """Effects, in order; the router takes them."""
+        self.environment = ""
+        self.rerun = False
+        self.fenced = 0
+        """Messages from what is not, or no longer, a worker of this server."""
+        self.strays = 0
+        """Outcomes of executions that had already ended."""
+        self.stats: dict[bytes, dict[str, Any]] = {}
+        """What each worker last said of itself."""
+
+    # -- work -----------------------------------------------------------------
+
+    def dispatch(self, session: Session, entry: Entry, worker: Worker, now_s: float) -> Execution:
+        """Number an execution and send it."""
+        execution = worker.start(session, entry, now_s, solo=worker.reserved)
+        execution.header = messages.encode(
+            messages.Dispatch(session.id, entry.id.sequence, execution.number, session.name)
+        )
+        self._send_dispatch(execution)
+        return execution
+
+    def stop(self, execution: Execution, now_s: float) -> None:
+        """The request needs this execution no more: cancel it on its worker."""
+        worker = execution.worker
+        worker.abandon(execution, now_s)
+        self._send(worker, messages.Stop([execution.number, execution.number + 1]))
+
+    def _send(self, worker: Worker, message: messages.Message) -> None:
+        frames = (worker.incarnation, messages.encode(message))
+        self.out.append(ToWorker(worker.id, frames))
+
+    def _send_dispatch(self, execution: Execution) -> None:
+        assert execution.body is not None
+        worker = execution.worker
+        frames = (worker.incarnation, execution.header, execution.body)
+        self.out.append(ToWorker(worker.id, frames))
+
+    # -- messages -------------------------------------------------------------
+
+    def message(self, frames: Sequence[Body], now_s: float) -> list[Ended | Stray]:
+        """A message from a worker: id, incarnation, then a header, or for an
+        outcome client id, header and payload.  ProtocolError if malformed."""
+        if len(frames) not in (3, 5):
+            raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
+        life = self.pool.lives.get(bytes(frames[0]))
+        if life is None or life.incarnation != frames[1]:
+            self.fenced += 1
+            return []
+        message = messages.decode(
+            frames[-2 if len(frames) == 5 else -1], most_bytes=self.header_bytes
+        )
+        if len(frames) == 5:
+            if not isinstance(message, WorkerOutcome):
+                raise ProtocolError(f"{type(message).__name__} in five frames")
+            return self._outcome(life, message, frames[4])
+        match message:
+            case WorkerHello():
+                self._hello(life, message, now_s)
+            case WorkerBroken():
+                text = str(message.error.get("traceback") or message.error.get("message"))
+                self.out += self.pool.set_up_failed(life, text)
+            case Beat():
+                self._beat(life, message)
+            case Missing():
+                self._missing(life, message)
+            case Declined():
+                return self._declined(life, message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} from a worker")
+        return []
+
+    def _hello(self, life: Life, hello: WorkerHello, now_s: float) -> None:
+        self.out += self.pool.hello(life, now_s)
+        worker = self.workers.get(life.id)
+        if worker is None and life.phase is Phase.READY:
+            self.environment, self.rerun = hello.environment, hello.rerun
+            worker = Worker(life.id, life.incarnation, self.limits.worker_capacity)
+            self.workers[life.id] = worker
+        if worker is not None:
+            self._send(worker, worker.statement(0))
+
+    def _beat(self, life: Life, beat: Beat) -> None:
+        worker = self.workers.get(life.id)
+        if worker is None:  # its hello was lost: it repeats that until it hears us
+            return
+        self.stats[life.id] = beat.stats
+        seen = Ranges.from_flat(beat.seen)
+        for execution in worker.live.values():
+            if execution.body is not None and execution.number in seen:
+                execution.body = None
+        self._send(worker, worker.statement(beat.beat))
+
+    def _missing(self, life: Life, missing: Missing) -> None:
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return
+        numbers = Ranges.from_flat(missing.numbers)
+        for number, execution in worker.live.items():
+            if number in numbers and execution.body is not None:
+                self._send_dispatch(execution)
+
+    def _declined(self, life: Life, declined: Declined) -> list[Ended | Stray]:
+        """Cancelled dispatches that never arrived, and will not be run."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return []
+        numbers = Ranges.from_flat(declined.numbers)
+        over = [e for n, e in worker.live.items() if n in numbers and e.stop_s is not None]
+        for execution in over:
+            worker.end(execution)
+        return [Ended(execution, None, "") for execution in over]
+
+    def _outcome(self, life: Life, outcome: WorkerOutcome, payload: Body) -> list[Ended | Stray]:
+        worker = self.workers.get(life.id)
+        if worker is None:
+            self.fenced += 1
+            return []
+        execution = worker.live.get(outcome.number)
+        if execution is None:  # already ended; the next statement lets the worker drop it
+            self.strays += 1
+            return [Stray(outcome.session, outcome.sequence)]
+        if (execution.session.id, execution.sequence) != (outcome.session, outcome.sequence):
+            raise ProtocolError(f"dispatch {outcome.number} is of another request")
+        if not messages.is_status(outcome.status):
+            raise ProtocolError(f"unknown status {outcome.status}")
+        worker.end(execution)
+        worker.done += 1
+        worker.failed += outcome.status != 0
+        entry = execution.entry
+        header = messages.encode(
+            messages.Outcome(
+                outcome.session,
+                outcome.sequence,
+                outcome.status,
+                worker.name,
+                outcome.duration_s,
+                entry.executions if entry is not None else 0,
+            )
+        )
+        kept = Kept((header, payload), len(header) + len(payload))
+        return [Ended(execution, kept, "")]
+
+    # -- time -----------------------------------------------------------------
+
+    def tick(self, now_s: float) -> list[Ended]:
+        """Let the pool decide, end what is proven dead, retire what is drained."""
+        ended: list[Ended] = []
+        for worker in self.workers.values():
+            self._check(worker, now_s)
+        for effect in self.pool.tick(now_s):
+            if isinstance(effect, Lost):
+                ended += self._lost(effect)
+            self.out.append(effect)
+        self.refresh(now_s)
+        return ended
+
+    def refresh(self, now_s: float) -> None:
+        """Decide anew who may get work.  After anything that ends a life: what
+        is dispatched to a process on its way out is lost for nothing."""
+        for worker in self.workers.values():
+            patient = _ignored_s(worker, now_s) < self.limits.cancel_grace_s
+            worker.accepting = patient and self.pool.accepts(self.pool.lives[worker.id])
+
+    def _lost(self, lost: Lost) -> list[Ended]:
+        worker = self.workers.pop(lost.worker, None)
+        self.stats.pop(lost.worker, None)
+        if worker is None:
+            return []
+        executions = list(worker.live.values())
+        for execution in executions:
+            worker.end(execution)
+        return [Ended(execution, None, lost.why) for execution in executions]
+
+    def _check(self, worker: Worker, now_s: float) -> None:
+        """Whether it must be drained, can be retired, must die."""
+        life = self.pool.lives[worker.id]
+        limits = self.limits
+        ignored_s = _ignored_s(worker, now_s)
+        if life.phase is Phase.ENDING:
+            return
+        if ignored_s >= limits.cancel_kill_s or (
+            ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
+        ):
+            why = f"an execution ignores its cancel for {ignored_s:.0f} s"
+            self.out += self.pool.kill(life, now_s, why)
+            return
+        most = limits.recycle_executions
+        if most and worker.next_number >= most:
+            self.pool.retire(life, f"it has run {worker.next_number} executions")
+        if life.phase is Phase.RETIRING and not worker.live:
+            self._send(worker, messages.Retire())
+            self.out.append(Report("info", f"worker {worker.name} retires: {life.why}"))
+            self.pool.ending(life, now_s, life.why)
+
+    def retire_all(self, now_s: float) -> None:
+        """Start no more and end every worker once it has no work."""
+        self.pool.stop()
+        for life in list(self.pool.lives.values()):
+            if life.phase is Phase.STARTING:
+                self.out += self.pool.kill(life, now_s, "the server stops")
+            self.pool.retire(life, "the server stops")
+        self.refresh(now_s)
+
+    def kill_all(self, now_s: float) -> None:
+        """End every process now."""
+        self.pool.stop()
+        for life in list(self.pool.lives.values()):
+            if life.reaped_s is None:
+                self.out += self.pool.kill(life, now_s, "the server stops")
+        self.refresh(now_s)
+
+    def live_count(self) -> int:
+        """Executions on all workers."""
+        return sum(len(worker.live) for worker in self.workers.values())
+
+
+def _ignored_s(worker: Worker, now_s: float) -> float:
+    """For how long an execution on it has ignored its cancel."""
+    stopped_s = worker.oldest_stop_s()
+    return 0.0 if stopped_s is None else now_s - stopped_s
