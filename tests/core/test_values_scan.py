@@ -1,0 +1,134 @@
+"""The look at a body before it is decoded."""
+
+from __future__ import annotations
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.value_strategies import VALUES
+from trio_envserve.core.values import encode
+from trio_envserve.core.values_scan import (
+    LEAST_CUT_BYTES,
+    TAG_CUT,
+    TooManyItems,
+    placeholder,
+    scan,
+)
+
+LARGE = bytes(LEAST_CUT_BYTES)
+MANY = 1 << 30
+
+
+def array(data):
+    return cbor2.CBORTag(64, data)
+
+
+def look(value, items=MANY):
+    return scan(memoryview(cbor2.dumps(value)), items=items)
+
+
+def test_large_arrays_are_cut_out():
+    cut = look([1, array(LARGE), array(b"small"), {"a": array(LARGE[1:] + b"x")}])
+    assert cut is not None
+    assert [part.nbytes for part in cut.parts] == [len(LARGE)] * 2
+    assert bytes(cut.parts[1][-1:]) == b"x"
+    expected = [1, array(cbor2.CBORTag(TAG_CUT, 0)), array(b"small")]
+    rest = cbor2.loads(cut.rest)
+    assert rest[:3] == expected
+    assert rest[3] == {"a": array(cbor2.CBORTag(TAG_CUT, 1))}
+    assert placeholder(1) in cut.rest
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2],
+        LARGE,
+        [LARGE],
+        array(LARGE[1:]),
+        cbor2.CBORTag(1, LARGE),
+        array([LARGE]),
+        array([0, LARGE]),
+        [array(LARGE), cbor2.CBORTag(TAG_CUT, 0)],
+        [array(LARGE), *range(10_000)],  # too many steps are not worth it
+        [*[["x"]] * 10_000, array(LARGE)],
+    ],
+)
+def test_nothing_else_is_cut(value):
+    cut = look(value)
+    if isinstance(value, list) and len(value) > 9_000 and value[1] == 0:
+        assert cut is not None  # a run of numbers is few steps
+    else:
+        assert cut is None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [b"\x1c", b"\x1f\x1c", b"\x5a\0\0", b"\x5a\0\1\0\0", b"\x18", b"\xda\0\0", b"\xfc", b"\x59"],
+)
+def test_an_oddity_is_left_to_the_decoder(end):
+    data = b"\x82" + cbor2.dumps(array(LARGE)) + end
+    assert scan(memoryview(data), items=MANY) is None
+
+
+def test_a_part_that_claims_too_much_is_not_cut():
+    data = cbor2.dumps(array(LARGE))
+    assert scan(memoryview(data[:-1]), items=MANY) is None
+
+
+def count(value):
+    """Items of a decoded value, the long way; keys count, tags do not."""
+    if isinstance(value, list):
+        return 1 + sum(map(count, value))
+    if isinstance(value, dict):
+        return 1 + sum(count(key) + count(member) for key, member in value.items())
+    if isinstance(value, cbor2.CBORTag):
+        return count(value.value)
+    return 1
+
+
+COUNTED = st.recursive(
+    st.one_of(
+        st.integers(-(1 << 64), (1 << 64) - 1),
+        st.floats(),
+        st.text(st.characters(exclude_categories=["Cs"])),
+        st.binary(),
+        st.none(),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.dictionaries(st.integers(), inner),
+        st.builds(cbor2.CBORTag, st.integers(1 << 40, 1 << 41), inner),
+    ),
+)
+
+
+@given(COUNTED)
+def test_items_are_counted(value):
+    data = memoryview(cbor2.dumps(value))
+    right = count(value)
+    scan(data, items=right)
+    if len(data) > right - 1:
+        with pytest.raises(TooManyItems):
+            scan(data, items=right - 1)
+
+
+@given(VALUES)
+def test_a_scan_never_fails(value):
+    scan(memoryview(encode(value)), items=MANY)
+
+
+@given(st.binary(), st.integers(1, 20))
+def test_a_scan_of_anything_never_fails(data, items):
+    try:
+        scan(memoryview(data), items=items)
+    except TooManyItems:
+        assert len(data) > items
+
+
+def test_a_long_run_is_counted_without_memory():
+    data = b"\x9b" + (1 << 40).to_bytes(8, "big") + b"\x18\xff" * (1 << 20)
+    with pytest.raises(TooManyItems):
+        scan(memoryview(data), items=1 << 20)
