@@ -1,0 +1,260 @@
+"""From a specification to an environment; mostly: what is said when it is wrong."""
+
+import functools
+import sys
+import textwrap
+
+import pytest
+
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.envs import DEFAULT_ENVIRONMENT, load
+from trio_envserve.envs.arithmetic import Arithmetic
+
+MODULE = """
+    class Plain:
+        def run_rollout(self, rollout):
+            return 1
+
+    class Trio:
+        name = "my-name"
+        rerun = True
+
+        def __init__(self, size=3, *, colour="red"):
+            self.size = size
+
+        async def run_rollout(self, rollout):
+            return 1
+
+    class Nested:
+        Inner = Plain
+
+    def factory(size=3):
+        return Trio(size)
+
+    def rollout_function(rollout):
+        return 1
+
+    def makes_a_function():
+        async def run(rollout):
+            return 2
+        return run
+
+    def broken():
+        return {}["missing"]
+
+    def from_config():
+        from trio_envserve.core.errors import ConfigError
+        raise ConfigError("colour must be red")
+
+    async def async_factory():
+        return Trio()
+
+    ready = Plain()
+    number = 7
+"""
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """A folder on the path with a package; what is imported from it is forgotten."""
+    package = tmp_path / "envserve_sample"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "tasks.py").write_text(textwrap.dedent(MODULE))
+    (package / "needs.py").write_text("import envserve_not_there\n")
+    (package / "wrong.py").write_text("def f(:\n")
+    (package / "config.py").write_text(
+        "from trio_envserve.core.errors import ConfigError\nraise ConfigError('no GPU')\n"
+    )
+    (package / "exits.py").write_text("raise SystemExit(2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("envserve_sample")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def installed(modules):
+    """The same, with installation metadata that names entry points."""
+    info = modules / "envserve_sample-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: envserve-sample\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        textwrap.dedent("""\
+            [trio_envserve.envs]
+            sample-tasks = envserve_sample.tasks:Trio
+            sample-broken = envserve_sample.tasks:Gone
+            [trio_envserve.env_schemes]
+            sample = envserve_sample.tasks:Trio
+        """)
+    )
+    return modules
+
+
+def refusal(spec, args=None):
+    with pytest.raises(ConfigError) as caught:
+        load(spec, args)
+    return str(caught.value)
+
+
+def test_the_default_is_built_in():
+    env = load(DEFAULT_ENVIRONMENT, {"seed": 3})
+    assert (env.name, env.backend, env.rerun) == ("arithmetic", "trio", False)
+    assert isinstance(env.environment, Arithmetic)
+    assert env.environment.seed == 3
+    assert len(env.inputs(5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("attribute", "name", "backend", "rerun"),
+    [
+        ("Plain", "Plain", "thread", False),
+        ("Nested.Inner", "Nested.Inner", "thread", False),
+        ("Trio", "my-name", "trio", True),
+        ("factory", "my-name", "trio", True),
+        ("rollout_function", "rollout_function", "thread", False),
+        ("makes_a_function", "makes_a_function", "trio", False),
+        ("ready", "ready", "thread", False),
+    ],
+)
+def test_paths(modules, attribute, name, backend, rerun):
+    env = load(f"envserve_sample.tasks:{attribute}")
+    assert (env.name, env.backend, env.rerun) == (name, backend, rerun)
+    assert callable(env.run_rollout)
+
+
+def test_entry_points_and_schemes(installed):
+    assert load("sample-tasks", {"size": 9}).environment.size == 9
+    assert load("sample:12").environment.size == "12"
+
+
+def test_misspelt_names(installed):
+    assert "did you mean 'arithmetic'" in refusal("aritmetic")
+    assert "did you mean 'sample-tasks'" in refusal("sample-task")
+    assert "known: arithmetic, sample-broken, sample-tasks" in refusal("zzzz")
+    assert "package.module:factory" in refusal("envserve_sample.tasks")
+    assert "did you mean 'reasoning-gym'" in refusal("reasoning-gim:countdown")
+    assert "needs a name after the colon" in refusal("sample:")
+
+
+def test_misspelt_modules(modules):
+    assert refusal("envserve_sampel:x") == (
+        "No module named 'envserve_sampel'; near: envserve_sample"
+    )
+    assert "near: envserve_sample.tasks" in refusal("envserve_sample.taks:Trio")
+
+
+def test_misspelt_attributes(modules):
+    message = refusal("envserve_sample.tasks:facotry")
+    assert "envserve_sample.tasks has no 'facotry'; did you mean 'factory'" in message
+    assert "Nested has no 'Iner'; did you mean 'Inner'" in refusal(
+        "envserve_sample.tasks:Nested.Iner"
+    )
+    assert "needs an attribute" in refusal("envserve_sample.tasks:")
+
+
+def test_misspelt_arguments(modules):
+    message = refusal("envserve_sample.tasks:Trio", {"colur": "blue"})
+    assert "did you mean 'colour'?" in message
+    assert "it takes: size, colour" in message
+    assert "it takes: no arguments" in refusal("envserve_sample.tasks:broken", {"x": 1})
+    assert "takes no arguments" in refusal("envserve_sample.tasks:ready", {"x": 1})
+
+
+def test_modules_that_cannot_be_imported(modules):
+    assert refusal("envserve_sample.needs:x") == (
+        "importing envserve_sample.needs failed: No module named 'envserve_not_there'"
+    )
+    assert refusal("envserve_sample.config:x") == "no GPU"
+    assert "failed: SyntaxError" in refusal("envserve_sample.wrong:x")
+    assert "failed: SystemExit: 2" in refusal("envserve_sample.exits:x")
+
+
+def test_broken_entry_point(installed):
+    assert "entry point 'sample-broken' is broken" in refusal("sample-broken")
+
+
+def test_factories_that_fail(modules):
+    with pytest.raises(ConfigError, match="broken could not be made: KeyError") as caught:
+        load("envserve_sample.tasks:broken")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert refusal("envserve_sample.tasks:from_config") == "colour must be red"
+    assert "in its setup()" in refusal("envserve_sample.tasks:async_factory")
+
+
+def test_what_is_no_environment(modules):
+    message = refusal("envserve_sample.tasks:number")
+    assert message == "number is no environment: int has no run_rollout(rollout)"
+    assert "is no environment" in refusal(object())
+    assert "is no environment" in refusal(dict)  # no signature to compare arguments with
+
+
+class Asyncio:
+    backend = "asyncio"
+
+    async def run_rollout(self, rollout):
+        return 1
+
+
+def test_objects_are_taken_as_they_are():
+    environment = Asyncio()
+    env = load(environment)
+    assert env.environment is environment
+    assert (env.name, env.backend) == ("Asyncio", "asyncio")
+    assert load(Asyncio).backend == "asyncio"
+    assert load(functools.partial(Arithmetic, seed=4)).environment.seed == 4
+
+
+def test_functions_may_carry_the_declarations():
+    def declared(function):
+        function.backend = "asyncio"
+        function.rerun = True
+        return function
+
+    @declared
+    async def run(rollout):
+        return 1
+
+    env = load(run)
+    assert (env.name, env.backend, env.rerun) == ("run", "asyncio", True)
+
+
+class CallableWithAsync:
+    async def __call__(self, rollout):
+        return 1
+
+
+def make(**members):
+    return type("Made", (), {"run_rollout": lambda self, rollout: 1, **members})()
+
+
+async def coroutine(self, *rest):
+    return 1
+
+
+async def generator(self, rollout):
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"run_rollout": 3}, "run_rollout must be a function, not int"),
+        ({"run_rollout": generator}, "run_rollout is a generator"),
+        ({"backend": "gevent"}, "backend must be one of trio, thread, asyncio, not 'gevent'"),
+        ({"rerun": "yes"}, "rerun must be True or False, not 'yes'"),
+        ({"name": 3}, "name must be a string, not 3"),
+        ({"setup": coroutine}, "coroutine is a coroutine function, but the environment runs in"),
+        ({"run_group": coroutine}, "is a coroutine function, but"),
+        ({"backend": "thread", "run_rollout": coroutine}, "is a coroutine function, but"),
+    ],
+)
+def test_declarations_that_make_no_sense(members, message):
+    assert message in refusal(make(**members))
+
+
+def test_callable_members_and_explicit_backends():
+    assert load(make(run_rollout=CallableWithAsync())).backend == "trio"
+    assert load(make(backend="trio")).backend == "trio"
+    with pytest.raises(ConfigError, match="bring inputs of your own"):
+        load(make()).inputs(3)

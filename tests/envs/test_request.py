@@ -1,0 +1,124 @@
+"""The body of a request."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core.errors import ConfigError, ProtocolError
+from trio_envserve.envs.request import RolloutRequest
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+REQUESTS = st.builds(
+    RolloutRequest,
+    kind=st.just("rollout"),
+    input=PLAIN,
+    endpoint=st.text(min_size=1),
+    model_name=st.text(),
+    sampling_args=st.dictionaries(st.text(), PLAIN, max_size=3),
+    max_retries=st.integers(0, 10),
+    state_columns=st.lists(st.text(), max_size=3).map(tuple),
+) | st.builds(
+    RolloutRequest,
+    kind=st.just("group"),
+    input=st.lists(PLAIN, min_size=1, max_size=3),
+    endpoint=st.just("oracle"),
+    model_name=st.text(),
+)
+
+
+def body(**changes):
+    made = RolloutRequest(kind="rollout", input=1, endpoint="oracle", model_name="m").to_body()
+    return {**made, **changes}
+
+
+@given(REQUESTS)
+def test_bodies_round_trip(request_):
+    assert RolloutRequest.from_body(request_.to_body()) == request_
+
+
+def test_the_shape_of_a_body():
+    request_ = RolloutRequest(
+        kind="group",
+        input=(1, 2),
+        endpoint="oracle",
+        model_name="m",
+        sampling_args={"seed": 3},
+        max_retries=1,
+        state_columns=("a",),
+    )
+    assert request_.to_body() == {
+        "kind": "group",
+        "input": [1, 2],
+        "model": {"endpoint": "oracle", "name": "m"},
+        "sampling_args": {"seed": 3},
+        "max_retries": 1,
+        "state_columns": ["a"],
+    }
+    assert request_.inputs == (1, 2)
+
+
+WRONG = [
+    ("kind", "grupo"),
+    ("kind", ["rollout"]),
+    ("model", None),
+    ("model", {"endpoint": "oracle"}),
+    ("model", {"endpoint": "", "name": "m"}),
+    ("model", {"endpoint": 3, "name": "m"}),
+    ("model", {"endpoint": "oracle", "name": 3}),
+    ("model", {"endpoint": "oracle", "name": "m", "key": "k"}),
+    ("sampling_args", []),
+    ("sampling_args", {1: 2}),
+    ("max_retries", -1),
+    ("max_retries", True),
+    ("max_retries", 1.0),
+    ("state_columns", "abc"),
+    ("state_columns", [1]),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_wrong_field_is_named(field, value):
+    with pytest.raises(ProtocolError, match=field):
+        RolloutRequest.from_body(body(**{field: value}))
+
+
+@pytest.mark.parametrize("field", sorted(body()))
+def test_a_missing_field_is_named(field):
+    wrong = body()
+    del wrong[field]
+    with pytest.raises(ProtocolError, match=f"'{field}' is missing"):
+        RolloutRequest.from_body(wrong)
+
+
+@pytest.mark.parametrize("group", [[], "ab", None, {}])
+def test_a_group_needs_a_list_of_inputs(group):
+    with pytest.raises(ProtocolError, match="input must be a list"):
+        RolloutRequest.from_body(body(kind="group", input=group))
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(ProtocolError, match="unknown field 'max_retrys'"):
+        RolloutRequest.from_body(body(max_retrys=1))
+
+
+@given(PLAIN)
+def test_anything_else_is_a_protocol_error(value):
+    with pytest.raises(ProtocolError):
+        RolloutRequest.from_body(value)
+
+
+def test_the_callers_mistake_is_a_config_error_and_long_values_are_cut():
+    with pytest.raises(ConfigError, match="max_retries") as caught:
+        RolloutRequest(
+            kind="rollout",
+            input=1,
+            endpoint="oracle",
+            model_name="m",
+            max_retries="x" * 999,  # type: ignore[arg-type]  # the mistake under test
+        )
+    assert len(str(caught.value)) < 200

@@ -1,0 +1,161 @@
+"""The offline models and the registry."""
+
+import subprocess
+import sys
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.models import Completion, ModelError, open_models, registry
+from trio_envserve.models.offline import OracleModel, RandomModel
+
+MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
+
+
+async def ask(model, reference=None, name="m", **sampling_args):
+    completion = await model.complete(
+        MESSAGES, name=name, sampling_args=sampling_args, reference=reference
+    )
+    assert isinstance(completion, Completion)
+    return completion.text
+
+
+async def test_oracle_answers_with_the_reference():
+    assert await ask(OracleModel(), "5") == "5"
+
+
+async def test_oracle_without_a_reference_says_so():
+    with pytest.raises(ModelError, match="has none"):
+        await ask(OracleModel())
+
+
+@given(st.one_of(st.none(), st.text()), st.integers())
+def test_random_is_deterministic_and_never_right(reference, seed):
+    async def twice():
+        first = await ask(RandomModel(), reference, seed=seed)
+        second = await ask(RandomModel(), reference, seed=seed)
+        assert first == second
+        assert first != reference
+
+    trio.run(twice)
+
+
+async def test_random_depends_on_seed_and_name():
+    reference = "1234567890"
+    answers = {
+        await ask(RandomModel(), reference),
+        await ask(RandomModel(), reference, seed=1),
+        await ask(RandomModel(), reference, name="other"),
+    }
+    assert len(answers) == 3
+
+
+async def test_random_keeps_the_form_of_the_reference():
+    answer = await ask(RandomModel(), "x = (12 + 7)")
+    assert answer.startswith("x = (")
+    assert len(answer) == len("x = (12 + 7)")
+
+
+def test_random_is_the_same_in_every_process():
+    code = (
+        "import trio; from trio_envserve.models.offline import RandomModel\n"
+        "async def main():\n"
+        "    c = await RandomModel().complete([{'role': 'user', 'content': 'x'}], name='m',"
+        " sampling_args={}, reference='123456')\n"
+        "    print(c.text)\n"
+        "trio.run(main)"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=registry.__file__.rpartition("/trio_envserve/")[0],
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(runs) == 1
+
+
+class Client:
+    def __init__(self, endpoint, on_close=None):
+        self.endpoint = endpoint
+        self.on_close = on_close
+        self.closed = 0
+
+    async def complete(self, messages, *, name, sampling_args, reference=None):
+        raise NotImplementedError
+
+    async def aclose(self):
+        self.closed += 1
+        if self.on_close is not None:
+            await self.on_close()
+
+
+async def test_one_client_for_each_endpoint_and_all_are_closed():
+    made = []
+
+    def factory(endpoint):
+        made.append(Client(endpoint))
+        return made[-1]
+
+    async with open_models({"http": factory}) as models:
+        first = models.get("http://a/v1")
+        assert models.get("http://a/v1") is first
+        assert models.get("http://b/v1") is not first
+        assert models.get("oracle") is models.get("oracle")
+    assert [(client.endpoint, client.closed) for client in made] == [
+        ("http://a/v1", 1),
+        ("http://b/v1", 1),
+    ]
+    with pytest.raises(ConfigError, match="closed"):
+        models.get("oracle")
+
+
+async def test_unknown_endpoints_are_refused_with_the_known_ones():
+    async with open_models() as models:
+        with pytest.raises(ConfigError, match=r"did you mean 'oracle'.*known: oracle, random"):
+            models.get("oracel")
+        with pytest.raises(ConfigError, match="unknown model endpoint 'http://x'"):
+            models.get("http://x")
+
+
+async def test_the_number_of_clients_is_bounded():
+    async with open_models({"http": Client}) as models:
+        for i in range(registry.MAX_ENDPOINTS):
+            models.get(f"http://{i}")
+        with pytest.raises(ConfigError, match="endpoints"):
+            models.get("http://more")
+
+
+async def fail():
+    raise OSError("no")
+
+
+@pytest.mark.parametrize("on_close", [fail, trio.sleep_forever])
+async def test_a_client_that_does_not_close_keeps_no_other_open(on_close, autojump_clock):
+    clients: list[Client] = []
+
+    def factory(endpoint):
+        clients.append(Client(endpoint, None if clients else on_close))
+        return clients[-1]
+
+    async with open_models({"http": factory}) as models:
+        models.get("http://a")
+        models.get("http://b")
+    assert [client.closed for client in clients] == [1, 1]
+
+
+async def test_clients_are_closed_when_the_block_is_cancelled():
+    client = Client("x", trio.lowlevel.checkpoint)
+    with trio.CancelScope() as scope:
+        async with open_models({"x": lambda endpoint: client}) as models:
+            models.get("x")
+            scope.cancel()
+            await trio.sleep_forever()
+    assert client.closed == 1

@@ -1,0 +1,575 @@
+"""Running environments: attempts, groups, hooks, and what they may raise.
+
+Cancellation has a file of its own, test_runners_cancel.py.
+"""
+
+import asyncio
+import contextvars
+import signal
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.models import ModelError, open_models
+from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.runners import open_runner
+
+BACKENDS = ["trio", "thread", "asyncio"]
+
+
+def on_asyncio(function):
+    """Declares the backend of an environment that is a function."""
+    function.backend = "asyncio"
+    return function
+
+
+@asynccontextmanager
+async def opened(env, **more):
+    """A runner, and an end to what hangs."""
+    with trio.fail_after(30):
+        async with open_runner(env, **more) as runner:
+            yield runner
+
+
+def environment(backend, body, **members):
+    """An environment whose code is the plain function ``body(rollout)``."""
+
+    def sync(self, rollout):
+        return body(rollout)
+
+    async def coroutine(self, rollout):
+        return body(rollout)
+
+    members["run_rollout"] = sync if backend == "thread" else coroutine
+    return load(type("Made", (), {"backend": backend, **members})())
+
+
+def request(given=None, kind="rollout", **more):
+    return RolloutRequest(
+        **{"kind": kind, "input": given, "endpoint": "oracle", "model_name": "m", **more}
+    )
+
+
+async def run(env, asked=None, **more):
+    async with opened(env, threads=4, **more) as runner:
+        return await runner.run(asked or request(), request_id="ab#0")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_rollout_gets_what_was_asked(backend):
+    def body(rollout):
+        assert rollout.cancelled() is False
+        return {
+            "input": rollout.input,
+            "name": rollout.model_name,
+            "sampling": dict(rollout.sampling_args),
+            "attempt": rollout.attempt,
+            "request": rollout.request,
+            "member": rollout.member,
+            "state": {"a": 1, "b": 2},
+        }
+
+    asked = request([1], sampling_args={"seed": 3}, state_columns=("b", "c"))
+    assert await run(environment(backend, body), asked) == {
+        "input": [1],
+        "name": "m",
+        "sampling": {"seed": 3},
+        "attempt": 1,
+        "request": "ab#0",
+        "member": 0,
+        "state": {"b": 2, "c": None},
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_where_the_code_runs(backend):
+    place = await run(environment(backend, lambda rollout: threading.get_ident()))
+    assert (place == threading.get_ident()) == (backend == "trio")
+
+
+async def trio_ask(rollout):
+    return (await rollout.ask([], reference="5")).text
+
+
+def thread_ask(rollout):
+    return rollout.ask_sync([], reference="5").text
+
+
+@on_asyncio
+async def asyncio_ask(rollout):
+    await asyncio.sleep(0)
+    return (await rollout.ask([], reference="5")).text
+
+
+@pytest.mark.parametrize("function", [trio_ask, thread_ask, asyncio_ask])
+async def test_every_backend_can_ask_the_model(function):
+    assert await run(load(function)) == "5"
+
+
+@pytest.mark.parametrize("function", [trio_ask, thread_ask, asyncio_ask])
+async def test_an_error_of_the_model_is_raised_in_the_rollout(function):
+    class NoAnswer:
+        async def complete(self, *args, **kwargs):
+            raise ModelError("quota")
+
+        async def aclose(self):
+            await trio.lowlevel.checkpoint()
+
+    async with open_models({"mine": lambda endpoint: NoAnswer()}) as models:
+        with pytest.raises(EnvironmentFailure) as caught:
+            await run(load(function), request(endpoint="mine"), models=models)
+    assert isinstance(caught.value.exception, ModelError)
+
+
+async def test_a_rollouts_own_threads_can_ask_too():
+    def body(rollout):
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(thread_ask(rollout)))
+        thread.start()
+        thread.join()
+        return answers
+
+    assert await run(environment("thread", body)) == ["5"]
+
+
+async def test_asking_in_the_wrong_way_says_how():
+    def wrong_in_thread(rollout):
+        with pytest.raises(StopIteration):
+            rollout.ask([]).send(None)
+
+    async def wrong_in_trio(rollout):
+        rollout.ask_sync([])
+
+    with pytest.raises(EnvironmentFailure, match=r"call ask_sync\(\)"):
+        await run(load(wrong_in_thread))
+    with pytest.raises(EnvironmentFailure, match=r"await ask\(\)"):
+        await run(load(wrong_in_trio))
+
+
+async def test_an_unknown_endpoint_is_refused_before_anything_runs():
+    ran: list[object] = []
+    env = environment("trio", ran.append)
+    with pytest.raises(ConfigError, match="unknown model endpoint"):
+        await run(env, request(endpoint="nowhere", max_retries=3))
+    assert ran == []
+
+
+# Attempts
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_failed_rollout_is_repeated(backend):
+    def body(rollout):
+        if rollout.attempt < 3:
+            raise ValueError(rollout.attempt)
+        return rollout.attempt
+
+    assert await run(environment(backend, body), request(max_retries=2)) == 3
+    with pytest.raises(EnvironmentFailure) as caught:
+        await run(environment(backend, body), request(max_retries=1))
+    assert caught.value.attempts == 2
+    assert caught.value.exception.args == (2,)
+    assert caught.value.__cause__ is caught.value.exception
+
+
+async def test_each_attempt_has_its_own_copy_of_the_input():
+    def body(rollout):
+        rollout.input.append(1)
+        rollout.sampling_args["seed"].append(1)
+        assert rollout.attempt == 3, "again"
+        return [rollout.input, rollout.sampling_args]
+
+    asked = request([], sampling_args={"seed": []}, max_retries=2)
+    assert await run(environment("trio", body), asked) == [[1], {"seed": [1]}]
+
+
+async def test_a_result_of_the_wrong_shape_is_a_failure():
+    env = environment("trio", lambda rollout: {"state": [1]})
+    with pytest.raises(EnvironmentFailure, match="'state' must be a mapping"):
+        await run(env)
+
+
+# What environments may raise
+
+
+class Strange(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        ValueError("x"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        StopIteration(),
+        StopAsyncIteration(),
+        asyncio.CancelledError(),
+        MemoryError(),
+        Strange(),
+        BaseExceptionGroup("g", [SystemExit(1), ValueError("y")]),
+    ],
+    ids=lambda exc: type(exc).__name__,
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_whatever_is_raised_is_a_failure(backend, exc):
+    def body(rollout):
+        if rollout.input == "raise":
+            raise exc
+        return 1
+
+    async with opened(environment(backend, body), threads=1) as runner:
+        with pytest.raises(EnvironmentFailure) as caught:
+            await runner.run(request("raise"), request_id="r")
+        # A coroutine cannot raise StopIteration: Python makes it a RuntimeError.
+        if not isinstance(caught.value.exception, RuntimeError):
+            assert caught.value.exception is exc
+        assert await runner.run(request("return"), request_id="r") == 1
+    exc.__traceback__ = None
+
+
+async def test_a_leaked_trio_cancelled_is_a_failure():
+    async def leaks(rollout):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as exc:
+                leaked = exc
+        raise leaked
+
+    with pytest.raises(EnvironmentFailure) as caught:
+        await run(load(leaks))
+    assert isinstance(caught.value.exception, trio.Cancelled)
+
+
+async def test_a_nursery_of_the_environment_fails_as_a_group():
+    async def boom():
+        raise ValueError("inner")
+
+    async def body(rollout):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(boom)
+            nursery.start_soon(trio.sleep_forever)
+
+    with pytest.raises(EnvironmentFailure, match="ValueError: inner") as caught:
+        await run(load(body))
+    assert pytest.RaisesGroup(ValueError).matches(caught.value.exception)
+
+
+async def test_a_cancel_scope_left_open_ends_with_its_rollout():
+    async def leaves(rollout):
+        trio.CancelScope(shield=True).__enter__()
+        return 1
+
+    async with opened(load(leaves), threads=1) as runner:
+        with trio.CancelScope() as scope:
+            assert await runner.run(request(), request_id="r") == 1
+            scope.cancel()
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+variable = contextvars.ContextVar("variable", default=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_context_variables_come_in_and_do_not_leak_out(backend):
+    def body(rollout):
+        before = variable.get()
+        variable.set(2)
+        return before
+
+    variable.set(1)
+    assert await run(environment(backend, body)) == 1
+    assert variable.get() == 1
+
+
+def test_a_real_ctrl_c_is_not_taken_for_a_failure():
+    seen = []
+
+    async def body(rollout):
+        signal.raise_signal(signal.SIGINT)
+        await trio.lowlevel.checkpoint()
+        seen.append("went on")
+
+    async def main():
+        await run(load(body))
+
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True, allow_unwrapped=True):
+        trio.run(main)
+
+
+@pytest.mark.parametrize("exc", [SystemExit, KeyboardInterrupt])
+async def test_an_exit_in_a_stray_asyncio_task_does_not_stop_the_loop(exc, caplog):
+    async def boom():
+        raise exc
+
+    @on_asyncio
+    async def body(rollout):
+        if rollout.input == "stray":
+            task = asyncio.ensure_future(boom())
+            await asyncio.wait([task])
+            return type(task.exception()).__name__
+        await asyncio.sleep(0)
+        return 1
+
+    async with opened(load(body), threads=1) as runner:
+        assert await runner.run(request("stray"), request_id="r") == exc.__name__
+        assert await runner.run(request(), request_id="r") == 1
+    assert "stopped its loop" in caplog.text
+
+
+async def test_stray_asyncio_tasks_are_cancelled_at_the_end():
+    ended = []
+
+    async def stray():
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(True)
+
+    kept = []
+
+    @on_asyncio
+    async def body(rollout):
+        kept.append(asyncio.ensure_future(stray()))
+        await asyncio.sleep(0)
+
+    await run(load(body))
+    assert ended == [True]
+
+
+async def test_stray_asyncio_tasks_that_exit_at_the_end_are_logged(caplog):
+    async def stray():
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            raise SystemExit(3)
+
+    kept = []
+
+    @on_asyncio
+    async def body(rollout):
+        kept.append(asyncio.ensure_future(stray()))
+        await asyncio.sleep(0)
+        return 1
+
+    assert await run(load(body)) == 1
+    assert "closing the environment's asyncio loop failed" in caplog.text
+
+
+async def test_the_wrong_kind_of_coroutine_gets_a_hint():
+    async def meant_for_asyncio(rollout):
+        await asyncio.sleep(1)
+
+    @on_asyncio
+    async def meant_for_trio(rollout):
+        await trio.sleep(1)
+
+    for function, hint in [
+        (meant_for_asyncio, 'set backend = "asyncio"'),
+        (meant_for_trio, "trio code"),
+    ]:
+        with pytest.raises(EnvironmentFailure) as caught:
+            await run(load(function))
+        assert hint in "".join(caught.value.exception.__notes__)
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+async def test_an_exception_that_cannot_be_printed_is_a_failure():
+    def body(rollout):
+        raise Unprintable
+
+    with pytest.raises(EnvironmentFailure, match="cannot be formatted"):
+        await run(environment("trio", body))
+
+
+async def test_a_plain_function_that_returns_a_coroutine_is_a_failure():
+    async def inner():
+        return 1
+
+    def outer(rollout):
+        return inner()
+
+    with pytest.raises(EnvironmentFailure, match="a plain function returned coroutine"):
+        await run(load(outer))
+
+    class Awaitable:
+        def __await__(self):
+            yield
+
+    with pytest.raises(EnvironmentFailure, match="a plain function returned Awaitable"):
+        await run(environment("thread", lambda rollout: Awaitable()))
+    env = load(type("Made", (), {"backend": "trio", "run_rollout": staticmethod(outer)})())
+    assert await run(env) == 1
+
+
+# Groups
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_members_fail_and_are_repeated_one_by_one(backend):
+    def body(rollout):
+        if rollout.input == "bad" or (rollout.input == "second" and rollout.attempt == 1):
+            raise ValueError(rollout.member)
+        return {"member": rollout.member, "attempt": rollout.attempt, "state": {"x": 1}}
+
+    asked = request(["good", "bad", "second"], "group", max_retries=1)
+    good, bad, second = await run(environment(backend, body), asked)
+    assert good == {"ok": True, "value": {"member": 0, "attempt": 1}}
+    assert second == {"ok": True, "value": {"member": 2, "attempt": 2}}
+    assert bad["ok"] is False
+    assert set(bad["error"]) == {"type", "message", "traceback", "attempts"}
+    assert (bad["error"]["type"], bad["error"]["message"]) == ("ValueError", "1")
+    assert bad["error"]["attempts"] == 2
+
+
+async def test_members_run_at_the_same_time():
+    arrived = []
+    all_here = trio.Event()
+
+    async def body(rollout):
+        arrived.append(rollout.member)
+        if len(arrived) == 3:
+            all_here.set()
+        await all_here.wait()
+
+    records = await run(load(body), request([1, 2, 3], "group"))
+    assert [record["ok"] for record in records] == [True] * 3
+
+
+def group_environment(backend, body):
+    def sync(self, rollouts):
+        return body(rollouts)
+
+    async def coroutine(self, rollouts):
+        return body(rollouts)
+
+    members = {"run_group": sync if backend == "thread" else coroutine}
+    return environment(backend, lambda rollout: pytest.fail("not alone"), **members)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_an_environments_own_group(backend):
+    def body(rollouts):
+        assert [rollout.member for rollout in rollouts] == [0, 1]
+        if rollouts[0].attempt == 1:
+            raise ValueError("once more, all of you")
+        return [{"input": rollouts[0].input, "state": {}}, ValueError("only me")]
+
+    asked = request(["a", "b"], "group", max_retries=1)
+    first, second = await run(group_environment(backend, body), asked)
+    assert first == {"ok": True, "value": {"input": "a"}}
+    assert second["ok"] is False
+    assert second["error"]["message"] == "only me"
+    assert second["error"]["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "what"), [([1], "not 1"), (None, "not NoneType"), ({}, "not dict")]
+)
+async def test_a_group_of_the_wrong_length_is_a_failure(value, what):
+    with pytest.raises(EnvironmentFailure, match=f"for each of its 2 rollouts, {what}") as caught:
+        await run(group_environment("trio", lambda rollouts: value), request([1, 2], "group"))
+    assert caught.value.during == "group"
+
+
+# Setup and teardown
+
+
+def hooks(backend, kind, log):
+    """``setup`` and ``teardown`` that log where they ran."""
+
+    def place(event):
+        log.append((event, threading.get_ident()))
+        if backend == "asyncio":
+            asyncio.get_running_loop()
+
+    def sync(event):
+        return lambda self: place(event)
+
+    def coroutine(event):
+        async def hook(self):
+            place(event)
+
+        return hook
+
+    make = sync if kind == "sync" else coroutine
+    return {"setup": make("setup"), "teardown": make("teardown")}
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [(b, k) for b in BACKENDS for k in ("sync", "async") if (b, k) != ("thread", "async")],
+)
+async def test_hooks_run_on_the_same_backend(backend, kind):
+    log: list[tuple[str, int]] = []
+    env = environment(
+        backend, lambda r: log.append(("run", threading.get_ident())), **hooks(backend, kind, log)
+    )
+    await run(env)
+    assert [event for event, _ in log] == ["setup", "run", "teardown"]
+    if backend != "thread":
+        assert len({ident for _, ident in log}) == 1
+    else:
+        assert threading.get_ident() not in {ident for _, ident in log}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_setup_that_fails_opens_no_runner(backend):
+    log: list[tuple[str, int]] = []
+
+    def fail(self):
+        raise SystemExit("no GPU")
+
+    members = {**hooks(backend, "sync", log), "setup": fail}
+    with pytest.raises(EnvironmentFailure, match="setup failed: SystemExit: no GPU"):
+        await run(environment(backend, lambda rollout: 1, **members))
+    assert log == []
+
+
+async def test_a_teardown_that_fails_is_logged(caplog):
+    def fail(self):
+        raise SystemExit("oops")
+
+    assert await run(environment("trio", lambda rollout: 1, teardown=fail)) == 1
+    assert "teardown failed" in caplog.text
+
+
+def test_a_teardown_that_hangs_is_cancelled_and_logged(caplog):
+    async def hang(self):
+        await trio.sleep_forever()
+
+    async def main():
+        return await run(environment("trio", lambda rollout: 1, teardown=hang), teardown_s=3)
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == 1
+    assert "longer than 3 s" in caplog.text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_teardown_also_when_the_worker_is_cancelled(backend):
+    log: list[tuple[str, int]] = []
+    env = environment(backend, lambda rollout: 1, **hooks(backend, "sync", log))
+    with trio.CancelScope() as scope:
+        async with opened(env, threads=1):
+            scope.cancel()
+            await trio.sleep_forever()
+    assert [event for event, _ in log] == ["setup", "teardown"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_what_the_block_raises_comes_out_unwrapped(backend):
+    with pytest.raises(KeyError):
+        async with opened(environment(backend, lambda rollout: 1), threads=1):
+            raise KeyError("mine")

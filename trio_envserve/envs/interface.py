@@ -1,0 +1,136 @@
+"""What the author of an environment sees.
+
+Theory of operation
+-------------------
+An environment is an object with ``run_rollout(rollout)``, which returns any
+encodable value.  It may be written in three ways, the *backends*:
+
+``trio``
+    ``async def run_rollout``, run as a trio task.  The default for a coroutine
+    function.  Cancelling raises ``trio.Cancelled`` in it.
+``asyncio``
+    ``async def run_rollout`` and the attribute ``backend = "asyncio"`` (the two
+    kinds of coroutine look alike).  All rollouts of a worker share one asyncio
+    loop in a thread.  Cancelling is ``task.cancel()``, once; the execution has
+    ended when the coroutine has, clean-up included.  Tasks that a rollout
+    starts must be ended by it.
+``thread``
+    a plain function, run in a thread.  The default for what is not a coroutine
+    function.  A thread cannot be stopped from outside: the execution has ended
+    only when the function has returned.  Calls of the model raise
+    :class:`RolloutCancelled`; between them, ask ``rollout.cancelled()``.
+
+(A plain function that declares ``backend = "trio"`` or ``"asyncio"`` is called
+on that loop; what it returns is awaited if it can be.)
+
+Optional members, run on the same backend: ``setup()`` and ``teardown()`` (plain
+or coroutine functions), ``run_group(rollouts)`` (returns one value for each
+rollout, in order; an exception *instance* in the list says that this member
+failed).  Optional attributes: ``name``; ``rerun = True`` declares that a
+rollout may be executed again after its worker was proven dead.  Optional:
+``inputs(n, seed)``, a list of ``n`` inputs to ask for when nobody brought any.
+
+By convention a result is a mapping with ``reward`` (float), ``completion``, and
+``state``, a mapping of which only the state columns that the request names are
+sent back: see :func:`trim_state`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, TypeAlias
+
+from ..models.interface import BlockingModel, Completion, Messages, Model
+
+Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
+"""How the code of an environment is run."""
+
+
+class RolloutCancelled(BaseException):
+    """Raised by calls of the model in a thread whose rollout was cancelled.
+
+    Like ``trio.Cancelled`` no ``Exception``, so that ``except Exception`` around
+    a model call does not keep a cancelled rollout alive.
+    """
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rollout:
+    """What an environment is asked to run."""
+
+    input: Any
+    """The input of the request, decoded; the environment's own."""
+    model: Model
+    """The model to ask; :meth:`ask` and :meth:`ask_sync` are shorter."""
+    model_name: str
+    """The model's name at its endpoint."""
+    sampling_args: Mapping[str, Any]
+    """Passed to the model as they are."""
+    state_columns: tuple[str, ...]
+    """The keys of ``state`` that the caller wants back."""
+    attempt: int
+    """1 for the first attempt of this execution, 2 after one failure, ..."""
+    request: str
+    """The request id, for logs: the same for all attempts and group members."""
+    member: int = 0
+    """Position in its group; 0 for a request of a single rollout."""
+    cancelled: Callable[[], bool] = _never
+    """True once the rollout has been cancelled.  May be called in any thread for
+    the thread and asyncio backends; in trio only on the trio loop."""
+
+    async def ask(self, messages: Messages, *, reference: str | None = None) -> Completion:
+        """The model's answer (trio and asyncio).  Raises ``ModelError``."""
+        return await self.model.complete(
+            messages,
+            name=self.model_name,
+            sampling_args=self.sampling_args,
+            reference=reference,
+        )
+
+    def ask_sync(self, messages: Messages, *, reference: str | None = None) -> Completion:
+        """The model's answer, for environments that run in a thread.
+
+        May be called in any thread that the environment starts, while the
+        rollout runs.  Raises ``ModelError``, :class:`RolloutCancelled`, and
+        ``TypeError`` if the environment does not run in a thread.
+        """
+        if not isinstance(self.model, BlockingModel):
+            raise TypeError("ask_sync() is for environments that run in a thread: await ask()")
+        return self.model.complete_sync(
+            messages,
+            name=self.model_name,
+            sampling_args=self.sampling_args,
+            reference=reference,
+        )
+
+
+class Environment(Protocol):
+    """The one thing that an environment must have; see the module's text."""
+
+    def run_rollout(self, rollout: Rollout) -> Any:
+        """Run one rollout; a plain or a coroutine function."""
+        ...
+
+
+def trim_state(value: Any, columns: tuple[str, ...]) -> Any:
+    """``value`` with only the wanted columns of its ``state``.
+
+    Values that are no mapping are left alone.  Without columns there is no
+    ``state`` key; a column that the state has not comes back as None, so that
+    every row has the same columns.  Raises ``TypeError`` if ``state`` is
+    neither a mapping nor None.  The given mapping is not changed.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    state = value.get("state")
+    if state is not None and not isinstance(state, Mapping):
+        raise TypeError(f"the result's 'state' must be a mapping, not {type(state).__name__}")
+    trimmed = {key: item for key, item in value.items() if key != "state"}
+    if columns:
+        trimmed["state"] = {column: (state or {}).get(column) for column in columns}
+    return trimmed

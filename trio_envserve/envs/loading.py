@@ -1,0 +1,215 @@
+"""From a name, a path or an object to an environment that can be run.
+
+Theory of operation
+-------------------
+:func:`load` does three things in order: it finds what the specification names
+(``specs.py``), calls it if it is a class or a factory, and inspects the object
+it got: which backend runs it, and whether what it declares makes sense.  All
+that can be wrong is found here, before a worker says hello, and is a
+:class:`ConfigError` that says what to write instead.
+
+A *function* is ambiguous: it may make an environment, or be one.  A function
+whose first parameter is called ``rollout`` is itself the ``run_rollout`` of an
+environment; any other is a factory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, cast, get_args
+
+from ..core.errors import ConfigError
+from .interface import Backend, Rollout
+from .specs import resolve
+
+DEFAULT_ENVIRONMENT = "arithmetic"
+"""What is served when no environment is named."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedEnvironment:
+    """An environment that was found, made and looked over.  Made by :func:`load`."""
+
+    name: str
+    """The environment's own name, else derived from what was loaded."""
+    rerun: bool
+    """Consent to a further execution after a worker's proven death."""
+    backend: Backend
+    """How its code is run."""
+    environment: Any
+    """The environment itself."""
+    run_rollout: Callable[[Rollout], Any]
+    run_group: Callable[[list[Rollout]], Any] | None
+    setup: Callable[[], Any] | None
+    teardown: Callable[[], Any] | None
+
+    def inputs(self, n: int, seed: int = 0) -> list[Any]:
+        """``n`` inputs to ask for.  Raises :class:`ConfigError` if the
+        environment offers none."""
+        make = getattr(self.environment, "inputs", None)
+        if not callable(make):
+            raise ConfigError(f"{self.name} has no inputs(n, seed): bring inputs of your own")
+        return list(make(n, seed))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _FunctionEnvironment:
+    """An environment that is nothing but its ``run_rollout``."""
+
+    run_rollout: Callable[[Rollout], Any]
+    name: str
+    backend: str | None
+    rerun: bool
+
+
+def load(spec: str | object, args: Mapping[str, Any] | None = None) -> LoadedEnvironment:
+    """The environment that ``spec`` names, ready to be run.
+
+    ``spec`` is a built-in name (``arithmetic``), a scheme (``reasoning-gym:NAME``),
+    an entry point of the group ``trio_envserve.envs``, a path
+    ``package.module:attribute``; or an environment, a class or a factory itself.
+    ``args`` are keyword arguments for the class or factory.
+
+    Imports and calls the environment's code.  Raises :class:`ConfigError`, with
+    the original exception as its cause where there is one.
+    """
+    args = dict(args or {})
+    if isinstance(spec, str):
+        found, label = resolve(spec)
+    else:
+        found, label = spec, getattr(spec, "__name__", type(spec).__name__)
+    return _inspect(_make(found, label, args), label)
+
+
+def _make(found: Any, label: str, args: dict[str, Any]) -> object:
+    """The environment object: ``found`` itself, or what it makes."""
+    if not inspect.isclass(found):
+        if hasattr(found, "run_rollout") or not callable(found) or _is_rollout_function(found):
+            if args:
+                raise ConfigError(
+                    f"{label} is an environment, not a factory: it takes no arguments "
+                    f"({', '.join(args)})"
+                )
+            return _wrapped(found, label) if _is_rollout_function(found) else found
+        if inspect.iscoroutinefunction(found):
+            raise ConfigError(
+                f"the factory {label} is a coroutine function: make the environment at once, "
+                "and await in its setup()"
+            )
+    _check_arguments(found, label, args)
+    try:
+        made = found(**args)
+    except ConfigError:
+        raise
+    except Exception as exc:
+        # Factories are other people's code; whatever they raise, nothing was started.
+        raise ConfigError(f"{label} could not be made: {type(exc).__name__}: {exc}") from exc
+    return _wrapped(made, label) if _is_rollout_function(made) else cast(object, made)
+
+
+def _wrapped(function: Any, label: str) -> _FunctionEnvironment:
+    return _FunctionEnvironment(
+        function,
+        getattr(function, "name", label),
+        getattr(function, "backend", None),
+        getattr(function, "rerun", False),
+    )
+
+
+def _is_rollout_function(found: Any) -> bool:
+    if inspect.isclass(found) or not callable(found) or hasattr(found, "run_rollout"):
+        return False
+    signature = _signature(found)
+    return signature is not None and next(iter(signature.parameters), "") == "rollout"
+
+
+def _signature(found: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(found)
+    except (TypeError, ValueError):
+        return None  # built-in callables need not have one
+
+
+def _check_arguments(found: Any, label: str, args: dict[str, Any]) -> None:
+    """Compare with the signature first, so that a TypeError from inside the
+    factory is not taken for a wrong argument."""
+    signature = _signature(found)
+    if signature is None:
+        return
+    try:
+        signature.bind(**args)
+    except TypeError as exc:
+        names = [
+            name
+            for name, parameter in signature.parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        ]
+        hints = [
+            f"; did you mean {near[0]!r}?"
+            for arg in args
+            if arg not in names and (near := difflib.get_close_matches(arg, names, n=1))
+        ]
+        takes = ", ".join(names) or "no arguments"
+        raise ConfigError(f"{label}: {exc}{''.join(hints)} (it takes: {takes})") from None
+
+
+def _inspect(environment: object, label: str) -> LoadedEnvironment:
+    """Look over what was made; see the checks for what may be wrong."""
+    run_rollout = _method(environment, "run_rollout", label)
+    if run_rollout is None:
+        raise ConfigError(
+            f"{label} is no environment: {type(environment).__name__} has no run_rollout(rollout)"
+        )
+    declared = getattr(environment, "backend", None)
+    if declared is not None and declared not in get_args(Backend):
+        raise ConfigError(
+            f"{label}: backend must be one of {', '.join(get_args(Backend))}, not {declared!r}"
+        )
+    backend: Backend = declared or ("trio" if _is_coroutine(run_rollout) else "thread")
+    rerun = getattr(environment, "rerun", False)
+    if not isinstance(rerun, bool):
+        raise ConfigError(f"{label}: rerun must be True or False, not {rerun!r}")
+    name = getattr(environment, "name", None) or label
+    if not isinstance(name, str):
+        raise ConfigError(f"{label}: name must be a string, not {name!r}")
+    run_group = _method(environment, "run_group", label)
+    setup = _method(environment, "setup", label)
+    teardown = _method(environment, "teardown", label)
+    if backend == "thread":
+        for function in (run_rollout, run_group, setup, teardown):
+            if function is not None and _is_coroutine(function):
+                raise ConfigError(
+                    f"{label}: {_name(function)} is a coroutine function, but the environment "
+                    'runs in threads; make run_rollout one too, or set backend = "asyncio"'
+                )
+    return LoadedEnvironment(
+        name, rerun, backend, environment, run_rollout, run_group, setup, teardown
+    )
+
+
+def _method(environment: object, name: str, label: str) -> Callable[..., Any] | None:
+    method = getattr(environment, name, None)
+    if method is None:
+        return None
+    if not callable(method):
+        raise ConfigError(f"{label}: {name} must be a function, not {type(method).__name__}")
+    if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
+        raise ConfigError(f"{label}: {name} is a generator (it has a yield); it must return")
+    return cast("Callable[..., Any]", method)
+
+
+def _is_coroutine(function: Callable[..., Any]) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004  # looked into, not tested for
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+__all__ = ["DEFAULT_ENVIRONMENT", "LoadedEnvironment", "load"]

@@ -1,0 +1,89 @@
+"""Two models that need no network: one is always right, one always wrong.
+
+Both are made of the reference that the environment passes along, so that a
+test of an environment has two sides: the oracle must score full marks, and
+garbage of the same form must not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from typing import Any, final
+
+import trio
+
+from .interface import Completion, Messages, ModelError
+
+_DIGITS = "0123456789"
+_WORDS = ("blue", "seven", "none", "left", "yes", "no", "up", "north")
+
+
+@final
+class OracleModel:
+    """Answers with the environment's own reference."""
+
+    async def complete(
+        self,
+        messages: Messages,
+        *,
+        name: str,
+        sampling_args: Mapping[str, Any],
+        reference: str | None = None,
+    ) -> Completion:
+        """The reference.  Raises :class:`ModelError` if there is none."""
+        await trio.lowlevel.checkpoint()
+        if reference is None:
+            raise ModelError(
+                "the oracle answers with the environment's reference, and this task has none"
+            )
+        return Completion(reference)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+        await trio.lowlevel.checkpoint()
+
+
+@final
+class RandomModel:
+    """Answers with garbage of the reference's form, and never with the reference.
+
+    The garbage depends on nothing but the conversation, the model's name, the
+    reference and ``sampling_args["seed"]`` (default 0): the same call gets the
+    same answer, in every process.
+    """
+
+    async def complete(
+        self,
+        messages: Messages,
+        *,
+        name: str,
+        sampling_args: Mapping[str, Any],
+        reference: str | None = None,
+    ) -> Completion:
+        """A wrong answer.  Never fails."""
+        await trio.lowlevel.checkpoint()
+        said = [sorted(message.items()) for message in messages]
+        text = json.dumps([sampling_args.get("seed", 0), name, reference, said], default=repr)
+        # hash() differs from process to process, sha256 does not.
+        rng = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest())
+        return Completion(_garbage(rng, reference))
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+        await trio.lowlevel.checkpoint()
+
+
+def _garbage(rng: random.Random, reference: str | None) -> str:
+    """The reference with each digit replaced by another one; a word if it has none."""
+    if reference is None:
+        return str(rng.randint(-99, 99))
+    replaced = "".join(
+        _DIGITS[(int(char) + rng.randint(1, 9)) % 10] if char in _DIGITS else char
+        for char in reference
+    )
+    if replaced != reference:
+        return replaced
+    return rng.choice([word for word in _WORDS if word != reference.strip().lower()])

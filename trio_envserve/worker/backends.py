@@ -1,0 +1,259 @@
+"""The three ways in which environment code is run.
+
+Theory of operation
+-------------------
+A :class:`CodeBackend` runs one piece of environment code (a *call*) and comes
+back when that code has **ended**, with an :class:`Ended`: never earlier, also
+not when it is cancelled (G1), and never with an exception, whatever the code
+raised.  A value that was there before the cancel took effect is kept.
+
+``trio``
+    a task of its own in a nursery of its own, so that whatever the code leaves
+    behind in its task (open cancel scopes, context variables) ends with it, and
+    a leaked ``trio.Cancelled`` ends here.  The task is protected from Ctrl-C: a
+    ``KeyboardInterrupt`` that comes out of it was raised by the code, while a
+    real one goes to trio's main task (but may hit tasks the code has started).
+``thread``
+    a thread from trio's cache, never abandoned.  A watcher task notices the
+    cancel, which no thread can.
+``asyncio``
+    one loop in one thread for the life of the worker.  Cancelling is
+    ``task.cancel()``, once, and then waiting for the task's own end.  An exit
+    raised by a stray task of the environment stops no more than that task.
+
+The last two call models through a :class:`~.links.Link`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeAlias, final
+
+import trio
+
+from ..envs.interface import Backend
+from .links import AsyncioModel, Ended, Link, Seat, ThreadModel
+
+_log = logging.getLogger("trio_envserve.worker")
+
+Call: TypeAlias = Callable[[Seat], Any]
+"""Environment code, bound to its arguments; may return an awaitable."""
+
+
+class CodeBackend(Protocol):
+    """Runs environment code.  Made by :func:`open_backend`."""
+
+    async def call(self, call: Call) -> Ended:
+        """Run ``call`` to its end.  Cancelling reaches the code; the caller must
+        check for its own cancellation afterwards, since this does not raise."""
+        ...
+
+
+@asynccontextmanager
+async def open_backend(kind: Backend, *, threads: int) -> AsyncIterator[CodeBackend]:
+    """What runs code of ``kind``; ``threads`` bounds the calls in threads at once."""
+    if kind == "trio":
+        yield _TrioBackend()
+    elif kind == "thread":
+        yield _ThreadBackend(threads)
+    else:
+        async with _open_asyncio() as backend:
+            yield backend
+
+
+def _is_cancelled_here() -> bool:
+    return trio.current_effective_deadline() == -math.inf
+
+
+_ASYNCIO_SIGNS = ("no running event loop", "framework like asyncio")
+_TRIO_SIGNS = ("must be called from async context",)
+
+
+def _hint(exc: BaseException, signs: tuple[str, ...], note: str) -> None:
+    """Adds a note to an error that tells of the wrong kind of coroutine."""
+    try:
+        text = str(exc)
+    except Exception:
+        return  # exceptions may fail at their own __str__; no hint then
+    if any(sign in text for sign in signs):
+        exc.add_note(note)
+
+
+@final
+class _TrioBackend:
+    async def call(self, call: Call) -> Ended:
+        ended: list[Ended] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_contained, call, ended)
+        return ended[0]
+
+
+@trio.lowlevel.enable_ki_protection
+async def _contained(call: Call, ended: list[Ended]) -> None:
+    try:
+        value = call(Seat(_is_cancelled_here, lambda model: model))
+        if inspect.isawaitable(value):
+            value = await value
+    except BaseException as exc:
+        # The boundary between the environment and the worker: a leaked Cancelled,
+        # SystemExit and the like must not reach the worker's nursery.  Whether the
+        # caller is cancelled, the caller checks.
+        _hint(exc, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
+        ended.append(Ended(error=exc))
+    else:
+        ended.append(Ended(value))
+
+
+@final
+class _ThreadBackend:
+    def __init__(self, threads: int) -> None:
+        self._limiter = trio.CapacityLimiter(threads)
+
+    async def call(self, call: Call) -> Ended:
+        async with trio.open_nursery() as nursery:
+            link = Link(nursery)
+            seat = Seat(lambda: link.cancelled, lambda model: ThreadModel(model, link))
+            nursery.start_soon(_watch, link)
+            try:
+                ended = await trio.to_thread.run_sync(_in_thread, call, seat, limiter=self._limiter)
+            except trio.Cancelled as exc:
+                ended = Ended(error=exc)  # while waiting for a thread: nothing has started
+            finally:
+                link.close()
+                nursery.cancel_scope.cancel()
+        return ended
+
+
+async def _watch(link: Link) -> None:
+    try:
+        await trio.sleep_forever()
+    except trio.Cancelled:
+        # Not raised on: a nursery with it would lose the value of a thread that has
+        # finished nevertheless.  The caller checks for its own cancellation.
+        link.cancel()
+
+
+def _in_thread(call: Call, seat: Seat) -> Ended:
+    try:
+        value = call(seat)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(
+                f"a plain function returned {type(value).__name__}, which needs a loop: "
+                'set backend = "trio" or "asyncio" on the environment'
+            )
+    except BaseException as exc:
+        # As in _contained: the boundary.
+        return Ended(error=exc)
+    return Ended(value)
+
+
+@asynccontextmanager
+async def _open_asyncio() -> AsyncIterator[_AsyncioBackend]:
+    backend = _AsyncioBackend()
+    raised: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(backend.serve)
+        try:
+            yield backend
+        except BaseException as exc:
+            # Raised again below, outside of this nursery, which would wrap it.
+            raised = exc
+        finally:
+            backend.stop()
+    if raised is not None:
+        try:
+            raise raised
+        finally:
+            del raised  # no cycle with its own traceback
+
+
+@final
+class _AsyncioBackend:
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._stopping = False
+
+    async def serve(self) -> None:
+        """The thread of the loop, from beginning to end."""
+        # Shielded: it ends by stop(), after the last call.
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(
+                self._in_thread,
+                limiter=trio.CapacityLimiter(1),
+                thread_name="trio-envserve-asyncio",
+            )
+
+    def stop(self) -> None:
+        """Let the thread end.  What is left on the loop is cancelled."""
+        self._stopping = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _in_thread(self) -> None:
+        while not self._stopping:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                # SystemExit and KeyboardInterrupt from a task that the environment
+                # has started stop asyncio's loop; the other rollouts need it.
+                _log.warning("a task of the environment stopped its loop", exc_info=True)
+        try:
+            self._runner.close()
+        except BaseException:
+            # Stray tasks may raise anything while they are cancelled.
+            _log.warning("closing the environment's asyncio loop failed", exc_info=True)
+            if not self._loop.is_closed():
+                self._loop.close()
+
+    async def call(self, call: Call) -> Ended:
+        async with trio.open_nursery() as nursery:
+            link = Link(nursery)
+            seat = Seat(lambda: link.cancelled, lambda model: AsyncioModel(model, link))
+            try:
+                ended = await self._run(call, seat, link)
+            finally:
+                link.close()
+        return ended
+
+    async def _run(self, call: Call, seat: Seat, link: Link) -> Ended:
+        token = trio.lowlevel.current_trio_token()
+        done = trio.Event()
+        ended: list[Ended] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        def start() -> None:
+            task = self._loop.create_task(_on_asyncio(call, seat, ended))
+            task.add_done_callback(lambda _: token.run_sync_soon(done.set))
+            tasks.append(task)
+
+        # Both callbacks run in order in the loop's thread: cancel finds the task.
+        self._loop.call_soon_threadsafe(start)
+        try:
+            await done.wait()
+        except trio.Cancelled:
+            link.cancelled = True
+            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            with trio.CancelScope(shield=True):
+                await done.wait()
+        # Cancelled before its first step, the task has nothing to say.
+        return ended[0] if ended else Ended(error=asyncio.CancelledError())
+
+
+async def _on_asyncio(call: Call, seat: Seat, ended: list[Ended]) -> None:
+    try:
+        value = call(seat)
+        if inspect.isawaitable(value):
+            value = await value
+    except BaseException as exc:
+        # As in _contained; and asyncio would stop its loop for SystemExit.
+        _hint(exc, _TRIO_SIGNS, 'If this is trio code: remove backend = "asyncio".')
+        ended.append(Ended(error=exc))
+    else:
+        ended.append(Ended(value))

@@ -1,0 +1,232 @@
+"""Runs requests: attempts, groups, set-up and tear-down of an environment.
+
+Theory of operation
+-------------------
+One :class:`Runner` serves a worker for its whole life.  :meth:`Runner.run` is
+one *execution*: it returns the value to encode, or raises
+
+- :class:`ConfigError` if the model endpoint is unknown.  Nothing ran.
+- :class:`EnvironmentFailure` if the environment failed in the last attempt
+  too.  A rollout that failed is repeated up to ``max_retries`` times; the input
+  is copied for each attempt, so that none sees what another did to it.
+- ``trio.Cancelled`` if the calling scope was cancelled, after the environment's
+  code has ended.  Cancellation is no failure: nothing is repeated.  What the
+  code raised on its way out is logged.  If it returned a value nevertheless,
+  the value is returned: work that is done is not thrown away.
+
+Nothing else comes out, whatever the environment raises.
+
+A group runs as the environment's ``run_group``, repeated as a whole; without
+one, its members run concurrently and are repeated one by one.  Either way the
+value is a list in the order of the inputs, of ``{"ok": True, "value": v}`` and
+``{"ok": False, "error": {"type", "message", "traceback", "attempts"}}``.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeAlias, final
+
+import trio
+
+from ..envs.interface import Rollout, trim_state
+from ..envs.loading import LoadedEnvironment
+from ..envs.request import RolloutRequest
+from ..models.interface import Model
+from ..models.registry import Models, open_models
+from .backends import Call, CodeBackend, open_backend
+from .failures import EnvironmentFailure, Stage, describe_exception, failure_record
+from .links import Seat
+
+_log = logging.getLogger("trio_envserve.worker")
+
+_Finish: TypeAlias = Callable[[Any, int], Any]
+"""From what the code returned, and the attempt, to what is sent."""
+
+TEARDOWN_S = 5.0
+"""How long an environment's teardown may take before it is cancelled."""
+
+
+@final
+class Runner:
+    """Runs requests on one environment.  Made by :func:`open_runner`."""
+
+    def __init__(self, env: LoadedEnvironment, backend: CodeBackend, models: Models) -> None:
+        self._env = env
+        self._backend = backend
+        self._models = models
+
+    async def run(self, request: RolloutRequest, *, request_id: str) -> Any:
+        """One execution of ``request``: the value of a rollout, or the list of a
+        group.  May be called any number of times at once.  Errors: see the
+        module's text.
+        """
+        model = self._models.get(request.endpoint)
+        job = _Job(request, request_id, model)
+        if request.kind == "rollout":
+            return await self._rollout(job, 0)
+        if self._env.run_group is not None:
+            return await self._group(job, self._env.run_group)
+        return await self._members(job)
+
+    async def _rollout(self, job: _Job, member: int) -> Any:
+        """One rollout: alone, or a member of a group."""
+
+        def call_for(attempt: int) -> Call:
+            return lambda seat: self._env.run_rollout(job.rollout(seat, member, attempt))
+
+        def finish(value: Any, attempt: int) -> Any:
+            return trim_state(value, job.request.state_columns)
+
+        return await self._attempts(job, "rollout", call_for, finish)
+
+    async def _group(self, job: _Job, run_group: Callable[[list[Rollout]], Any]) -> Any:
+        """A group that the environment runs itself."""
+        members = range(len(job.request.inputs))
+
+        def call_for(attempt: int) -> Call:
+            return lambda seat: run_group([job.rollout(seat, m, attempt) for m in members])
+
+        def finish(values: Any, attempt: int) -> Any:
+            if not isinstance(values, (list, tuple)) or len(values) != len(members):
+                what = len(values) if isinstance(values, (list, tuple)) else type(values).__name__
+                raise TypeError(
+                    "run_group must return a list with a value for each of its "
+                    f"{len(members)} rollouts, not {what}"
+                )
+            return [_record(value, job.request.state_columns, attempt) for value in values]
+
+        return await self._attempts(job, "group", call_for, finish)
+
+    async def _members(self, job: _Job) -> list[dict[str, Any]]:
+        """The members of a group, concurrently, each with attempts of its own."""
+        records: list[dict[str, Any]] = [{} for _ in job.request.inputs]
+
+        async def run_member(member: int) -> None:
+            try:
+                records[member] = {"ok": True, "value": await self._rollout(job, member)}
+            except EnvironmentFailure as failure:
+                records[member] = {"ok": False, "error": failure_record(failure)}
+
+        async with trio.open_nursery() as nursery:
+            for member in range(len(records)):
+                nursery.start_soon(run_member, member)
+        return records
+
+    async def _attempts(
+        self, job: _Job, during: Stage, call_for: Callable[[int], Call], finish: _Finish
+    ) -> Any:
+        """Call until a value comes back, or ``max_retries`` is used up."""
+        attempt = 1
+        while True:
+            try:
+                return await self._call(call_for(attempt), attempt, during, finish)
+            except EnvironmentFailure as failure:
+                if attempt > job.request.max_retries:
+                    raise
+                _log.debug("%s", failure)
+            attempt += 1
+
+    async def _call(self, call: Call, attempt: int, during: Stage, finish: _Finish) -> Any:
+        """One attempt, to its end."""
+        ended = await self._backend.call(call)
+        error = ended.error
+        if error is None:
+            try:
+                return finish(ended.value, attempt)
+            except Exception as exc:
+                # The value is the environment's, and may be a mapping with code of its own.
+                error = exc
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            _log.debug("%s ended by cancellation: %s", during, describe_exception(error).type)
+            raise
+        raise EnvironmentFailure(error, attempts=attempt, during=during) from error
+
+    async def _hook(self, during: Stage) -> None:
+        """Run setup or teardown, if the environment has it."""
+        hook = self._env.setup if during == "setup" else self._env.teardown
+        if hook is not None:
+            await self._call(lambda seat: hook(), 1, during, lambda value, attempt: None)
+
+
+@final
+class _Job:
+    """A request under way: makes the rollouts for its attempts."""
+
+    def __init__(self, request: RolloutRequest, request_id: str, model: Model) -> None:
+        self.request = request
+        self._request_id = request_id
+        self._model = model
+
+    def rollout(self, seat: Seat, member: int, attempt: int) -> Rollout:
+        given = self.request.inputs[member]
+        sampling_args = dict(self.request.sampling_args)
+        if attempt <= self.request.max_retries:  # another attempt may follow
+            given, sampling_args = copy.deepcopy((given, sampling_args))
+        return Rollout(
+            input=given,
+            model=seat.adapt(self._model),
+            model_name=self.request.model_name,
+            sampling_args=sampling_args,
+            state_columns=self.request.state_columns,
+            attempt=attempt,
+            request=self._request_id,
+            member=member,
+            cancelled=seat.cancelled,
+        )
+
+
+def _record(value: Any, columns: tuple[str, ...], attempt: int) -> dict[str, Any]:
+    if isinstance(value, BaseException):
+        failure = EnvironmentFailure(value, attempts=attempt, during="group")
+        return {"ok": False, "error": failure_record(failure)}
+    return {"ok": True, "value": trim_state(value, columns)}
+
+
+@asynccontextmanager
+async def open_runner(
+    env: LoadedEnvironment,
+    *,
+    threads: int,
+    models: Models | None = None,
+    teardown_s: float = TEARDOWN_S,
+) -> AsyncIterator[Runner]:
+    """A runner whose environment is set up, and torn down at the end.
+
+    ``threads`` bounds the rollouts at once of an environment that runs in
+    threads (setup and teardown use one as well).  ``models`` are the clients to
+    use (and to leave open); without it the runner has its own.
+
+    All executions must have ended before the block does.  Raises
+    :class:`EnvironmentFailure` if ``setup`` fails; there is no ``teardown``
+    then.  A ``teardown`` that fails, or takes longer than ``teardown_s``, is
+    logged.
+    """
+    async with AsyncExitStack() as stack:
+        if models is None:
+            models = await stack.enter_async_context(open_models())
+        backend = await stack.enter_async_context(open_backend(env.backend, threads=threads))
+        runner = Runner(env, backend, models)
+        await runner._hook("setup")
+        try:
+            yield runner
+        finally:
+            await _tear_down(runner, teardown_s)
+
+
+async def _tear_down(runner: Runner, teardown_s: float) -> None:
+    # Shielded: an environment gives back what it holds also when its worker is
+    # cancelled, within a limit.
+    with trio.move_on_after(teardown_s, shield=True) as scope:
+        try:
+            await runner._hook("teardown")
+        except EnvironmentFailure:
+            # The rollouts are done; there is nobody to fail for it.
+            _log.warning("the environment's teardown failed", exc_info=True)
+    if scope.cancelled_caught:
+        _log.warning("the environment's teardown took longer than %g s", teardown_s)
