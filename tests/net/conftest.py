@@ -1,0 +1,130 @@
+"""What the tests of the transport share: benches, one for each kind of network."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.net import (
+    ConnectionEvent,
+    Frame,
+    MemoryNetwork,
+    Network,
+    RouterSocket,
+    open_zmq_network,
+)
+
+
+class Events:
+    """A callback that remembers, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.seen: list[ConnectionEvent] = []
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def __call__(self, event: ConnectionEvent) -> None:
+        self.seen.append(event)
+        self._lot.unpark_all()
+
+    async def wait(self, event: ConnectionEvent, count: int = 1) -> None:
+        """Until it was seen so often in all."""
+        while self.seen.count(event) < count:
+            await self._lot.park()
+
+
+class Bench:
+    """A network of some kind, and what a test needs around it."""
+
+    limits = WireLimits(reconnect_min_s=0.01, reconnect_max_s=0.05)
+
+    def __init__(self, kind: str, network: Network, folder: str) -> None:
+        self.kind = kind
+        self.network = network
+        self._folder = folder
+        self._numbers = itertools.count()
+
+    @property
+    def any_address(self) -> str:
+        """An address to bind to."""
+        if self.kind == "tcp":
+            return "tcp://127.0.0.1:0"
+        if self.kind == "ipc":
+            return f"ipc://{self._folder}/{next(self._numbers)}"
+        return "memory:*"
+
+    def router(self, address: str | None = None, **options):
+        options.setdefault("limits", self.limits)
+        return self.network.open_router(address or self.any_address, **options)
+
+    def dealer(self, router: RouterSocket | str, identity: bytes | None = b"dealer", **options):
+        options.setdefault("limits", self.limits)
+        address = router if isinstance(router, str) else router.address
+        return self.network.open_dealer(address, identity=identity, **options)
+
+    @staticmethod
+    async def take(socket, count: int) -> list[list[Frame]]:
+        """So many messages; more is a failure."""
+        messages: list[list[Frame]] = []
+        while len(messages) < count:
+            messages += await socket.receive()
+        assert len(messages) == count
+        return messages
+
+    async def greet(self, router, *dealers) -> None:
+        """Let the router know each dealer."""
+        for dealer in dealers:
+            assert dealer.send_nowait([b"hello"])
+            [[route, word]] = await self.take(router, 1)
+            assert (route, word) == (dealer.identity, b"hello")
+
+    async def send_until_refused(self, router, route: bytes, body: bytes, most: int) -> int:
+        """How many messages were accepted."""
+        for number in range(most):
+            if not router.send_nowait(route, [number.to_bytes(4, "big"), body]):
+                return number
+            if number % 100 == 0:
+                await trio.lowlevel.checkpoint()
+        raise AssertionError("no bound")
+
+
+@asynccontextmanager
+async def open_bench(kind: str, folder: str) -> AsyncIterator[Bench]:
+    with trio.fail_after(10):
+        if kind == "memory":
+            yield Bench(kind, MemoryNetwork(), folder)
+        else:
+            async with open_zmq_network() as network:
+                yield Bench(kind, network, folder)
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """Short enough for a unix socket, whatever the test is called."""
+    with tempfile.TemporaryDirectory() as name:
+        yield name
+
+
+@pytest.fixture(
+    params=["memory", pytest.param("tcp", marks=pytest.mark.real),
+            pytest.param("ipc", marks=pytest.mark.real)]
+)
+def bench(request: pytest.FixtureRequest, folder: str):
+    """``async with bench() as b``, for every kind of network."""
+    return lambda: open_bench(request.param, folder)
+
+
+@pytest.fixture
+def real_bench(folder: str):
+    """``async with real_bench() as b``: TCP only."""
+    return lambda: open_bench("tcp", folder)
+
+
+@pytest.fixture
+def new_events() -> Callable[[], Events]:
+    return Events

@@ -1,0 +1,47 @@
+"""Transport: sockets under trio over ZMQ, and their in-memory twin.
+
+:mod:`.interface` says what both promise; :func:`open_zmq_network` and
+:class:`MemoryNetwork` are the two ways to have it.
+"""
+
+from .address import Address, is_loopback, parse_address, parse_peer_address
+from .groups import unwrap_single
+from .interface import (
+    BATCH_MESSAGES,
+    COPY_THRESHOLD_BYTES,
+    FRAMES_MAX,
+    ConnectionEvent,
+    DealerSocket,
+    Frame,
+    Message,
+    Network,
+    OnEvent,
+    RouterSocket,
+    SocketStatistics,
+)
+from .memory import MemoryNetwork
+from .outbox import Outbox
+from .zeromq import ZmqNetwork, open_zmq_network
+
+__all__ = [
+    "BATCH_MESSAGES",
+    "COPY_THRESHOLD_BYTES",
+    "FRAMES_MAX",
+    "Address",
+    "ConnectionEvent",
+    "DealerSocket",
+    "Frame",
+    "MemoryNetwork",
+    "Message",
+    "Network",
+    "OnEvent",
+    "Outbox",
+    "RouterSocket",
+    "SocketStatistics",
+    "ZmqNetwork",
+    "is_loopback",
+    "open_zmq_network",
+    "parse_address",
+    "parse_peer_address",
+    "unwrap_single",
+]

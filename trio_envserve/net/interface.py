@@ -1,0 +1,211 @@
+"""What a transport promises: the two sockets, the network, and their events.
+
+Theory of operation
+-------------------
+A server *opens a router* at an address; clients and workers *open dealers* to
+it.  A dealer has one peer, a router reaches each of its peers by its *route*
+(the dealer's identity).  A message is a sequence of frames and arrives whole
+or not at all.
+
+What holds on every network here, and is tested on every one:
+
+- Messages between two peers arrive in the order of sending while the
+  connection lasts.  What was under way when it ends may be lost.  Nothing is
+  duplicated.  A send is never a delivery: protocols above repair losses.
+- What a dealer sends while it has no connection waits in its outbox and goes
+  to whoever is at the address when a connection is made.  What a router sends
+  to a route that it does not know is refused.
+- Each peer has an outbox of its own, bounded by ``WireLimits.peer_queue_*``,
+  so that a peer that does not read delays nobody else.
+- A dealer with an identity keeps it over reconnects; a new connection with an
+  identity that is in use takes it over.
+- One task at a time consumes a socket, and while it is in ``receive()`` it
+  also does the socket's sending; ``send_nowait`` may be called by any task of
+  the same thread.
+- ``receive()`` is cancelled without loss: it either raises or returns
+  messages, never both.
+- The order between connection events and messages is not defined.
+
+Both networks call ``on_event`` from a task of the socket's own: it must not
+block; if it raises, the socket's ``async with`` block is cancelled and raises
+that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeAlias
+
+from ..core.limits import KIB, WireLimits
+
+Frame: TypeAlias = bytes | memoryview
+"""One part of a message.  Small frames arrive as ``bytes``; a frame of at least
+:data:`COPY_THRESHOLD_BYTES` arrives as a read-only ``memoryview`` over the
+buffer it was received in, which lives as long as the view.  A memoryview that
+is sent must not change any more: it may be read later."""
+
+Message: TypeAlias = Sequence[Frame]
+"""The frames of one message, at least one."""
+
+COPY_THRESHOLD_BYTES = 32 * KIB
+"""Frames of this size and more are not copied."""
+
+BATCH_MESSAGES = 256
+"""Most messages that one ``receive()`` returns, so that a flood on one socket
+does not starve the other tasks."""
+
+FRAMES_MAX = 64
+"""Most frames of one message (the largest of the protocol has five); a message
+with more is dropped and counted as oversized."""
+
+
+class ConnectionEvent(enum.Enum):
+    """What happened to a connection of a socket."""
+
+    CONNECTED = "connected"
+    """A handshake is done: messages can flow."""
+    DISCONNECTED = "disconnected"
+    """A connection that had been made has ended; a dealer makes a new one."""
+    REFUSED = "refused"
+    """A dealer's attempt to connect failed; it will try again."""
+    HANDSHAKE_FAILED = "handshake failed"
+    """Something connected that does not speak this transport."""
+
+
+OnEvent: TypeAlias = Callable[[ConnectionEvent], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SocketStatistics:
+    """Counters of one socket since it was opened, and its queues right now."""
+
+    received: int
+    """Messages handed to the consumer."""
+    sent: int
+    """Messages handed to the transport: no longer in an outbox."""
+    undelivered: int
+    """Messages refused or dropped: unknown peer, full outbox, peer gone."""
+    oversized: int
+    """Messages dropped for their size or number of frames, sent or received."""
+    backlog_peers: int
+    """Peers with a message in their outbox."""
+    backlog_messages: int
+    """Messages in all outboxes."""
+    backlog_bytes: int
+    """Bytes in all outboxes."""
+
+
+class _Socket(Protocol):
+    @property
+    def address(self) -> str:
+        """The address, as a peer would connect to it (port 0 is resolved)."""
+        ...
+
+    async def receive(self) -> list[list[Frame]]:
+        """Sleep until there is a message; return what is readable, at most
+        :data:`BATCH_MESSAGES`.
+
+        While it sleeps, it flushes the outboxes.  Cancelled: nothing is lost.
+        Raises BusyResourceError if another task is in it, ClosedResourceError
+        if the socket is closed, also while sleeping.
+        """
+        ...
+
+    def receive_nowait(self) -> list[list[Frame]]:
+        """What is readable right now, at most :data:`BATCH_MESSAGES`, possibly
+        nothing.  Also flushes the outboxes.  Raises like :meth:`receive`."""
+        ...
+
+    async def flush(self) -> None:
+        """Sleep until all outboxes are empty.  That may be never: callers give
+        a limit.  Raises ClosedResourceError."""
+        ...
+
+    def statistics(self) -> SocketStatistics:
+        """The counters of now.  Can be called on a closed socket."""
+        ...
+
+
+class RouterSocket(_Socket, Protocol):
+    """The bound side: many peers, each reached by its route.
+
+    ``message[0]`` of each received message is the route, always ``bytes``.
+    """
+
+    def send_nowait(self, route: bytes, frames: Message) -> bool:
+        """Queue a message for a peer.
+
+        False: not queued, because no peer has this route, or its outbox is
+        full, or a frame exceeds ``WireLimits.message_bytes``, or the socket is
+        closed; what that means is for the caller to decide.  True is no
+        promise of delivery.  Never blocks.  ValueError for a message without
+        frames.
+        """
+        ...
+
+
+class DealerSocket(_Socket, Protocol):
+    """The connecting side: one peer, found again after each loss."""
+
+    @property
+    def identity(self) -> bytes:
+        """The route under which the peer knows this socket; ``b""`` if the
+        peer picks one for each connection."""
+        ...
+
+    def send_nowait(self, frames: Message) -> bool:
+        """Queue a message for the peer, connected or not.  False and errors as
+        in :meth:`RouterSocket.send_nowait`."""
+        ...
+
+
+class Network(Protocol):
+    """Where sockets come from."""
+
+    def open_router(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
+    ) -> AbstractAsyncContextManager[RouterSocket]:
+        """Be reachable at an address, until the block ends; then it is free again.
+
+        Entering raises ConfigError (the address is wrong) or ServerStartError
+        (it cannot be had now).
+        """
+        ...
+
+    def open_dealer(
+        self,
+        address: str,
+        *,
+        identity: bytes | None,
+        limits: WireLimits,
+        on_event: OnEvent | None = None,
+    ) -> AbstractAsyncContextManager[DealerSocket]:
+        """Connect to an address, now and again after each loss, until the block
+        ends.  Entering does not wait for the connection.  Raises ConfigError.
+
+        ``identity`` is 1 to 255 bytes, the first of them not zero; with None
+        the router picks a new route for each connection.
+        """
+        ...
+
+
+def size_bytes(frames: Message) -> int:
+    """Size of a message: the sum of its frames."""
+    return sum(f.nbytes if isinstance(f, memoryview) else len(f) for f in frames)
+
+
+def is_sendable(frames: Message, limits: WireLimits) -> bool:
+    """Whether a peer would take the message; False if a frame is too large or
+    there are too many.  ValueError if there is none."""
+    if not frames:
+        raise ValueError("a message needs at least one frame")
+    if len(frames) > FRAMES_MAX:
+        return False
+    limit = limits.message_bytes
+    for frame in frames:
+        if (frame.nbytes if isinstance(frame, memoryview) else len(frame)) > limit:
+            return False
+    return True

@@ -1,0 +1,391 @@
+"""ROUTER and DEALER sockets of libzmq under trio.
+
+Theory of operation
+-------------------
+libzmq's descriptor is edge triggered: it says "something happened", once, and
+*any* call on the socket (a send too) may swallow that.  So after the last call
+before sleeping, ``EVENTS`` decides.  Three rules follow, and everything here
+serves them:
+
+1. A turn of the pump reads until libzmq says EAGAIN (which proves that the
+   signal is used up *and* nothing was readable), and if it has sent anything
+   after that, it asks ``EVENTS`` before it sleeps.
+2. A send from another task while the pump sleeps asks ``EVENTS`` afterwards and
+   wakes the pump if there is something to read.
+3. ``EVENTS`` never decides about *writing*: a ROUTER says "writable" while one
+   peer is full, and a loop on that would spin.
+
+A send is tried at once, and that is nearly always all of it.  EAGAIN means that
+this one peer is full (or, for a dealer, that there is no connection): the
+message goes to the peer's own :class:`Outbox`, and so does everything for that
+peer until it is empty again.  Outboxes are tried again when the descriptor
+fires with nothing to read (libzmq reporting room), and every few milliseconds,
+because another call may have swallowed that report.
+
+A message of several frames goes out whole: only its first frame can be refused
+(see :meth:`_ZmqSocket._send_rest` for the one exception and why it is none).
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import final
+
+import trio
+import zmq
+
+from ..core.limits import WireLimits
+from .interface import (
+    BATCH_MESSAGES,
+    COPY_THRESHOLD_BYTES,
+    FRAMES_MAX,
+    Frame,
+    Message,
+    SocketStatistics,
+    is_sendable,
+)
+from .monitor import ZmqSocket
+from .outbox import Outbox
+from .pump import Pump
+
+RETRY_MIN_S = 0.005
+RETRY_MAX_S = 0.04
+"""Pause before full outboxes are tried again; it doubles while nothing moves."""
+
+RETRY_PEERS = 256
+"""Full outboxes tried in one turn; the others have the next one."""
+
+# Plain ints: pyzmq's enums cost as much as the call.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+
+
+class _Sent(enum.Enum):
+    YES = enum.auto()
+    BLOCKED = enum.auto()
+    """No room for this peer, or no connection: try again later."""
+    GONE = enum.auto()
+    """No such peer."""
+
+
+class _ZmqSocket(Pump):
+    """What router and dealer have in common: reading, sleeping, retrying."""
+
+    _routed: bool
+    """Whether each message begins with a route."""
+
+    def __init__(self, socket: ZmqSocket, address: str, limits: WireLimits) -> None:
+        super().__init__()
+        self._socket = socket
+        self._address = address
+        self._limits = limits
+        self._fd = int(socket.get(zmq.FD))
+        self._drained = False
+        """Whether the last reading ended with EAGAIN: only then sleeping is safe."""
+        self._parked: trio.CancelScope | None = None
+        """The scope around the pump's sleep, while it sleeps."""
+        self._retry_at = math.inf
+        """When to try the outboxes again; inf exactly if all are empty."""
+        self._retry_pause_s = RETRY_MIN_S
+        self._received = self._sent = self._undelivered = self._oversized = 0
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def flush(self) -> None:
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        while self._retry_at != math.inf:
+            self._flush_outboxes()
+            if self._retry_at != math.inf:
+                await trio.sleep_until(self._retry_at)
+            self._check_open()
+
+    def statistics(self) -> SocketStatistics:
+        outboxes = self._waiting()
+        return SocketStatistics(
+            received=self._received,
+            sent=self._sent,
+            undelivered=self._undelivered,
+            oversized=self._oversized,
+            backlog_peers=len(outboxes),
+            backlog_messages=sum(len(outbox) for outbox in outboxes),
+            backlog_bytes=sum(outbox.size_bytes for outbox in outboxes),
+        )
+
+    def close(self) -> None:
+        """No more receiving and sending; whoever sleeps in here is thrown out.
+        The libzmq socket stays, for its owner to close."""
+        self._closed = True
+        self._undelivered += sum(outbox.clear() for outbox in self._waiting())
+        self._retry_at = math.inf
+        trio.lowlevel.notify_closing(self._fd)
+
+    # -- receiving
+
+    def _turn(self) -> list[list[Frame]]:
+        batch = self._read_batch()
+        if self._retry_at != math.inf and (not batch or trio.current_time() >= self._retry_at):
+            self._flush_outboxes()
+            if not batch and int(self._socket.get(_EVENTS)) & _POLLIN:
+                batch = self._read_batch()
+        return batch
+
+    async def _sleep(self) -> None:
+        if not self._drained:
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.CancelScope(deadline=self._retry_at) as scope:
+            self._parked = scope
+            try:
+                await trio.lowlevel.wait_readable(self._fd)
+            finally:
+                self._parked = None
+
+    def _read_batch(self) -> list[list[Frame]]:
+        # One loop, frame by frame: twice as quick as recv_multipart.
+        recv = self._socket.recv
+        routed = self._routed
+        frames_max = FRAMES_MAX + routed
+        batch: list[list[Frame]] = []
+        self._drained = False
+        try:
+            for _ in range(BATCH_MESSAGES):
+                message: list[Frame] = [recv(_NOBLOCK)] if routed else []
+                while True:
+                    frame = recv(_NOBLOCK, False)
+                    message.append(
+                        frame.bytes
+                        if len(frame) < COPY_THRESHOLD_BYTES
+                        else frame.buffer.toreadonly()
+                    )
+                    if not frame.more:
+                        batch.append(message)
+                        break
+                    if len(message) == frames_max:
+                        self._skip_message()
+                        break
+        except zmq.Again:
+            self._drained = True
+        self._received += len(batch)
+        return batch
+
+    def _skip_message(self) -> None:
+        """Read the rest of a message with too many frames, and forget it."""
+        self._oversized += 1
+        while self._socket.recv(_NOBLOCK, False).more:
+            pass
+
+    # -- sending
+
+    def _may_send(self, frames: Message) -> bool:
+        if self._closed:
+            self._undelivered += 1
+            return False
+        if not is_sendable(frames, self._limits):
+            self._oversized += 1
+            return False
+        return True
+
+    def _send_rest(self, frames: Message, start: int = 0) -> bool:
+        """Send the frames from ``start`` on, as the end of a message.
+
+        False: the message was not sent, also not in part.  If the first frame
+        was taken, that happens only to a dealer whose connection ends between
+        two frames: libzmq then takes back what it has, and needs to see the
+        remaining frames to know where the next message begins.
+        """
+        whole = True
+        last = len(frames) - 1
+        send = self._socket.send
+        for index in range(start, last + 1):
+            frame = frames[index]
+            flags = _MORE if index < last else _NOBLOCK
+            try:
+                if len(frame) < COPY_THRESHOLD_BYTES:
+                    send(frame, flags)
+                else:
+                    send(_uncopied(frame), flags, False)
+            except zmq.Again:
+                if index == 0:
+                    return False
+                whole = False
+        return whole
+
+    def _postpone(self, outbox: Outbox, frames: Message) -> bool:
+        """Put a message into an outbox, and see to it that it is tried again."""
+        if not outbox.append(frames):
+            self._undelivered += 1
+            return False
+        if self._retry_at == math.inf:
+            self._retry_pause_s = RETRY_MIN_S
+            self._set_retry()
+        return True
+
+    def _flush_outboxes(self) -> None:
+        """Send what can be sent now, and set the time of the next try."""
+        before = self._sent
+        self._send_waiting()
+        if not self._waiting():
+            self._retry_at = math.inf
+        else:
+            moved = self._sent != before
+            self._retry_pause_s = (
+                RETRY_MIN_S if moved else min(2 * self._retry_pause_s, RETRY_MAX_S)
+            )
+            self._set_retry()
+        self._wake_if_readable()
+
+    def _set_retry(self) -> None:
+        self._retry_at = trio.current_time() + self._retry_pause_s
+        if self._parked is not None:
+            self._parked.deadline = self._retry_at
+
+    def _wake_if_readable(self) -> None:
+        """Rule 2: after a call on the socket by another task than the pump's."""
+        if self._parked is not None and int(self._socket.get(_EVENTS)) & _POLLIN:
+            self._parked.cancel()
+
+    @abstractmethod
+    def _waiting(self) -> Collection[Outbox]:
+        """The outboxes that are not empty."""
+
+    @abstractmethod
+    def _send_waiting(self) -> None:
+        """Send from the outboxes until each is empty or blocked."""
+
+
+@final
+class ZmqRouter(_ZmqSocket):
+    """A bound ROUTER.  Opened by :meth:`ZmqNetwork.open_router`."""
+
+    _routed = True
+
+    def __init__(self, socket: ZmqSocket, address: str, limits: WireLimits) -> None:
+        super().__init__(socket, address, limits)
+        self._outboxes: dict[bytes, Outbox] = {}
+        """Only of peers with something waiting; the longest untried first."""
+
+    def send_nowait(self, route: bytes, frames: Message) -> bool:
+        if not self._may_send(frames):
+            return False
+        outbox = self._outboxes.get(route)
+        if outbox is not None:
+            return self._postpone(outbox, frames)
+        sent = self._transmit(route, frames)
+        self._wake_if_readable()
+        if sent is _Sent.YES:
+            self._sent += 1
+            return True
+        if sent is _Sent.GONE:
+            self._undelivered += 1
+            return False
+        outbox = Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
+        self._outboxes[route] = outbox
+        return self._postpone(outbox, frames)
+
+    def close(self) -> None:
+        super().close()
+        self._outboxes.clear()
+
+    def _transmit(self, route: bytes, frames: Message) -> _Sent:
+        try:
+            self._socket.send(route, _MORE)
+        except zmq.Again:
+            return _Sent.BLOCKED
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return _Sent.GONE
+            raise
+        # A ROUTER that has taken the route takes the rest (or drops it with
+        # the peer, in silence).
+        self._send_rest(frames)
+        return _Sent.YES
+
+    def _waiting(self) -> Collection[Outbox]:
+        return self._outboxes.values()
+
+    def _send_waiting(self) -> None:
+        for route in list(itertools.islice(self._outboxes, RETRY_PEERS)):
+            outbox = self._outboxes.pop(route)
+            while outbox:
+                sent = self._transmit(route, outbox.first())
+                if sent is _Sent.YES:
+                    outbox.pop()
+                    self._sent += 1
+                elif sent is _Sent.GONE:
+                    self._undelivered += outbox.clear()
+                else:
+                    self._outboxes[route] = outbox  # again, behind the others
+                    break
+
+
+@final
+class ZmqDealer(_ZmqSocket):
+    """A connecting DEALER.  Opened by :meth:`ZmqNetwork.open_dealer`.
+
+    It has IMMEDIATE set: libzmq takes messages only while there is a
+    connection, and what it still holds is lost with it.  Otherwise it would
+    collect messages without a bound on bytes while there is none, out of reach
+    of the counters; so they wait in the outbox, in order, and the connection
+    that comes next gets them.
+    """
+
+    _routed = False
+
+    def __init__(
+        self, socket: ZmqSocket, address: str, limits: WireLimits, identity: bytes
+    ) -> None:
+        super().__init__(socket, address, limits)
+        self._identity = identity
+        self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+
+    @property
+    def identity(self) -> bytes:
+        return self._identity
+
+    def send_nowait(self, frames: Message) -> bool:
+        if not self._may_send(frames):
+            return False
+        if self._outbox:
+            return self._postpone(self._outbox, frames)
+        sent = self._send_rest(frames)
+        self._wake_if_readable()
+        if sent:
+            self._sent += 1
+            return True
+        return self._postpone(self._outbox, frames)
+
+    def connected(self) -> None:
+        """A connection was made: what waits can go, without a pump too."""
+        if self._outbox and not self._closed:
+            self._flush_outboxes()
+
+    def _waiting(self) -> Collection[Outbox]:
+        return (self._outbox,) if self._outbox else ()
+
+    def _send_waiting(self) -> None:
+        while self._outbox and self._send_rest(self._outbox.first()):
+            self._outbox.pop()
+            self._sent += 1
+
+
+def _uncopied(frame: Frame) -> Frame | zmq.Frame:
+    """What to give to libzmq for a large frame.
+
+    A received frame that is passed on is given back as what it was: libzmq
+    then counts a reference, where for Python's memory its I/O thread has to
+    report to a thread of pyzmq's when it is done.
+    """
+    if isinstance(frame, memoryview):
+        owner = frame.obj
+        if isinstance(owner, zmq.Frame) and len(owner) == frame.nbytes:
+            return owner
+    return frame

@@ -1,0 +1,187 @@
+"""The network of real sockets: one libzmq context, its sockets and their options.
+
+Theory of operation
+-------------------
+Each open socket owns a nursery with one task, the reader of its monitor.
+Closing is staged: no more receiving and sending, unbind and wait until the
+address is free, end the monitor, close.  It never blocks the loop: the little
+that libzmq still has to send gets :data:`LINGER_S` on libzmq's own thread, and
+the context is terminated in a thread, with a limit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import final
+
+import trio
+import zmq
+
+from ..core.errors import ConfigError
+from ..core.limits import WireLimits
+from .address import Address, check_identity, parse_address, parse_peer_address
+from .binding import bind
+from .groups import unwrap_single
+from .interface import COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
+from .monitor import Monitor, ZmqContext, ZmqSocket
+from .sockets import ZmqDealer, ZmqRouter
+
+logger = logging.getLogger("trio_envserve.net")
+
+LINGER_S = 0.25
+"""How long libzmq may go on sending after a socket was closed.  Zero would lose
+the last words of a client (its cancels), which its server would miss for a
+whole lease; nothing waits for it but the end of the network."""
+
+PEER_QUEUE_LIBZMQ_MESSAGES = 100
+"""Messages that libzmq itself may hold for one peer, in each direction.  It
+counts no bytes, so this is small; the outbox, which does, is behind it."""
+
+CONNECT_TIMEOUT_S = 5.0
+"""After which an unanswered attempt to connect is made anew (the system's own
+limit is minutes)."""
+
+LISTENER_CLOSE_S = 1.0
+TERMINATE_S = 5.0
+"""Limits on waiting for libzmq's threads at the end.  Normally a millisecond."""
+
+
+@final
+class ZmqNetwork:
+    """Sockets of one libzmq context.  Opened by :func:`open_zmq_network`."""
+
+    def __init__(self, context: ZmqContext) -> None:
+        self._context = context
+        self._numbers = itertools.count()
+
+    @asynccontextmanager
+    async def open_router(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
+    ) -> AsyncIterator[ZmqRouter]:
+        """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses."""
+        parsed = _transport(parse_address(address))
+        with self._socket(zmq.ROUTER, parsed, limits) as (raw, monitor):
+            raw.set(zmq.ROUTER_MANDATORY, 1)
+            raw.set(zmq.ROUTER_HANDOVER, 1)
+            raw.set(zmq.BACKLOG, 1024)
+            bound = bind(raw, parsed)
+            router = ZmqRouter(raw, bound, limits)
+            with unwrap_single():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(monitor.run, on_event or _ignore)
+                    try:
+                        yield router
+                    finally:
+                        router.close()
+                        raw.unbind(bound)
+                        # so that the address is free when the block has ended
+                        with trio.move_on_after(LISTENER_CLOSE_S, shield=True):
+                            await monitor.wait_ended()
+                        nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def open_dealer(
+        self,
+        address: str,
+        *,
+        identity: bytes | None,
+        limits: WireLimits,
+        on_event: OnEvent | None = None,
+    ) -> AsyncIterator[ZmqDealer]:
+        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses."""
+        parsed = _transport(parse_peer_address(address))
+        name = check_identity(identity)
+        with self._socket(zmq.DEALER, parsed, limits) as (raw, monitor):
+            raw.set(zmq.IMMEDIATE, 1)
+            raw.set(zmq.RECONNECT_IVL, _ms(limits.reconnect_min_s))
+            raw.set(zmq.RECONNECT_IVL_MAX, _ms(limits.reconnect_max_s))
+            raw.set(zmq.CONNECT_TIMEOUT, _ms(CONNECT_TIMEOUT_S))
+            if name:
+                raw.set(zmq.ROUTING_ID, name)
+            try:
+                raw.connect(str(parsed))
+            except zmq.ZMQError as error:
+                raise ConfigError(f"cannot connect to {parsed}: {error}") from error
+            dealer = ZmqDealer(raw, str(parsed), limits, name)
+
+            def report(event: ConnectionEvent) -> None:
+                if event is ConnectionEvent.CONNECTED:
+                    dealer.connected()
+                if on_event is not None:
+                    on_event(event)
+
+            with unwrap_single():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(monitor.run, report)
+                    try:
+                        yield dealer
+                    finally:
+                        dealer.close()
+                        nursery.cancel_scope.cancel()
+
+    @contextmanager
+    def _socket(
+        self, kind: int, address: Address, limits: WireLimits
+    ) -> Iterator[tuple[ZmqSocket, Monitor]]:
+        """A socket with the options that both kinds share, and its monitor."""
+        raw = self._context.socket(kind)
+        try:
+            raw.copy_threshold = COPY_THRESHOLD_BYTES
+            for option, value in (
+                (zmq.LINGER, _ms(LINGER_S)),
+                (zmq.SNDHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
+                (zmq.RCVHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
+                (zmq.MAXMSGSIZE, limits.message_bytes),
+                (zmq.HEARTBEAT_IVL, _ms(limits.zmtp_heartbeat_s)),
+                (zmq.HEARTBEAT_TIMEOUT, _ms(limits.zmtp_timeout_s)),
+                (zmq.TCP_KEEPALIVE, 1),
+                # Not for names: libzmq would take the IPv6 address of a name that
+                # has both, and never try the other.
+                (zmq.IPV6, int(address.is_ipv6)),
+            ):
+                raw.set(option, value)
+            name = f"monitor-{next(self._numbers)}"
+            monitor = Monitor(self._context, raw, name, listening=kind == zmq.ROUTER)
+            try:
+                yield raw, monitor
+            finally:
+                monitor.close()
+        finally:
+            raw.close()
+
+
+@asynccontextmanager
+async def open_zmq_network() -> AsyncIterator[ZmqNetwork]:
+    """A network over TCP and unix sockets, with a libzmq context of its own.
+
+    Its sockets must be closed before it is, which nested blocks do.
+    """
+    context: ZmqContext = zmq.Context()
+    try:
+        yield ZmqNetwork(context)
+    finally:
+        with trio.move_on_after(TERMINATE_S, shield=True) as scope:
+            await trio.to_thread.run_sync(context.term, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            logger.warning("libzmq did not end within %s s; left behind", TERMINATE_S)
+
+
+def _transport(address: Address) -> Address:
+    if address.scheme == "memory":
+        raise ConfigError(
+            f"{address}: memory: addresses belong to a MemoryNetwork; "
+            "tcp://127.0.0.1:5555 or ipc:///path expected"
+        )
+    return address
+
+
+def _ms(seconds: float) -> int:
+    """Milliseconds for libzmq, to which zero would mean "never"."""
+    return max(1, round(seconds * 1000))
+
+
+def _ignore(event: ConnectionEvent) -> None:
+    """The callback of those who gave none."""
