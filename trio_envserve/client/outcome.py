@@ -1,0 +1,64 @@
+"""What a call came to: a value or an error, and where and how long it ran."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..core.errors import CallError, ErrorInfo, MayHaveRun, RolloutFailed, error_from_info
+from ..core.terms import Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of one call, or of one member of a group."""
+
+    value: Any = None
+    """The environment's result; None if there is an error."""
+    error: CallError | None = None
+    """Why there is no value, and whether it ran."""
+    worker: str = ""
+    """The worker that ran it, as far as known."""
+    duration_s: float | None = None
+    """How long the execution took on the worker."""
+    executions: int = 0
+    """How many executions it took; more than one only by consent."""
+    took_s: float = 0.0
+    """How long the caller waited."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None
+
+    def unwrap(self) -> Any:
+        """The value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    @classmethod
+    def failed(cls, error: CallError, *, took_s: float = 0.0) -> Outcome:
+        """An outcome that the client itself came to."""
+        return cls(error=error, took_s=took_s)
+
+    @classmethod
+    def members(cls, whole: Outcome) -> list[Outcome]:
+        """The members of a group's outcome.  Raises the group's own error, if
+        it has one, and MayHaveRun if its value is not a group's."""
+        records = whole.unwrap()
+        try:
+            return [cls._member(whole, record) for record in records]
+        except (KeyError, TypeError) as problem:
+            raise MayHaveRun(f"the outcome is not that of a group: {problem!r}") from None
+
+    @classmethod
+    def _member(cls, whole: Outcome, record: dict[str, Any]) -> Outcome:
+        if record["ok"]:
+            return dataclasses.replace(whole, value=record["value"])
+        failure = record["error"]
+        info = ErrorInfo(
+            code=RolloutFailed.code, verdict=Verdict.RAN_AND_FAILED, message=failure["message"],
+            type=failure["type"], traceback=failure["traceback"], worker=whole.worker,
+        )  # fmt: skip
+        return dataclasses.replace(whole, value=None, error=error_from_info(info))

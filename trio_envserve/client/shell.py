@@ -1,0 +1,376 @@
+"""The client's shell: one connection, any number of calls.
+
+Theory of operation
+-------------------
+:class:`~trio_envserve.core.client.ClientCore` decides; this module moves its
+messages and wakes its callers.  The nursery owns the receiver and the clock.
+A call is the caller's own task waiting for its outcome: cancelling that scope
+cancels the rollout on the server, at once and without waiting for it, because
+the bookkeeping is synchronous and comes before the next await.
+
+An outcome counts as received when it has been decoded and is in the caller's
+hands, in the caller's task; only then is it acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Literal, final
+
+import trio
+
+from ..core import messages, values
+from ..core.client import Answer, ClientCore, Fail, Statistics, ToServer
+from ..core.errors import (
+    CallError,
+    ConfigError,
+    NotEncodable,
+    OutcomeNotDecodable,
+    ServerNotReady,
+    error_from_info,
+)
+from ..core.health import Health
+from ..core.limits import ClientLimits, WireLimits
+from ..core.slots import Report
+from ..core.terms import ID_BYTES, Body, Status
+from ..envs.request import RolloutRequest
+from ..net import (
+    ConnectionEvent,
+    DealerSocket,
+    Network,
+    open_zmq_network,
+    parse_peer_address,
+    unwrap_single,
+)
+from .outcome import Outcome
+
+_log = logging.getLogger("trio_envserve.client")
+_LEVELS = logging.getLevelNamesMapping()
+
+Arrays = Literal["auto", "numpy", "torch"]
+
+_TROUBLE = {
+    ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
+    ConnectionEvent.REFUSED: "nothing listens at {} (is the server started, is the address right?)",
+    ConnectionEvent.HANDSHAKE_FAILED: "what listens at {} does not speak ZeroMQ",
+}
+
+
+@final
+class Client:
+    """A connection to a server.  Made by :func:`open_client`.
+
+    All calls may be made by any number of tasks at once.
+    """
+
+    def __init__(self, core: ClientCore, address: str, arrays: Arrays, wire: WireLimits) -> None:
+        self._core = core
+        self._address = address
+        self._arrays: Arrays = arrays
+        self._wire = wire
+        self._socket: DealerSocket | None = None
+        self._waiting: dict[int, tuple[trio.Event, list[Answer | Fail]]] = {}
+        self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
+        self._next_ask = 0
+        self._changed = trio.lowlevel.ParkingLot()
+        self._poke = trio.Event()
+        self._said = Health.STARTING
+
+    # -- calls ----------------------------------------------------------------
+
+    async def run_rollout(self, input: Any, **options: Any) -> Any:
+        """Run one rollout and return its result.
+
+        ``input``: any encodable value, as the environment wants it.  Options:
+
+        - ``model`` (``"oracle"``, ``"random"``, or an endpoint the server knows),
+          ``model_name``, ``sampling_args``: what the environment asks;
+        - ``max_retries``: how often the worker repeats a rollout that *failed*,
+          inside the one execution;
+        - ``state_columns``: which columns of the state to send back;
+        - ``rerun``: whether it may be executed again after its worker is proven
+          dead (None: as the environment declares); ``max_executions`` caps that
+          over the whole life of the call (default 3);
+        - ``timeout_s``: how long to wait, and how long the server may run it
+          (None: as long as this scope allows).
+
+        Raises a :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
+        or :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
+        """
+        return (await self.outcome(input, **options)).unwrap()
+
+    async def run_group(self, inputs: Sequence[Any], **options: Any) -> list[Outcome]:
+        """Run several inputs as one request, scored together; one outcome for
+        each, in order.  Options as for :meth:`run_rollout`.  Raises if the group
+        as a whole has no result; a member that failed is an outcome with an error.
+        """
+        whole = await self.outcome(list(inputs), kind="group", **options)
+        return Outcome.members(whole)
+
+    async def outcome(
+        self, input: Any, *, kind: Literal["rollout", "group"] = "rollout",
+        model: str = "oracle", model_name: str = "",
+        sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
+        state_columns: Sequence[str] = (), rerun: bool | None = None,
+        max_executions: int | None = None, timeout_s: float | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Like :meth:`run_rollout`, but an error is part of the outcome that
+        is returned, with worker, duration and executions as far as known."""
+        request = RolloutRequest(
+            kind=kind, input=input, endpoint=model, model_name=model_name,
+            sampling_args=sampling_args or {}, max_retries=max_retries,
+            state_columns=tuple(state_columns),
+        )  # fmt: skip
+        _check(rerun, max_executions, timeout_s)
+        try:
+            body = values.encode(request.to_body(), root="", limits=self._wire)
+        except values.EncodingError as error:
+            return Outcome.failed(NotEncodable(str(error), path=error.path))
+        began_s = trio.current_time()
+        ended = await self._call(body, rerun, max_executions, timeout_s)
+        return self._outcome(ended, trio.current_time() - began_s)
+
+    async def _call(
+        self, body: bytes, rerun: bool | None, max_executions: int | None, limit_s: float | None
+    ) -> Answer | Fail:
+        """Submit, and wait in the caller's own task."""
+        now_s = trio.current_time()
+        number = self._core.submit(
+            body, now_s, rerun=rerun, max_executions=max_executions, limit_s=limit_s
+        )
+        event, box = self._waiting[number] = trio.Event(), []
+        self._carry_out()
+        try:
+            await event.wait()
+        except BaseException:
+            del self._waiting[number]
+            self._core.cancel(number, trio.current_time())
+            self._carry_out()
+            raise
+        del self._waiting[number]
+        return box[0]
+
+    def _outcome(self, ended: Answer | Fail, took_s: float) -> Outcome:
+        """What the caller gets.  Here, and not before, an answer is received."""
+        if isinstance(ended, Fail):
+            return Outcome.failed(error_from_info(ended.info), took_s=took_s)
+        error: CallError | None = None
+        value: Any = None
+        if ended.status is Status.RESULT:
+            try:
+                value = values.decode(ended.body, arrays=self._arrays, limits=self._wire)
+            except values.DecodingError as problem:
+                raw = bytes(ended.body)
+                error = OutcomeNotDecodable(f"the outcome cannot be decoded: {problem}", raw=raw)
+        else:
+            error = error_from_info(messages.decode_error(ended.body))
+        self._core.received(ended.call, trio.current_time())
+        self._carry_out()
+        return Outcome(
+            value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
+            executions=ended.executions, took_s=took_s,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def run_many(
+        self, inputs: Iterable[Any], *, in_flight: int = 1000, **options: Any
+    ) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:
+        """Run one rollout for each input, at most ``in_flight`` at a time::
+
+            async with client.run_many(inputs) as outcomes:
+                async for index, outcome in outcomes:
+                    ...
+
+        Outcomes come as they finish; an error is an outcome too.  Leaving the
+        block early cancels what is left.  Options as for :meth:`run_rollout`.
+        """
+        if in_flight < 1:
+            raise ConfigError(f"in_flight must be at least 1, not {in_flight!r}")
+        send, receive = trio.open_memory_channel[tuple[int, Outcome]](0)
+        limit = trio.Semaphore(in_flight)
+
+        async def run(index: int, input: Any, sender: trio.MemorySendChannel[Any]) -> None:
+            async with sender:
+                try:
+                    outcome = await self.outcome(input, **options)
+                finally:
+                    limit.release()
+                await sender.send((index, outcome))
+
+        async def feed(nursery: trio.Nursery) -> None:
+            async with send:
+                for index, input in enumerate(inputs):
+                    await limit.acquire()
+                    nursery.start_soon(run, index, input, send.clone())
+
+        with unwrap_single():
+            async with receive, trio.open_nursery() as nursery:
+                nursery.start_soon(feed, nursery)
+                yield receive
+                nursery.cancel_scope.cancel()
+
+    # -- what is known of the server ------------------------------------------
+
+    def health(self) -> tuple[Health, str]:
+        """Starting, healthy or unhealthy, and the reason.  Being unhealthy
+        cancels nothing."""
+        return self._core.health(trio.current_time())
+
+    async def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Sleep until the server has a worker ready.  ServerNotReady, with what
+        is known, after ``timeout_s`` (default: the limit ``start_s``)."""
+        limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
+        with trio.move_on_after(limit_s):
+            while self.health()[0] is not Health.HEALTHY:
+                await self._changed.park()
+            return
+        raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health()[1]}")
+
+    async def stats(self) -> dict[str, Any]:
+        """The server's statistics.  Sleeps until it answers: give a limit."""
+        probe, self._next_ask = self._next_ask, self._next_ask + 1
+        event, box = self._asked[probe] = trio.Event(), []
+        try:
+            while not box:
+                self._send((messages.encode(messages.AskStats(probe)),))
+                with trio.move_on_after(self._core.limits.ping_s):
+                    await event.wait()
+        finally:
+            del self._asked[probe]
+        stats = values.decode(box[0], limits=self._wire)
+        assert isinstance(stats, dict)
+        return stats
+
+    def counters(self) -> dict[str, int]:
+        """What this side has done: sessions, connections, retransmissions."""
+        core = self._core
+        return {
+            "sessions": core.sessions, "connections": core.connections,
+            "retransmitted": core.retransmitted, "reissued": core.reissued,
+        }  # fmt: skip
+
+    # -- tasks ----------------------------------------------------------------
+
+    async def _receive(self, socket: DealerSocket) -> None:
+        while True:
+            for frames in await socket.receive():
+                self._core.message(frames, trio.current_time())
+                self._carry_out()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._poke = trio.Event()
+            at_s = max(self._core.wake_at_s(), trio.current_time() + 0.001)
+            with trio.move_on_at(at_s) as scope:
+                await self._poke.wait()
+            if scope.cancelled_caught:
+                now_s = trio.current_time()
+                self._core.tick(now_s, late_s=now_s - at_s)
+                self._carry_out()
+
+    def _event(self, event: ConnectionEvent) -> None:
+        now_s = trio.current_time()
+        if event is ConnectionEvent.CONNECTED:
+            self._core.connected(now_s)
+        else:
+            self._core.disconnected(now_s, _TROUBLE[event].format(self._address))
+        self._carry_out()
+
+    # -- effects --------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        """Do what the core says, in order, before anything else happens."""
+        for effect in self._core.take():
+            match effect:
+                case ToServer(frames):
+                    self._send(frames)
+                case Answer() | Fail():
+                    waiting = self._waiting.get(effect.call)
+                    if waiting is not None:
+                        waiting[1].append(effect)
+                        waiting[0].set()
+                case Statistics(probe, body):
+                    asked = self._asked.get(probe)
+                    if asked is not None:
+                        asked[1].append(body)
+                        asked[0].set()
+                case Report(level, text):
+                    _log.log(_LEVELS[level.upper()], "%s: %s", self._address, text)
+        self._report_health()
+        self._poke.set()
+        self._changed.unpark_all()
+
+    def _send(self, frames: Sequence[Body]) -> None:
+        if self._socket is not None:
+            # Not sent is no loss: the next sync finds out.
+            self._socket.send_nowait(frames)
+
+    def _report_health(self) -> None:
+        health, why = self.health()
+        if health is not self._said:
+            self._said = health
+            if health is Health.UNHEALTHY:
+                _log.warning("%s: unhealthy: %s", self._address, why)
+            else:
+                _log.info("%s: %s", self._address, health.value)
+
+    def _close(self) -> None:
+        self._core.close(trio.current_time())
+        self._carry_out()
+
+
+@asynccontextmanager
+async def open_client(
+    address: str, *, name: str = "", limits: ClientLimits | None = None,
+    wire: WireLimits | None = None, network: Network | None = None, arrays: Arrays = "auto",
+    new_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES),
+) -> AsyncGenerator[Client, None]:  # fmt: skip
+    """Connect to a server; the connection is made, and made again, on its own.
+
+    ``name`` is for the server's logs.  ``arrays``: what arrays in outcomes
+    become.  Does not wait for the server: see :meth:`Client.wait_ready`.  At the
+    end of the block pending calls end with an error, and the server is told.
+    Raises ConfigError for a wrong address.
+    """
+    if not str(address).startswith("memory:"):
+        parse_peer_address(address)
+    wire = wire or WireLimits()
+    core = ClientCore(
+        name=name or f"pid-{os.getpid()}", new_id=new_id, now_s=trio.current_time(),
+        limits=limits, wire=wire,
+    )  # fmt: skip
+    client = Client(core, address, arrays, wire)
+    async with AsyncExitStack() as stack:
+        if network is None:
+            network = await stack.enter_async_context(open_zmq_network())
+        socket = await stack.enter_async_context(
+            network.open_dealer(
+                address, identity=b"c" + new_id(), limits=wire, on_event=client._event
+            )
+        )
+        client._socket = socket
+        stack.enter_context(unwrap_single())
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        nursery.start_soon(client._receive, socket)
+        nursery.start_soon(client._keep_time)
+        try:
+            yield client
+        finally:
+            client._close()
+            nursery.cancel_scope.cancel()
+            with trio.move_on_after(0.5, shield=True):
+                await socket.flush()
+
+
+def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | None) -> None:
+    if rerun is not None and not isinstance(rerun, bool):
+        raise ConfigError(f"rerun must be True, False or None, not {rerun!r}")
+    if max_executions is not None and not (
+        isinstance(max_executions, int) and 1 <= max_executions <= 100
+    ):
+        raise ConfigError(f"max_executions must be from 1 to 100, not {max_executions!r}")
+    if timeout_s is not None and not timeout_s > 0:
+        raise ConfigError(f"timeout_s must be positive, not {timeout_s!r}")

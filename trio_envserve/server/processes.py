@@ -1,0 +1,141 @@
+"""Worker processes: started, listened to, killed with all they started, reaped.
+
+Theory of operation
+-------------------
+A worker is its own process group and session-less child, started from the
+loop's own thread (Linux's parent-death signal follows the *thread*).  One
+socket pair joins it to the server: the configuration goes out, pulses come
+in, and its end tells the worker that the server is gone.
+
+The end of a process is noticed through its pidfd, without a thread; where
+there is none, a thread waits.  What it has started is killed while its own id
+cannot have been given away yet, that is, before it is reaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import trio
+
+from ..worker.config import WorkerConfig
+from ..worker.heart import PULSE_LINE_BYTES
+
+_log = logging.getLogger("trio_envserve.server")
+
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from trio_envserve.worker.main import main; main()"
+)
+_ROOT = str(Path(__file__).resolve().parent.parent.parent)
+
+
+@final
+class WorkerProcess:
+    """One worker process.  Made by :func:`start_process`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: trio.SocketStream) -> None:
+        self._process = process
+        self._channel = channel
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is the process group's too."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Kill it and what it has started, if it has not been reaped."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def pulses(self) -> AsyncIterator[dict[str, Any]]:
+        """What its heartbeat thread says, until the process ends."""
+        data = b""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while more := await self._channel.receive_some(PULSE_LINE_BYTES):
+                *lines, data = (data + more).split(b"\n")
+                for pulse in _parsed(lines):
+                    yield pulse
+
+    async def wait(self) -> str:
+        """Until it has ended; kills what it started, reaps it, says how it ended."""
+        await _wait_ended(self.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return describe_exit(self._process.wait())
+
+    async def aclose(self) -> None:
+        """Kill and reap it if that has not happened, and close the channel."""
+        self.kill()
+        if self._process.returncode is None:
+            with trio.CancelScope(shield=True):
+                await self.wait()
+        await self._channel.aclose()
+
+
+def start_process(
+    config: WorkerConfig, *, environ: Mapping[str, str], lock: int | None
+) -> WorkerProcess:
+    """Start a worker that holds the lock, too; OSError if the system has none to give."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            inherited = [theirs.fileno()] + ([] if lock is None else [lock])
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, _ROOT, *map(str, inherited)],
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+                pass_fds=inherited,
+                env={**os.environ, **environ},
+            )
+        ours.sendall(config.to_line())
+        ours.setblocking(False)
+        return WorkerProcess(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+    except BaseException:
+        ours.close()
+        raise
+
+
+def describe_exit(returncode: int) -> str:
+    """How a process ended, in words."""
+    if returncode >= 0:
+        meaning = {0: "", 3: ": its environment could not be set up"}.get(returncode, "")
+        return f"it exited with status {returncode}{meaning}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    return f"it was ended by {name}"
+
+
+def _parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            _log.warning("ignored a pulse that is not JSON")
+
+
+async def _wait_ended(pid: int) -> None:
+    """Until the child can be reaped, without reaping it."""
+    if hasattr(os, "pidfd_open"):
+        fd = os.pidfd_open(pid)
+        try:
+            await trio.lowlevel.wait_readable(fd)
+        finally:
+            trio.lowlevel.notify_closing(fd)
+            os.close(fd)
+    else:
+        flags = os.WEXITED | os.WNOWAIT
+        await trio.to_thread.run_sync(os.waitid, os.P_PID, pid, flags, abandon_on_cancel=True)

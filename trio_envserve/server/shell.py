@@ -1,0 +1,323 @@
+"""The server's shell: one nursery around the pure router.
+
+Theory of operation
+-------------------
+:class:`~trio_envserve.core.router.Router` decides; this module moves its bytes,
+starts its processes and keeps its time.  The nursery owns one task for each
+socket, the clock, one supervisor for each worker life, and the line of
+statistics.  Every input is handed to the router synchronously, and its effects
+are carried out, in order, before the next await.
+
+Closing is staged: take no more in, drain with a deadline, cancel, reap, flush
+and close the sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, final
+
+import trio
+
+from ..core.errors import ConfigError, ServerStartError
+from ..core.lag import LagMeter
+from ..core.limits import ServerLimits, WireLimits
+from ..core.router import Router, ToClient
+from ..core.slots import Kill, Lost, Report, Spawn
+from ..core.stats import line
+from ..core.terms import ID_BYTES, short
+from ..core.workforce import ToWorker
+from ..net import Network, RouterSocket, is_loopback, open_zmq_network, parse_address, unwrap_single
+from .locks import AddressLocks, wait_text
+from .workers import InProcessWorkers, ProcessWorkers, Workers
+
+_log = logging.getLogger("trio_envserve.server")
+_LEVELS = logging.getLevelNamesMapping()
+
+
+@final
+class Server:
+    """A running server.  Made by :func:`open_server`."""
+
+    def __init__(
+        self, router: Router, front: RouterSocket, back: RouterSocket, workers: Workers,
+        nursery: trio.Nursery, limits: ServerLimits,
+    ) -> None:  # fmt: skip
+        self._router = router
+        self._front = front
+        self._back = back
+        self._workers = workers
+        self._nursery = nursery
+        self._limits = limits
+        self._lag = LagMeter(limits.tick_s)
+        self._changed = trio.lowlevel.ParkingLot()
+        self._inputs = 0
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to (a port 0 is resolved)."""
+        return self._front.address
+
+    def stats(self) -> dict[str, Any]:
+        """Everything countable: see the operations page of the documentation."""
+        front = self._front.statistics()
+        return {
+            **self._router.stats(),
+            **self._lag.summary("router"),
+            "address": self.address,
+            "undelivered": front.undelivered,
+            "backlog_bytes": front.backlog_bytes,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Whether it is ready, and the reason if not; as clients see it."""
+        return self._router.status()
+
+    async def wait_ready(self) -> None:
+        """Sleep until a worker is ready.  ServerStartError with the traceback
+        as soon as the environment is known to be broken."""
+        while not self._router.pool.ready_count():
+            if self._router.pool.is_broken():
+                raise ServerStartError(self._router.status()["reason"])
+            await self._changed.park()
+
+    async def drain(self, drain_s: float | None = None) -> bool:
+        """Take no more in and wait until nothing runs and every client that is
+        still there has its outcomes.  False if that took longer than ``drain_s``
+        (default: the limit of that name)."""
+        self._router.stop(_now_s())
+        self._carry_out()
+        with trio.move_on_after(self._limits.drain_s if drain_s is None else drain_s):
+            while not self._router.drained(_now_s()):
+                await self._changed.park()
+            return True
+        return False
+
+    # -- tasks ----------------------------------------------------------------
+
+    def _start(self, locks: AddressLocks | None) -> None:
+        """All tasks, until the nursery is cancelled."""
+        self._nursery.start_soon(self._serve_front)
+        self._nursery.start_soon(self._serve_back)
+        self._nursery.start_soon(self._keep_time)
+        self._nursery.start_soon(self._log_stats)
+        self._nursery.start_soon(self._open_pool, locks)
+
+    async def _serve_front(self) -> None:
+        while True:
+            for message in await self._front.receive():
+                self._router.client_message(bytes(message[0]), message[1:], _now_s())
+                self._carry_out()
+
+    async def _serve_back(self) -> None:
+        while True:
+            for message in await self._back.receive():
+                self._router.worker_message(message, _now_s())
+                self._carry_out()
+
+    async def _keep_time(self) -> None:
+        """Tick, with all input that was there before taken in before."""
+        while True:
+            asked_s = trio.current_time()
+            await trio.sleep(self._limits.tick_s)
+            self._lag.record(trio.current_time() - asked_s)
+            await self._drain_input()
+            self._router.tick(_now_s())
+            self._carry_out()
+
+    async def _drain_input(self) -> None:
+        """Let the other tasks take in what has arrived.  After a long sleep
+        (this process was stopped) that is much; endless it must not be."""
+        for _ in range(200):
+            before = self._inputs
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+            if self._inputs == before:
+                return
+
+    async def _log_stats(self) -> None:
+        while True:
+            await trio.sleep(self._limits.stats_line_s)
+            _log.info("%s", line(self.stats()))
+
+    async def _open_pool(self, locks: AddressLocks | None) -> None:
+        """Start workers once no process of an earlier epoch is left."""
+        dead: set[bytes] | None = set()
+        if locks is not None:
+            began_s = trio.current_time()
+            text = wait_text(self.address)
+            while (dead := locks.try_epochs(self._router.epoch)) is None:
+                waited_s = trio.current_time() - began_s
+                self._router.starting = text(waited_s)
+                if waited_s >= self._limits.lock_s:
+                    raise ServerStartError(
+                        f"{self._router.starting}; find them with: fuser {locks.epochs.path}"
+                    )
+                await trio.sleep(min(0.01 + waited_s / 10, 0.5))
+        self._router.open_pool(dead or set(), _now_s())
+        self._carry_out()
+
+    async def _supervise(self, spawn: Spawn) -> None:
+        """One life of a worker: from its start until it is reaped."""
+        router = self._router
+
+        def started(pid: int) -> None:
+            router.spawned(spawn.worker, pid)
+
+        def pulse(lag_s: float, memory_bytes: int, where: str) -> None:
+            router.pulse(spawn.worker, _now_s(), lag_s, memory_bytes, where)
+            self._carry_out()
+
+        how = await self._workers.live(spawn, started, pulse)
+        router.exited(spawn.worker, _now_s(), how)
+        self._carry_out()
+
+    # -- effects --------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        """Do what the router says.  Synchronous: nothing comes in between."""
+        self._inputs += 1
+        for effect in self._router.take():
+            match effect:
+                case ToClient(route, frames):
+                    # Not sent is no loss: the outcome is kept, and the next sync asks for it.
+                    self._front.send_nowait(route, frames)
+                case ToWorker(worker, frames):
+                    # Not sent is no loss: the answer to the next beat repairs it.
+                    self._back.send_nowait(worker, frames)
+                case Spawn():
+                    self._nursery.start_soon(self._supervise, effect)
+                case Kill(worker, _):
+                    self._workers.kill(worker)
+                case Report(level, text):
+                    _log.log(_LEVELS[level.upper()], "%s", text)
+                case Lost():
+                    pass  # the router has already taken it in
+        self._changed.unpark_all()
+
+    async def _close(self) -> None:
+        """Cancel what runs, end the workers, hand out what is left to say."""
+        limits = self._limits
+        self._router.stop(_now_s())
+        self._router.cancel_all()
+        self._carry_out()
+        with trio.move_on_after(limits.stop_s):
+            while self._router.force.live_count():
+                await self._changed.park()
+        with trio.move_on_after(limits.stop_s):
+            while self._router.pool.lives:
+                await self._changed.park()
+        self._router.kill_all(_now_s())
+        self._carry_out()
+        while self._router.pool.lives:
+            await self._changed.park()
+        with trio.move_on_after(1.0):
+            await self._front.flush()
+
+
+@asynccontextmanager
+async def open_server(
+    environment: str | object = "arithmetic", *,
+    args: Mapping[str, Any] | None = None,
+    bind: str = "tcp://127.0.0.1:0",
+    workers: int = 1,
+    limits: ServerLimits | None = None,
+    wire: WireLimits | None = None,
+    network: Network | None = None,
+    worker_environ: Sequence[Mapping[str, str]] = (),
+    worker_logging: Mapping[str, Any] | None = None,
+    new_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES),
+) -> AsyncIterator[Server]:  # fmt: skip
+    """Serve an environment at ``bind`` until the block ends.
+
+    ``environment``: a name or path as for the command (``"arithmetic"``,
+    ``"package.module:factory"``, ``"reasoning-gym:countdown"``), with ``args``
+    for its factory.  With ``workers=0`` it runs inside this very process: then
+    it may also be an object, a class or a closure, and what it breaks it breaks
+    here.  ``worker_environ[i]``: environment variables of slot ``i`` on top of
+    this process's (for example one GPU each).  ``worker_logging``: arguments of
+    :class:`~trio_envserve.logs.LogSetup` for the worker processes.
+
+    The block begins when the address is bound; :meth:`Server.wait_ready` waits
+    for a worker.  At its end what runs is cancelled, workers are ended and
+    reaped; call :meth:`Server.drain` before to let work finish.  Raises
+    ConfigError for wrong arguments, ServerStartError if the address cannot be
+    had.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
+    limits, wire = limits or ServerLimits(), wire or WireLimits()
+    async with AsyncExitStack() as stack:
+        locks = _lock(bind, stack)
+        if network is None:
+            network = await stack.enter_async_context(open_zmq_network())
+        front = await stack.enter_async_context(network.open_router(bind, limits=wire))
+        if locks is None and parse_address(bind).scheme != "memory":
+            locks = _lock(front.address, stack)
+        if not is_loopback(front.address):
+            _log.warning(
+                "%s is reachable from other machines, and whoever reaches it can use it: "
+                "there is no authentication", front.address,
+            )  # fmt: skip
+        host: Workers
+        if workers:
+            if not isinstance(environment, str):
+                raise ConfigError(
+                    "worker processes load their environment by name: give a string such as "
+                    "'package.module:factory', or workers=0 to run an object in this process"
+                )
+            host = ProcessWorkers(
+                environment, dict(args or {}), limits, wire, locks, front.address,
+                worker_environ, dict(worker_logging or {}),
+            )  # fmt: skip
+        else:
+            host = InProcessWorkers(environment, dict(args or {}), limits, wire)
+        back = await stack.enter_async_context(host.open_back())
+        router = Router(
+            epoch=new_id(), slots=max(workers, 1), now_s=_now_s(), new_id=new_id, limits=limits,
+            wire=wire, pulses=host.pulses,
+        )  # fmt: skip
+        stack.enter_context(unwrap_single())
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        server = Server(router, front, back, host, nursery, limits)
+        server._start(locks)
+        _log.info("serving %s at %s, epoch %s", environment, server.address, short(router.epoch))
+        try:
+            yield server
+        finally:
+            with trio.CancelScope(shield=True):
+                await server._close()
+            nursery.cancel_scope.cancel()
+
+
+async def serve(
+    environment: str | object = "arithmetic", *,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+    **options: Any,
+) -> None:  # fmt: skip
+    """:func:`open_server` as a task: ``server = await nursery.start(serve, ...)``.
+
+    Reports the :class:`Server` once its address is bound; runs until cancelled.
+    """
+    async with open_server(environment, **options) as server:
+        task_status.started(server)
+        await trio.sleep_forever()
+
+
+def _lock(address: str, stack: AsyncExitStack) -> AddressLocks | None:
+    """The locks of an address that is known before it is bound."""
+    parsed = parse_address(address)
+    if parsed.scheme == "memory" or (parsed.scheme == "tcp" and not parsed.port):
+        return None
+    locks = AddressLocks(address)
+    stack.callback(locks.close)
+    locks.take_server()
+    return locks
+
+
+def _now_s() -> float:
+    """The monotonic clock: trio's own, so that a virtual one is followed."""
+    return trio.current_time()

@@ -1,0 +1,118 @@
+"""The heartbeat thread: signs of life, and the death watch.
+
+Theory of operation
+-------------------
+A thread of its own tells the server over an inherited socket pair that the
+process lives and how late the event loop is, also while environment code
+blocks that loop.  The same socket is the death watch: when the server is gone,
+whatever killed it, reading finds the end, and the whole process group is
+killed, with all that the environment has started.
+
+A thread needs the interpreter lock.  Against code that never gives it back,
+Linux offers a second watch (:func:`die_with_parent`); elsewhere such a worker
+outlives its server until it gives the lock back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+PULSE_LINE_BYTES = 64 * 1024
+"""Longest line of a pulse; where a loop is blocked is cut to fit."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Heart:
+    """What the event loop and the heartbeat thread share.
+
+    The loop calls :meth:`touch`; the thread reads how long ago that was.
+    """
+
+    def __init__(self, channel: socket.socket, *, pulse_s: float, blocked_report_s: float) -> None:
+        self._channel = channel
+        self._pulse_s = pulse_s
+        self._blocked_report_s = blocked_report_s
+        self._touched_s: float | None = None
+        self._period_s = 0.0
+        self._loop_thread = threading.get_ident()
+
+    def touch(self, period_s: float) -> None:
+        """The loop runs, and means to call this again after ``period_s``."""
+        self._period_s = period_s
+        self._touched_s = time.monotonic()
+
+    def start(self) -> None:
+        """Start the thread.  It is a daemon: it ends with the process only."""
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def _lag_s(self) -> float:
+        touched_s = self._touched_s
+        if touched_s is None:
+            return 0.0
+        return max(0.0, time.monotonic() - touched_s - self._period_s)
+
+    def _beat(self) -> None:
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        while True:
+            if poll.poll(self._pulse_s * 1000) and not self._server_lives():
+                end_process_group()
+            self._send_pulse()
+
+    def _server_lives(self) -> bool:
+        try:
+            return bool(self._channel.recv(1024, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _send_pulse(self) -> None:
+        lag_s = self._lag_s()
+        where = ""
+        if lag_s >= self._blocked_report_s:
+            frame = sys._current_frames().get(self._loop_thread)
+            where = "".join(traceback.format_stack(frame))[-PULSE_LINE_BYTES // 2 :]
+        pulse = {"lag_s": lag_s, "memory_bytes": memory_bytes(), "where": where}
+        # A server that is stopped does not read: a pulse that does not fit is left out.
+        with contextlib.suppress(OSError):
+            self._channel.send(json.dumps(pulse).encode() + b"\n", socket.MSG_DONTWAIT)
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process; its peak where the system tells no more."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the system to kill this process when its parent ends (Linux), and
+    end it now if the parent has ended already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        end_process_group()
+
+
+def end_process_group() -> None:
+    """Kill this process and everything it has started."""
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

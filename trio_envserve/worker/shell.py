@@ -1,0 +1,213 @@
+"""The worker's shell: one environment, one task for each execution.
+
+Theory of operation
+-------------------
+:class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
+messages and runs the environment's code.  The nursery owns the receiver, the
+beat, the lag sampler and one task per execution, each with its own cancel
+scope.  Whatever an execution does, it ends in exactly one call of
+``core.ended``, made synchronously at the moment its end is known: that is
+where completion and cancellation meet, and one of them has won.
+
+The same shell runs in a worker process and, with an in-memory network, inside
+the server's own (``workers=0``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import trio
+
+from ..core import messages, values
+from ..core.errors import ConfigError, ErrorInfo, ProtocolError
+from ..core.lag import LagMeter
+from ..core.limits import WireLimits, WorkerLimits
+from ..core.terms import Body, Incarnation, Status, Verdict
+from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
+from ..envs.loading import LoadedEnvironment
+from ..envs.request import RolloutRequest
+from ..net import DealerSocket, Network
+from .failures import EnvironmentFailure, describe_exception
+from .runners import Runner, open_runner
+
+_log = logging.getLogger("trio_envserve.worker")
+
+
+async def run_worker(
+    network: Network,
+    address: str,
+    *,
+    worker: bytes,
+    incarnation: Incarnation,
+    load: Callable[[], LoadedEnvironment],
+    limits: WorkerLimits,
+    wire: WireLimits,
+    touch: Callable[[float], None] = lambda period_s: None,
+) -> bool:
+    """Serve one environment until told to retire; False if it could not be set up.
+
+    ``load`` makes the environment; ``touch`` is called with each turn of the
+    lag sampler (the heartbeat thread watches it).
+    """
+    async with network.open_dealer(address, identity=worker, limits=wire) as socket:
+        core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
+        try:
+            environment = load()
+            async with open_runner(environment, threads=limits.threads) as runner:
+                shell = _Shell(socket, core, runner, environment, worker.decode(), limits, wire)
+                await shell.run(touch)
+        except (ConfigError, EnvironmentFailure) as error:
+            _log.error("the environment cannot be set up: %s", error)
+            socket.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
+            with trio.move_on_after(1.0):
+                await socket.flush()
+            return False
+        with trio.move_on_after(1.0):
+            await socket.flush()
+    return True
+
+
+@final
+class _Shell:
+    """One incarnation at work."""
+
+    def __init__(
+        self, socket: DealerSocket, core: WorkerCore, runner: Runner,
+        environment: LoadedEnvironment, name: str, limits: WorkerLimits, wire: WireLimits,
+    ) -> None:  # fmt: skip
+        self._socket = socket
+        self._core = core
+        self._runner = runner
+        self._environment = environment
+        self._name = name
+        self._limits = limits
+        self._wire = wire
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._lag = LagMeter()
+        self._done = trio.Event()
+
+    async def run(self, touch: Callable[[float], None]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive, nursery)
+            nursery.start_soon(self._beat)
+            nursery.start_soon(self._measure, touch)
+            await self._done.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _receive(self, nursery: trio.Nursery) -> None:
+        while True:
+            for frames in await self._socket.receive():
+                self._do(self._core.message(frames), nursery)
+
+    async def _beat(self) -> None:
+        while True:
+            if not self._core.acknowledged:
+                environment = self._environment
+                hello = self._core.hello(os.getpid(), environment.name, environment.rerun)
+                self._socket.send_nowait(hello.frames)
+            self._socket.send_nowait(self._core.beat(self._stats()).frames)
+            await trio.sleep(self._limits.beat_s)
+
+    async def _measure(self, touch: Callable[[float], None]) -> None:
+        while True:
+            touch(self._lag.period_s)
+            asked_s = trio.current_time()
+            await trio.sleep(self._lag.period_s)
+            self._lag.record(trio.current_time() - asked_s)
+
+    def _stats(self) -> dict[str, Any]:
+        core = self._core
+        return {
+            **self._lag.summary("loop"),
+            "running": len(core.running),
+            "fenced": core.fenced,
+            "repeated": core.repeated,
+            "malformed": core.malformed,
+        }
+
+    def _do(self, effects: Sequence[WorkerEffect], nursery: trio.Nursery) -> None:
+        for effect in effects:
+            match effect:
+                case ToRouter(frames):
+                    self._socket.send_nowait(frames)
+                case Run():
+                    self._scopes[effect.number] = trio.CancelScope()
+                    nursery.start_soon(self._execute, effect, nursery)
+                case Halt(number):
+                    self._scopes[number].cancel()
+                case Exit():
+                    self._done.set()
+
+    async def _execute(self, run: Run, nursery: trio.Nursery) -> None:
+        """One execution, from its dispatch to its outcome."""
+        began_s = time.monotonic()
+        outcome: tuple[Status, Body] | None = None
+        with self._scopes[run.number]:
+            outcome = await self._outcome(run, began_s)
+        # From here to core.ended there is no await: completed or cancelled, one has won.
+        duration_s = time.monotonic() - began_s
+        if outcome is None:
+            outcome = (
+                Status.CANCELLED,
+                messages.encode_error(
+                    ErrorInfo(
+                        code="cancelled",
+                        verdict=Verdict.MAY_HAVE_RUN,
+                        duration_s=duration_s,
+                        message="the execution was cancelled",
+                        worker=self._name,
+                        incarnation=self._core.incarnation.hex(),
+                    )  # fmt: skip
+                ),
+            )
+        del self._scopes[run.number]
+        self._do(self._core.ended(run.number, *outcome, duration_s), nursery)
+
+    async def _outcome(self, run: Run, began_s: float) -> tuple[Status, Body]:
+        """What the environment makes of it: a result, or an error that says why not."""
+        try:
+            request = RolloutRequest.from_body(values.decode(run.body, limits=self._wire))
+        except (values.DecodingError, ProtocolError) as error:
+            return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
+        try:
+            value = await self._runner.run(request, request_id=str(run.request))
+        except ConfigError as error:
+            return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
+        except EnvironmentFailure as failure:
+            return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
+        try:
+            payload = values.encode(value, root="result", limits=self._wire)
+        except values.EncodingError as error:
+            return self._error("outcome-not-encodable", error, began_s, Verdict.RAN_AND_FAILED)
+        if len(payload) > self._wire.message_bytes:
+            text = f"the outcome has {len(payload)} bytes, {self._wire.message_bytes} allowed"
+            return self._error(
+                "outcome-too-large", ConfigError(text), began_s, Verdict.RAN_AND_FAILED
+            )
+        return Status.RESULT, payload
+
+    def _error(
+        self, code: str, error: Exception, began_s: float, verdict: Verdict
+    ) -> tuple[Status, Body]:
+        info = _describe(
+            error, code, self._name, verdict, self._core.incarnation, time.monotonic() - began_s
+        )
+        return Status.ERROR, messages.encode_error(info)
+
+
+def _describe(
+    error: Exception, code: str, worker: str, verdict: Verdict = Verdict.DID_NOT_RUN,
+    incarnation: Incarnation = b"", duration_s: float | None = None,
+) -> ErrorInfo:  # fmt: skip
+    """The record of a failure, as it travels."""
+    about = describe_exception(error)
+    return ErrorInfo(
+        code=code, verdict=verdict, message=about.message, type=about.type,
+        traceback=about.traceback, worker=worker, incarnation=incarnation.hex(),
+        duration_s=duration_s,
+    )  # fmt: skip
