@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": WORDS | {"core.values", "models"},
     "worker": {"core", "core.values", "net", "models", "envs", "logs"},
     "server": {"core", "net", "models", "envs", "worker", "logs"},
-    "client": {"core", "core.values", "net"},
+    "client": {"core", "core.values", "net", "envs"},
     "testing": {
         "core", "core.values", "net", "models", "envs", "worker", "server", "client", "logs",
     },

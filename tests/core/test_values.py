@@ -553,3 +553,9 @@ def test_an_interrupt_is_not_taken_for_a_bad_body(monkeypatch):
 def test_an_unknown_kind_of_reader_is_an_error_of_the_caller():
     with pytest.raises(ConfigError, match="jax"):
         decode(b"\0", arrays="jax")  # type: ignore[arg-type]  # that is the point
+
+
+def test_an_empty_root_begins_the_path_with_its_first_step() -> None:
+    with pytest.raises(EncodingError) as caught:
+        encode({"input": [object()]}, root="")
+    assert caught.value.path == "input[0]"

@@ -16,7 +16,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, final
 
@@ -41,6 +49,7 @@ from ..net import (
     ConnectionEvent,
     DealerSocket,
     Network,
+    open_background,
     open_zmq_network,
     parse_peer_address,
     unwrap_single,
@@ -51,6 +60,9 @@ _log = logging.getLogger("trio_envserve.client")
 _LEVELS = logging.getLevelNamesMapping()
 
 Arrays = Literal["auto", "numpy", "torch"]
+
+CLOSE_S = 0.5
+"""How long closing waits for its last words to leave."""
 
 _TROUBLE = {
     ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
@@ -221,10 +233,13 @@ class Client:
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until the server has a worker ready.  ServerNotReady, with what
-        is known, after ``timeout_s`` (default: the limit ``start_s``)."""
+        is known, after ``timeout_s`` (default: the limit ``start_s``), and at
+        once if the server refuses this client."""
         limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
             while self.health()[0] is not Health.HEALTHY:
+                if self._core.refusal is not None:
+                    raise ServerNotReady(self._core.refusal.message)
                 await self._changed.park()
             return
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health()[1]}")
@@ -258,7 +273,7 @@ class Client:
         while True:
             for frames in await socket.receive():
                 self._core.message(frames, trio.current_time())
-                self._carry_out()
+            self._carry_out()
 
     async def _keep_time(self) -> None:
         while True:
@@ -317,7 +332,8 @@ class Client:
             else:
                 _log.info("%s: %s", self._address, health.value)
 
-    def _close(self) -> None:
+    def _end_calls(self) -> None:
+        """End pending calls now, and tell the server."""
         self._core.close(trio.current_time())
         self._carry_out()
 
@@ -343,26 +359,31 @@ async def open_client(
         limits=limits, wire=wire,
     )  # fmt: skip
     client = Client(core, address, arrays, wire)
-    async with AsyncExitStack() as stack:
-        if network is None:
-            network = await stack.enter_async_context(open_zmq_network())
-        socket = await stack.enter_async_context(
-            network.open_dealer(
-                address, identity=b"c" + new_id(), limits=wire, on_event=client._event
+
+    async def run(served: Callable[[Client], Awaitable[None]]) -> None:
+        async with AsyncExitStack() as stack:
+            sockets = network
+            if sockets is None:
+                sockets = await stack.enter_async_context(open_zmq_network())
+            identity = b"c" + new_id()
+            socket = await stack.enter_async_context(
+                sockets.open_dealer(address, identity=identity, limits=wire, on_event=client._event)
             )
-        )
-        client._socket = socket
-        stack.enter_context(unwrap_single())
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        nursery.start_soon(client._receive, socket)
-        nursery.start_soon(client._keep_time)
-        try:
-            yield client
-        finally:
-            client._close()
-            nursery.cancel_scope.cancel()
-            with trio.move_on_after(0.5, shield=True):
+            client._socket = socket
+            stack.enter_context(unwrap_single())
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery.start_soon(client._receive, socket)
+            nursery.start_soon(client._keep_time)
+            await served(client)
+            with trio.move_on_after(CLOSE_S):
                 await socket.flush()
+            nursery.cancel_scope.cancel()
+
+    async with open_background(run) as opened:
+        try:
+            yield opened
+        finally:
+            client._end_calls()
 
 
 def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | None) -> None:

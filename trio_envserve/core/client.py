@@ -107,7 +107,9 @@ class ClientCore:
         self._scan_at_s = now_s
         self._unready_s: float | None = now_s
         """Since when the server has not been ready, as far as known."""
-        self._refusal: ErrorInfo | None = None
+        self.refusal: ErrorInfo | None = None
+        """Why there will be no session, should the server never change."""
+        self._refused_text = ""
         self._out: list[ClientEffect] = []
 
     def take(self) -> list[ClientEffect]:
@@ -137,8 +139,8 @@ class ClientCore:
         self._queue[call.number] = call
         if self.closed:
             self._fail(call, self._closing(call))
-        elif self._refusal is not None:
-            self._fail(call, self._refusal)
+        elif self.refusal is not None:
+            self._fail(call, self.refusal)
         self._pump(now_s)
         return call.number
 
@@ -264,7 +266,7 @@ class ClientCore:
             welcome.session, welcome.epoch, welcome.window, welcome.message_bytes
         )
         self._nonce = b""
-        self._refusal = None
+        self.refusal = None
         self._ping_at_s = now_s + self.limits.ping_s
         self._server(welcome.server, now_s)
 
@@ -302,12 +304,13 @@ class ClientCore:
     def _error(self, error: messages.Error) -> None:
         """The server took a message not at all.  What it says of a hello is
         why there is no session."""
-        self._report("error", f"the server refuses: {error.text}")
-        self.link.trouble = error.text
+        if error.text != self._refused_text:
+            self._report("error", f"the server refuses: {error.text}")
+        self._refused_text = self.link.trouble = error.text
         if error.code == "foreign-version":
-            self._refusal = info(error.code, Verdict.DID_NOT_RUN, error.text)
+            self.refusal = info(error.code, Verdict.DID_NOT_RUN, error.text)
             for call in list(self._queue.values()):
-                self._fail(call, self._refusal)
+                self._fail(call, self.refusal)
 
     # -- time -----------------------------------------------------------------
 
@@ -544,8 +547,8 @@ class ClientCore:
 
     def _server(self, record: dict[str, Any], now_s: float) -> None:
         self.link.server = record
-        if self._server_is(ServerStatus.READY):
-            self._unready_s = None
+        if self._server_is(ServerStatus.READY) or self._server_is(ServerStatus.SILENT):
+            self._unready_s = None  # how long workers may be silent is the server's to say
         elif self._unready_s is None:
             self._unready_s = now_s
 

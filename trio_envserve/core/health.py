@@ -25,6 +25,7 @@ class ServerStatus(enum.Enum):
 
     STARTING = "starting"
     READY = "ready"
+    SILENT = "silent"
     BROKEN = "broken"
     STOPPING = "stopping"
 
@@ -75,6 +76,8 @@ class Link:
         if unanswered_s >= self.limits.probe_s:
             why = self.trouble or "the server does not answer"
             return Health.UNHEALTHY, f"{why} (for {unanswered_s:.0f} s)"
+        if not self.server:
+            return Health.UNHEALTHY, self.trouble or "the server grants no session"
         status = self.server.get("status")
         reason = str(self.server.get("reason", ""))
         if status == ServerStatus.READY.value:

@@ -195,7 +195,9 @@ class Router:
     # -- messages of clients --------------------------------------------------
 
     def _hello(self, route: Route, hello: messages.Hello) -> None:
-        name = hello.name.encode()[: self.wire.name_bytes].decode(errors="ignore")
+        # A name shows up in logs: short, and on one line.
+        text = "".join(char if char.isprintable() else "?" for char in hello.name)
+        name = text.encode("utf-8", "replace")[: self.wire.name_bytes].decode(errors="ignore")
         session = self.cache.open(
             self._new_id(), hello.nonce, name, route, hello.connection, self._clock.awake_s
         )
@@ -366,6 +368,8 @@ class Router:
         reason = self.starting
         if self.stopping:
             status, reason = ServerStatus.STOPPING, "the server is stopping"
+        elif self.pool.is_silent():
+            status, reason = ServerStatus.SILENT, "no worker gives a sign of life"
         elif ready:
             status = ServerStatus.READY
         elif self.pool.is_broken():

@@ -61,7 +61,8 @@ class Refusal(Exception):
         """Steps from the innermost outwards, each with its container."""
 
     def located(self, root: str) -> tuple[str, str, str]:
-        """The message, the path from ``root``, and the name of the type."""
+        """The message, the path from ``root`` (which may be empty: then a path
+        begins with the first step), and the name of the type."""
         path, type_name, reason = root, self.type_name, self.reason
         # The objects themselves are held in ``way``, so an id is not reused.
         paths: dict[int, str] = {}
@@ -71,7 +72,7 @@ class Refusal(Exception):
                 type_name, reason = _type_name(container), f"it contains itself (it is {where})"
                 break
             paths[id(container)] = path
-            path += step
+            path += step if path else step.removeprefix(".")
         message = f"{path}: cannot encode a value of type {type_name}: {reason}"
         return message, path, type_name
 

@@ -5,6 +5,7 @@
 """
 
 from .address import Address, is_loopback, parse_address, parse_peer_address
+from .background import open_background
 from .groups import unwrap_single
 from .interface import (
     BATCH_MESSAGES,
@@ -40,6 +41,7 @@ __all__ = [
     "SocketStatistics",
     "ZmqNetwork",
     "is_loopback",
+    "open_background",
     "open_zmq_network",
     "parse_address",
     "parse_peer_address",

@@ -19,8 +19,9 @@ A send is tried at once, and that is nearly always all of it.  EAGAIN means that
 this one peer is full (or, for a dealer, that there is no connection): the
 message goes to the peer's own :class:`Outbox`, and so does everything for that
 peer until it is empty again.  Outboxes are tried again when the descriptor
-fires with nothing to read (libzmq reporting room), and every few milliseconds,
-because another call may have swallowed that report.
+fires with nothing to read (libzmq reporting room), and every few milliseconds
+by a task of the socket's own, because another call may have swallowed that
+report, and because a socket should send also while nobody receives from it.
 
 A message of several frames goes out whole: only its first frame can be refused
 (see :meth:`_ZmqSocket._send_rest` for the one exception and why it is none).
@@ -93,6 +94,8 @@ class _ZmqSocket(Pump):
         self._retry_at = math.inf
         """When to try the outboxes again; inf exactly if all are empty."""
         self._retry_pause_s = RETRY_MIN_S
+        self._backlogged = trio.Event()
+        """Set while ``_retry_at`` is not inf."""
         self._received = self._sent = self._undelivered = self._oversized = 0
 
     @property
@@ -107,6 +110,15 @@ class _ZmqSocket(Pump):
             if self._retry_at != math.inf:
                 await trio.sleep_until(self._retry_at)
             self._check_open()
+
+    async def run_retries(self) -> None:
+        """Try the outboxes again, for ever: the task of a socket that does not
+        need a pump for sending."""
+        while True:
+            await self._backlogged.wait()
+            await trio.sleep_until(self._retry_at)
+            if trio.current_time() >= self._retry_at:
+                self._flush_outboxes()
 
     def statistics(self) -> SocketStatistics:
         outboxes = self._waiting()
@@ -125,7 +137,7 @@ class _ZmqSocket(Pump):
         The libzmq socket stays, for its owner to close."""
         self._closed = True
         self._undelivered += sum(outbox.clear() for outbox in self._waiting())
-        self._retry_at = math.inf
+        self._set_no_retry()
         trio.lowlevel.notify_closing(self._fd)
 
     # -- receiving
@@ -142,7 +154,7 @@ class _ZmqSocket(Pump):
         if not self._drained:
             await trio.lowlevel.checkpoint()
             return
-        with trio.CancelScope(deadline=self._retry_at) as scope:
+        with trio.CancelScope() as scope:
             self._parked = scope
             try:
                 await trio.lowlevel.wait_readable(self._fd)
@@ -234,7 +246,7 @@ class _ZmqSocket(Pump):
         before = self._sent
         self._send_waiting()
         if not self._waiting():
-            self._retry_at = math.inf
+            self._set_no_retry()
         else:
             moved = self._sent != before
             self._retry_pause_s = (
@@ -245,8 +257,12 @@ class _ZmqSocket(Pump):
 
     def _set_retry(self) -> None:
         self._retry_at = trio.current_time() + self._retry_pause_s
-        if self._parked is not None:
-            self._parked.deadline = self._retry_at
+        self._backlogged.set()
+
+    def _set_no_retry(self) -> None:
+        self._retry_at = math.inf
+        if self._backlogged.is_set():
+            self._backlogged = trio.Event()
 
     def _wake_if_readable(self) -> None:
         """Rule 2: after a call on the socket by another task than the pump's."""

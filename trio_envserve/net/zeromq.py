@@ -2,7 +2,8 @@
 
 Theory of operation
 -------------------
-Each open socket owns a nursery with one task, the reader of its monitor.
+Each open socket owns a nursery with two tasks: the reader of its monitor, and
+the one that tries full outboxes again.
 Closing is staged: no more receiving and sending, unbind and wait until the
 address is free, end the monitor, close.  It never blocks the loop: the little
 that libzmq still has to send gets :data:`LINGER_S` on libzmq's own thread, and
@@ -72,6 +73,7 @@ class ZmqNetwork:
             with unwrap_single():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(monitor.run, on_event or _ignore)
+                    nursery.start_soon(router.run_retries)
                     try:
                         yield router
                     finally:
@@ -116,6 +118,7 @@ class ZmqNetwork:
             with unwrap_single():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(monitor.run, report)
+                    nursery.start_soon(dealer.run_retries)
                     try:
                         yield dealer
                     finally:

@@ -9,14 +9,16 @@ statistics.  Every input is handed to the router synchronously, and its effects
 are carried out, in order, before the next await.
 
 Closing is staged: take no more in, drain with a deadline, cancel, reap, flush
-and close the sockets.
+and close the sockets.  It needs the tasks, so all of them run in the background
+of the block (:func:`~trio_envserve.net.open_background`): a block that is
+cancelled from outside closes like any other.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, final
 
@@ -30,7 +32,15 @@ from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
 from ..core.terms import ID_BYTES, short
 from ..core.workforce import ToWorker
-from ..net import Network, RouterSocket, is_loopback, open_zmq_network, parse_address, unwrap_single
+from ..net import (
+    Network,
+    RouterSocket,
+    is_loopback,
+    open_background,
+    open_zmq_network,
+    parse_address,
+    unwrap_single,
+)
 from .locks import AddressLocks, wait_text
 from .workers import InProcessWorkers, ProcessWorkers, Workers
 
@@ -96,6 +106,15 @@ class Server:
             return True
         return False
 
+    def kill(self) -> None:
+        """End every worker process now, whatever it runs, and start no more.
+
+        What they ran is answered "may have run".  The server itself ends with its
+        block, which then has little left to wait for.
+        """
+        self._router.kill_all(_now_s())
+        self._carry_out()
+
     # -- tasks ----------------------------------------------------------------
 
     def _start(self, locks: AddressLocks | None) -> None:
@@ -110,13 +129,13 @@ class Server:
         while True:
             for message in await self._front.receive():
                 self._router.client_message(bytes(message[0]), message[1:], _now_s())
-                self._carry_out()
+            self._carry_out()
 
     async def _serve_back(self) -> None:
         while True:
             for message in await self._back.receive():
                 self._router.worker_message(message, _now_s())
-                self._carry_out()
+            self._carry_out()
 
     async def _keep_time(self) -> None:
         """Tick, with all input that was there before taken in before."""
@@ -249,48 +268,56 @@ async def open_server(
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
+    if workers and not isinstance(environment, str):
+        raise ConfigError(
+            "worker processes load their environment by name: give a string such as "
+            "'package.module:factory', or workers=0 to run an object in this process"
+        )
     limits, wire = limits or ServerLimits(), wire or WireLimits()
-    async with AsyncExitStack() as stack:
-        locks = _lock(bind, stack)
-        if network is None:
-            network = await stack.enter_async_context(open_zmq_network())
-        front = await stack.enter_async_context(network.open_router(bind, limits=wire))
-        if locks is None and parse_address(bind).scheme != "memory":
-            locks = _lock(front.address, stack)
-        if not is_loopback(front.address):
-            _log.warning(
-                "%s is reachable from other machines, and whoever reaches it can use it: "
-                "there is no authentication", front.address,
+
+    async def run(served: Callable[[Server], Awaitable[None]]) -> None:
+        async with AsyncExitStack() as stack:
+            locks = _lock(bind, stack)
+            sockets = network
+            if sockets is None:
+                sockets = await stack.enter_async_context(open_zmq_network())
+            front = await stack.enter_async_context(sockets.open_router(bind, limits=wire))
+            if locks is None and parse_address(bind).scheme != "memory":
+                locks = _lock(front.address, stack)
+            _warn_if_reachable(front.address)
+            host: Workers
+            if workers:
+                host = ProcessWorkers(
+                    str(environment), dict(args or {}), limits, wire, locks, front.address,
+                    worker_environ, dict(worker_logging or {}),
+                )  # fmt: skip
+            else:
+                host = InProcessWorkers(environment, dict(args or {}), limits, wire)
+            back = await stack.enter_async_context(host.open_back())
+            router = Router(
+                epoch=new_id(), slots=max(workers, 1), now_s=_now_s(), new_id=new_id,
+                limits=limits, wire=wire, pulses=host.pulses,
             )  # fmt: skip
-        host: Workers
-        if workers:
-            if not isinstance(environment, str):
-                raise ConfigError(
-                    "worker processes load their environment by name: give a string such as "
-                    "'package.module:factory', or workers=0 to run an object in this process"
-                )
-            host = ProcessWorkers(
-                environment, dict(args or {}), limits, wire, locks, front.address,
-                worker_environ, dict(worker_logging or {}),
-            )  # fmt: skip
-        else:
-            host = InProcessWorkers(environment, dict(args or {}), limits, wire)
-        back = await stack.enter_async_context(host.open_back())
-        router = Router(
-            epoch=new_id(), slots=max(workers, 1), now_s=_now_s(), new_id=new_id, limits=limits,
-            wire=wire, pulses=host.pulses,
-        )  # fmt: skip
-        stack.enter_context(unwrap_single())
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        server = Server(router, front, back, host, nursery, limits)
-        server._start(locks)
-        _log.info("serving %s at %s, epoch %s", environment, server.address, short(router.epoch))
-        try:
-            yield server
-        finally:
-            with trio.CancelScope(shield=True):
-                await server._close()
+            stack.enter_context(unwrap_single())
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            server = Server(router, front, back, host, nursery, limits)
+            server._start(locks)
+            _log.info("serving %s at %s, epoch %s", environment, front.address, short(router.epoch))
+            await served(server)
+            await server._close()
             nursery.cancel_scope.cancel()
+
+    async with open_background(run) as server:
+        yield server
+
+
+def _warn_if_reachable(address: str) -> None:
+    if not is_loopback(address):
+        _log.warning(
+            "%s is reachable from other machines, and whoever reaches it can use it: "
+            "there is no authentication",
+            address,
+        )
 
 
 async def serve(

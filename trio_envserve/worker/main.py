@@ -39,8 +39,8 @@ def main() -> int:
     import trio
 
     from trio_envserve.envs.loading import load
-    from trio_envserve.net import open_zmq_network
     from trio_envserve.logs import LogSetup, configure, set_title
+    from trio_envserve.net import open_zmq_network
     from trio_envserve.worker.shell import run_worker
 
     if config.logging:

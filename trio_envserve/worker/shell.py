@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -145,12 +144,12 @@ class _Shell:
 
     async def _execute(self, run: Run, nursery: trio.Nursery) -> None:
         """One execution, from its dispatch to its outcome."""
-        began_s = time.monotonic()
+        began_s = trio.current_time()
         outcome: tuple[Status, Body] | None = None
         with self._scopes[run.number]:
             outcome = await self._outcome(run, began_s)
         # From here to core.ended there is no await: completed or cancelled, one has won.
-        duration_s = time.monotonic() - began_s
+        duration_s = trio.current_time() - began_s
         if outcome is None:
             outcome = (
                 Status.CANCELLED,
@@ -162,7 +161,7 @@ class _Shell:
                         message="the execution was cancelled",
                         worker=self._name,
                         incarnation=self._core.incarnation.hex(),
-                    )  # fmt: skip
+                    )
                 ),
             )
         del self._scopes[run.number]
@@ -195,7 +194,7 @@ class _Shell:
         self, code: str, error: Exception, began_s: float, verdict: Verdict
     ) -> tuple[Status, Body]:
         info = _describe(
-            error, code, self._name, verdict, self._core.incarnation, time.monotonic() - began_s
+            error, code, self._name, verdict, self._core.incarnation, trio.current_time() - began_s
         )
         return Status.ERROR, messages.encode_error(info)
 
@@ -206,6 +205,8 @@ def _describe(
 ) -> ErrorInfo:  # fmt: skip
     """The record of a failure, as it travels."""
     about = describe_exception(error)
+    if isinstance(error, ConfigError) and error.__cause__ is None:
+        about = about._replace(traceback="")  # our own words, which say what to do
     return ErrorInfo(
         code=code, verdict=verdict, message=about.message, type=about.type,
         traceback=about.traceback, worker=worker, incarnation=incarnation.hex(),

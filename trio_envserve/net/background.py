@@ -1,0 +1,55 @@
+"""Running a system beside the block that uses it, and closing it in order.
+
+Theory of operation
+-------------------
+Closing a server takes awaits: answers go out, workers are ended and reaped.
+For that its sockets and tasks must still live, also when the block that uses
+it was cancelled from outside, and a cancelled scope cancels everything in it.
+So the whole system is one task, shielded once it has started, in a nursery
+around the block: the end of the block, however it comes, only sets an event,
+and the system closes itself.  If the system fails, the block is cancelled and
+raises that failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from .groups import unwrap_single
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_background(
+    run: Callable[[Callable[[T], Awaitable[None]]], Awaitable[None]],
+) -> AsyncIterator[T]:
+    """Start ``run(serve)`` and yield what it passes to ``serve``.
+
+    ``run`` opens what it needs, then awaits ``serve(system)`` once, which
+    returns when the block has ended, and then closes what it opened.  Until
+    ``serve`` it can be cancelled, afterwards it is shielded.
+    """
+    ended = trio.Event()
+
+    async def system(*, task_status: trio.TaskStatus[T]) -> None:
+        with trio.CancelScope() as scope:
+
+            async def serve(value: T) -> None:
+                scope.shield = True
+                task_status.started(value)
+                await ended.wait()
+
+            await run(serve)
+
+    with unwrap_single():
+        async with trio.open_nursery() as nursery:
+            value: T = await nursery.start(system)
+            try:
+                yield value
+            finally:
+                ended.set()
