@@ -1,4 +1,8 @@
 import importlib.metadata
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "trio_envserve"
 author = "The trio_envserve authors"
@@ -6,12 +10,13 @@ copyright = "The trio_envserve authors"
 release = importlib.metadata.version("trio-envserve")
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build", "_generated"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "drawn_from_code"]
+exclude_patterns = ["_build", "_generated", "_ext"]
 nitpicky = True
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+suppress_warnings = ["misc.highlighting_failure"]  # there is no lexer for CDDL
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -13,40 +13,46 @@ outcome or an error that says which is true: it did not run
 run (:class:`MayHaveRun`).
 """
 
-from .client import Client, Outcome, open_client
-from .core.errors import (
-    Abandoned,
-    CallError,
-    Cancelled,
-    ConfigError,
-    Conflict,
-    DeadlineExceeded,
-    DidNotRun,
-    EnvServeError,
-    ErrorInfo,
-    MayHaveRun,
-    NeverStarted,
-    NoAnswer,
-    NotEncodable,
-    OutcomeNotDecodable,
-    OutcomeNotEncodable,
-    OutcomeTooLarge,
-    ProtocolError,
-    RanAndFailed,
-    Refused,
-    RolloutFailed,
-    ServerLost,
-    ServerNotReady,
-    ServerStartError,
-    ServerUnreachable,
-    TooLarge,
-    WorkerLost,
-)
-from .core.health import Health
-from .core.limits import ClientLimits, ServerLimits, WireLimits
-from .core.terms import Verdict
-from .envs.interface import Environment, Rollout
-from .server import Server, open_server, serve
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .client import Client, Outcome, open_client
+    from .core.errors import (
+        Abandoned,
+        CallError,
+        Cancelled,
+        ConfigError,
+        Conflict,
+        DeadlineExceeded,
+        DidNotRun,
+        EnvServeError,
+        ErrorInfo,
+        MayHaveRun,
+        NeverStarted,
+        NoAnswer,
+        NotEncodable,
+        OutcomeNotDecodable,
+        OutcomeNotEncodable,
+        OutcomeTooLarge,
+        ProtocolError,
+        RanAndFailed,
+        Refused,
+        RolloutFailed,
+        ServerLost,
+        ServerNotReady,
+        ServerStartError,
+        ServerUnreachable,
+        TooLarge,
+        WorkerLost,
+    )
+    from .core.health import Health
+    from .core.limits import ClientLimits, ServerLimits, WireLimits
+    from .core.terms import Verdict
+    from .envs.interface import Environment, Rollout
+    from .server import Server, open_server, serve
 
 __version__ = "0.1.0"
 
@@ -91,3 +97,27 @@ __all__ = [
     "open_server",
     "serve",
 ]
+
+# The cheapest first: importing stops where the name is found.
+_HOMES = (
+    "core.terms", "core.errors", "core.limits", "core.health", "envs.interface", "client", "server",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used.
+
+    The command handles Ctrl-C from its first instruction on, and that is only
+    soon if importing this package, which comes before, takes no time.
+    """
+    if name in __all__:
+        for home in _HOMES:
+            found = getattr(import_module(f".{home}", __name__), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -100,11 +100,11 @@ async def test_events_of_a_router_that_comes_and_goes(bench, new_events):
             async with b.router(address) as router:
                 await events.wait(ConnectionEvent.CONNECTED, 2)
                 await b.greet(router, dealer)
-        assert [e for e in events.seen if e is not ConnectionEvent.REFUSED] == [
-            ConnectionEvent.CONNECTED,
-            ConnectionEvent.DISCONNECTED,
-            ConnectionEvent.CONNECTED,
-        ]
+                assert [e for e in events.seen if e is not ConnectionEvent.REFUSED] == [
+                    ConnectionEvent.CONNECTED,
+                    ConnectionEvent.DISCONNECTED,
+                    ConnectionEvent.CONNECTED,
+                ]
 
 
 async def test_a_closed_dealer_cannot_be_reached(bench, new_events):
@@ -310,21 +310,17 @@ async def test_a_peer_that_does_not_read_delays_nobody(bench):
     async with bench() as b, b.router(limits=SMALL_QUEUES) as router:
         async with b.dealer(router, b"slow") as slow, b.dealer(router, b"quick") as quick:
             await b.greet(router, slow, quick)
-            accepted = await b.send_until_refused(router, b"slow", BODY, 100_000)
+            accepted = await b.send_until_stuck(router, b"slow", BODY)
             assert accepted >= SMALL_QUEUES.peer_queue_messages
             statistics = router.statistics()
             assert statistics.backlog_peers == 1
             assert statistics.backlog_messages == SMALL_QUEUES.peer_queue_messages
             assert statistics.backlog_bytes >= SMALL_QUEUES.peer_queue_messages * len(BODY)
-            assert statistics.undelivered == 1
             for number in range(100):
                 assert quick.send_nowait([b"%d" % number])
                 [[route, word]] = await b.take(router, 1)
                 assert router.send_nowait(route, [word])
                 assert await b.take(quick, 1) == [[b"%d" % number]]
-            with trio.move_on_after(0.01) as scope:
-                await router.flush()
-            assert scope.cancelled_caught
             # what was accepted arrives once it reads, pumped by whoever pumps
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(router.flush)
@@ -342,7 +338,7 @@ async def test_the_sleeping_pump_flushes(bench):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(router.receive)
                 await trio.testing.wait_all_tasks_blocked()
-                accepted = await b.send_until_refused(router, b"dealer", BODY, 100_000)
+                accepted = await b.send_until_stuck(router, b"dealer", BODY)
                 await b.take(dealer, accepted)
                 nursery.cancel_scope.cancel()
             assert router.statistics().backlog_peers == 0
@@ -353,12 +349,17 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
     async with bench() as b, b.router(limits=SMALL_QUEUES, on_event=events) as router:
         async with b.dealer(router) as dealer:
             await b.greet(router, dealer)
-            await b.send_until_refused(router, b"dealer", BODY, 100_000)
+            await b.send_until_stuck(router, b"dealer", BODY)
+            before = router.statistics().undelivered
         await events.wait(ConnectionEvent.DISCONNECTED)
-        await router.flush()
+        async with trio.open_nursery() as nursery:
+            # libzmq ends a connection only when all that came over it was read
+            nursery.start_soon(router.receive)
+            await router.flush()
+            nursery.cancel_scope.cancel()
         statistics = router.statistics()
         assert statistics.backlog_peers == 0
-        assert statistics.undelivered == 1 + SMALL_QUEUES.peer_queue_messages
+        assert 0 < statistics.undelivered - before <= SMALL_QUEUES.peer_queue_messages
 
 
 async def test_an_address_is_used_once(bench):

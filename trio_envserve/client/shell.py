@@ -89,6 +89,7 @@ class Client:
         self._next_ask = 0
         self._changed = trio.lowlevel.ParkingLot()
         self._poke = trio.Event()
+        self._wake_at_s = 0.0
         self._said = Health.STARTING
 
     # -- calls ----------------------------------------------------------------
@@ -278,7 +279,8 @@ class Client:
     async def _keep_time(self) -> None:
         while True:
             self._poke = trio.Event()
-            at_s = max(self._core.wake_at_s(), trio.current_time() + 0.001)
+            self._wake_at_s = self._core.wake_at_s()
+            at_s = max(self._wake_at_s, trio.current_time() + 0.001)
             with trio.move_on_at(at_s) as scope:
                 await self._poke.wait()
             if scope.cancelled_caught:
@@ -315,7 +317,8 @@ class Client:
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s: %s", self._address, text)
         self._report_health()
-        self._poke.set()
+        if self._core.wake_at_s() < self._wake_at_s:
+            self._poke.set()
         self._changed.unpark_all()
 
     def _send(self, frames: Sequence[Body]) -> None:

@@ -69,13 +69,16 @@ class Link:
     def health(self, now_s: float) -> tuple[Health, str]:
         """The health and the reason for it, in words."""
         unanswered_s = 0.0 if self.asked_s is None else now_s - self.asked_s
+        young = now_s - self.born_s < self.limits.unreachable_report_s
         if self.answered_s is None:
-            if now_s - self.born_s < self.limits.unreachable_report_s:
+            if young:
                 return Health.STARTING, self.trouble or "no answer yet"
             return Health.UNHEALTHY, self.trouble or "no answer from the server yet"
         if unanswered_s >= self.limits.probe_s:
             why = self.trouble or "the server does not answer"
             return Health.UNHEALTHY, f"{why} (for {unanswered_s:.0f} s)"
+        if not self.server and not self.trouble and young:
+            return Health.STARTING, "no session yet"
         if not self.server:
             return Health.UNHEALTHY, self.trouble or "the server grants no session"
         status = self.server.get("status")

@@ -8,12 +8,13 @@ checker and the CDDL of the field, so that decoding, the protocol document and
 the tests read the same lines.  A body, if a message has one, is a frame of its
 own that nobody here looks into.
 
-``decode`` believes nothing: definite lengths only, shallow, the right number
-of fields, each of exactly the right type and size.  Anything else is a
+``decode`` believes nothing: definite lengths only, shallow, no tags, the right
+number of fields, each of exactly the right type and size.  Anything else is a
 :class:`~trio_envserve.core.errors.ProtocolError`, and nothing has changed.
 
-Two shapes are frozen for all versions to come, so that strangers can refuse
-each other politely: the kind and version of :class:`Hello`, and :class:`Error`.
+Three shapes are frozen for all versions to come, so that strangers can refuse
+each other politely: the kind and version of :class:`Hello` and of
+:class:`WorkerHello`, and :class:`Error`.
 """
 
 from __future__ import annotations
@@ -372,6 +373,21 @@ _BY_KIND: dict[int, tuple[Any, tuple[Callable[[Any], bool], ...]]] = {
     KINDS[cls]: (cls, tuple(field.check for _, field in FIELDS[cls])) for cls in MESSAGES
 }
 
+_HELLOS = (Hello, WorkerHello)
+
+
+class _NoTags(dict[int, Any]):
+    """No tag but those of large integers: others make cbor2 build what is no plain
+    data, among it values that contain themselves and cannot be encoded again."""
+
+    def __missing__(self, tag: int) -> typing.NoReturn:
+        if tag in (2, 3):
+            raise KeyError(tag)  # says: use your own
+        raise ValueError(f"tag {tag}")
+
+
+_NO_TAGS = _NoTags()
+
 
 def encode(message: Message) -> bytes:
     """The header frame of a message."""
@@ -387,7 +403,10 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
     try:
-        array = cbor2.loads(header, max_depth=8, allow_indefinite=False)
+        array = cbor2.loads(
+            header, max_depth=8, allow_indefinite=False, allow_duplicate_keys=False,
+            semantic_decoders=_NO_TAGS,
+        )  # fmt: skip
     except Exception as error:  # cbor2 documents no complete list of what hostile bytes raise
         raise ProtocolError(f"header is not CBOR: {type(error).__name__}") from None
     if type(array) is not list or not array or not _is_uint(array[0]):
@@ -396,7 +415,7 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     if known is None:
         raise ProtocolError(f"unknown kind {array[0]}")
     cls, checks = known
-    if cls is Hello and (len(array) < 2 or array[1] != PROTOCOL_VERSION):
+    if cls in _HELLOS and (len(array) < 2 or array[1] != PROTOCOL_VERSION):
         version = array[1] if len(array) > 1 and _is_uint(array[1]) else "?"
         raise ForeignVersion(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if len(array) != len(checks) + 1:

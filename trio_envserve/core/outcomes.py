@@ -31,9 +31,12 @@ def _worker_of(entry: Entry) -> str:
 
 def deadline(entry: Entry) -> Kept:
     """The request's deadline has passed."""
-    if entry.state is State.RUNNING:
+    if entry.state is State.RUNNING and entry.execution.body is None:
         text = "the deadline passed while it ran; it is being stopped"
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
+    elif entry.state is State.RUNNING:  # the worker has not said yet that it arrived
+        text = "the deadline passed after the request was dispatched; it is being stopped"
+        code, verdict = "no-answer", Verdict.MAY_HAVE_RUN
     elif entry.executions:
         text = "the deadline passed while it waited for a further execution; its worker had died"
         code, verdict = "worker-lost", Verdict.MAY_HAVE_RUN
@@ -77,6 +80,15 @@ def lost(worker: Worker, why: str) -> Callable[[Entry], Kept]:
         return _kept(entry, info, Status.ERROR)
 
     return outcome
+
+
+def fitting(kept: Kept, entry: Entry, most_bytes: int) -> Kept:
+    """The outcome, or, if its client could not receive it, an error that says so."""
+    size_bytes = len(kept.frames[1])
+    if size_bytes <= most_bytes:
+        return kept
+    text = f"the outcome has {size_bytes} bytes, and the client takes {most_bytes}"
+    return _error(entry, "outcome-too-large", Verdict.RAN_AND_FAILED, text, Status.ERROR)
 
 
 def _error(entry: Entry, code: str, verdict: Verdict, text: str, status: Status) -> Kept:

@@ -57,7 +57,9 @@ class Entry:
     body_bytes: int
     state: State = State.WAITING
     execution: Any = None
-    """The live execution whose outcome will be this request's, while RUNNING."""
+    """What will bring this request's outcome, while RUNNING.  Opaque here: an
+    execution of its own now; work that several requests wait for by a common
+    key finds its place here too."""
     executions: int = 0
     """How many were ever dispatched, whether or not a worker got to them."""
     suspect: bool = False
@@ -80,6 +82,8 @@ class Session:
     finished: Ranges = dataclasses.field(default_factory=Ranges)
     ended: bool = False
     """Its lease has ended or it said goodbye; it is forgotten when nothing of it runs."""
+    message_bytes: int = 2**63
+    """The largest frame that the client takes; its connection ends at a larger one."""
     live_executions: int = 0
     """Executions on workers, those without a request included."""
     queued_count: int = 0

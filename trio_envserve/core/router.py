@@ -55,6 +55,8 @@ class Router:
         self.pool = Pool(slots, limits, new_id, pulses=pulses)
         self.force = Workforce(self.pool, limits, self.wire.header_bytes)
         self.dead_epochs: Collection[Epoch] = ()
+        self.shell_stats: Callable[[], dict[str, Any]] = dict
+        """What the shell counts (its own lag, its sockets), for :meth:`stats`."""
         self.starting = "waiting for the workers of an earlier server to end"
         """Why no worker is started yet; empty once they are."""
         self.stopping = False
@@ -205,6 +207,7 @@ class Router:
             text = f"{len(self.cache.sessions)} sessions are open; try again later"
             self._send(route, messages.Error(PROTOCOL_VERSION, "too-many-sessions", text))
             return
+        session.message_bytes = hello.message_bytes
         welcome = messages.Welcome(
             PROTOCOL_VERSION, hello.nonce, session.id, self.epoch, self.limits.window,
             self.wire.message_bytes, self.status(),
@@ -303,9 +306,8 @@ class Router:
         if entry is None:  # abandoned: its request was answered or finished before
             self.cache.forget(session)
         elif ended.kept is not None:
-            self._do(
-                session, self.cache.step(session, entry.id.sequence, Input.OUTCOME, ended.kept)
-            )
+            kept = outcomes.fitting(ended.kept, entry, session.message_bytes)
+            self._do(session, self.cache.step(session, entry.id.sequence, Input.OUTCOME, kept))
         else:
             entry.suspect = True
             outcome = outcomes.lost(execution.worker, ended.why)
@@ -385,7 +387,7 @@ class Router:
 
     def stats(self) -> dict[str, Any]:
         """Everything countable, aggregated here and nowhere else."""
-        return describe(self)
+        return {**describe(self), **self.shell_stats()}
 
     def _malformed(self, text: str, awake_s: float) -> None:
         """Count it; log it, but no more than some lines a second."""

@@ -8,8 +8,9 @@ dispatch goes to the open worker with the least pending executions.
 
 Suspects (requests whose worker died with several executions on it) have one
 line of their own and go one at a time, alone on a worker: the least loaded
-worker is reserved, drains, runs the suspect, and is given back.  If the worker
-dies then, it is beyond doubt whose fault it was.
+worker is reserved, drains, runs the suspect, and is given back.  If another one
+is idle before it has drained, that one is taken.  If the worker dies then, it is
+beyond doubt whose fault it was.
 
 Lines whose session has used up its share of kept outcomes are skipped until
 it has room again.
@@ -81,13 +82,19 @@ class Scheduler:
         return None if entry is None else (entry, worker)
 
     def _pick_suspect(self, workers: list[Worker]) -> tuple[Entry, Worker] | None:
-        reserved = next((w for w in workers if w.reserved and w.accepting), None)
+        candidates = [w for w in workers if w.accepting]
+        if not candidates:
+            return None
+        least = min(candidates, key=lambda w: len(w.live))
+        reserved = next((w for w in candidates if w.reserved), None)
         if reserved is None:
-            candidates = [w for w in workers if w.accepting]
-            if not candidates:
-                return None
-            reserved = min(candidates, key=lambda w: len(w.live))
-            reserved.reserved = True
+            reserved = least
+        elif any(execution.solo for execution in reserved.live.values()):
+            return None
+        elif not least.live:  # why wait for the other to drain?
+            reserved.reserved = False
+            reserved = least
+        reserved.reserved = True
         if reserved.live:
             return None
         _, entry = self._suspects.popitem(last=False)

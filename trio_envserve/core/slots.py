@@ -207,7 +207,8 @@ class Pool:
             return []
         failed = life.phase is Phase.STARTING
         self._leave_slot(life, now_s, why, failed=failed)
-        return [Kill(life.id, why), Report("warning", f"worker {life.name} is killed: {why}")]
+        level = "info" if self.stopping else "warning"
+        return [Kill(life.id, why), Report(level, f"worker {life.name} is killed: {why}")]
 
     def exited(self, worker: bytes, now_s: float, how: str) -> list[PoolEffect]:
         """The process was reaped (or could not be started)."""
@@ -231,8 +232,15 @@ class Pool:
         return life.phase is Phase.READY and not life.silent and not life.blocked
 
     def ready_count(self) -> int:
-        """Workers that answered hello and are not on their way out."""
-        return sum(life.phase is Phase.READY for life in self.lives.values())
+        """Workers that answered hello and were not told to exit.  One that drains
+        before it is replaced still works: without it, a pool of one that is
+        recycled often looked to its clients as if it never became ready."""
+        return sum(life.phase in (Phase.READY, Phase.RETIRING) for life in self.lives.values())
+
+    def is_silent(self) -> bool:
+        """Whether there are workers for new work, and none gives a sign of life."""
+        ready = [life.silent for life in self.lives.values() if life.phase is Phase.READY]
+        return bool(ready) and all(ready)
 
     def is_broken(self) -> bool:
         """Whether the environment keeps failing to set up and nothing is ready."""

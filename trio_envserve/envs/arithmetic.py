@@ -9,7 +9,9 @@ rebuilds a task from its index and nobody ships a data set.
 
 ``log_path`` and ``duration_s`` are for demonstrations and tests: the first
 writes a :class:`~trio_envserve.envs.recorder.RunLog`, the second makes each
-rollout last.
+rollout last.  An input with a ``key`` is logged with it, with the name of the
+process, and with what a :class:`~trio_envserve.envs.witness.Witness` says of
+the process that began the same key before.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import os
 import random
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import trio
@@ -27,6 +29,7 @@ import trio
 from ..core.errors import ConfigError
 from .interface import Rollout
 from .recorder import RunLog
+from .witness import Witness
 
 _SYSTEM = "You are careful with numbers. Answer each question with the number only."
 _INTEGER = re.compile(r"-?\d{1,100}")
@@ -48,7 +51,9 @@ class Arithmetic:
     many turns each has.  ``rerun`` is the consent declared to the server.
 
     An input is ``{"index": i}``, with ``"seed"`` if another one is wanted, or a
-    question of the caller's own: ``{"question": str, "answer": int}``.  A result
+    question of the caller's own: ``{"question": str, "answer": int}``; ``"key"``
+    (text) is what the caller wants to find it by in the log, and ``"duration_s"``
+    goes before the argument of that name.  A result
     has ``reward``, ``completion`` (the messages after the system message),
     ``answer`` (the right one) and ``state`` with ``answers`` (the model's, None
     where it gave no number), ``turns``, ``question`` (the first).
@@ -75,6 +80,7 @@ class Arithmetic:
         self.duration_s = duration_s
         self.rerun = rerun
         self._log = RunLog(log_path) if log_path is not None else None
+        self._witness: Witness | None = None
 
     def inputs(self, n: int, seed: int) -> list[dict[str, int]]:
         """The first ``n`` inputs of ``seed``; past ``size`` they repeat."""
@@ -97,10 +103,31 @@ class Arithmetic:
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
         """Ask, score, and keep the conversation."""
-        with self._log.record(rollout) if self._log else nullcontext():
-            if self.duration_s:
-                await trio.sleep(self.duration_s)
+        with self._record(rollout):
+            await trio.sleep(self._duration_s_of(rollout.input))
             return await self._converse(rollout, self._task_of(rollout.input))
+
+    def _duration_s_of(self, asked: Any) -> float:
+        given = asked.get("duration_s") if isinstance(asked, Mapping) else None
+        if given is None:
+            return self.duration_s
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e9:
+            raise ValueError(f"duration_s of an input must be a number >= 0, not {given!r}")
+        return float(given)
+
+    def _record(self, rollout: Rollout) -> AbstractContextManager[None]:
+        """Log the start and the end, if there is a log."""
+        if self._log is None:
+            return nullcontext()
+        key = rollout.input.get("key") if isinstance(rollout.input, Mapping) else None
+        if not isinstance(key, str):
+            return self._log.record(rollout)
+        if self._witness is None:
+            self._witness = Witness(f"{self._log.path}.lives")
+        predecessor = self._witness.begin(key)
+        return self._log.record(
+            rollout, key=key, process=self._witness.process, predecessor=predecessor
+        )
 
     def _task_of(self, asked: Any) -> Task:
         if isinstance(asked, Mapping) and isinstance(asked.get("index"), int):

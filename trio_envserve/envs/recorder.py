@@ -38,7 +38,8 @@ class RunLog:
         """Append one line.  Raises ``OSError``, also if the line was cut short.
 
         The line has ``event``, ``request``, ``attempt``, ``member``, ``pid``,
-        ``time`` (wall clock, seconds) and ``extra``.
+        ``time`` (wall clock, seconds, for people), ``monotonic`` (seconds on the
+        clock that all processes of this machine share) and ``extra``.
         """
         record = {
             "event": event,
@@ -47,6 +48,7 @@ class RunLog:
             "member": rollout.member,
             "pid": os.getpid(),
             "time": time.time(),
+            "monotonic": time.monotonic(),
             **extra,
         }
         line = json.dumps(record).encode() + b"\n"

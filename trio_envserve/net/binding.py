@@ -58,6 +58,24 @@ def check_ipc_path(address: Address) -> None:
     raise _in_use(address)
 
 
+def ipc_file(address: Address) -> tuple[int, int] | None:
+    """The file of an ipc address that was just bound: device and inode."""
+    if address.scheme != "ipc":
+        return None
+    found = os.lstat(address.path)
+    return found.st_dev, found.st_ino
+
+
+def remove_ipc_file(address: Address, made: tuple[int, int] | None) -> None:
+    """Remove it, as libzmq 4.3.5 does not.  Call this while still bound: then
+    nobody else can have a socket there, and what is no longer ours stays."""
+    try:
+        if made is not None and ipc_file(address) == made:
+            os.unlink(address.path)
+    except OSError:
+        pass  # somebody has removed it, or its folder, already
+
+
 def _in_use(address: Address) -> ServerStartError:
     other = "port 0 picks a free one" if address.scheme == "tcp" else "choose another path"
     return ServerStartError(

@@ -24,7 +24,7 @@ import zmq
 from ..core.errors import ConfigError
 from ..core.limits import WireLimits
 from .address import Address, check_identity, parse_address, parse_peer_address
-from .binding import bind
+from .binding import bind, ipc_file, remove_ipc_file
 from .groups import unwrap_single
 from .interface import COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
 from .monitor import Monitor, ZmqContext, ZmqSocket
@@ -69,6 +69,7 @@ class ZmqNetwork:
             raw.set(zmq.ROUTER_HANDOVER, 1)
             raw.set(zmq.BACKLOG, 1024)
             bound = bind(raw, parsed)
+            file = ipc_file(parsed)
             router = ZmqRouter(raw, bound, limits)
             with unwrap_single():
                 async with trio.open_nursery() as nursery:
@@ -78,6 +79,7 @@ class ZmqNetwork:
                         yield router
                     finally:
                         router.close()
+                        remove_ipc_file(parsed, file)
                         raw.unbind(bound)
                         # so that the address is free when the block has ended
                         with trio.move_on_after(LISTENER_CLOSE_S, shield=True):

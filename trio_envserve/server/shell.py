@@ -65,6 +65,7 @@ class Server:
         self._lag = LagMeter(limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
+        router.shell_stats = self._own_stats
 
     @property
     def address(self) -> str:
@@ -72,10 +73,13 @@ class Server:
         return self._front.address
 
     def stats(self) -> dict[str, Any]:
-        """Everything countable: see the operations page of the documentation."""
+        """Everything countable: see the operations page of the documentation.
+        :meth:`trio_envserve.Client.stats` gets the same."""
+        return self._router.stats()
+
+    def _own_stats(self) -> dict[str, Any]:
         front = self._front.statistics()
         return {
-            **self._router.stats(),
             **self._lag.summary("router"),
             "address": self.address,
             "undelivered": front.undelivered,

@@ -178,6 +178,7 @@ class _Shell:
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:
+            _log.info("request %s failed: %s", run.request, failure, exc_info=failure.exception)
             return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
         try:
             payload = values.encode(value, root="result", limits=self._wire)
