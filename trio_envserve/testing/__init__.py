@@ -1,0 +1,1 @@
+"""For tests, of this package and of what is built on it."""

@@ -1,0 +1,175 @@
+"""The simulated client process: core, connection, and the callers in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..core.client import Answer, ClientCore, ClientEffect, Fail, ToServer
+from ..core.slots import Report
+from . import judge as judging
+from .faults import Ask, Fault
+from .network import Frames, Link, Process
+
+if TYPE_CHECKING:
+    from .simulator import World
+
+
+class SimClient(Process):
+    """One client process: core, connection, and the callers in it."""
+
+    def __init__(self, world: World, index: int, asks: tuple[Ask, ...]) -> None:
+        super().__init__(world.events, f"c{index}")
+        self.world = world
+        self.core = ClientCore(
+            name=self.name, new_id=world.new_id, now_s=self.events.now_s, limits=world.plan.client
+        )
+        self.link: Link | None = None
+        self.route = world.network.new_route()
+        self.away_s = 0.0
+        """How long the next reconnecting takes."""
+        self._keys: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._tick_at_s = float("inf")
+        for ask in asks:
+            self.events.after(ask.at_s, self.post, self._ask, ask)
+        self._connect()
+        self._arm()
+
+    # -- callers --------------------------------------------------------------
+
+    def _ask(self, ask: Ask) -> None:
+        now_s, world = self.events.now_s, self.world
+        if self.core.closed:
+            return
+        may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
+        world.judge.asked(
+            judging.Call(ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s)
+        )
+        number = self.core.submit(
+            ask.body, now_s, rerun=ask.rerun, max_executions=ask.max_executions, limit_s=ask.limit_s
+        )
+        self.events.note(self.name, f"asks {ask.key}: {ask.rerun}, {ask.max_executions}")
+        self._keys[number] = ask.key
+        self._numbers[ask.key] = number
+        if ask.cancel_after_s is not None:
+            self.events.after(ask.cancel_after_s, self.post, self.cancel, ask.key)
+        self._carry_out()
+
+    def cancel(self, key: str) -> None:
+        """The caller of this call gives up, if it still waits."""
+        number = self._numbers.pop(key, None)
+        if number is None:
+            return
+        self.events.note(self.name, f"cancels {key}")
+        self.world.judge.cancelled(key)
+        self.core.cancel(number, self.events.now_s)
+        self._carry_out()
+
+    def cancel_all(self) -> None:
+        """Every caller gives up."""
+        for key in list(self._numbers):
+            self.cancel(key)
+
+    def close(self) -> None:
+        """The client is closed in order; the process ends soon after."""
+        if not self.core.closed:
+            self.world.judge.gone_clients[self.name] = self.events.now_s
+            self.core.close(self.events.now_s)
+            self._carry_out()
+            self.events.after(0.2, self.die, "closed")
+
+    def die(self, how: str) -> None:
+        """The process is dead; nobody is told."""
+        if self.alive:
+            super().die(how)
+            self.world.judge.gone_clients.setdefault(self.name, self.events.now_s)
+            self.world.network.close(self.link)
+
+    # -- its connection -------------------------------------------------------
+
+    def _connect(self) -> None:
+        if not self.alive:
+            return
+        if not self.held:
+            if self.world.plan.has(Fault.NEW_ROUTE):
+                self.route = self.world.network.new_route()
+            self.link = self.world.network.connect(self, self.route, worker=False)
+        if self.link is None:
+            self.events.after(self.world.rng.uniform(0.05, 0.4), self._connect)
+        else:
+            self._input(self.core.connected)
+
+    def cut_off(self) -> None:
+        """The connection is gone."""
+        self.link = None
+        self.post(self._input, self.core.disconnected, "connection lost")
+        self.events.after(self.away_s + self.world.rng.uniform(0.01, 0.2), self._connect)
+        self.away_s = 0.0
+
+    def take_in(self, frames: Frames) -> None:
+        """A message has arrived."""
+        self.post(self._message, frames)
+
+    def _message(self, frames: Frames) -> None:
+        self.core.message(frames, self.events.now_s)
+        self._carry_out()
+
+    def _input(self, what: Callable[..., None], *args: Any) -> None:
+        what(*(self.events.now_s, *args))
+        self._carry_out()
+
+    # -- time -----------------------------------------------------------------
+
+    def _arm(self) -> None:
+        at_s = max(self.core.wake_at_s(), self.events.now_s + 1e-4)
+        if at_s < self._tick_at_s:
+            self._tick_at_s = at_s
+            self.events.after(at_s - self.events.now_s, self._due, at_s)
+
+    def _due(self, at_s: float) -> None:
+        if at_s != self._tick_at_s or not self.alive:
+            return  # a later, or an earlier one, has taken its place
+        self._tick_at_s = float("inf")
+        if self.held:
+            return  # waking up ticks
+        self.core.tick(self.events.now_s)
+        self._carry_out()
+
+    def woke(self, late_s: float) -> None:
+        """Tick at once, after the input."""
+        self.core.tick(self.events.now_s, late_s=late_s)
+        self._carry_out()
+
+    # -- effects --------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        for effect in self.core.take():
+            self._effect(effect)
+        if self.alive:
+            self._arm()
+
+    def _effect(self, effect: ClientEffect) -> None:
+        world = self.world
+        match effect:
+            case ToServer():
+                world.network.send(self.link, effect.frames, up=True)
+            case Answer():
+                key = self._keys[effect.call]
+                world.judge.answered(key, effect.status, bytes(effect.body))
+                self.events.after(
+                    world.rng.choice((0.0, 0.001, 0.1)), self.post, self._received, effect.call
+                )
+            case Fail():
+                key = self._keys[effect.call]
+                self._numbers.pop(key, None)
+                world.judge.failed(key, effect.info)
+            case Report():
+                self.events.note(self.name, effect.text)
+            case _:
+                pass
+
+    def _received(self, number: int) -> None:
+        if self._numbers.pop(self._keys[number], None) is not None:
+            self.core.received(number, self.events.now_s)
+            self._carry_out()

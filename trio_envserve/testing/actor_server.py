@@ -1,0 +1,158 @@
+"""The simulated server process: a router, its tick, and the workers it starts.
+
+It does for its pure core what the real shell does: hands in what arrives,
+keeps time, carries out effects in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.router import Router, ToClient
+from ..core.slots import Kill, Lost, Spawn
+from ..core.workforce import ToWorker
+from .actor_worker import SimWorker
+from .bounds import audit
+from .faults import Fault
+from .network import Frames, Link, Process
+
+if TYPE_CHECKING:
+    from .simulator import World
+
+
+class SimServer(Process):
+    """One life of a server: a router, its tick, and the worker processes it starts."""
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world.events, f"server{number}")
+        self.world = world
+        self.epoch = world.new_id()
+        self.client_links: dict[bytes, Link] = {}
+        self.worker_links: dict[bytes, Link] = {}
+        self.workers: dict[bytes, SimWorker] = {}
+        self.locked = False
+        self.peak_live = 0
+        self._ticks = 0
+        self._stopping_s: float | None = None
+        self._stage = 0
+        self.router = Router(
+            epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
+            new_id=world.new_id, limits=world.plan.server,
+        )  # fmt: skip
+        self._clock()
+
+    # -- what comes in ----------------------------------------------------------
+
+    def take_in(self, link: Link, frames: Frames) -> None:
+        """A message has arrived."""
+        self.post(self._from_worker if link.worker else self._from_client, link, frames)
+
+    def _from_client(self, link: Link, frames: Frames) -> None:
+        self.router.client_message(link.route, frames, self.events.now_s)
+        self.world.judge.server_heard(self, link.peer.name, frames)
+        self._carry_out()
+
+    def _from_worker(self, link: Link, frames: Frames) -> None:
+        worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
+        if worker is not None and worker.server is self:
+            self.world.judge.outcome_arrived(worker, frames)
+        self.router.worker_message((link.route, *frames), self.events.now_s)
+        self._carry_out()
+
+    def pulse(self, worker: bytes, lag_s: float) -> None:
+        """A sign of life, through the worker's own pipe."""
+        self.router.pulse(worker, self.events.now_s, lag_s, 1 << 20, "somewhere")
+        self._carry_out()
+
+    def reaped(self, worker: bytes, how: str) -> None:
+        """A worker's process has ended."""
+        self.world.judge.leaving.add(self.workers[worker])
+        self.router.exited(worker, self.events.now_s, how)
+        self._carry_out()
+
+    # -- time -----------------------------------------------------------------
+
+    def _clock(self) -> None:
+        if not self.alive:
+            return
+        if not self.held:
+            self._tick()
+        if self.alive:
+            self.events.after(self.world.plan.server.tick_s, self._clock)
+
+    def woke(self, late_s: float) -> None:
+        """Tick at once, after the input."""
+        self._tick()
+
+    def _tick(self) -> None:
+        now_s = self.events.now_s
+        if not self.locked and self.world.all_dead_but(self):
+            self.locked = True
+            self.router.open_pool(self.world.dead_epochs(self), now_s)
+        self.router.tick(now_s)
+        self._carry_out()
+        self._ticks += 1
+        if self._ticks % 4 == 0:
+            for wrong in audit(self.router, self.peak_live):
+                self.world.judge.violation("G8", wrong)
+        if self._stopping_s is not None:
+            self._drain(now_s)
+
+    def stop(self) -> None:
+        """SIGTERM: drain, then cancel, then kill, then exit."""
+        if self._stopping_s is None:
+            self._stopping_s = self.events.now_s
+            self.world.judge.draining.add(self)
+            self.router.stop(self.events.now_s)
+            self._carry_out()
+
+    def _drain(self, now_s: float) -> None:
+        assert self._stopping_s is not None
+        limits, since_s = self.world.plan.server, now_s - self._stopping_s
+        drained = self.router.drained(now_s)
+        if self._stage == 0 and (drained or since_s >= limits.drain_s):
+            self._stage = 1
+            self.router.cancel_all()
+        elif self._stage == 1 and (drained or since_s >= limits.drain_s + limits.stop_s):
+            self._stage = 2
+            self.router.kill_all(now_s)
+        elif self._stage == 2 and not any(w.alive for w in self.workers.values()):
+            self.world.end_server(self, "drained", self.world.rng.uniform(0.0, 2.0))
+            return
+        self._carry_out()
+
+    # -- effects --------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        world = self.world
+        for effect in self.router.take():
+            match effect:
+                case ToClient():
+                    link = self.client_links.get(effect.route)
+                    if link is not None:
+                        world.judge.server_told_client(self, link.peer.name, effect.frames)
+                    world.network.send(link, effect.frames, up=False)
+                case ToWorker():
+                    world.judge.server_told_worker(self.workers[effect.worker], effect.frames)
+                    world.network.send(
+                        self.worker_links.get(effect.worker), effect.frames, up=False
+                    )
+                case Spawn():
+                    self._spawn(effect)
+                case Kill():
+                    worker = self.workers[effect.worker]
+                    world.judge.leaving.add(worker)
+                    world.events.after(world.rng.uniform(0.0, 0.05), worker.die, effect.why)
+                case Lost():
+                    world.judge.declared_lost(self.workers[effect.worker])
+                case _:
+                    self.events.note(self.name, getattr(effect, "text", ""))
+        self.peak_live = max(self.peak_live, self.router.force.live_count())
+
+    def _spawn(self, spawn: Spawn) -> None:
+        worker = SimWorker(self.world, self, spawn)
+        self.workers[spawn.worker] = worker
+        if self.world.strikes(Fault.NO_SPAWN, 0.2):
+            worker.die("it could not be started")
+        else:
+            self.router.spawned(spawn.worker, len(self.workers))

@@ -1,0 +1,205 @@
+"""The simulated worker process: heartbeat, worker core, environment code.
+
+Environment code does what the body of its request says, as
+``key|behaviour|duration|padding`` (see :mod:`.faults`), and writes its log:
+each start and each end goes to the judge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core import messages
+from ..core.errors import ErrorInfo
+from ..core.slots import Spawn
+from ..core.terms import Status, Verdict
+from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
+from . import judge as judging
+from .faults import Fault
+from .network import Frames, Link, Process
+
+if TYPE_CHECKING:
+    from .actor_server import SimServer
+    from .simulator import World
+
+
+class SimWorker(Process):
+    """One worker process: heartbeat, worker core, and the environment's code."""
+
+    def __init__(self, world: World, server: SimServer, spawn: Spawn) -> None:
+        super().__init__(world.events, f"{server.name}/{spawn.worker.decode()}")
+        self.world = world
+        self.server = server
+        self.id = spawn.worker
+        self.core = WorkerCore(spawn.incarnation, header_bytes=1 << 20)
+        self.link: Link | None = None
+        self._running: dict[int, judging.Execution] = {}
+        self._ignoring: set[int] = set()
+        self._blocked_s: float | None = None
+        self._hello_s: float | None = None
+        world.worker_by_incarnation[spawn.incarnation] = self
+        world.network.worker_named[spawn.worker] = self
+        self._connect()
+        self._pulse()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        rng = self.world.rng
+        delay_s = rng.uniform(0.05, 0.6)
+        if self.world.strikes(Fault.SLOW_START, 0.3):
+            return
+        if self.world.strikes(Fault.KILL_EARLY, 0.3):
+            self.events.after(delay_s, self.die, "killed before its hello")
+        elif self.world.strikes(Fault.SET_UP_FAILS, 0.2):
+            self.events.after(delay_s, self.post, self._broken)
+        else:
+            self.events.after(delay_s, self.post, self._hello)
+
+    def _broken(self) -> None:
+        info = ErrorInfo("set-up", Verdict.DID_NOT_RUN, "no such data set", traceback="...")
+        self._do([self.core.broken(info)])
+        self.events.after(0.05, self.die, "set-up failed")
+
+    def _hello(self) -> None:
+        self._hello_s = self.events.now_s
+        self._beat()
+
+    def _beat(self) -> None:
+        if not self.alive:
+            return
+        if not self.held:
+            self._state()
+        self.events.after(1.0, self._beat)
+
+    def _state(self) -> None:
+        if not self.core.acknowledged:
+            self._do([self.core.hello(1, "simulated", self.world.declares_rerun())])
+        self._do([self.core.beat({})])
+
+    def woke(self, late_s: float) -> None:
+        """A beat is overdue."""
+        if self._hello_s is not None:
+            self._state()
+
+    def _pulse(self) -> None:
+        """The heartbeat thread: runs while the loop is blocked, not while stopped."""
+        if not self.alive:
+            return
+        if "stopped" not in self._holds:
+            lag_s = 0.0 if self._blocked_s is None else self.events.now_s - self._blocked_s
+            self.server.post(self.server.pulse, self.id, lag_s)
+        self.events.after(self.world.plan.server.pulse_s, self._pulse)
+
+    # -- its link -------------------------------------------------------------
+
+    def _connect(self) -> None:
+        if not self.alive:
+            return
+        self.link = self.world.network.connect(self, self.id, worker=True)
+        if self.link is None:
+            self.events.after(self.world.rng.uniform(0.05, 0.3), self._connect)
+
+    def cut_off(self) -> None:
+        """The connection is gone: another is made, perhaps to another server."""
+        self.link = None
+        self.events.after(self.world.rng.uniform(0.01, 0.3), self._connect)
+
+    def take_in(self, frames: Frames) -> None:
+        """A message has arrived."""
+        self.post(self._message, frames)
+
+    def _message(self, frames: Frames) -> None:
+        effects = self.core.message(frames)
+        if frames[0] == self.core.incarnation:
+            self.world.judge.worker_heard(self, frames)
+        self._do(effects)
+
+    # -- effects and environment code -----------------------------------------
+
+    def _do(self, effects: list[ToRouter] | list[WorkerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ToRouter():
+                    self.world.network.send(self.link, effect.frames, up=True)
+                case Run():
+                    self._run(effect)
+                case Halt():
+                    self._halt(effect.number)
+                case Exit():
+                    self.events.after(0.1, self.die, "retired")
+
+    def _run(self, run: Run) -> None:
+        key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
+        if self._hello_s is None:
+            self.world.judge.violation("G5", f"{key} starts before its environment is set up")
+        execution = self.world.judge.started(key, self, self.server, run.request, run.number)
+        self.events.note(self.name, f"runs {key} ({behaviour}) as {run.number}")
+        self._running[run.number] = execution
+        duration_s = float(duration)
+        if behaviour == "block":
+            self.world.faults[Fault.BLOCK_LOOP] += 1
+            self._blocked_s = self.events.now_s
+            self.hold("blocked")
+            self.events.after(duration_s, self._unblock, run.number)
+        elif behaviour == "hang":
+            self.world.faults[Fault.HANG] += 1
+        elif behaviour == "kill" or (
+            behaviour == "kill-sometimes" and self.world.rng.random() < 0.6
+        ):
+            self.world.faults[Fault.POISON] += 1
+            self.events.after(duration_s, self._killed_by, run.number)
+        else:
+            if behaviour == "ignore":
+                self._ignoring.add(run.number)
+            failed = behaviour == "raise"
+            self.events.after(duration_s, self.post, self._ends, run.number, failed)
+            if behaviour == "last-words":
+                self.world.faults[Fault.KILL_AFTER_OUTCOME] += 1
+                self.events.after(duration_s + 1e-6, self.die, "killed after an outcome")
+
+    def _unblock(self, number: int) -> None:
+        self._blocked_s = None
+        self.release("blocked")
+        self.post(self._ends, number, False)
+
+    def _killed_by(self, number: int) -> None:
+        if number in self._running:
+            self.die("killed by the environment")
+
+    def _halt(self, number: int) -> None:
+        execution = self._running.get(number)
+        if execution is None:
+            return
+        execution.halted = True
+        if number in self._ignoring:
+            self.world.faults[Fault.IGNORE_CANCEL] += 1
+            return
+        delay_s = self.world.rng.uniform(0.0, 0.1)
+        self.events.after(delay_s, self.post, self._report, number, Status.CANCELLED)
+
+    def _ends(self, number: int, failed: bool) -> None:
+        self._report(number, Status.ERROR if failed else Status.RESULT)
+
+    def _report(self, number: int, status: Status) -> None:
+        execution = self._running.pop(number, None)
+        if execution is None:
+            return
+        payload = f"{execution.key} by {self.name} as {number}".encode()
+        if status is not Status.RESULT:
+            code = "rollout-failed" if status is Status.ERROR else "cancelled"
+            payload = messages.encode_error(
+                ErrorInfo(code, Verdict.RAN_AND_FAILED, payload.decode())
+            )
+        self.events.note(self.name, f"{execution.key} ends: {status.name}")
+        self.world.judge.ended(execution, status, payload)
+        self._do(self.core.ended(number, status, payload, 0.0))
+
+    def die(self, how: str) -> None:
+        """The process is dead; its server reaps it a moment later."""
+        if not self.alive:
+            return
+        super().die(how)
+        self.world.network.close(self.link)
+        if self.server.alive:
+            delay_s = self.world.rng.uniform(0.0, 0.1)
+            self.events.after(delay_s, self.server.post, self.server.reaped, self.id, how)

@@ -1,0 +1,231 @@
+"""What a simulated run is made of, and which faults it meets.
+
+Theory of operation
+-------------------
+Each seed draws its own plan: how many clients and workers, how tight the
+bounds, what the environment does, and which *kinds* of fault occur, how often
+("swarm testing": a run with three kinds of fault reaches states that a run
+with all of them never does).  Faults are injected during the first
+``busy_s`` of virtual time; then the world is calm, and everything must end.
+
+Timers are those of the real thing, scaled down so that a lease or a kill fits
+into a run of some seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from random import Random
+
+from ..core.limits import ClientLimits, ServerLimits
+
+
+class Fault(enum.Enum):
+    """The kinds of fault; the values are for people."""
+
+    LOSE = "messages lost"
+    CUT_CLIENT = "client connection cut"
+    CUT_LONG = "client connection cut for long"
+    HALF_OPEN = "client connection half open"
+    CUT_WORKER = "worker link cut"
+    NEW_ROUTE = "new routing identity after each reconnect"
+    MANGLE = "messages duplicated, delayed, reordered"
+    KILL_WORKER = "worker killed"
+    KILL_AFTER_OUTCOME = "worker killed just after it sent an outcome"
+    KILL_EARLY = "worker killed before its hello"
+    SLOW_START = "worker never says hello"
+    SET_UP_FAILS = "environment fails to set up"
+    NO_SPAWN = "worker process cannot be started"
+    STOP_WORKER = "worker stopped and continued"
+    BLOCK_LOOP = "environment blocks the event loop"
+    IGNORE_CANCEL = "environment ignores cancellation"
+    HANG = "environment hangs until it is cancelled"
+    POISON = "environment kills its worker"
+    KILL_SERVER = "server killed"
+    RESTART_FAST = "server killed and restarted at once"
+    STOP_SERVER = "server stopped and continued"
+    DRAIN_SERVER = "server stopped gracefully"
+    KILL_CLIENT = "client killed"
+    CLOSE_CLIENT = "client closed"
+    STOP_CLIENT = "client stopped and continued"
+    CANCEL_STORM = "all calls of a client cancelled"
+    HOSTILE = "a hostile client"
+    TINY_BOUNDS = "tiny bounds"
+    SHORT_LEASE = "short lease"
+    FLIP_RERUN = "the environment's declaration changes between lives"
+
+
+HARSH_ONLY = frozenset({Fault.MANGLE})
+"""Faults that ZMQ and TCP never cause, but the protocol should survive."""
+
+TIMES: dict[Fault, tuple[int, int]] = {
+    Fault.CUT_CLIENT: (1, 5),
+    Fault.CUT_LONG: (1, 2),
+    Fault.HALF_OPEN: (1, 3),
+    Fault.CUT_WORKER: (1, 5),
+    Fault.KILL_WORKER: (1, 4),
+    Fault.STOP_WORKER: (1, 3),
+    Fault.KILL_SERVER: (1, 2),
+    Fault.RESTART_FAST: (1, 3),
+    Fault.STOP_SERVER: (1, 2),
+    Fault.DRAIN_SERVER: (1, 1),
+    Fault.KILL_CLIENT: (1, 1),
+    Fault.CLOSE_CLIENT: (1, 1),
+    Fault.STOP_CLIENT: (1, 2),
+    Fault.CANCEL_STORM: (1, 2),
+}
+"""Faults that happen at moments: how often in a run, at least and at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ask:
+    """One call that a simulated caller will make."""
+
+    key: str
+    at_s: float
+    behaviour: str
+    duration_s: float
+    rerun: bool | None
+    max_executions: int
+    limit_s: float | None
+    cancel_after_s: float | None
+    body: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a run that is drawn before it starts."""
+
+    harsh: bool
+    faults: frozenset[Fault]
+    moments: tuple[tuple[float, Fault], ...]
+    busy_s: float
+    clients: int
+    workers: int
+    declares_rerun: bool
+    loss: float
+    mangle: float
+    delay_s: tuple[float, float]
+    linger_s: float
+    """How long worker processes may outlive their server."""
+    server: ServerLimits
+    client: ClientLimits
+    asks: tuple[tuple[Ask, ...], ...]
+
+    def has(self, fault: Fault) -> bool:
+        """Whether the run has this kind of fault."""
+        return fault in self.faults
+
+
+def draw(rng: Random, *, harsh: bool) -> Plan:
+    """The plan of a seed; ``rng`` is read in a fixed order."""
+    rate = rng.choice((0.15, 0.3, 0.5))
+    faults = frozenset(
+        fault
+        for fault in Fault
+        if (fault is Fault.MANGLE and harsh) or (fault not in HARSH_ONLY and rng.random() < rate)
+    )
+    busy_s = rng.uniform(4.0, 9.0)
+    moments = [
+        (rng.uniform(0.3, busy_s), fault)
+        for fault in Fault  # the set itself has no order
+        if fault in faults and fault in TIMES
+        for _ in range(rng.randint(*TIMES[fault]))
+    ]
+    clients, workers = rng.randint(1, 3), rng.randint(1, 3)
+    calls = rng.choice((20, 50, 50, 80))
+    behaviours = _behaviours(rng, faults)
+    asks = tuple(
+        tuple(_ask(rng, f"c{client}:{n}", busy_s, behaviours) for n in range(calls // clients))
+        for client in range(clients)
+    )
+    fast = rng.random() < 0.7
+    return Plan(
+        harsh=harsh,
+        faults=faults,
+        moments=tuple(sorted(moments, key=lambda moment: moment[0])),
+        busy_s=busy_s,
+        clients=clients,
+        workers=workers,
+        declares_rerun=rng.random() < 0.5,
+        loss=rng.choice((0.01, 0.05, 0.2)) if Fault.LOSE in faults else 0.0,
+        mangle=rng.choice((0.02, 0.1, 0.3)) if Fault.MANGLE in faults else 0.0,
+        delay_s=(0.0005, 0.004) if fast else (0.001, 0.06),
+        linger_s=rng.choice((0.05, 0.5, 3.0)),
+        server=_server_limits(rng, faults),
+        client=ClientLimits(
+            start_s=20.0,
+            recovery_s=20.0,
+            probe_s=3.0,
+            cancel_answer_s=2.0,
+            finish_flush_s=rng.choice((0.005, 0.05)),
+        ),
+        asks=asks,
+    )
+
+
+def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
+    tiny = Fault.TINY_BOUNDS in faults
+    small = rng.randint(2, 4)
+    return ServerLimits(
+        lease_s=3.0 if Fault.SHORT_LEASE in faults else 6.0,
+        kept_outcomes=small if tiny else 1000,
+        kept_bytes=600 if tiny else 1 << 20,
+        window=small if tiny else 64,
+        queue=small + 1 if tiny else 1000,
+        queue_bytes=400 if tiny else 1 << 20,
+        worker_capacity=rng.choice((1, 3, 8)),
+        retry_delay_s=0.2,
+        tick_s=0.2,
+        start_s=2.0,
+        pulse_s=0.5,
+        silence_report_s=1.0,
+        silence_kill_s=2.0,
+        blocked_report_s=0.5,
+        cancel_grace_s=0.8,
+        cancel_kill_s=2.5,
+        restart_pause_s=0.1,
+        restart_pause_max_s=0.5,
+        drain_s=1.0,
+        stop_s=0.7,
+        recycle_executions=rng.choice((None, None, 7)),
+    )
+
+
+def _behaviours(rng: Random, faults: frozenset[Fault]) -> list[str]:
+    """What environment code does in this run, by weight."""
+    chosen = ["return"] * 8 + ["raise", "slow"]
+    odd = {
+        Fault.BLOCK_LOOP: "block",
+        Fault.IGNORE_CANCEL: "ignore",
+        Fault.HANG: "hang",
+        Fault.POISON: rng.choice(("kill", "kill-sometimes")),
+        Fault.KILL_AFTER_OUTCOME: "last-words",
+    }
+    for fault, name in odd.items():
+        if fault in faults:
+            chosen += [name] * rng.randint(1, 2)
+    return chosen
+
+
+_LONG_S = {"slow": 10.0, "ignore": 12.0, "block": 6.0}
+"""How many times longer these take."""
+
+
+def _ask(rng: Random, key: str, busy_s: float, behaviours: list[str]) -> Ask:
+    behaviour = rng.choice(behaviours)
+    duration_s = rng.uniform(0.01, 0.4) * _LONG_S.get(behaviour, 1.0)
+    padding = b"." * rng.choice((0, 0, 100, 300))
+    body = f"{key}|{behaviour}|{duration_s:.4f}|".encode() + padding
+    return Ask(
+        key=key,
+        at_s=rng.uniform(0.0, busy_s),
+        behaviour=behaviour,
+        duration_s=duration_s,
+        rerun=rng.choice((None, None, True, False)),
+        max_executions=rng.randint(1, 4),
+        limit_s=rng.uniform(0.1, 6.0) if rng.random() < (0.2, 1.0)[behaviour == "hang"] else None,
+        cancel_after_s=rng.expovariate(2.0) if rng.random() < 0.2 else None,
+        body=body,
+    )

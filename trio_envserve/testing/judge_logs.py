@@ -1,0 +1,279 @@
+"""The judge of the demonstration: three logs on disk in, figures out.
+
+``python -m trio_envserve.testing.judge_logs DIR`` prints one JSON object and
+exits with 0 only if nothing ran twice, nothing was lost, and the faults it is
+about did happen.
+
+Theory of operation
+-------------------
+This module imports nothing of the package, and asks no server: it counts.
+
+``environment.jsonl``
+    written by the environment in the worker processes: a ``start`` and an
+    ``end`` line for each run, with ``key``, ``process`` (a name that, unlike a
+    pid, is never given away again) and ``predecessor``: what the kernel said,
+    before this start, of the process that had begun this key before (``none``,
+    ``dead``, ``alive``).
+``callers.jsonl``
+    written by the callers: an ``ask`` line before each call and an ``answer``
+    line after it.
+``killer.jsonl``
+    written by whoever makes the faults: ``kill``, ``cut``, ``serving`` (a server
+    is there), ``dead`` (a worker process was seen to have ended; ``alive_s`` is
+    the last time it was seen not to have).
+
+Lines of the environment's log are in the order of their ``write`` calls,
+whichever process wrote them.  ``monotonic`` is one clock for the machine.
+
+A second start of a key is a *rerun by consent* if the caller consented and the
+process of the start before was dead by then.  That is judged four times:
+``predecessor`` must be ``dead``; the two processes must differ; no line of the
+earlier process may come after this start; and that process must have been seen
+dead, and not seen alive later than this start.  None of these can accuse an
+innocent: each is a fact of the kernel or of the order of the log, and no
+comparison asks *when* a death happened, which nobody can know exactly.  Any
+other second start *ran twice*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT, CALLERS, KILLER = "environment.jsonl", "callers.jsonl", "killer.jsonl"
+
+LEAST_FAULTS = 3
+"""How often each kind of fault must have happened (the server dies once)."""
+LEAST_LIVING = 20
+"""How many executions a killed worker must have had for its death to count."""
+
+Line = dict[str, Any]
+
+
+@dataclasses.dataclass(slots=True)
+class Logs:
+    """The three logs, and what is looked up in them."""
+
+    environment: list[Line]
+    callers: list[Line]
+    killer: list[Line]
+    starts: dict[str, list[tuple[int, Line]]] = dataclasses.field(default_factory=dict)
+    """By key: (number of the line, line), in the order of the log."""
+    results: dict[str, list[Line]] = dataclasses.field(default_factory=dict)
+    """By key: its runs that came to a result."""
+    last_line: dict[str, int] = dataclasses.field(default_factory=dict)
+    """By process: the number of its last line."""
+    living: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    """By process: keys that it began and never ended."""
+    asks: dict[str, Line] = dataclasses.field(default_factory=dict)
+    answers: dict[str, Line] = dataclasses.field(default_factory=dict)
+    deaths: dict[str, Line] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, directory: Path) -> Logs:
+        """Read a directory.  Raises OSError, and ValueError for a bad line."""
+        environment, callers, killer = (
+            list(_lines(directory / name)) for name in (ENVIRONMENT, CALLERS, KILLER)
+        )
+        logs = cls(environment, callers, killer)
+        for number, line in enumerate(logs.environment):
+            logs._environment_line(number, line)
+        logs.asks = {line["key"]: line for line in logs.callers if line["event"] == "ask"}
+        logs.answers = {line["key"]: line for line in logs.callers if line["event"] == "answer"}
+        logs.deaths = {line["process"]: line for line in logs.killer if line["event"] == "dead"}
+        return logs
+
+    def _environment_line(self, number: int, line: Line) -> None:
+        key, process = line["key"], line["process"]
+        self.last_line[process] = number
+        if line["event"] == "start":
+            if line["attempt"] == 1:  # a further attempt is within one execution
+                self.starts.setdefault(key, []).append((number, line))
+            self.living.setdefault(process, set()).add(key)
+        else:
+            self.living.get(process, set()).discard(key)
+            if line["how"] == "result":
+                self.results.setdefault(key, []).append(line)
+
+    def faults(self, event: str, **wanted: Any) -> list[Line]:
+        """The killer's lines of this kind."""
+        return [
+            line for line in self.killer
+            if line["event"] == event and wanted.items() <= line.items()
+        ]  # fmt: skip
+
+
+def judge(directory: str | Path) -> dict[str, Any]:
+    """All figures, and the verdict, from the logs in a directory.
+
+    ``problems`` says in words what is wrong; ``ok`` is true if there is none.
+    """
+    try:
+        logs = Logs.read(Path(directory))
+    except (OSError, ValueError, KeyError) as error:
+        return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"]}
+    figures = _callers(logs) | _runs(logs) | _faults(logs)
+    problems = list(_problems(figures))
+    return {**figures, "ok": not problems, "problems": problems}
+
+
+def _callers(logs: Logs) -> dict[str, Any]:
+    """What was asked, and what came of it."""
+    answered = logs.answers.keys() & logs.asks.keys()
+    good = {key for key in answered if logs.answers[key]["ok"] and logs.answers[key]["right"]}
+    untrue = [
+        key for key in answered
+        if logs.answers[key]["verdict"] == "DID_NOT_RUN" and key in logs.starts
+    ]  # fmt: skip
+    lines = sum(line["event"] == "answer" for line in logs.callers)
+    times = [line["monotonic"] for line in (*logs.killer, *logs.callers)]
+    return {
+        "asked": len(logs.asks),
+        "answered": len(answered),
+        "lost": len(logs.asks.keys() - good),
+        "errors": sum(not logs.answers[key]["ok"] for key in answered),
+        "wrong": len(answered) - len(good) - sum(not logs.answers[key]["ok"] for key in answered),
+        "answered_twice": lines - len(logs.answers),
+        "untrue_errors": len(untrue),
+        "seconds": round(max(times) - min(times), 3) if times else 0.0,
+    }
+
+
+def _runs(logs: Logs) -> dict[str, Any]:
+    """How often each key was run, and with what right."""
+    reruns = twice = early = 0
+    for key, starts in logs.starts.items():
+        consent = key in logs.asks and logs.asks[key]["rerun"] is True
+        for (_, before), (number, again) in itertools.pairwise(starts):
+            proven = _died_before(logs, before, number, again)
+            answer = logs.answers.get(key)
+            useless = answer is not None and answer["monotonic"] < again["monotonic"]
+            early += consent and not proven
+            if consent and proven and not useless:
+                reruns += 1
+            else:
+                twice += 1
+    return {
+        "started": len(logs.starts),
+        "started_twice": twice,
+        "started_unasked": len(logs.starts.keys() - logs.asks.keys()),
+        "rerun_with_consent": reruns,
+        "rerun_too_early": early,
+    }
+
+
+def _died_before(logs: Logs, before: Line, number: int, again: Line) -> bool:
+    """Whether the process of one start is proven to have ended before another."""
+    process = before["process"]
+    death = logs.deaths.get(process)
+    return (
+        again["predecessor"] == "dead"
+        and again["process"] != process
+        and logs.last_line[process] < number
+        and death is not None
+        and not death["alive_s"] > again["monotonic"]
+    )
+
+
+def _faults(logs: Logs) -> dict[str, Any]:
+    """What was done to the server, its workers and its connections."""
+    kills = [
+        line for line in logs.faults("kill", what="worker")
+        if line["process"] in logs.deaths
+        and len(logs.living.get(line["process"], ())) >= LEAST_LIVING
+    ]  # fmt: skip
+    receipts = [line for line in logs.faults("cut", how="before receipt") if line["outcomes"]]
+    cuts = [line for line in logs.faults("cut", how="ordinary") if line["connections"]]
+    counters: dict[str, Line] = {}
+    for line in logs.faults("counters"):
+        counters[line["epoch"]] = line
+    return {
+        "connections_cut": sum(line["connections"] for line in cuts + receipts),
+        "cuts": len(cuts),
+        "cuts_before_receipt": len(receipts),
+        "received_after_cut": sum(_received_after(logs, key, receipts) for key in logs.answers),
+        "worker_restarts": len(kills),
+        "killed_with_worker": [len(logs.living[line["process"]]) for line in kills],
+        "server_restarts": sum(
+            _came_back(logs, line) for line in logs.faults("kill", what="server")
+        ),
+        "replayed": sum(line["replayed"] for line in counters.values()),
+        "coalesced": sum(line["coalesced"] for line in counters.values()),
+    }
+
+
+def _received_after(logs: Logs, key: str, receipts: list[Line]) -> bool:
+    """Whether an outcome was there before a cut, and received after it without
+    another run."""
+    answer_s = logs.answers[key]["monotonic"]
+    ends_s = [line["monotonic"] for line in logs.results.get(key, ())]
+    last_start_s = max((line["monotonic"] for _, line in logs.starts.get(key, ())), default=0.0)
+    return any(
+        end_s < cut["monotonic"] < answer_s and last_start_s < cut["monotonic"]
+        for cut in receipts
+        for end_s in ends_s
+    )
+
+
+def _came_back(logs: Logs, kill: Line) -> bool:
+    """Whether, after a server's death, another one served and ran something."""
+    killed_s = kill["sent_s"]
+    serving = any(line["monotonic"] > killed_s for line in logs.faults("serving"))
+    first: dict[str, float] = {}
+    for line in logs.environment:
+        first.setdefault(line["process"], line["monotonic"])
+    return serving and any(began_s > killed_s for began_s in first.values())
+
+
+def _problems(figures: dict[str, Any]) -> Iterator[str]:
+    """Whatever must not be, in words."""
+    if not figures["asked"]:
+        yield "nothing was asked"
+    for name, text in {
+        "lost": "rollouts have no right result",
+        "started_twice": "starts were a second run of a rollout",
+        "rerun_too_early": "reruns began before their predecessor's process was proven dead",
+        "started_unasked": "rollouts ran that nobody had asked for",
+        "answered_twice": "answers came to a call that had one already",
+        "untrue_errors": "errors said that a rollout did not run, and it had",
+    }.items():
+        if figures[name]:
+            yield f"{figures[name]} {text}"
+    for name, least, text in (
+        ("cuts", LEAST_FAULTS, "ordinary cuts"),
+        ("cuts_before_receipt", LEAST_FAULTS, "cuts between an outcome and its receipt"),
+        ("worker_restarts", LEAST_FAULTS, f"kills of a worker with {LEAST_LIVING} executions"),
+        ("server_restarts", 1, "kills of the server"),
+        ("replayed", 1, "replays"),
+        ("coalesced", 1, "coalesced requests"),
+    ):
+        if figures[name] < least:
+            yield f"only {figures[name]} {text}, so nothing is shown: {least} wanted"
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    with path.open() as file:
+        for number, text in enumerate(file, 1):
+            try:
+                yield json.loads(text)
+            except ValueError:
+                raise ValueError(f"{path.name}, line {number}, is not JSON") from None
+
+
+def main() -> int:
+    """Judge the directory named on the command line."""
+    if len(sys.argv) != 2:
+        print("usage: python -m trio_envserve.testing.judge_logs DIR", file=sys.stderr)
+        return 2
+    figures = judge(sys.argv[1])
+    print(json.dumps(figures))
+    return 0 if figures["ok"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

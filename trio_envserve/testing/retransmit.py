@@ -1,0 +1,129 @@
+"""A network on which every request is transmitted more often than needed.
+
+::
+
+    async with open_zmq_network() as network:
+        impatient = RetransmittingNetwork(network, pauses_s=(0.05, 0.2))
+        async with open_client(address, network=impatient) as client: ...
+
+Theory of operation
+-------------------
+The client of this package retransmits only what the server has never seen, so
+on a good day the server meets no duplicate at all.  Other clients may not be
+so careful (a timer and a retry is how most are written), and networks may
+duplicate.  Here the shipped client is used as it is, and its socket sends each
+request again, the same bytes, after each of the given pauses, whatever has
+become of it since.  A duplicate that finds its first running is coalesced; one
+that comes after the outcome is replayed, or told that its id is finished.
+
+Everything else (hello, sync, finish) goes out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import final
+
+import trio
+
+from ..core.errors import ProtocolError
+from ..core.limits import WireLimits
+from ..core.messages import Request, decode
+from ..net import (
+    DealerSocket,
+    Frame,
+    Message,
+    Network,
+    OnEvent,
+    RouterSocket,
+    SocketStatistics,
+    unwrap_single,
+)
+
+
+@final
+class RetransmittingNetwork:
+    """Wraps a network; its dealers send each request 1 + ``len(pauses_s)`` times.
+
+    ``pauses_s``: seconds from the first transmission to each further one.
+    """
+
+    def __init__(self, network: Network, *, pauses_s: Sequence[float] = (0.05,)) -> None:
+        self.retransmitted = 0
+        """Further transmissions that the dealers' outboxes took, in all."""
+        self._network = network
+        self._pauses_s = tuple(pauses_s)
+
+    def open_router(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
+    ) -> AbstractAsyncContextManager[RouterSocket]:
+        """The wrapped network's, unchanged."""
+        return self._network.open_router(address, limits=limits, on_event=on_event)
+
+    @asynccontextmanager
+    async def open_dealer(
+        self, address: str, *, identity: bytes | None, limits: WireLimits,
+        on_event: OnEvent | None = None,
+    ) -> AsyncIterator[DealerSocket]:  # fmt: skip
+        """The wrapped network's, with a task that sends again."""
+        opened = self._network.open_dealer(
+            address, identity=identity, limits=limits, on_event=on_event
+        )
+        with unwrap_single():
+            async with opened as inner, trio.open_nursery() as nursery:
+                yield _Retransmitting(self, inner, nursery, limits)
+                nursery.cancel_scope.cancel()
+
+    async def _send_again(self, socket: DealerSocket, frames: Message) -> None:
+        began_s = trio.current_time()
+        for pause_s in self._pauses_s:
+            await trio.sleep_until(began_s + pause_s)
+            self.retransmitted += socket.send_nowait(frames)
+
+
+@final
+class _Retransmitting:
+    """A dealer that sends requests again."""
+
+    def __init__(
+        self, network: RetransmittingNetwork, inner: DealerSocket, nursery: trio.Nursery,
+        limits: WireLimits,
+    ) -> None:  # fmt: skip
+        self._network = network
+        self._inner = inner
+        self._nursery = nursery
+        self._limits = limits
+
+    @property
+    def address(self) -> str:
+        return self._inner.address
+
+    @property
+    def identity(self) -> bytes:
+        return self._inner.identity
+
+    async def receive(self) -> list[list[Frame]]:
+        return await self._inner.receive()
+
+    def receive_nowait(self) -> list[list[Frame]]:
+        return self._inner.receive_nowait()
+
+    async def flush(self) -> None:
+        await self._inner.flush()
+
+    def statistics(self) -> SocketStatistics:
+        return self._inner.statistics()
+
+    def send_nowait(self, frames: Message) -> bool:
+        sent = self._inner.send_nowait(frames)
+        if sent and self._is_request(frames):
+            self._nursery.start_soon(self._network._send_again, self._inner, tuple(frames))
+        return sent
+
+    def _is_request(self, frames: Message) -> bool:
+        try:
+            message = decode(frames[0], most_bytes=self._limits.header_bytes)
+        except ProtocolError:
+            return False  # not of this protocol: not for us to repeat
+        return isinstance(message, Request)
