@@ -1,0 +1,257 @@
+"""A model of the dedup cache, written from the protocol's rules alone.
+
+It knows nothing of the cache's code: records are plain, every sum is counted
+anew, and what must never happen is judged from the history of each request,
+not from its state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+WINDOW, QUEUE, QUEUE_BYTES = 4, 6, 30
+KEPT, KEPT_BYTES, SHARE = 4, 50, 0.6
+SESSIONS, LEASE_S, AT_ONCE = 3, 10.0, 4
+
+Effect = tuple[str, object]
+"""What must be done, and with which request, execution or sequence."""
+
+
+@dataclasses.dataclass(eq=False)
+class Run:
+    """One execution, live until the world says that it has ended."""
+
+    session: int
+    sequence: int
+    worker: int
+    wanted: bool = True
+    """Whether a request still needs it."""
+
+
+@dataclasses.dataclass
+class Request:
+    """One that was seen and is not finished."""
+
+    payload: bytes
+    rerun: bool | None
+    allowance: int
+    state: str = "waiting"
+    run: Run | None = None
+    starts: int = 0
+    holds_body: bool = True
+    outcome: bytes | None = None
+
+
+@dataclasses.dataclass
+class Client:
+    """A session."""
+
+    nonce: int
+    heard_s: float
+    connection: int
+    route: bytes
+    requests: dict[int, Request] = dataclasses.field(default_factory=dict)
+    finished: set[int] = dataclasses.field(default_factory=set)
+    ended: bool = False
+
+    def state(self, sequence: int) -> str:
+        if sequence in self.requests:
+            return self.requests[sequence].state
+        return "finished" if self.ended or sequence in self.finished else "not seen"
+
+    def count(self, *states: str) -> int:
+        return sum(r.state in states for r in self.requests.values())
+
+    def held_bytes(self) -> int:
+        return sum(len(r.payload) for r in self.requests.values() if r.holds_body)
+
+    def kept_bytes(self) -> int:
+        return sum(len(r.outcome) for r in self.requests.values() if r.outcome is not None)
+
+
+class Model:
+    """What a cache must do, and what must never have happened."""
+
+    def __init__(self) -> None:
+        self.clients: dict[int, Client] = {}
+        self.runs: list[Run] = []
+        self.declared = False
+        # The history, which no state is asked about.
+        self.starts: Counter[tuple[int, int]] = Counter()
+        self.answers: dict[tuple[int, int], bytes] = {}
+        self.consented: set[tuple[int, int]] = set()
+        """Those that had consent when their worker was proven dead."""
+
+    # -- sums ---------------------------------------------------------------------
+
+    def count(self, *states: str) -> int:
+        return sum(c.count(*states) for c in self.clients.values())
+
+    def held_bytes(self) -> int:
+        return sum(c.held_bytes() for c in self.clients.values())
+
+    def kept_bytes(self) -> int:
+        return sum(c.kept_bytes() for c in self.clients.values())
+
+    def may_dispatch(self) -> bool:
+        return self.count("completed") < KEPT and self.kept_bytes() < KEPT_BYTES
+
+    def share_left(self, client: Client) -> bool:
+        return (
+            client.count("completed") < KEPT * SHARE
+            and client.kept_bytes() < KEPT_BYTES * SHARE
+        )  # fmt: skip
+
+    def consents(self, request: Request) -> bool:
+        consent = self.declared if request.rerun is None else request.rerun
+        return consent and request.starts < request.allowance
+
+    # -- inputs: each returns what must be done -----------------------------------
+
+    def request(
+        self, number: int, sequence: int, payload: bytes, rerun: bool | None, allowance: int
+    ) -> list[Effect]:
+        client = self.clients[number]
+        known = client.requests.get(sequence)
+        if known is not None:
+            if known.payload != payload:
+                return [("CONFLICT", sequence)]
+            return [("ANSWER", (number, sequence))] if known.state == "completed" else []
+        if client.state(sequence) == "finished":
+            return [("SPENT", sequence)]
+        if len(client.requests) >= WINDOW:
+            return [("WINDOW", sequence)]
+        if not self._room(client, len(payload)):
+            return [("FULL", sequence)]
+        client.requests[sequence] = Request(payload, rerun, allowance)
+        return [("QUEUE", (number, sequence))]
+
+    def _room(self, client: Client, size: int) -> bool:
+        beyond = max(0, self.count("completed") - KEPT)
+        held, mine = self.held_bytes(), client.held_bytes()
+        return (
+            self.count("waiting") + beyond < QUEUE
+            and client.count("waiting") < QUEUE * SHARE
+            and (not held or held + size <= QUEUE_BYTES)
+            and (not mine or mine + size <= QUEUE_BYTES * SHARE)
+        )
+
+    def dispatch(self, number: int, sequence: int, worker: int) -> Run:
+        request = self.clients[number].requests[sequence]
+        request.run = Run(number, sequence, worker)
+        request.state = "running"
+        request.starts += 1
+        request.holds_body = self.consents(request)
+        self.runs.append(request.run)
+        self.starts[number, sequence] += 1
+        return request.run
+
+    def _complete(self, number: int, sequence: int, outcome: bytes) -> list[Effect]:
+        request = self.clients[number].requests[sequence]
+        request.state, request.outcome, request.holds_body = "completed", outcome, False
+        if request.run is not None:
+            request.run.wanted = False
+        request.run = None
+        return [("ANSWER", (number, sequence))]
+
+    def outcome(self, run: Run, outcome: bytes) -> list[Effect]:
+        self.runs.remove(run)
+        return self._complete(run.session, run.sequence, outcome) if run.wanted else []
+
+    def dead(self, run: Run, outcome: bytes) -> list[Effect]:
+        """The worker of this execution, no longer live, is proven dead."""
+        if not run.wanted:
+            return []
+        request = self.clients[run.session].requests[run.sequence]
+        if self.consents(request) and request.holds_body:
+            self.consented.add((run.session, run.sequence))
+            request.state, request.run = "waiting", None
+            return [("QUEUE", (run.session, run.sequence))]
+        return self._complete(run.session, run.sequence, outcome)
+
+    def deadline(self, number: int, sequence: int, outcome: bytes) -> list[Effect]:
+        client = self.clients[number]
+        state = client.state(sequence)
+        if state == "waiting":
+            return [("UNQUEUE", (number, sequence)), *self._complete(number, sequence, outcome)]
+        if state == "running":
+            run = client.requests[sequence].run
+            return [*self._complete(number, sequence, outcome), ("STOP", run)]
+        return []
+
+    def finish(self, number: int, sequences: set[int]) -> list[Effect]:
+        client = self.clients[number]
+        after = client.finished | sequences
+        if sum(n - 1 not in after for n in after) > WINDOW + 1:
+            return []
+        effects: list[Effect] = []
+        for sequence in sequences & {*client.requests}:
+            effects += self._drop(number, sequence)
+        client.finished |= sequences
+        return effects
+
+    def _drop(self, number: int, sequence: int) -> list[Effect]:
+        client = self.clients[number]
+        request = client.requests.pop(sequence)
+        client.finished.add(sequence)
+        if request.state == "waiting":
+            return [("UNQUEUE", (number, sequence))]
+        if request.run is None:
+            return []
+        request.run.wanted = False
+        return [("STOP", request.run)]
+
+    def sync(self, number: int, next: int, pending: set[int]) -> tuple[list[Effect], set[int]]:
+        if len(pending) > WINDOW:
+            return [], set()
+        effects = self.finish(number, {*range(next)} - pending)
+        client = self.clients[number]
+        missing = {n for n in pending if n < next and client.state(n) == "not seen"}
+        return effects + [
+            ("ANSWER", (number, n)) for n in pending if client.state(n) == "completed"
+        ], missing
+
+    def cancel(self, number: int, sequence: int) -> tuple[list[Effect], bool]:
+        client = self.clients[number]
+        known = client.requests.get(sequence)
+        started = known.starts > 0 if known is not None else client.state(sequence) == "finished"
+        effects = self.finish(number, {sequence})
+        ignored = sequence not in client.finished
+        return effects, started or ignored
+
+    def end(self, number: int) -> list[Effect]:
+        client = self.clients[number]
+        effects: list[Effect] = []
+        for sequence in list(client.requests):
+            effects += self._drop(number, sequence)
+        client.ended = True
+        return effects
+
+    def lapsed(self, now_s: float) -> set[int]:
+        return {
+            n for n, c in self.clients.items() if not c.ended and now_s - c.heard_s > LEASE_S
+        }  # fmt: skip
+
+    def forget(self) -> None:
+        for number, client in list(self.clients.items()):
+            if client.ended and not any(run.session == number for run in self.runs):
+                del self.clients[number]
+
+    # -- the history --------------------------------------------------------------
+
+    def answered(self, request: tuple[int, int], outcome: bytes) -> None:
+        """G3: an outcome was sent for this request."""
+        assert self.answers.setdefault(request, outcome) == outcome, "G3: another outcome"
+
+    def judge(self) -> None:
+        """G1, G2 and G8, whatever the tables say."""
+        live = Counter((run.session, run.sequence) for run in self.runs)
+        assert all(count == 1 for count in live.values()), "G1: two live executions"
+        entries = self.count("waiting", "running", "completed")
+        assert len(self.runs) <= AT_ONCE
+        assert entries <= KEPT + QUEUE + AT_ONCE, "G8: entries"
+        for client in self.clients.values():
+            assert len(client.requests) <= WINDOW, "G8: the window"
+            holding = [r for r in client.requests.values() if r.holds_body]
+            assert client.held_bytes() <= QUEUE_BYTES * SHARE or len(holding) == 1, "G8: bytes"

@@ -1,0 +1,310 @@
+"""Builders for the tests of the core: records, and whole systems with no network.
+
+:class:`Pair` joins a Router, a ClientCore and WorkerCores by function calls.
+Nothing moves but in :meth:`Pair.settle`, and no time passes but in
+:meth:`Pair.advance`, so a test decides what is lost, late or doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trio_envserve.core import messages
+from trio_envserve.core.client import Answer, ClientCore, Fail, ToServer
+from trio_envserve.core.dedup import DedupCache, Do, Effects
+from trio_envserve.core.executions import Execution, Worker
+from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.requests import Ask, Entry, Kept, Session
+from trio_envserve.core.router import Router, ToClient
+from trio_envserve.core.slots import Kill, Lost, Report, Spawn
+from trio_envserve.core.terms import Body, RequestId, Status
+from trio_envserve.core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
+from trio_envserve.core.workforce import ToWorker
+
+CLIENT = b"client"
+"""The route of a pair's own ClientCore; what is sent to others is mail."""
+
+STRANGER = b"stranger"
+HEADER_BYTES = WireLimits().header_bytes
+START_S = 1000.0
+
+
+class Ids:
+    """A source of ids that are as good as random: all different, and replayable."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.last = first - 1
+
+    def __call__(self) -> bytes:
+        self.last += 1
+        return identifier(self.last)
+
+
+def identifier(number: int) -> bytes:
+    """An id of the right length."""
+    return number.to_bytes(16, "big")
+
+
+def ask(
+    body: bytes = b"body", *, digest: int | None = None, rerun: bool | None = None,
+    allowance: int = 1,
+) -> Ask:  # fmt: skip
+    """A request's content; equal bodies have equal digests unless one is given."""
+    number = int.from_bytes(body[-8:], "big") if digest is None else digest
+    return Ask(identifier(number), body, rerun, allowance)
+
+
+def kept(payload: bytes = b"outcome") -> Kept:
+    """An outcome of as many bytes as its payload."""
+    return Kept((payload,), len(payload))
+
+
+def cache_with(**limits: Any) -> DedupCache:
+    """A cache with some limits changed."""
+    return DedupCache(identifier(99), ServerLimits(**limits))
+
+
+def session_of(cache: DedupCache, number: int = 1, now_s: float = 0.0) -> Session:
+    """A new session, its id and nonce made of ``number``."""
+    session = cache.open(
+        identifier(number), identifier(number + 1000), f"client {number}", b"route", 1, now_s
+    )
+    assert session is not None
+    return session
+
+
+def entry_of(session: int = 1, sequence: int = 0, **fields: Any) -> Entry:
+    """A waiting entry that no cache knows."""
+    return Entry(RequestId(identifier(session), sequence), b"d" * 16, None, 1, b"x", 1, **fields)
+
+
+def worker_of(name: bytes = b"w0-1", capacity: int = 2) -> Worker:
+    """A worker that said hello."""
+    return Worker(name, identifier(7), capacity)
+
+
+def execution_on(worker: Worker, session: Session, sequence: int = 0, **how: Any) -> Execution:
+    """A live execution that no cache knows."""
+    entry = Entry(RequestId(session.id, sequence), b"d" * 16, None, 1, b"x", 1)
+    return worker.start(session, entry, 0.0, solo=how.get("solo", False))
+
+
+def dos(effects: Effects) -> list[Do]:
+    """What must be done, without to what."""
+    return [do for do, _ in effects]
+
+
+def picture(cache: DedupCache) -> Any:
+    """Everything that an input could change, but the counters."""
+    return (
+        cache.kept_count, cache.kept_bytes, cache.queued_count, cache.held_bytes,
+        [
+            (
+                s.id, s.route, s.connection, s.heard_s, s.ended, s.finished.flat(), s.kept_count,
+                s.kept_bytes, s.queued_count, s.held_bytes,
+                [
+                    (n, e.state, e.execution, e.executions, e.kept, e.body, e.digest)
+                    for n, e in s.entries.items()
+                ],
+            )
+            for s in cache.sessions.values()
+        ],
+    )  # fmt: skip
+
+
+class Pair:
+    """A router, its workers, and a client, joined without a network."""
+
+    def __init__(
+        self, *, workers: int = 1, rerun: bool = False, ready: bool = True, welcomed: bool = True,
+        pulses: bool = False, server: dict[str, Any] | None = None,
+        client: dict[str, Any] | None = None, wire: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.now_s = START_S
+        self.rerun = rerun
+        self.ids = Ids()
+        self.server_limits = ServerLimits(**(server or {}))
+        self.wire = WireLimits(**(wire or {}))
+        self.slots = workers
+        self.pulses = pulses
+        self.router = self.new_router()
+        self.client = ClientCore(
+            name="test", new_id=self.ids, now_s=self.now_s,
+            limits=ClientLimits(**(client or {})), wire=self.wire,
+        )  # fmt: skip
+        self.auto_hello = ready
+        self.workers: dict[bytes, WorkerCore] = {}
+        self.runs: list[tuple[bytes, Run]] = []
+        self.halts: list[tuple[bytes, int]] = []
+        self.exits: list[bytes] = []
+        self.answers: list[Answer | Fail] = []
+        self.reports: list[Report] = []
+        self.kills: list[Kill] = []
+        self.lost: list[Lost] = []
+        self.spawns: list[Spawn] = []
+        self.mail: list[tuple[bytes, messages.Message]] = []
+        """What the router sent to routes that are not the client's."""
+        self.sent: list[messages.Message] = []
+        """What the client sent, lost or not."""
+        self.told: list[messages.Message] = []
+        """What the router sent to the client, lost or not."""
+        self.lose: Callable[[messages.Message], bool] = lambda message: False
+        """A fault of the network: messages for which it is true get lost."""
+        if ready:
+            self.router.open_pool((), self.now_s)
+            self.settle()
+        if welcomed:
+            self.client.connected(self.now_s)
+            self.settle()
+
+    def new_router(self) -> Router:
+        """A router of a new epoch."""
+        return Router(
+            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
+            limits=self.server_limits, wire=self.wire, pulses=self.pulses,
+        )  # fmt: skip
+
+    def restart(self, *, proven: bool) -> None:
+        """Another server at the same address; the old one is proven dead, or not."""
+        dead = (self.router.epoch,) if proven else ()
+        self.router = self.new_router()
+        self.workers.clear()
+        self.router.open_pool(dead, self.now_s)
+        self.settle()
+
+    # -- what moves -----------------------------------------------------------
+
+    def settle(self) -> None:
+        """Carry out effects until there are none."""
+        while effects := [*self.router.take(), *self.client.take()]:
+            for effect in effects:
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: Any) -> None:
+        match effect:
+            case ToClient(route, frames):
+                self._to_client(route, frames)
+            case ToServer(frames):
+                message = decoded(frames)
+                self.sent.append(message)
+                if not self.lose(message):
+                    self.router.client_message(CLIENT, frames, self.now_s)
+            case ToWorker(worker, frames):
+                message = decoded(frames[1:])
+                if worker in self.workers and not self.lose(message):
+                    self.work(worker, self.workers[worker].message(frames))
+            case Answer() | Fail():
+                self.answers.append(effect)
+            case Report():
+                self.reports.append(effect)
+            case Kill():
+                self.kills.append(effect)
+            case Lost():
+                self.lost.append(effect)
+            case Spawn():
+                self.spawns.append(effect)
+                self._spawn(effect)
+            case _:
+                raise AssertionError(effect)
+
+    def _to_client(self, route: bytes, frames: Sequence[Body]) -> None:
+        message = decoded(frames)
+        if route != CLIENT:
+            self.mail.append((route, message))
+            return
+        self.told.append(message)
+        if not self.lose(message):
+            self.client.message(frames, self.now_s)
+
+    def _spawn(self, spawn: Spawn) -> None:
+        core = WorkerCore(spawn.incarnation, header_bytes=HEADER_BYTES)
+        self.workers[spawn.worker] = core
+        self.router.spawned(spawn.worker, 1000 + len(self.spawns))
+        if self.auto_hello:
+            self.work(spawn.worker, [core.hello(1, "env", self.rerun)])
+
+    def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
+        """Carry out what a worker's core says."""
+        for effect in effects:
+            match effect:
+                case Run():
+                    self.runs.append((worker, effect))
+                case Halt(number):
+                    self.halts.append((worker, number))
+                case Exit():
+                    self.exits.append(worker)
+                case ToRouter(frames):
+                    if not self.lose(decoded(frames[-2:] if len(frames) == 4 else frames[1:])):
+                        self.router.worker_message((worker, *frames), self.now_s)
+
+    # -- what happens ---------------------------------------------------------
+
+    def advance(self, seconds: float, *, step_s: float = 0.5) -> None:
+        """Time passes, in steps; both sides tick and everything settles."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s = min(end_s, self.now_s + step_s)
+            self.router.tick(self.now_s)
+            self.client.tick(self.now_s)
+            self.settle()
+
+    def beat(self) -> None:
+        """Each worker states what it holds."""
+        for worker, core in list(self.workers.items()):
+            self.work(worker, [core.beat({})])
+        self.settle()
+
+    def submit(self, body: bytes = b"body", **how: Any) -> int:
+        """A call, sent as far as it goes."""
+        number = self.client.submit(body, self.now_s, **how)
+        self.settle()
+        return number
+
+    def end(
+        self, run: tuple[bytes, Run] | None = None, payload: bytes = b"outcome",
+        status: Status = Status.RESULT,
+    ) -> None:  # fmt: skip
+        """An execution ends, by default the newest."""
+        worker, what = run or self.runs[-1]
+        self.work(worker, self.workers[worker].ended(what.number, status, payload, 1.0))
+        self.settle()
+
+    def die(self, worker: bytes | None = None, how: str = "killed by a test") -> None:
+        """A worker's process dies, and is reaped and declared lost."""
+        worker = self.runs[-1][0] if worker is None else worker
+        del self.workers[worker]
+        self.router.exited(worker, self.now_s, how)
+        self.advance(0.5, step_s=0.1)
+
+    def receive(self, number: int) -> None:
+        """The caller has the outcome in hands, and the server is told."""
+        self.client.received(number, self.now_s)
+        self.advance(0.01)
+
+    def tell(self, message: messages.Message, *bodies: bytes, route: bytes = CLIENT) -> None:
+        """A message to the router from whoever has this route."""
+        self.router.client_message(route, (messages.encode(message), *bodies), self.now_s)
+        self.settle()
+
+    # -- what is seen ---------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """The server's side of the client's session."""
+        assert self.client.session is not None
+        return self.router.cache.sessions[self.client.session.id]
+
+    def last(self) -> Answer | Fail:
+        """How the newest call that ended did end."""
+        return self.answers[-1]
+
+    def failure(self) -> Any:
+        """The record of the newest call that ended, and must have failed."""
+        ended = self.answers[-1]
+        return ended.info if isinstance(ended, Fail) else messages.decode_error(ended.body)
+
+
+def decoded(frames: Sequence[Body]) -> messages.Message:
+    """The message of some frames."""
+    return messages.decode(frames[0], most_bytes=HEADER_BYTES)

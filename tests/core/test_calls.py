@@ -1,0 +1,68 @@
+"""The client's records."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core import calls
+from trio_envserve.core.calls import Call, ClientSession
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.terms import Verdict
+
+from .helpers import identifier
+
+
+@given(st.frozensets(st.integers(0, 30)))
+def test_pending_is_stated_as_spans(sequences):
+    session = ClientSession(identifier(1), identifier(2), 9, 9)
+    for sequence in sorted(sequences):
+        session.calls[sequence] = Call(sequence, b"", b"", None, 1, None, 0.0)
+    assert session.pending() == Ranges(sequences).flat()
+
+
+@given(st.integers(1, 20))
+def test_g2_the_executions_of_all_sessions_together_are_the_allowance(allowance):
+    left, started = allowance, 0
+    while left > 0:
+        granted = calls.grant(left)
+        assert 1 <= granted <= left
+        started += granted
+        left -= granted
+    assert started == allowance
+
+
+def test_g6_a_digest_differs_when_the_body_or_an_option_differs():
+    asked = [
+        (b"a", None, 3, None), (b"b", None, 3, None), (b"a", True, 3, None), (b"a", False, 3, None),
+        (b"a", None, 2, None), (b"a", None, 3, 1.0), (b"", None, 3, None),
+    ]  # fmt: skip
+    assert len({calls.digest(*each) for each in asked}) == len(asked)
+    assert calls.digest(memoryview(b"a"), None, 3, None) == calls.digest(b"a", None, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("started", "verdict"),
+    [(False, Verdict.DID_NOT_RUN), (True, Verdict.MAY_HAVE_RUN), (None, Verdict.MAY_HAVE_RUN)],
+)
+def test_g9_a_limit_that_passed_says_did_not_run_only_if_the_server_does(started, verdict):
+    assert calls.limit_passed(started=started).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("proven", "consent", "words"),
+    [(False, True, "not proven"), (True, False, "rerun=True"), (True, True, "used up")],
+)
+def test_g9_a_lost_server_says_why_the_call_was_not_issued_again(proven, consent, words):
+    info = calls.server_lost(proven, consent, 0)
+    assert info.verdict is Verdict.MAY_HAVE_RUN
+    assert words in info.message
+
+
+def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():
+    here = ErrorInfo("too-large", Verdict.DID_NOT_RUN, "5 bytes")
+    assert calls.after_loss(here).verdict is Verdict.MAY_HAVE_RUN
+    failed = ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "text")
+    assert calls.after_loss(failed) is failed

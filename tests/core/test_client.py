@@ -1,0 +1,569 @@
+"""The client's side of its link, against a real router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.calls import Stage
+from trio_envserve.core.client import Answer, ClientCore, Fail
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.health import Health
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import Ids, Pair, identifier
+
+
+def hear(pair: Pair, message: messages.Message, *body: bytes) -> None:
+    """A message of the server, true or not."""
+    pair.client.message((messages.encode(message), *body), pair.now_s)
+    pair.settle()
+
+
+def kinds(sent: list[messages.Message]) -> list[str]:
+    return [type(message).__name__ for message in sent]
+
+
+def session_id(pair: Pair) -> bytes:
+    assert pair.client.session is not None
+    return pair.client.session.id
+
+
+def outcome(pair: Pair, sequence: int = 0, status: int = 0) -> messages.Outcome:
+    return messages.Outcome(session_id(pair), sequence, status, "w", 1.0, 1)
+
+
+def verdict(pair: Pair) -> tuple[str, Verdict]:
+    return pair.failure().code, pair.failure().verdict
+
+
+def disconnect(pair: Pair) -> None:
+    pair.client.disconnected(pair.now_s, "cut")
+    pair.settle()
+
+
+def connect(pair: Pair) -> None:
+    pair.client.connected(pair.now_s)
+    pair.settle()
+
+
+# -- sessions and sending -----------------------------------------------------
+
+
+def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
+    pair = Pair(welcomed=False)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    connect(pair)
+    pair.advance(1.0)
+    hellos = [m for m in pair.sent if isinstance(m, messages.Hello)]
+    assert len(hellos) >= 2
+    assert len({m.nonce for m in hellos}) == 1
+    pair.lose = lambda message: False
+    pair.advance(1.0)
+    assert pair.client.sessions == 1
+    assert len(pair.router.cache.sessions) == 1
+
+
+def test_only_one_welcome_is_taken_for_a_nonce():
+    pair = Pair()
+    before = pair.client.session
+    welcome = messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {})
+    hear(pair, welcome)
+    assert pair.client.session is before
+    pair = Pair(welcomed=False)
+    hear(pair, welcome)
+    assert pair.client.session is None
+
+
+def test_every_transmission_has_the_same_bytes():
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Request)
+    pair.submit(rerun=True, limit_s=60.0)
+    pair.lose = lambda message: False
+    pair.advance(1.5)
+    first, second = (m for m in pair.sent if isinstance(m, messages.Request))
+    assert first == second
+    assert pair.client.retransmitted == 1
+    assert len(pair.runs) == 1
+
+
+def test_calls_past_the_window_wait_here():
+    pair = Pair(server={"window": 2})
+    for _ in range(3):
+        pair.submit()
+    assert len(pair.runs) == 2
+    for run in pair.runs[:2]:
+        pair.end(run)
+    pair.client.received(0, pair.now_s)
+    pair.client.tick(pair.now_s)
+    pair.settle()
+    assert len(pair.runs) == 3
+
+
+def test_a_body_larger_than_the_server_takes_is_not_sent():
+    pair = Pair(wire={"message_bytes": 10})
+    pair.submit(b"x" * 11)
+    assert verdict(pair) == ("too-large", Verdict.DID_NOT_RUN)
+    assert "Request" not in kinds(pair.sent)
+    pair.submit(b"x" * 10)
+    assert len(pair.runs) == 1
+
+
+def test_acknowledgements_wait_a_moment_for_company():
+    pair = Pair()
+    pair.client.tick(pair.now_s)
+    for _ in range(2):
+        pair.end((b"w0-1", pair.runs[pair.submit()][1]))
+    for number in range(2):
+        pair.client.received(number, pair.now_s)
+    pair.settle()
+    assert "Finish" not in kinds(pair.sent)
+    assert pair.client.wake_at_s() == pair.now_s + 0.005
+    pair.advance(0.005)
+    assert [m.finished for m in pair.sent if isinstance(m, messages.Finish)] == [[0, 2]]
+    assert pair.client.wake_at_s() > pair.now_s
+
+
+# -- repairs (G9) -------------------------------------------------------------
+
+
+def test_g9_a_lost_reply_is_replayed_with_the_next_ping():
+    pair = Pair()
+    pair.submit()
+    pair.lose = lambda message: isinstance(message, messages.Outcome)
+    pair.end()
+    assert pair.answers == []
+    pair.lose = lambda message: False
+    pair.advance(1.5)
+    assert isinstance(pair.last(), Answer)
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_lost_acknowledgement_and_a_lost_cancel_are_repaired_by_the_next_ping():
+    pair = Pair()
+    pair.submit()
+    pair.submit()
+    pair.end(pair.runs[0])
+    pair.lose = lambda message: isinstance(message, messages.Finish)
+    pair.receive(0)
+    pair.client.cancel(1, pair.now_s)
+    pair.settle()
+    assert len(pair.session.entries) == 2
+    pair.advance(1.5)
+    assert not pair.session.entries
+    assert pair.halts == [(b"w0-1", 1)]
+
+
+def test_g9_a_cut_connection_loses_nothing():
+    pair = Pair()
+    disconnect(pair)
+    pair.submit(b"asked while away")
+    pair.advance(2.0)
+    assert pair.runs == []
+    connect(pair)
+    assert len(pair.runs) == 1
+    disconnect(pair)
+    pair.lose = lambda message: isinstance(message, messages.Outcome)  # to the old identity
+    pair.end()
+    pair.lose = lambda message: False
+    connect(pair)
+    assert isinstance(pair.last(), Answer)
+
+
+def test_a_missing_request_is_not_sent_again_if_it_was_sent_since_the_ping():
+    pair = Pair()
+    pair.submit()
+    synced = messages.Synced(session_id(pair), 0, [0, 1, 5, 6], pair.router.status())
+    hear(pair, synced)
+    assert pair.client.retransmitted == 0
+    hear(pair, synced._replace(session=identifier(5), probe=99))
+    assert pair.client.retransmitted == 0
+    pair.end()
+    hear(pair, synced._replace(probe=99))  # answered by now
+    assert pair.client.retransmitted == 0
+
+
+def test_a_request_refused_for_now_is_tried_again_after_the_delay():
+    pair = Pair(server={"queue": 1, "worker_capacity": 1, "retry_delay_s": 2.0})
+    for _ in range(3):
+        pair.submit()
+    assert kinds(pair.told).count("Refused") == 1
+    pair.end()
+    pair.end()
+    pair.advance(1.5)  # pings say that it is missing; it is held all the same
+    assert len(pair.runs) == 2
+    pair.advance(1.5)
+    assert len(pair.runs) == 3
+
+
+def test_a_delay_that_ends_without_a_connection_is_made_up_for_on_reconnecting():
+    pair = Pair(server={"queue": 1, "worker_capacity": 1, "retry_delay_s": 2.0})
+    for _ in range(3):
+        pair.submit()
+    disconnect(pair)
+    pair.advance(3.0)
+    for _ in range(2):
+        pair.lose = lambda message: isinstance(message, messages.Outcome)
+        pair.end()
+    pair.lose = lambda message: False
+    connect(pair)
+    assert len(pair.runs) == 3
+
+
+# -- replies nobody waits for -------------------------------------------------
+
+
+def test_replies_that_nobody_waits_for_are_ignored():
+    pair = Pair()
+    pair.submit()
+    refused = messages.Refused(session_id(pair), 0, "refused", "", None)
+    cancelled = messages.Cancelled(session_id(pair), 0, False)
+    hear(pair, cancelled)  # nobody asked
+    pair.end()
+    hear(pair, outcome(pair), b"again")
+    hear(pair, refused)
+    hear(pair, messages.Unknown(identifier(5), True, identifier(6)))
+    for stale in (refused, cancelled):
+        hear(pair, stale._replace(session=identifier(5)))
+        hear(pair, stale._replace(sequence=9))
+    assert len(pair.answers) == 1
+
+
+@pytest.mark.parametrize(
+    "frames", [(), (b"\xff",), (messages.encode(messages.Goodbye(b"x" * 16)), b"")]
+)
+def test_what_is_malformed_is_reported_and_ignored(frames):
+    pair = Pair()
+    pair.client.message(frames, pair.now_s)
+    pair.settle()
+    assert "ignored a message of the server" in pair.reports[-1].text
+
+
+def test_what_a_server_does_not_say_is_reported_and_ignored():
+    pair = Pair()
+    hear(pair, messages.Goodbye(identifier(1)))
+    assert pair.reports[-1].text == "ignored a Goodbye of the server"
+
+
+def test_an_unknown_status_is_an_error():
+    pair = Pair()
+    pair.submit()
+    hear(pair, outcome(pair, status=9), b"?")
+    assert pair.last().status is Status.ERROR  # type: ignore[union-attr]
+
+
+# -- cancelling and closing ---------------------------------------------------
+
+
+def test_g7_a_cancel_is_told_at_once_in_every_stage():
+    pair = Pair(server={"window": 2})
+    for _ in range(3):
+        pair.submit()
+    pair.end(pair.runs[0])
+    for number in (2, 1, 0, 0):  # queued, sent, answered, gone
+        pair.client.cancel(number, pair.now_s)
+    pair.settle()
+    assert pair.client.calls == {}
+    assert not pair.session.entries
+    assert pair.halts == [(b"w0-1", 1)]
+
+
+def test_g9_closing_ends_every_call_and_tells_the_server():
+    pair = Pair(server={"window": 2})
+    for _ in range(3):
+        pair.submit()
+    pair.end(pair.runs[0])
+    pair.client.close(pair.now_s)
+    pair.settle()
+    ended = {e.call: e.info for e in pair.answers if isinstance(e, Fail)}
+    assert {n: i.verdict for n, i in ended.items()} == {
+        1: Verdict.MAY_HAVE_RUN, 2: Verdict.DID_NOT_RUN,
+    }  # fmt: skip
+    assert pair.halts == [(b"w0-1", 1)]
+    pair.client.received(0, pair.now_s)
+    pair.advance(3.0)
+    hear(pair, messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {}))
+    assert not pair.client.sessions > 1
+
+
+# -- limits -------------------------------------------------------------------
+
+
+def test_g9_a_limit_that_passes_before_the_dispatch_did_not_run():
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit()
+    pair.lose = lambda message: isinstance(message, messages.Outcome)  # the server's own deadline
+    pair.submit(limit_s=2.0)
+    pair.router._deadlines.clear()
+    pair.lose = lambda message: False
+    pair.advance(2.5)
+    assert verdict(pair) == ("never-started", Verdict.DID_NOT_RUN)
+    pair.end()
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_limit_that_passes_after_the_dispatch_may_have_run():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.router._deadlines.clear()
+    pair.advance(2.5)
+    assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert pair.halts == [(b"w0-1", 0)]
+
+
+def test_g9_a_limit_that_passes_without_an_answer_may_have_run():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.lose = lambda message: True
+    pair.advance(6.5)
+    assert pair.answers == []
+    pair.advance(1.0)
+    assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
+
+
+def test_an_answer_that_comes_after_the_limit_is_taken():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.lose = lambda message: isinstance(message, messages.Cancel)
+    pair.router._deadlines.clear()
+    pair.advance(2.5)
+    assert pair.client.calls[0].stage is Stage.EXPIRED
+    pair.advance(1.5)  # a ping that names it missing would not send it again
+    pair.end()
+    assert isinstance(pair.last(), Answer)
+
+
+def test_g9_without_a_server_a_limit_ends_the_call_as_not_run():
+    pair = Pair(ready=False, welcomed=False)
+    pair.submit(limit_s=1.0)
+    pair.advance(1.5)
+    assert verdict(pair) == ("server-unreachable", Verdict.DID_NOT_RUN)
+    assert "no answer" in pair.failure().message
+
+
+def test_g9_without_a_limit_a_call_waits_for_its_server_so_long_and_no_longer():
+    pair = Pair(ready=False, welcomed=False, client={"start_s": 5.0})
+    pair.submit()
+    pair.advance(4.5)
+    assert pair.answers == []
+    pair.advance(1.0)
+    assert verdict(pair) == ("server-unreachable", Verdict.DID_NOT_RUN)
+
+
+def test_g9_without_a_limit_a_call_waits_for_a_lost_server_so_long_and_no_longer():
+    pair = Pair(client={"recovery_s": 5.0, "probe_s": 2.0, "cancel_answer_s": 1.0})
+    pair.submit()
+    pair.advance(30.0)
+    assert pair.answers == []  # a server that answers is waited for as long as it takes
+    disconnect(pair)
+    pair.submit()
+    pair.lose = lambda message: True
+    pair.advance(4.5)
+    assert pair.answers == []
+    pair.advance(3.0)
+    ended = {e.call: e.info for e in pair.answers if isinstance(e, Fail)}
+    assert {n: (i.code, i.verdict) for n, i in ended.items()} == {
+        0: ("no-answer", Verdict.MAY_HAVE_RUN), 1: ("never-started", Verdict.DID_NOT_RUN),
+    }  # fmt: skip
+
+
+def test_g9_a_loop_that_was_late_does_not_make_the_server_silent():
+    pair = Pair()
+    disconnect(pair)
+    pair.now_s += 100.0
+    pair.client.tick(pair.now_s, late_s=99.0)
+    assert pair.client.health(pair.now_s)[0] is Health.HEALTHY
+
+
+# -- lost sessions ------------------------------------------------------------
+
+
+def test_g2_a_proven_loss_is_issued_again_with_consent_and_what_is_left():
+    pair = Pair()
+    pair.submit(rerun=True, max_executions=3)
+    first = pair.sent[-1]
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    requests = [m for m in pair.sent if isinstance(m, messages.Request)]
+    assert [m.allowance for m in requests] == [2, 1]
+    assert requests[1].session != first.session  # type: ignore[union-attr]
+    assert pair.client.reissued == 1
+    pair.end()
+    assert isinstance(pair.last(), Answer)
+
+
+def test_g2_the_environments_declaration_is_consent_for_a_new_session_too():
+    pair = Pair(rerun=True)
+    pair.submit()
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    assert len(pair.runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [({"rerun": False}, "rerun=True"), ({"rerun": True, "max_executions": 1}, "used up")],
+)
+def test_g2_a_proven_loss_without_consent_or_allowance_may_have_run(how, words):
+    pair = Pair()
+    pair.submit(**how)
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert words in pair.failure().message
+    assert len(pair.runs) == 1
+
+
+def test_g2_an_unproven_loss_is_asked_about_until_the_limit_and_never_issued_again():
+    pair = Pair(client={"recovery_s": 5.0})
+    pair.submit(rerun=True)
+    pair.restart(proven=False)
+    pair.advance(5.0)
+    assert pair.answers == []
+    pair.advance(2.0)
+    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert "not proven" in pair.failure().message
+    assert len(pair.runs) == 1
+
+
+def test_a_proof_that_comes_late_is_good_enough():
+    pair = Pair()
+    epoch = pair.router.epoch
+    pair.submit(rerun=True)
+    pair.restart(proven=False)
+    pair.advance(2.0)
+    pair.router.dead_epochs = (epoch,)
+    pair.advance(2.0)
+    assert len(pair.runs) == 2
+    assert pair.client.lost == []
+
+
+def test_a_lost_session_with_nothing_in_it_is_dropped():
+    pair = Pair()
+    pair.restart(proven=False)
+    pair.advance(2.0)
+    assert pair.client.lost == []
+    assert pair.client.sessions == 2
+
+
+def test_what_was_answered_before_the_loss_is_still_the_callers():
+    pair = Pair(client={"recovery_s": 3.0})
+    pair.submit()
+    pair.end()
+    pair.restart(proven=False)
+    pair.advance(1.5)
+    assert len(pair.client.lost) == 1
+    pair.advance(4.0)
+    pair.client.received(0, pair.now_s)
+    pair.advance(1.0)
+    assert (len(pair.answers), pair.client.calls) == (1, {})
+
+
+def test_a_call_in_a_lost_session_can_be_cancelled():
+    pair = Pair()
+    pair.submit()
+    pair.restart(proven=False)
+    pair.advance(1.5)
+    assert len(pair.client.lost) == 1
+    pair.client.cancel(0, pair.now_s)
+    pair.advance(1.0)
+    assert (pair.client.lost, pair.client.calls, pair.answers) == ([], {}, [])
+
+
+def test_g9_a_limit_that_passed_before_the_loss_is_not_issued_again():
+    pair = Pair()
+    pair.submit(rerun=True, limit_s=1.0)
+    pair.lose = lambda message: True
+    pair.advance(1.5)
+    pair.lose = lambda message: False
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert len(pair.runs) == 1
+
+
+def test_g9_what_no_server_takes_after_a_loss_may_have_run():
+    pair = Pair()
+    pair.submit(rerun=True, limit_s=4.0)
+    pair.restart(proven=True)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    pair.advance(5.0)
+    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+
+
+def test_g9_a_request_that_the_server_has_forgotten_may_have_run():
+    pair = Pair()
+    pair.submit()
+    hear(pair, messages.Refused(session_id(pair), 0, "finished", "", None))
+    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+
+
+def test_g6_a_conflict_ends_the_call():
+    pair = Pair()
+    pair.submit()
+    hear(pair, messages.Refused(session_id(pair), 0, "conflict", "other payload", None))
+    assert verdict(pair) == ("conflict", Verdict.DID_NOT_RUN)
+
+
+# -- a server that stops, or speaks another version ---------------------------
+
+
+def test_what_a_stopping_server_did_not_run_waits_for_the_next_one():
+    pair = Pair()
+    pair.router.stop(pair.now_s)
+    pair.submit()
+    pair.submit()
+    assert pair.answers == []
+    assert kinds(pair.sent).count("Request") == 1  # the second is not even sent
+    pair.restart(proven=True)
+    pair.advance(2.0)
+    assert len(pair.runs) == 2
+
+
+def test_a_foreign_version_ends_calls_that_wait_and_those_to_come():
+    pair = Pair(ready=False, welcomed=False)
+    pair.submit()
+    foreign = messages.Error(2, "foreign-version", "version 1 is not spoken, 2 is")
+    hear(pair, foreign)
+    hear(pair, foreign)
+    assert verdict(pair) == ("foreign-version", Verdict.DID_NOT_RUN)
+    pair.submit()
+    assert len(pair.answers) == 2
+    assert [r.text for r in pair.reports] == [f"the server refuses: {foreign.text}"]
+    connect(pair)  # and the next one speaks it
+    pair.advance(1.0)
+    pair.submit()
+    assert len(pair.answers) == 2
+
+
+def test_other_refusals_of_a_message_end_nothing():
+    pair = Pair()
+    pair.submit()
+    hear(pair, messages.Error(1, "malformed", "what?"))
+    assert pair.answers == []
+
+
+def test_statistics_go_to_whoever_asked():
+    pair = Pair()
+    pair.client.message((messages.encode(messages.Stats(7)), b"record"), pair.now_s)
+    (effect,) = pair.client.take()
+    assert tuple(effect) == (7, b"record")
+
+
+def test_a_client_with_nothing_given_has_the_default_limits():
+    core = ClientCore(name="x", new_id=Ids(), now_s=0.0)
+    assert core.limits.ping_s == 1.0
+    assert core.health(0.0) == (Health.STARTING, "no answer yet")
+    core.tick(0.0)
+    assert core.take() == []  # not connected: nothing is sent
+
+
+def test_an_error_outcome_is_an_answer():
+    pair = Pair()
+    pair.submit()
+    body = messages.encode_error(ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "x"))
+    pair.end(payload=body, status=Status.ERROR)
+    ended: Any = pair.last()
+    assert (ended.status, ended.body) == (Status.ERROR, body)

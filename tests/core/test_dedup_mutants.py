@@ -1,0 +1,112 @@
+"""A check that no mutant fails is not a check: broken caches that the machine must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from trio_envserve.core import dedup
+from trio_envserve.core.dedup import TABLE, DedupCache, Do, Input
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.requests import State
+
+from .test_dedup_machine import DedupMachine
+
+Patch = pytest.MonkeyPatch
+
+
+def cell(input: Input, state: State, mutant: Any) -> Callable[[Patch], None]:
+    """Replaces one cell of the table."""
+    return lambda patch: patch.setitem(TABLE[input], state, mutant)
+
+
+def attribute(owner: Any, name: str, mutant: Any) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(owner, name, mutant)
+
+
+def finishes_without_remembering(cache, session, sequence, entry, arg):
+    effects = dedup._finish_waiting(cache, session, sequence, entry, arg)
+    session.finished = Ranges(n for n in session.finished if n != sequence)
+    return effects
+
+
+def runs_a_duplicate_again(cache, session, sequence, entry, ask):
+    cache.counters.coalesced += 1
+    return ((Do.QUEUE, entry),)
+
+
+def forgets_the_stop(cache, session, sequence, entry, arg):
+    dedup._finish_running(cache, session, sequence, entry, arg)
+    return ()
+
+
+def loses_with_consent_of_nobody(cache, session, sequence, entry, outcome):
+    entry.state, entry.execution = State.WAITING, None
+    dedup._queue(cache, session, +1)
+    return ((Do.QUEUE, entry),)
+
+
+def takes_a_second_outcome(cache, session, sequence, entry, arg):
+    return ((Do.ANSWER, entry),)
+
+
+MUTANTS: dict[str, Callable[[Patch], None]] = {
+    "a duplicate of a waiting request is queued again": cell(
+        Input.REQUEST, State.WAITING, runs_a_duplicate_again
+    ),
+    "a duplicate of a running request is queued again": cell(
+        Input.REQUEST, State.RUNNING, runs_a_duplicate_again
+    ),
+    "a completed request is not replayed": cell(Input.REQUEST, State.COMPLETED, dedup._coalesce),
+    "another payload coalesces": cell(Input.OTHER_DIGEST, State.RUNNING, dedup._coalesce),
+    "a cancel does not reach the execution": cell(Input.FINISH, State.RUNNING, forgets_the_stop),
+    "a finished request is not remembered": cell(
+        Input.FINISH, State.WAITING, finishes_without_remembering
+    ),
+    "a cancel that overtakes its request is not remembered": cell(
+        Input.FINISH, State.NOT_SEEN, dedup._ignore
+    ),
+    "a lost request runs again without consent": cell(
+        Input.WORKER_DEAD, State.RUNNING, loses_with_consent_of_nobody
+    ),
+    "a stray outcome is forwarded": cell(
+        Input.STRAY_OUTCOME, State.COMPLETED, takes_a_second_outcome
+    ),
+    "a deadline of a running request is ignored": cell(
+        Input.DEADLINE, State.RUNNING, dedup._ignore
+    ),
+    "the allowance is one too many": attribute(
+        DedupCache, "may_rerun", lambda cache, entry: entry.executions <= entry.allowance
+    ),
+    "a body is never dropped": attribute(dedup, "_drop_body", lambda *args: None),
+    "finished means not seen": attribute(
+        dedup, "_absorb", lambda cache, session, sequence, input: ((Do.QUEUE, None),)
+    ),
+    "everything may enter": attribute(DedupCache, "may_enter", lambda *args: True),
+    "dispatching never pauses": attribute(DedupCache, "may_dispatch", lambda cache: True),
+    "a session has no share": attribute(DedupCache, "share_left", lambda *args: True),
+    "gaps have no bound": attribute(DedupCache, "_too_many_gaps", lambda *args: False),
+    "a cancel says it never started": attribute(DedupCache, "ever_started", lambda *args: False),
+    "the newest arrival gets the answers": attribute(
+        DedupCache, "moved", lambda cache, session, route, n: setattr(session, "route", route)
+    ),
+    "a lease never ends": attribute(DedupCache, "lapsed", lambda cache, now_s: iter(())),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_machine_catches(name, monkeypatch):
+    class Machine(DedupMachine):
+        reached: ClassVar[set[tuple[Input, State]]] = set()
+
+    MUTANTS[name](monkeypatch)
+    generate = settings(
+        max_examples=500, stateful_step_count=50, phases=[Phase.generate], database=None,
+        report_multiple_bugs=False,
+    )  # fmt: skip
+    with pytest.raises((AssertionError, AttributeError, KeyError)):
+        run_state_machine_as_test(Machine, settings=generate)

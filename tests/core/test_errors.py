@@ -1,0 +1,67 @@
+"""Each error that ends a call says which of the three is true (G9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core import errors
+from trio_envserve.core.errors import CallError, ErrorInfo, error_from_info
+from trio_envserve.core.terms import RequestId, Verdict, short
+
+BASES = {
+    Verdict.DID_NOT_RUN: errors.DidNotRun,
+    Verdict.RAN_AND_FAILED: errors.RanAndFailed,
+    Verdict.MAY_HAVE_RUN: errors.MayHaveRun,
+}
+
+
+def all_below(cls: type[CallError]) -> set[type[CallError]]:
+    return {cls}.union(*map(all_below, cls.__subclasses__()))
+
+
+CONCRETE = sorted(all_below(CallError) - {CallError, *BASES.values()}, key=lambda c: c.__name__)
+
+
+@pytest.mark.parametrize("cls", CONCRETE)
+def test_g9_each_error_has_exactly_one_verdict_and_says_it(cls):
+    assert [issubclass(cls, base) for base in BASES.values()].count(True) == 1
+    assert issubclass(cls, BASES[cls.verdict])
+    assert str(cls("text")) == f"text ({cls.verdict.value})"
+
+
+def test_codes_are_unique():
+    codes = [cls.code for cls in CONCRETE]
+    assert all(codes)
+    assert len({*codes}) == len(codes)
+
+
+@pytest.mark.parametrize("cls", [c for c in CONCRETE if c is not errors.OutcomeNotDecodable])
+def test_a_record_becomes_the_class_of_its_code(cls):
+    info = ErrorInfo(cls.code, cls.verdict, "text", type="ValueError", worker="w0-1")
+    error = error_from_info(info)
+    assert type(error) is cls
+    assert error.info is info
+    assert str(error) == f"ValueError: text on worker w0-1 ({cls.verdict.value})"
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_g9_an_unknown_code_becomes_the_base_of_its_verdict(verdict):
+    error = error_from_info(ErrorInfo("of the future", verdict, "text"))
+    assert type(error) is BASES[verdict]
+    assert str(error) == f"text ({verdict.value})"
+
+
+def test_g9_a_known_code_with_another_verdict_is_believed_in_its_verdict():
+    error = error_from_info(ErrorInfo("deadline", Verdict.DID_NOT_RUN, "text"))
+    assert type(error) is errors.DidNotRun
+
+
+def test_what_two_errors_carry_besides():
+    assert errors.NotEncodable("text", path="a.b").path == "a.b"
+    undecodable = errors.OutcomeNotDecodable("text", b"raw")
+    assert (undecodable.raw, undecodable.info) == (b"raw", None)
+
+
+def test_an_id_is_shown_too_short_to_be_used():
+    assert short(b"\x01" * 16) == "01010101"
+    assert str(RequestId(b"\x01" * 16, 7)) == "01010101#7"

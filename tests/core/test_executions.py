@@ -1,0 +1,81 @@
+"""The records of workers and executions."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core.messages import State
+
+from .helpers import cache_with, execution_on, session_of, worker_of
+
+
+def test_dispatches_are_numbered_and_counted_for_their_session():
+    worker, session = worker_of(), session_of(cache_with())
+    first, second = execution_on(worker, session, 5), execution_on(worker, session, 6)
+    assert (first.number, second.number, worker.next_number) == (0, 1, 2)
+    assert session.live_executions == 2
+    worker.end(first)
+    assert (session.live_executions, list(worker.live)) == (1, [1])
+    assert first.body is None
+    with pytest.raises(KeyError):
+        worker.end(first)
+    assert session.live_executions == 1
+
+
+def test_g1_an_abandoned_execution_holds_its_place_until_it_has_ended():
+    worker, session = worker_of(capacity=1), session_of(cache_with())
+    execution = execution_on(worker, session)
+    worker.abandon(execution, 3.0)
+    assert (execution.entry, execution.body) == (None, None)
+    assert not worker.open()
+    assert session.live_executions == 1
+    worker.end(execution)
+    assert worker.open()
+
+
+def test_a_worker_is_open_if_accepting_unreserved_and_below_its_capacity():
+    worker, session = worker_of(capacity=1), session_of(cache_with())
+    assert worker.open()
+    worker.accepting = False
+    assert not worker.open()
+    worker.accepting, worker.reserved = True, True
+    assert not worker.open()
+    worker.reserved = False
+    execution_on(worker, session)
+    assert not worker.open()
+
+
+def test_the_end_of_a_solo_execution_gives_the_worker_back():
+    worker, session = worker_of(), session_of(cache_with())
+    worker.reserved = True
+    ordinary, solo = execution_on(worker, session), execution_on(worker, session, solo=True)
+    worker.end(ordinary)
+    assert worker.reserved
+    worker.end(solo)
+    assert not worker.reserved
+
+
+def test_a_statement_names_what_lives_and_what_is_to_stop():
+    worker, session = worker_of(), session_of(cache_with())
+    assert worker.statement(0) == State(0, 0, [], [])
+    executions = [execution_on(worker, session, n) for n in range(4)]
+    worker.abandon(executions[2], 1.0)
+    worker.end(executions[0])
+    assert worker.statement(7) == State(7, 4, [1, 4], [2, 3])
+
+
+def test_only_abandoned_is_about_at_least_one():
+    worker, session = worker_of(), session_of(cache_with())
+    assert not worker.only_abandoned()
+    assert worker.oldest_stop_s() is None
+    one, two = execution_on(worker, session), execution_on(worker, session)
+    worker.abandon(two, 5.0)
+    assert not worker.only_abandoned()
+    worker.abandon(one, 7.0)
+    assert worker.only_abandoned()
+    assert worker.oldest_stop_s() == 5.0
+
+
+def test_names_are_for_people():
+    assert worker_of(b"w0-1").name == "w0-1"
+    assert worker_of(b"\xff").name == "\ufffd"

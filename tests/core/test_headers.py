@@ -1,0 +1,46 @@
+"""What a header may not hold: found while writing the protocol down."""
+
+from __future__ import annotations
+
+import cbor2
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.errors import ProtocolError
+
+INCARNATION = b"i" * 16
+
+
+def decode(header: bytes) -> messages.Message:
+    return messages.decode(header, most_bytes=1 << 20)
+
+
+def test_statistics_that_contain_themselves_are_refused():
+    # As shared references (tags 28 and 29) they were decoded, and encoding the
+    # answer to the next question for statistics then crashed the router.
+    itself = cbor2.CBORTag(28, [cbor2.CBORTag(29, 0)])
+    header = cbor2.dumps((66, 1, [], {"loop": itself}))
+    with pytest.raises(ProtocolError, match="not CBOR"):
+        decode(header)
+
+
+@pytest.mark.parametrize("tag", [0, 1, 35, 37, 258, 260])
+def test_a_tag_is_refused(tag: int):
+    with pytest.raises(ProtocolError):
+        decode(cbor2.dumps((66, 1, [], {"any": cbor2.CBORTag(tag, "1")})))
+
+
+def test_a_large_integer_in_a_record_is_no_tag_to_refuse():
+    beat = messages.Beat(1, [], {"bytes": 2**70, "less": -(2**70)})
+    assert decode(messages.encode(beat)) == beat
+
+
+def test_a_key_twice_in_a_record_is_refused():
+    twice = bytes.fromhex("8418420180a2616101616102")
+    with pytest.raises(ProtocolError):
+        decode(twice)
+
+
+def test_a_worker_of_another_version_is_foreign():
+    with pytest.raises(messages.ForeignVersion):
+        decode(cbor2.dumps((64, 2, "new", "fields")))

@@ -1,0 +1,83 @@
+"""The health of a server as its clients see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core.health import Health, Link
+from trio_envserve.core.limits import ClientLimits
+
+LIMITS = ClientLimits(unreachable_report_s=3.0, probe_s=5.0)
+
+
+def link(**server: object) -> Link:
+    """A link at time 0, whose server has answered with this status unless it is empty."""
+    made = Link(LIMITS, 0.0)
+    if server:
+        made.asked(0.0)
+        made.answered(0.0)
+        made.server = server
+    return made
+
+
+def test_a_server_never_heard_is_starting_and_after_a_while_unhealthy():
+    assert link().health(2.9) == (Health.STARTING, "no answer yet")
+    assert link().health(3.0) == (Health.UNHEALTHY, "no answer from the server yet")
+
+
+def test_the_transports_trouble_is_the_reason_if_there_is_one():
+    troubled = link()
+    troubled.trouble = "connection refused"
+    assert troubled.health(0.0) == (Health.STARTING, "connection refused")
+    assert troubled.health(9.0) == (Health.UNHEALTHY, "connection refused")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "health", "why"),
+    [
+        ("ready", "", Health.HEALTHY, ""),
+        ("starting", "", Health.STARTING, "the server has no worker ready yet"),
+        ("starting", "w0", Health.STARTING, "w0"),
+        ("broken", "ImportError", Health.UNHEALTHY, "ImportError"),
+        ("stopping", "", Health.UNHEALTHY, "the server is stopping"),
+        ("of the future", "", Health.UNHEALTHY, "the server is of the future"),
+    ],
+)
+def test_an_answering_server_is_what_it_says(status, reason, health, why):
+    assert link(status=status, reason=reason).health(1.0) == (health, why)
+
+
+def test_a_server_that_answers_without_granting_a_session_is_not_healthy():
+    answered = link()
+    answered.answered(0.0)
+    assert answered.health(1.0) == (Health.STARTING, "no session yet")
+    assert answered.health(3.0) == (Health.UNHEALTHY, "the server grants no session")
+    answered.trouble = "too many sessions"
+    assert answered.health(1.0) == (Health.UNHEALTHY, "too many sessions")
+
+
+def test_a_dead_pool_is_never_healthy():
+    assert link(status="broken").health(1.0)[0] is Health.UNHEALTHY
+
+
+def test_an_old_unanswered_probe_is_unhealthy_until_the_answer():
+    probed = link(status="ready")
+    probed.asked(10.0)
+    probed.asked(12.0)  # the oldest counts
+    assert probed.health(14.9)[0] is Health.HEALTHY
+    assert probed.health(15.0) == (Health.UNHEALTHY, "the server does not answer (for 5 s)")
+    probed.trouble = "connection closed"
+    assert probed.health(16.0) == (Health.UNHEALTHY, "connection closed (for 6 s)")
+    probed.answered(16.0)
+    assert probed.health(16.0)[0] is Health.HEALTHY
+    assert probed.trouble == ""
+
+
+def test_g9_a_probe_that_failed_while_this_loop_was_late_does_not_count():
+    probed = link(status="ready")
+    probed.was_late(1.0)  # nothing waits
+    assert probed.asked_s is None
+    probed.asked(10.0)
+    probed.was_late(14.0)
+    assert probed.health(18.0)[0] is Health.HEALTHY
+    assert probed.health(19.0)[0] is Health.UNHEALTHY

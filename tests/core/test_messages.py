@@ -1,0 +1,232 @@
+"""The codec: what was encoded comes back, and nothing else is believed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core import messages
+from trio_envserve.core.errors import ErrorInfo, ProtocolError
+from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.messages import FIELDS, KINDS, MAX_UINT, MESSAGES, ForeignVersion
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.terms import Status, Verdict
+
+MOST = 1 << 20
+
+SECONDS = st.none() | st.integers(0, 10**9) | st.floats(0, 1e11)
+SPANS = st.frozensets(st.integers(0, 60), max_size=20).map(lambda members: Ranges(members).flat())
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "uint": st.integers(0, MAX_UINT - 1),
+    "id": st.binary(min_size=16, max_size=16),
+    "tstr": st.text(max_size=20),
+    "bool": st.booleans(),
+    "bool / null": st.none() | st.booleans(),
+    "seconds / null": SECONDS,
+    "spans": SPANS,
+    "{* tstr => any}": st.dictionaries(st.text(max_size=5), st.none() | st.integers(), max_size=3),
+}
+# For each kind of field, values that are not of it.
+ANYTHING_ELSE: dict[str, list[Any]] = {
+    "uint": [-1, MAX_UINT, 1.0, True, None, "1"],
+    "id": [b"", b"x" * 15, b"x" * 17, "x" * 16, None],
+    "tstr": [b"text", None, 1],
+    "bool": [0, 1, None],
+    "bool / null": [0, 1, "true"],
+    "seconds / null": [-0.1, math.inf, math.nan, 1e12, True, "1"],
+    "spans": [[1], [2, 1], [1, 1], [0, 2, 2, 3], [-1, 1], [0, MAX_UINT], [0, 1.0], None, {}],
+    "{* tstr => any}": [[], None, {1: 2}, {b"a": 1}],
+}
+
+
+def example(cls: Any) -> list[Any]:
+    """Good fields of a message."""
+    plain: dict[str, Any] = {
+        "uint": 1, "id": b"i" * 16, "tstr": "text", "bool": True, "bool / null": None,
+        "seconds / null": 1.5, "spans": [0, 2, 3, 4], "{* tstr => any}": {"a": [1]},
+    }  # fmt: skip
+    fields = [plain[field.cddl] for _, field in FIELDS[cls]]
+    return [PROTOCOL_VERSION, *fields[1:]] if cls is messages.Hello else fields
+
+
+def array(*elements: Any) -> bytes:
+    return cbor2.dumps(elements)
+
+
+def decode(header: bytes | memoryview) -> messages.Message:
+    return messages.decode(header, most_bytes=MOST)
+
+
+@given(st.data())
+def test_whatever_is_encoded_comes_back_the_same(data):
+    cls = data.draw(st.sampled_from(MESSAGES))
+    fields = [data.draw(VALUES[field.cddl], label=name) for name, field in FIELDS[cls]]
+    if cls in (messages.Hello, messages.WorkerHello):
+        fields[0] = PROTOCOL_VERSION
+    message = cls(*fields)
+    assert decode(messages.encode(message)) == message
+    assert type(decode(memoryview(messages.encode(message)))) is cls
+
+
+BAD_FIELDS = [
+    pytest.param(cls, index, value, id=f"{cls.__name__}.{name}={value!r}")
+    for cls in MESSAGES
+    for index, (name, field) in enumerate(FIELDS[cls])
+    for value in ANYTHING_ELSE[field.cddl]
+]
+
+
+@pytest.mark.parametrize(("cls", "index", "value"), BAD_FIELDS)
+def test_a_field_of_the_wrong_type_or_size_is_refused(cls, index, value):
+    fields = example(cls)
+    assert decode(array(KINDS[cls], *fields)) == cls(*fields)
+    fields[index] = value
+    with pytest.raises(ProtocolError):
+        decode(array(KINDS[cls], *fields))
+
+
+@pytest.mark.parametrize("cls", MESSAGES)
+def test_one_field_too_many_or_too_few_is_refused(cls):
+    fields = example(cls)
+    for wrong in ([*fields, 1], fields[:-1]):
+        if len(wrong) != len(fields):
+            with pytest.raises(ProtocolError, match=r"fields, not|not spoken"):
+                decode(array(KINDS[cls], *wrong))
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"", "not CBOR"),
+        (b"\xff", "not CBOR"),
+        (cbor2.dumps("hello"), "not an array"),
+        (array(), "not an array"),
+        (array("hello"), "not an array"),
+        (array(True), "not an array"),
+        (array(-1), "not an array"),
+        (array(10**30), "not an array"),
+        (array(15), "unknown kind 15"),
+        (b"\x9f\x05\x01\xff", "not CBOR"),  # of indefinite length
+        (b"\x81" * 40 + b"\x01", "not CBOR"),  # deep
+    ],
+)
+def test_what_is_no_message_is_refused_with_the_reason(header, why):
+    with pytest.raises(ProtocolError, match=why):
+        decode(header)
+
+
+def test_g8_a_header_over_its_bound_is_not_even_read():
+    with pytest.raises(ProtocolError, match="header of 101 bytes, 100 allowed"):
+        messages.decode(b"\xff" * 101, most_bytes=100)
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_a_message_or_a_protocol_error(header):
+    try:
+        message = decode(header)
+    except ProtocolError:
+        return
+    assert type(message) in MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        (2, "2"), (0, "0"), ("1", r"\?"), (-1, r"\?"),
+        pytest.param(10**6000, r"\?", id="too long to be shown"),
+    ],
+)  # fmt: skip
+def test_a_hello_of_another_version_is_foreign_whatever_else_it_holds(version, shown):
+    with pytest.raises(ForeignVersion, match=f"version {shown} is not spoken, 1 is"):
+        decode(array(KINDS[messages.Hello], version, "new", "fields"))
+
+
+def test_a_hello_without_a_version_is_foreign():
+    with pytest.raises(ForeignVersion):
+        decode(array(KINDS[messages.Hello]))
+
+
+def test_kinds_are_unique_and_every_message_has_one():
+    assert {*KINDS} == {*MESSAGES}
+    assert len({*KINDS.values()}) == len(MESSAGES)
+
+
+def test_the_frozen_shapes_are_as_they_were():
+    assert KINDS[messages.Hello] == 0
+    assert FIELDS[messages.Hello][0][0] == "version"
+    assert messages.encode(messages.Error(1, "a", "b")) == bytes.fromhex("84170161616162")
+
+
+# -- error records ------------------------------------------------------------
+
+INFO = ErrorInfo(
+    "rollout-failed",
+    Verdict.RAN_AND_FAILED,
+    "text",
+    "ValueError",
+    "traceback",
+    "w0-1",
+    "ab",
+    1.5,
+    2,
+)
+
+
+def test_an_error_comes_back_the_same():
+    assert messages.decode_error(messages.encode_error(INFO)) == INFO
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_any_text_can_be_in_an_error(text):
+    info = ErrorInfo("code", Verdict.MAY_HAVE_RUN, text, type=text)
+    assert messages.decode_error(messages.encode_error(info)).code == "code"
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "\N{SNOWMAN}", "\N{SNAKE}"])
+def test_g8_long_texts_keep_their_beginning_and_end_within_the_bytes(letter):
+    text = "first" + letter * 1000 + "last"
+    record = messages.error_record(
+        ErrorInfo("code", Verdict.MAY_HAVE_RUN, text, traceback=text), most_bytes=100
+    )
+    for name in ("message", "traceback"):
+        assert record[name].startswith("first" + letter)
+        assert record[name].endswith(letter + "last")
+        assert "bytes left out" in record[name]
+        assert len(record[name].encode()) < 100 + 50
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        cbor2.dumps([]),
+        cbor2.dumps({}),
+        cbor2.dumps({"code": "a", "verdict": "OF_THE_FUTURE", "message": "b"}),
+        cbor2.dumps({"code": "a", "verdict": "MAY_HAVE_RUN"}),
+        cbor2.dumps({"code": "a", "verdict": "DID_NOT_RUN", "message": 5}),
+        cbor2.dumps({"code": "a", "verdict": "DID_NOT_RUN", "message": "b", "executions": "9"}),
+        cbor2.dumps({"code": "a", "verdict": "DID_NOT_RUN", "message": "b", "duration_s": "9"}),
+    ],
+)
+def test_g9_an_error_that_cannot_be_read_says_that_it_may_have_run(body):
+    info = messages.decode_error(body)
+    assert (info.code, info.verdict) == ("unreadable", Verdict.MAY_HAVE_RUN)
+
+
+def test_what_a_newer_peer_adds_to_an_error_is_left_out():
+    record = messages.error_record(INFO) | {"colour": "red"}
+    assert messages.decode_error(cbor2.dumps(record)) == INFO
+
+
+def test_statistics_are_one_record():
+    assert cbor2.loads(messages.encode_record({"a": [1]})) == {"a": [1]}
+
+
+def test_the_statuses_are_those_of_the_protocol():
+    assert [n for n in range(-1, 10) if messages.is_status(n)] == [*Status]

@@ -1,0 +1,50 @@
+"""An outcome larger than its client takes was sent to it for ever: each time the
+connection ended, and with the next sync it was replayed (found with a client
+whose ``message_bytes`` was smaller than its server's)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.router import Router, ToClient
+from trio_envserve.core.slots import Spawn
+from trio_envserve.core.terms import Status, Verdict
+
+
+@pytest.mark.parametrize(("size_bytes", "fits"), [(1000, True), (1001, False)])
+def test_an_outcome_larger_than_its_client_takes_is_an_error(size_bytes: int, fits: bool):
+    numbers = iter(range(1, 100))
+    router = Router(
+        epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: next(numbers).to_bytes(16, "big")
+    )
+    router.open_pool((), 0.0)
+    spawn = next(effect for effect in router.take() if isinstance(effect, Spawn))
+    worker = (spawn.worker, spawn.incarnation)
+
+    def from_worker(message: Any, *rest: bytes) -> None:
+        frames = (b"client", messages.encode(message), *rest) if rest else ()
+        router.worker_message((*worker, *(frames or (messages.encode(message),))), 0.0)
+
+    from_worker(messages.WorkerHello(1, 1, "test", False))
+    hello = messages.Hello(1, b"n" * 16, 1, "client", 1000)
+    router.client_message(b"route", (messages.encode(hello),), 0.0)
+    session = next(iter(router.cache.sessions))
+    request = messages.Request(session, 0, b"d" * 16, None, 1, None)
+    router.client_message(b"route", (messages.encode(request), b"body"), 0.0)
+    router.take()
+
+    outcome = messages.WorkerOutcome(session, 0, 0, Status.RESULT, 0.5)
+    from_worker(outcome, bytes(size_bytes))
+    (sent,) = [effect for effect in router.take() if isinstance(effect, ToClient)]
+    header = messages.decode(bytes(sent.frames[0]), most_bytes=1000)
+    assert isinstance(header, messages.Outcome)
+    assert len(sent.frames[1]) <= 1000
+    if fits:
+        assert header.status == Status.RESULT
+    else:
+        error = messages.decode_error(bytes(sent.frames[1]))
+        assert (error.code, error.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
+        assert "1001 bytes" in error.message

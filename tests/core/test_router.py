@@ -1,0 +1,458 @@
+"""The router against clients of every kind: well-behaved, late, foreign, hostile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.requests import State
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import STRANGER, Pair, identifier
+
+NONCE = identifier(900)
+DIGEST = identifier(901)
+
+
+def hello(nonce: bytes = NONCE, connection: int = 1, name: str = "raw") -> messages.Hello:
+    return messages.Hello(PROTOCOL_VERSION, nonce, connection, name, 1 << 20)
+
+
+def raw(pair: Pair, nonce: bytes = NONCE) -> bytes:
+    """The session of a client that speaks bytes."""
+    pair.tell(hello(nonce), route=STRANGER)
+    welcome = pair.mail[-1][1]
+    assert isinstance(welcome, messages.Welcome)
+    return welcome.session
+
+
+def request(
+    session: bytes, sequence: int = 0, *, digest: bytes = DIGEST, rerun: bool | None = None,
+    allowance: int = 1, deadline_s: float | None = None,
+) -> messages.Request:  # fmt: skip
+    return messages.Request(session, sequence, digest, rerun, allowance, deadline_s)
+
+
+def ask(pair: Pair, session: bytes, sequence: int = 0, body: bytes = b"b", **how: Any) -> None:
+    pair.tell(request(session, sequence, **how), body, route=STRANGER)
+
+
+def last(pair: Pair) -> Any:
+    """The newest message to the raw client."""
+    return pair.mail[-1][1]
+
+
+# -- a well-behaved client ----------------------------------------------------
+
+
+def test_a_call_is_run_answered_and_forgotten():
+    pair = Pair()
+    number = pair.submit(b"question")
+    pair.end(payload=b"answer")
+    answer = pair.last()
+    assert (answer.body, answer.status, answer.worker, answer.executions) == (  # type: ignore[union-attr]
+        b"answer", Status.RESULT, "w0-1", 1,
+    )  # fmt: skip
+    assert pair.session.state(0) is State.COMPLETED
+    pair.receive(number)
+    assert pair.session.state(0) is State.FINISHED
+    assert pair.router.cache.kept_count == 0
+
+
+def test_the_same_nonce_gets_the_same_welcome():
+    pair = Pair(welcomed=False)
+    assert raw(pair) == raw(pair)
+    assert raw(pair, identifier(5)) != raw(pair)
+
+
+def test_answers_go_to_the_newest_connection():
+    pair = Pair()
+    session = raw(pair)
+    ask(pair, session)
+    sync = messages.Sync(session, pair.router.epoch, 2, 1, 1, [0, 1])
+    pair.tell(sync, route=b"second connection")
+    pair.tell(sync._replace(connection=1), route=b"late from the first")
+    pair.end()
+    assert [route for route, _ in pair.mail[-2:]] == [b"second connection"] * 2
+    assert isinstance(last(pair), messages.Outcome)
+
+
+def test_a_name_is_cut_and_printable():
+    pair = Pair(welcomed=False)
+    pair.tell(hello(name="a\nb" + "é" * 100), route=STRANGER)
+    (session,) = pair.router.cache.sessions.values()
+    assert session.name.startswith("a?bé")
+    assert len(session.name.encode()) <= pair.wire.name_bytes
+
+
+# -- duplicates, conflicts, lateness ------------------------------------------
+
+
+def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
+    pair = Pair()
+    session = raw(pair)
+    for _ in range(3):
+        ask(pair, session)
+    assert len(pair.runs) == 1
+    pair.end()
+    first = pair.mail[-1]
+    for _ in range(2):
+        ask(pair, session)
+        assert pair.mail[-1] == first
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
+    ask(pair, session)
+    assert (last(pair).code, last(pair).delay_s) == ("finished", None)
+    assert len(pair.runs) == 1
+
+
+def test_g6_the_same_id_with_another_payload_is_refused_and_the_first_undisturbed():
+    pair = Pair()
+    session = raw(pair)
+    ask(pair, session)
+    ask(pair, session, body=b"other", digest=identifier(902))
+    assert (last(pair).code, last(pair).delay_s) == ("conflict", None)
+    pair.end()
+    assert isinstance(last(pair), messages.Outcome)
+
+
+@pytest.mark.parametrize("how", [{"allowance": 0}, {"body": b"x" * 101}])
+def test_what_can_never_be_taken_is_refused_for_good(how):
+    pair = Pair(wire={"message_bytes": 100})
+    ask(pair, raw(pair), **how)
+    assert (last(pair).code, last(pair).delay_s) == ("refused", None)
+    assert pair.runs == []
+
+
+def test_g2_an_allowance_is_cut_to_the_servers_own():
+    pair = Pair(server={"max_executions": 2})
+    session = raw(pair)
+    ask(pair, session, rerun=True, allowance=50)
+    assert pair.router.cache.sessions[session].entries[0].allowance == 2
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        request(identifier(5)), messages.Finish(identifier(5), [0, 1]),
+        messages.Cancel(identifier(5), 0), messages.Sync(identifier(5), identifier(6), 1, 1, 0, []),
+    ],
+    ids=lambda message: type(message).__name__,
+)  # fmt: skip
+def test_g4_an_unknown_session_is_refused_as_unknown_and_nothing_runs(message):
+    pair = Pair()
+    bodies = (b"body",) if isinstance(message, messages.Request) else ()
+    pair.tell(message, *bodies, route=STRANGER)
+    assert last(pair) == messages.Unknown(identifier(5), False, pair.router.epoch)
+    assert pair.runs == []
+    pair.tell(messages.Goodbye(identifier(5)), route=STRANGER)
+    assert len(pair.mail) == 1
+
+
+def test_unknown_says_gone_of_a_proven_epoch_and_of_its_own_forgotten_sessions():
+    pair = Pair()
+    session, epoch = raw(pair), pair.router.epoch
+    sync = messages.Sync(session, epoch, 1, 1, 0, [])
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    pair.tell(sync, route=STRANGER)
+    assert last(pair).gone is True
+    pair.restart(proven=True)
+    pair.tell(sync, route=STRANGER)
+    assert last(pair).gone is True
+    pair.restart(proven=False)
+    pair.tell(sync, route=STRANGER)
+    assert last(pair).gone is False
+
+
+def test_unknown_does_not_say_gone_while_an_execution_lives():
+    pair = Pair()
+    session = raw(pair)
+    ask(pair, session)
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    sync = messages.Sync(session, pair.router.epoch, 1, 1, 0, [])
+    pair.tell(sync, route=STRANGER)
+    assert last(pair).gone is False
+    pair.end(status=Status.CANCELLED)
+    pair.tell(sync, route=STRANGER)
+    assert last(pair).gone is True
+
+
+# -- cancelling ---------------------------------------------------------------
+
+
+def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
+    pair = Pair()
+    session = raw(pair)
+    ask(pair, session)
+    pair.tell(messages.Cancel(session, 0), route=STRANGER)
+    assert last(pair) == messages.Cancelled(session, 0, True)
+    assert pair.halts == [(b"w0-1", 0)]
+    pair.tell(messages.Cancel(session, 7), route=STRANGER)
+    assert last(pair) == messages.Cancelled(session, 7, False)
+    ask(pair, session, 7)
+    assert last(pair).code == "finished"
+    assert len(pair.runs) == 1
+
+
+def test_g7_a_waiting_request_that_is_finished_never_starts():
+    pair = Pair(server={"worker_capacity": 1})
+    session = raw(pair)
+    ask(pair, session, 0)
+    ask(pair, session, 1)
+    pair.tell(messages.Finish(session, [1, 2]), route=STRANGER)
+    pair.end()
+    assert len(pair.runs) == 1
+
+
+# -- time ---------------------------------------------------------------------
+
+
+def test_a_deadline_answers_and_stops():
+    pair = Pair(server={"worker_capacity": 1})
+    session = raw(pair)
+    ask(pair, session, 0, deadline_s=2.0)
+    ask(pair, session, 1, deadline_s=2.0)
+    ask(pair, session, 2, deadline_s=9.0)
+    ask(pair, session, 3, deadline_s=2.0)
+    pair.tell(messages.Finish(session, [3, 4]), route=STRANGER)
+    pair.beat()
+    pair.advance(1.5)
+    assert not any(isinstance(m, messages.Outcome) for _, m in pair.mail)
+    pair.advance(1.0)
+    outcomes = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
+    assert [(m.sequence, m.status) for m in outcomes] == [(0, 1), (1, 1)]
+    assert pair.halts == [(b"w0-1", 0)]
+    pair.end(status=Status.CANCELLED)
+    assert [run.request.sequence for _, run in pair.runs] == [0, 2]
+
+
+def test_g7_a_silent_client_loses_its_lease_and_its_work():
+    pair = Pair(server={"lease_s": 5.0})
+    session = raw(pair)
+    ask(pair, session, deadline_s=60.0)
+    pair.advance(5.0)
+    assert pair.halts == []
+    pair.advance(1.0)
+    assert pair.halts == [(b"w0-1", 0)]
+    assert session in pair.router.cache.sessions  # its execution still lives
+    pair.end(status=Status.CANCELLED)
+    assert session not in pair.router.cache.sessions
+    pair.advance(60.0)  # its deadline passes, and nobody is there
+
+
+def test_g9_a_stopped_server_does_not_age_its_clients():
+    pair = Pair(server={"lease_s": 5.0})
+    session = raw(pair)
+    ask(pair, session)
+    pair.now_s += 3600.0
+    pair.router.tick(pair.now_s)
+    pair.settle()
+    assert pair.halts == []
+
+
+def test_g8_deadlines_of_finished_requests_are_dropped():
+    pair = Pair()
+    session = raw(pair)
+    for sequence in range(3000):
+        ask(pair, session, sequence, deadline_s=1e9)
+        pair.tell(messages.Cancel(session, sequence), route=STRANGER)
+        if sequence % 100 == 0:
+            pair.advance(0.1)
+    assert len(pair.router._deadlines) < 1200
+
+
+# -- bounds -------------------------------------------------------------------
+
+
+def test_g8_at_the_bounds_requests_are_refused_for_now():
+    pair = Pair(server={"window": 2, "queue": 1, "worker_capacity": 1, "session_share": 1.0})
+    session, other = raw(pair), raw(pair, identifier(5))
+    ask(pair, session, 0)
+    ask(pair, session, 1)
+    ask(pair, session, 2)
+    assert (last(pair).code, last(pair).delay_s) == ("window", 0.5)
+    ask(pair, other, 0)
+    assert (last(pair).code, last(pair).delay_s) == ("queue-full", 0.5)
+
+
+def test_g8_dispatching_pauses_while_too_much_is_kept():
+    pair = Pair(server={"kept_outcomes": 2, "session_share": 0.5})
+    one, two = raw(pair), raw(pair, identifier(5))
+    ask(pair, one, 0)
+    pair.end()
+    ask(pair, one, 1)
+    assert len(pair.runs) == 1  # its share is used up
+    ask(pair, two, 0)
+    assert len(pair.runs) == 2
+    pair.end()
+    ask(pair, two, 1)
+    assert len(pair.runs) == 2
+    pair.tell(messages.Finish(one, [0, 1]), route=STRANGER)
+    assert len(pair.runs) == 3
+
+
+def test_g8_past_the_bound_of_sessions_a_hello_is_refused():
+    pair = Pair(server={"sessions": 1})
+    pair.tell(hello(), route=STRANGER)
+    assert last(pair).code == "too-many-sessions"
+
+
+def test_g8_a_client_that_cannot_receive_an_outcome_is_told_so():
+    pair = Pair(wire={"message_bytes": 50})
+    pair.submit()
+    pair.end(payload=b"x" * 51)
+    assert (pair.failure().code, pair.failure().verdict) == (
+        "outcome-too-large", Verdict.RAN_AND_FAILED,
+    )  # fmt: skip
+
+
+# -- strangers ----------------------------------------------------------------
+
+
+def test_malformed_messages_are_answered_counted_and_change_nothing():
+    pair = Pair()
+    before = pair.router.stats()
+    for frames in ((), (b"\xff",), (messages.encode(hello()), b"body"), (b"\x81\x18\x50",)):
+        pair.router.client_message(STRANGER, frames, pair.now_s)
+    pair.router.client_message(STRANGER, (messages.encode(request(identifier(1))),), pair.now_s)
+    worker_kind = messages.encode(messages.Retire())
+    pair.router.client_message(STRANGER, (worker_kind,), pair.now_s)
+    pair.settle()
+    assert [m.code for _, m in pair.mail] == ["malformed"] * 6  # type: ignore[union-attr]
+    assert pair.router.stats() == {**before, "malformed": 6}
+
+
+def test_a_foreign_version_is_told_so():
+    pair = Pair()
+    frames = (b"\x82\x00\x02",)
+    pair.router.client_message(STRANGER, frames, pair.now_s)
+    pair.settle()
+    assert last(pair).code == "foreign-version"
+
+
+def test_g8_only_some_malformed_messages_a_second_are_logged():
+    pair = Pair(server={"log_rate": 2})
+    for _ in range(2):
+        for _ in range(5):
+            pair.router.client_message(STRANGER, (), pair.now_s)
+        pair.advance(1.0)
+    assert len([r for r in pair.reports if "no frames" in r.text]) == 4
+    assert pair.router.malformed == 10
+
+
+def test_g8_a_hostile_peer_that_cancels_every_second_sequence_costs_a_window():
+    pair = Pair(server={"window": 4})
+    session = raw(pair)
+    for sequence in range(0, 100, 2):
+        pair.tell(messages.Cancel(session, sequence), route=STRANGER)
+    assert pair.router.cache.sessions[session].finished.span_count() == 5
+    assert last(pair).started is True  # not taken, so nothing is promised
+
+
+def test_a_pulse_of_nobody_is_ignored():
+    pair = Pair()
+    pair.router.pulse(b"nobody", pair.now_s, 0.0, 0, "")
+    pair.router.pulse(b"w0-1", pair.now_s, 9.0, 0, "here")
+    pair.settle()
+    assert [r.text for r in pair.reports if "blocked" in r.text]
+
+
+# -- workers that die ---------------------------------------------------------
+
+
+def test_g2_with_consent_a_lost_request_runs_again_and_ends_with_its_allowance():
+    pair = Pair(server={"restart_pause_s": 0.1, "restart_pause_max_s": 0.1})
+    session = raw(pair)
+    ask(pair, session, rerun=True, allowance=2)
+    pair.die()
+    pair.advance(1.0)
+    assert len(pair.runs) == 2
+    assert pair.router.force.workers[b"w0-2"].reserved  # alone
+    pair.die()
+    pair.advance(1.0)
+    assert len(pair.runs) == 2
+    assert (last(pair).status, last(pair).executions) == (Status.ERROR, 2)
+
+
+def test_g2_without_consent_a_lost_request_may_have_run():
+    pair = Pair()
+    pair.submit(rerun=False)
+    pair.die()
+    pair.advance(2.0)
+    assert len(pair.runs) == 1
+    assert (pair.failure().code, pair.failure().verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+
+
+def test_g2_the_environments_declaration_is_consent():
+    pair = Pair(rerun=True)
+    pair.submit()
+    pair.die()
+    pair.advance(2.0)
+    assert len(pair.runs) == 2
+
+
+# -- stopping -----------------------------------------------------------------
+
+
+def test_stopping_answers_what_waits_and_lets_run_what_runs():
+    pair = Pair(server={"worker_capacity": 1})
+    session = raw(pair)
+    ask(pair, session, 0)
+    ask(pair, session, 1)
+    pair.router.stop(pair.now_s)
+    pair.settle()
+    ask(pair, session, 2)
+    outcomes = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
+    assert [m.sequence for m in outcomes] == [1, 2]
+    assert pair.router.status()["status"] == "stopping"
+    assert not pair.router.drained(pair.now_s)
+    pair.end()
+    assert len(pair.runs) == 1
+    assert not pair.router.drained(pair.now_s)  # nobody has the outcome yet
+    pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
+    assert pair.router.drained(pair.now_s)
+
+
+def test_drained_does_not_wait_for_a_client_that_is_gone():
+    pair = Pair()
+    session = raw(pair)
+    ask(pair, session)
+    pair.end()
+    pair.router.stop(pair.now_s)
+    pair.advance(5.5)
+    assert pair.router.drained(pair.now_s)
+
+
+def test_at_the_end_of_the_drain_what_runs_is_answered_and_stopped():
+    pair = Pair()
+    pair.submit()
+    pair.router.stop(pair.now_s)
+    pair.router.cancel_all()
+    pair.settle()
+    assert (pair.failure().code, pair.failure().verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
+    assert pair.halts == [(b"w0-1", 0)]
+
+
+# -- status -------------------------------------------------------------------
+
+
+def test_the_status_is_the_truth_about_the_pool():
+    limits = {"broken_after": 1, "silence_report_s": 1.0, "restart_pause_s": 0.8}
+    pair = Pair(ready=False, pulses=True, server=limits)
+    status = pair.router.status
+    assert status()["reason"] == "waiting for the workers of an earlier server to end"
+    pair.advance(1.0)
+    assert pair.spawns == []
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    assert (status()["status"], status()["reason"]) == ("starting", "no worker is ready yet")
+    pair.die(b"w0-1")
+    assert status()["status"] == "broken"
+    pair.auto_hello = True
+    pair.advance(1.0)
+    assert (status()["status"], status()["ready"]) == ("ready", 1)
+    pair.advance(1.5)
+    assert status()["status"] == "silent"

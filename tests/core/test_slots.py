@@ -1,0 +1,269 @@
+"""The lives of workers: every phase, every input, every clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.slots import Kill, Life, Lost, Phase, Pool, Report, Spawn
+
+from .helpers import Ids
+
+LIMITS: dict[str, Any] = {
+    "start_s": 20.0, "silence_report_s": 2.0, "silence_kill_s": 6.0, "blocked_report_s": 1.0,
+    "reap_settle_s": 0.1, "restart_pause_s": 1.0, "restart_pause_max_s": 4.0,
+    "restart_healthy_s": 10.0, "broken_after": 2, "stop_s": 3.0,
+}  # fmt: skip
+
+
+def pool_with(*, slots: int = 1, pulses: bool = True, **limits: Any) -> Any:
+    """A pool; not typed, as its effects are of several types."""
+    return Pool(slots, ServerLimits(**(LIMITS | limits)), Ids(), pulses=pulses)
+
+
+def born(pool: Pool, now_s: float = 0.0) -> Life:
+    """The life that the next tick spawns."""
+    spawns = [e for e in pool.tick(now_s) if isinstance(e, Spawn)]
+    assert len(spawns) == 1
+    pool.spawned(spawns[0].worker, 123)
+    return pool.lives[spawns[0].worker]
+
+
+def ready(pool: Pool, now_s: float = 0.0) -> Life:
+    life = born(pool, now_s)
+    pool.hello(life, now_s)
+    return life
+
+
+def in_phase(pool: Pool, phase: Phase) -> Life:
+    """A life in this phase at time 0."""
+    life = born(pool)
+    if phase is not Phase.STARTING:
+        pool.hello(life, 0.0)
+    if phase is Phase.RETIRING:
+        pool.retire(life, "old")
+    if phase is Phase.ENDING:
+        pool.ending(life, 0.0, "old")
+    assert life.phase is phase
+    return life
+
+
+def kinds(effects: list[Any]) -> list[str]:
+    return [type(effect).__name__ for effect in effects]
+
+
+def test_each_slot_gets_one_life_with_a_fresh_incarnation():
+    pool = pool_with(slots=2)
+    spawns = pool.tick(0.0)
+    assert [e.worker for e in spawns if isinstance(e, Spawn)] == [b"w0-1", b"w1-1"]
+    assert len({life.incarnation for life in pool.lives.values()}) == 2
+    assert pool.tick(0.0) == []
+    assert pool.restarts == 0
+
+
+# What each input makes of each phase, and the effects.
+INPUTS: dict[str, Any] = {
+    "hello": lambda pool, life: pool.hello(life, 1.0),
+    "retire": lambda pool, life: pool.retire(life, "why") or [],
+    "kill": lambda pool, life: pool.kill(life, 1.0, "why"),
+    "exited": lambda pool, life: pool.exited(life.id, 1.0, "why"),
+    "ending": lambda pool, life: pool.ending(life, 1.0, "why") or [],
+}
+P = Phase
+TABLE: dict[str, dict[Phase, tuple[Phase, list[str]]]] = {
+    "hello": {
+        P.STARTING: (P.READY, ["Report"]), P.READY: (P.READY, []), P.RETIRING: (P.RETIRING, []),
+        P.ENDING: (P.ENDING, []),
+    },
+    "retire": {
+        P.STARTING: (P.STARTING, []), P.READY: (P.RETIRING, []), P.RETIRING: (P.RETIRING, []),
+        P.ENDING: (P.ENDING, []),
+    },
+    "kill": {phase: (P.ENDING, ["Kill", "Report"]) for phase in P},
+    "exited": {phase: (P.ENDING, ["Report"]) for phase in P},
+    "ending": {phase: (P.ENDING, []) for phase in P},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_in_every_phase(name, phase):
+    pool = pool_with()
+    life = in_phase(pool, phase)
+    after, effects = TABLE[name][phase]
+    assert kinds(INPUTS[name](pool, life)) == effects
+    assert life.phase is after
+    assert (pool.slots[0].life is life) is (after is not Phase.ENDING)
+
+
+def test_g1_a_death_is_declared_only_when_reaped_and_what_it_sent_was_taken_in():
+    pool = pool_with()
+    life = ready(pool)
+    pool.kill(life, 1.0, "why")
+    assert not any(isinstance(e, Lost) for t in (1.0, 1.5, 3.9) for e in pool.tick(t))
+    pool.exited(life.id, 3.9, "signal 9")
+    assert kinds(pool.tick(3.95)) == []
+    assert pool.tick(4.01) == [Lost(life.id, "why")]
+    assert life.id not in pool.lives
+    assert pool.kill(life, 4.0, "again") == []  # it is dead
+
+
+def test_a_replacement_starts_before_the_old_process_has_ended():
+    pool = pool_with()
+    old = ready(pool)
+    pool.ending(old, 20.0, "recycled")
+    new = born(pool, 20.0)
+    assert new.id == b"w0-2"
+    assert new.incarnation != old.incarnation
+    assert pool.restarts == 1
+    assert {*pool.lives} == {old.id, new.id}
+
+
+def test_a_process_that_does_not_exit_is_killed_again_and_again():
+    pool = pool_with(silence_kill_s=100.0)
+    life = ready(pool)
+    pool.stop()
+    pool.ending(life, 10.0, "recycled")
+    assert kinds(pool.tick(12.9)) == []
+    assert kinds(pool.tick(13.0)) == ["Kill"]
+    assert kinds(pool.tick(15.9)) == []
+    assert kinds(pool.tick(16.0)) == ["Kill"]
+
+
+def test_g9_silence_is_reported_then_killed_and_a_pulse_ends_the_suspicion():
+    pool = pool_with()
+    life = ready(pool)
+    assert kinds(pool.tick(1.9)) == []
+    assert kinds(pool.tick(2.0)) == ["Report"]
+    assert kinds(pool.tick(2.1)) == []
+    assert not pool.accepts(life)
+    assert pool.is_silent()
+    assert kinds(pool.pulse(life, 2.5, 0.0, 0, "")) == ["Report"]
+    assert pool.accepts(life)
+    assert not pool.is_silent()
+    pool.tick(4.5)
+    assert kinds(pool.tick(8.25)) == []
+    assert "Kill" in kinds(pool.tick(8.5))
+
+
+def test_a_worker_that_hangs_before_its_first_heartbeat_is_killed():
+    pool = pool_with()
+    life = born(pool)
+    assert Kill(life.id, "no sign of life for 6 s") in pool.tick(6.0)
+
+
+def test_a_worker_that_pulses_but_never_says_hello_is_killed_in_the_end():
+    pool = pool_with()
+    life = born(pool)
+    for now_s in range(20):
+        pool.pulse(life, float(now_s), 0.0, 0, "")
+        assert kinds(pool.tick(float(now_s))) == []
+    pool.pulse(life, 20.0, 0.0, 0, "")
+    assert Kill(life.id, "no hello within 20 s") in pool.tick(20.0)
+
+
+def test_without_pulses_silence_means_nothing():
+    pool = pool_with(pulses=False)
+    ready(pool)
+    assert pool.tick(1e6) == []
+
+
+def test_g9_a_blocked_loop_is_reported_with_where_and_never_killed():
+    pool = pool_with()
+    life = ready(pool)
+    (report,) = pool.pulse(life, 1.0, 1.0, 5, "in solve()")
+    assert isinstance(report, Report)
+    assert "in solve()" in report.text
+    assert not pool.accepts(life)
+    assert pool.pulse(life, 1.5, 1.5, 5, "in solve()") == []
+    for now_s in range(2, 100):
+        pool.pulse(life, float(now_s), float(now_s), 5, "")
+        assert kinds(pool.tick(float(now_s))) == []
+    assert kinds(pool.pulse(life, 100.0, 0.0, 5, "")) == ["Report"]
+    assert pool.accepts(life)
+    assert (life.memory_bytes, life.lag_s) == (5, 0.0)
+
+
+def test_a_worker_over_its_memory_is_retired():
+    pool = pool_with(worker_memory_bytes=1 << 20)
+    life = ready(pool)
+    pool.pulse(life, 0.0, 0.0, 1 << 20, "")
+    pool.tick(0.0)
+    assert life.phase is Phase.READY
+    pool.pulse(life, 0.0, 0.0, 3 << 20, "")
+    pool.tick(0.0)
+    assert (life.phase, life.why) == (Phase.RETIRING, "it holds 3 MiB of memory")
+
+
+def deaths(pool: Pool, count: int, *, ready_s: float | None) -> list[float]:
+    """Pauses before the next start, after each of some deaths."""
+    pauses, now_s = [], 0.0
+    for _ in range(count):
+        life = born(pool, now_s)
+        if ready_s is not None:
+            pool.hello(life, now_s)
+            pool.pulse(life, now_s + ready_s, 0.0, 0, "")
+            now_s += ready_s
+        pool.exited(life.id, now_s, "died")
+        pauses.append(pool.slots[0].start_at_s - now_s)
+        now_s = pool.slots[0].start_at_s
+        if pauses[-1]:
+            assert not any(isinstance(e, Spawn) for e in pool.tick(now_s - 0.01))
+    return pauses
+
+
+def test_quick_deaths_make_the_next_pause_longer_up_to_a_bound():
+    assert deaths(pool_with(), 5, ready_s=1.0) == [1.0, 2.0, 4.0, 4.0, 4.0]
+    assert deaths(pool_with(), 2, ready_s=None) == [1.0, 2.0]
+
+
+def test_a_death_after_a_healthy_time_is_replaced_at_once():
+    assert deaths(pool_with(), 2, ready_s=10.0) == [0.0, 0.0]
+
+
+def test_an_environment_that_keeps_failing_is_broken_until_one_is_ready():
+    pool = pool_with()
+    life = born(pool)
+    (report,) = pool.set_up_failed(life, "ImportError: x" + "y" * 9000)
+    assert report.level == "error"
+    assert len(pool.broken) == 4000
+    pool.exited(life.id, 0.0, "exit 1")
+    assert not pool.is_broken()
+    life = born(pool, 1.0)
+    pool.kill(life, 1.0, "no hello")  # counts as a start that failed, too
+    assert pool.is_broken()
+    ready(pool, 3.0)
+    assert not pool.is_broken()
+    assert pool.broken == ""
+    assert pool.slots[0].failed_starts == 0
+
+
+def test_a_worker_that_drains_is_ready_but_gets_no_work():
+    pool = pool_with()
+    life = in_phase(pool, Phase.RETIRING)
+    assert pool.ready_count() == 1
+    assert not pool.accepts(life)
+    assert not pool.is_silent()
+
+
+def test_deaths_are_told_apart_from_ends():
+    pool = pool_with()
+    life = ready(pool)
+    (died,) = pool.exited(life.id, 1.0, "signal 11")
+    assert (died.level, died.text) == ("warning", "worker w0-1 (pid 123) died: signal 11")
+    pool = pool_with()
+    life = in_phase(pool, Phase.ENDING)
+    assert pool.exited(life.id, 1.0, "exit 0")[0].level == "info"
+    assert life.why == "old"
+
+
+def test_a_stopping_pool_starts_nothing_and_expects_ends():
+    pool = pool_with()
+    life = ready(pool)
+    pool.stop()
+    assert pool.kill(life, 1.0, "the server stops")[1].level == "info"
+    assert pool.exited(life.id, 1.0, "signal 9")[0].level == "info"
+    assert kinds(pool.tick(50.0)) == ["Lost"]
+    assert kinds(pool.tick(60.0)) == []

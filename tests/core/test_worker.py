@@ -1,0 +1,187 @@
+"""The worker's side of its link to the router."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.terms import RequestId, Status, Verdict
+from trio_envserve.core.worker import Exit, Halt, Run, ToRouter, WorkerCore
+
+from .helpers import HEADER_BYTES, decoded, identifier
+
+LIFE, OTHER_LIFE, SESSION = identifier(1), identifier(2), identifier(3)
+ENDS = (Status.RESULT, b"outcome", 1.5)
+
+
+def worker() -> WorkerCore:
+    return WorkerCore(LIFE, header_bytes=HEADER_BYTES)
+
+
+def hear(core: WorkerCore, message: messages.Message, *body: bytes, life: bytes = LIFE) -> Any:
+    return core.message((life, messages.encode(message), *body))
+
+
+def dispatch(core: WorkerCore, number: int, *, life: bytes = LIFE) -> Any:
+    return hear(core, messages.Dispatch(SESSION, 100 + number, number, "me"), b"body", life=life)
+
+
+def state(core: WorkerCore, beat: int, next: int, live: list[int], stop: list[int]) -> Any:
+    """What the worker sends and does on a statement, messages decoded."""
+    effects = hear(core, messages.State(beat, next, live, stop))
+    return [said(e) if isinstance(e, ToRouter) else e for e in effects]
+
+
+def said(effect: ToRouter) -> messages.Message:
+    assert effect.frames[0] == LIFE
+    return decoded(effect.frames[2:] if len(effect.frames) == 4 else effect.frames[1:])
+
+
+def test_a_dispatch_is_run():
+    core = worker()
+    assert dispatch(core, 0) == [Run(0, RequestId(SESSION, 100), "me", b"body")]
+    assert list(core.running) == [0]
+
+
+def test_g5_a_number_seen_before_is_not_run():
+    core = worker()
+    dispatch(core, 0)
+    assert dispatch(core, 0) == []
+    core.ended(0, *ENDS)
+    assert dispatch(core, 0) == []
+    assert core.repeated == 2
+
+
+def test_g5_a_dispatch_for_another_incarnation_is_not_run():
+    core = worker()
+    assert dispatch(core, 0, life=OTHER_LIFE) == []
+    assert core.message(()) == []
+    assert (core.fenced, core.seen.flat(), core.running) == (2, [], {})
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (LIFE,), (LIFE, b"\xff"), (LIFE, messages.encode(messages.Retire()), b"body"),
+        (LIFE, messages.encode(messages.Dispatch(SESSION, 1, 1, ""))),
+        (LIFE, messages.encode(messages.Goodbye(SESSION))),
+    ],
+)  # fmt: skip
+def test_what_is_malformed_changes_nothing(frames):
+    core = worker()
+    assert core.message(frames) == []
+    assert (core.malformed, core.running, core.seen.flat()) == (1, {}, [])
+
+
+def test_an_outcome_has_exactly_five_frames_with_the_workers_id():
+    core = worker()
+    dispatch(core, 0)
+    (effect,) = core.ended(0, *ENDS)
+    assert isinstance(effect, ToRouter)
+    life, client, header, payload = effect.frames
+    assert (life, client, payload) == (LIFE, b"me", b"outcome")
+    assert decoded((header,)) == messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)
+    with pytest.raises(KeyError):
+        core.ended(0, *ENDS)
+
+
+def test_g4_an_outcome_is_kept_and_sent_again_until_the_router_has_it():
+    core = worker()
+    dispatch(core, 0)
+    core.beat({})
+    core.ended(0, *ENDS)
+    assert state(core, 1, 1, [0, 1], []) == []  # answers a beat from before: under way
+    core.beat({})
+    (again,) = state(core, 2, 1, [0, 1], [])
+    assert again == messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)
+    assert state(core, 2, 1, [0, 1], []) == []  # not again for the same beat
+    core.beat({})
+    assert state(core, 3, 1, [], []) == []  # the router has it
+    core.beat({})
+    assert state(core, 4, 1, [0, 1], []) == []  # an old statement, late
+
+
+def test_a_statement_from_before_the_dispatch_says_nothing_of_it():
+    core = worker()
+    dispatch(core, 0)
+    core.ended(0, *ENDS)
+    dispatch(core, 1)
+    assert state(core, 0, 0, [], []) == []
+    core.beat({})
+    assert state(core, 1, 1, [0, 1], []) == [messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)]
+
+
+def test_g7_a_stop_halts_once():
+    core = worker()
+    dispatch(core, 0)
+    assert hear(core, messages.Stop([0, 1])) == [Halt(0)]
+    assert hear(core, messages.Stop([0, 1])) == []
+    assert state(core, 1, 1, [0, 1], [0, 1]) == []
+    core.ended(0, Status.CANCELLED, b"", None)
+    assert hear(core, messages.Stop([0, 1])) == []
+
+
+def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
+    core = worker()
+    assert hear(core, messages.Stop([0, 1])) == []
+    (effect,) = dispatch(core, 0)
+    assert said(effect).status == Status.CANCELLED  # type: ignore[union-attr]
+    info = messages.decode_error(effect.frames[3])
+    assert (info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN)
+    assert not core.running
+    assert dispatch(core, 0) == []
+
+
+def test_g7_what_the_router_no_longer_wants_is_halted():
+    core = worker()
+    dispatch(core, 0)
+    dispatch(core, 1)
+    assert state(core, 1, 2, [1, 2], []) == [Halt(0)]
+    assert state(core, 2, 2, [1, 2], [1, 2]) == [Halt(1)]
+
+
+def test_g9_dispatches_that_never_arrived_are_asked_for():
+    core = worker()
+    dispatch(core, 1)
+    assert state(core, 1, 3, [0, 3], []) == [messages.Missing([0, 1, 2, 3])]
+    dispatch(core, 0)
+    dispatch(core, 2)
+    assert state(core, 2, 3, [0, 3], []) == []
+
+
+def test_g7_a_cancelled_dispatch_that_never_arrived_is_declined_and_never_run():
+    core = worker()
+    hear(core, messages.Stop([0, 1]))
+    dispatch(core, 1)
+    assert state(core, 1, 2, [0, 2], [0, 1]) == [messages.Declined([0, 1])]
+    assert dispatch(core, 0) == []
+    assert list(core.running) == [1]
+
+
+def test_a_cancelled_dispatch_with_an_outcome_is_not_declined():
+    core = worker()
+    dispatch(core, 0)
+    core.ended(0, *ENDS)
+    assert state(core, 0, 1, [0, 1], [0, 1]) == []
+
+
+def test_hello_and_beat_say_what_the_router_needs():
+    core = worker()
+    assert said(core.hello(7, "env", True)) == messages.WorkerHello(1, 7, "env", True)
+    assert not core.acknowledged
+    state(core, 0, 0, [], [])
+    assert core.acknowledged
+    dispatch(core, 2)
+    assert said(core.beat({"a": 1})) == messages.Beat(1, [2, 3], {"a": 1})
+    assert hear(core, messages.Retire()) == [Exit()]
+
+
+def test_a_broken_environment_is_reported_whatever_the_text_holds():
+    info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "\ud800" * 10**6, traceback="x" * 10**6)
+    (_, header) = worker().broken(info).frames
+    assert len(header) < HEADER_BYTES
+    record = decoded((header,)).error  # type: ignore[union-attr]
+    assert (record["code"], record["verdict"]) == ("broken", "DID_NOT_RUN")

@@ -1,0 +1,328 @@
+"""The router's side of the worker link, against real worker cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.requests import State
+from trio_envserve.core.slots import Phase
+from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.worker import WorkerCore
+from trio_envserve.core.workforce import ToWorker
+
+from .helpers import HEADER_BYTES, Pair, identifier
+
+WORKER = b"w0-1"
+
+
+def running(**how: Any) -> Pair:
+    """A pair with one call that runs."""
+    pair = Pair(**how)
+    pair.submit()
+    assert len(pair.runs) == 1
+    return pair
+
+
+def from_worker(pair: Pair, message: messages.Message, *extra: bytes) -> None:
+    """A message of the current incarnation of the first worker."""
+    core = pair.workers[WORKER]
+    header = messages.encode(message)
+    frames = (b"c", header, *extra) if extra else (header,)
+    pair.router.worker_message((WORKER, core.incarnation, *frames), pair.now_s)
+    pair.settle()
+
+
+def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
+    return messages.WorkerOutcome(pair.session.id, 0, 0, 0, 1.0)._replace(**changed)
+
+
+# -- G5: fenced ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.WorkerHello(1, 1, "other", True), messages.Beat(1, [], {"a": 1}),
+        messages.WorkerBroken({"message": "x"}), messages.Missing([0, 1]),
+        messages.Declined([0, 1]),
+    ],
+    ids=lambda message: type(message).__name__,
+)  # fmt: skip
+def test_g5_another_incarnation_changes_nothing(message):
+    pair = running()
+    before = pair.router.stats()
+    for worker, life in ((WORKER, identifier(555)), (b"nobody", identifier(1))):
+        core = WorkerCore(life, header_bytes=HEADER_BYTES)
+        frames = (worker, core.incarnation, messages.encode(message))
+        pair.router.worker_message(frames, pair.now_s)
+    assert pair.router.take() == []
+    assert pair.router.stats() == {**before, "fenced": 2}
+
+
+def test_g5_an_outcome_of_another_incarnation_changes_nothing():
+    pair = running()
+    header = messages.encode(worker_outcome(pair))
+    pair.router.worker_message((WORKER, identifier(555), b"c", header, b"lie"), pair.now_s)
+    pair.settle()
+    assert (pair.answers, pair.router.force.fenced) == ([], 1)
+
+
+def test_g5_the_old_life_of_a_slot_cannot_speak_for_the_new_one():
+    pair = running()
+    old = pair.workers[WORKER]
+    run = pair.runs[0][1]
+    pair.die()
+    pair.advance(1.0)
+    for effect in old.ended(run.number, Status.RESULT, b"late", 1.0):
+        pair.router.worker_message((WORKER, *effect.frames), pair.now_s)  # type: ignore[union-attr]
+        pair.router.worker_message((b"w0-2", *effect.frames), pair.now_s)  # type: ignore[union-attr]
+    pair.settle()
+    assert pair.failure().code == "worker-lost"
+    assert (len(pair.answers), pair.router.force.fenced) == (1, 2)
+
+
+def test_an_outcome_before_any_hello_is_fenced():
+    pair = Pair(ready=False)
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    from_worker(pair, messages.WorkerOutcome(identifier(1), 0, 0, 0, None), b"payload")
+    from_worker(pair, messages.Beat(1, [], {}))
+    from_worker(pair, messages.Missing([0, 1]))
+    from_worker(pair, messages.Declined([0, 1]))
+    assert pair.router.force.fenced == 1
+    assert not pair.router.force.workers
+
+
+# -- malformed ----------------------------------------------------------------
+
+
+def test_malformed_messages_of_a_worker_change_nothing():
+    pair = running()
+    life = pair.workers[WORKER].incarnation
+    outcome = messages.encode(worker_outcome(pair))
+    for frames in (
+        (WORKER, life), (WORKER, life, b"\xff"), (WORKER, life, outcome),
+        (WORKER, life, b"c", messages.encode(messages.Beat(1, [], {})), b"body"),
+        (WORKER, life, messages.encode(messages.Goodbye(identifier(1)))),
+        (WORKER, life, b"c", messages.encode(worker_outcome(pair, sequence=9)), b"p"),
+        (WORKER, life, b"c", messages.encode(worker_outcome(pair, session=identifier(9))), b"p"),
+        (WORKER, life, b"c", messages.encode(worker_outcome(pair, status=9)), b"p"),
+    ):  # fmt: skip
+        pair.router.worker_message(frames, pair.now_s)
+    pair.settle()
+    assert (pair.router.malformed, pair.answers) == (8, [])
+    pair.end()
+    assert len(pair.answers) == 1
+
+
+# -- outcomes and repairs -----------------------------------------------------
+
+
+def test_g3_a_second_outcome_is_a_stray_and_is_not_forwarded():
+    pair = running()
+    pair.end()
+    from_worker(pair, worker_outcome(pair), b"another outcome")
+    assert len(pair.answers) == 1
+    assert (pair.router.force.strays, pair.router.cache.counters.stray_outcomes) == (1, 1)
+    from_worker(pair, worker_outcome(pair, session=identifier(9)), b"of nobody")
+    assert pair.router.force.strays == 2
+
+
+def test_g9_a_lost_dispatch_is_sent_again_after_the_next_beat():
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Dispatch)
+    pair.submit(b"precious")
+    assert pair.runs == []
+    pair.lose = lambda message: False
+    pair.beat()
+    assert [run.body for _, run in pair.runs] == [b"precious"]
+    pair.beat()
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_lost_outcome_is_sent_again_after_the_next_beat():
+    pair = running()
+    pair.lose = lambda message: isinstance(message, messages.WorkerOutcome)
+    pair.end(payload=b"precious")
+    assert pair.answers == []
+    pair.lose = lambda message: False
+    pair.beat()
+    assert pair.last().body == b"precious"  # type: ignore[union-attr]
+
+
+def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
+    pair = running()
+    pair.lose = lambda message: isinstance(message, messages.Stop)
+    pair.client.cancel(0, pair.now_s)
+    pair.settle()
+    assert pair.halts == []
+    pair.lose = lambda message: False
+    pair.beat()
+    assert pair.halts == [(WORKER, 0)]
+
+
+def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Dispatch | messages.Stop)
+    pair.submit()
+    pair.client.cancel(0, pair.now_s)
+    pair.settle()
+    assert pair.router.force.live_count() == 1
+    pair.lose = lambda message: False
+    pair.beat()
+    assert (pair.router.force.live_count(), pair.runs) == (0, [])
+
+
+def test_what_is_not_cancelled_cannot_be_declined_nor_what_arrived_be_missing():
+    pair = running()
+    from_worker(pair, messages.Declined([0, 1]))
+    assert pair.router.force.live_count() == 1
+    pair.beat()  # says that it has arrived: the body is not kept any longer
+    from_worker(pair, messages.Missing([0, 9]))
+    assert len(pair.runs) == 1
+    assert pair.workers[WORKER].repeated == 0
+
+
+def test_a_repeated_hello_is_answered_and_changes_nothing():
+    pair = running()
+    from_worker(pair, messages.WorkerHello(1, 5, "other", True))
+    assert (pair.router.force.environment, pair.router.force.rerun) == ("env", False)
+    assert pair.workers[WORKER].acknowledged
+
+
+def test_a_hello_of_a_life_that_ends_gets_no_work():
+    pair = Pair(ready=False)
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    pair.router.kill_all(pair.now_s)
+    from_worker(pair, messages.WorkerHello(1, 5, "env", True))
+    assert not pair.router.force.workers
+
+
+# -- time ---------------------------------------------------------------------
+
+
+def test_a_worker_that_ignores_a_cancel_gets_no_new_work_and_is_killed_with_nothing_else_left():
+    pair = Pair(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0}, workers=1)
+    pair.submit(b"stubborn")
+    pair.submit(b"honest")
+    pair.client.cancel(0, pair.now_s)
+    pair.settle()
+    pair.advance(3.0)
+    pair.submit(b"waits")
+    assert [run.body for _, run in pair.runs] == [b"stubborn", b"honest"]
+    assert pair.kills == []
+    pair.end(pair.runs[1])
+    pair.advance(0.5)
+    assert [kill.worker for kill in pair.kills] == [WORKER]
+    pair.die(WORKER)
+    pair.advance(2.0)
+    assert [(w, run.body) for w, run in pair.runs][2:] == [(b"w0-2", b"waits")]
+
+
+def test_a_worker_that_ignores_a_cancel_too_long_is_killed_whatever_else_it_runs():
+    pair = Pair(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0})
+    pair.submit()
+    pair.submit()
+    pair.client.cancel(0, pair.now_s)
+    pair.settle()
+    pair.advance(8.5)
+    assert pair.kills == []
+    pair.advance(1.0)
+    assert len(pair.kills) == 1
+    assert pair.answers == []  # killed is not yet dead (G1)
+
+
+def test_a_worker_is_replaced_after_so_many_executions_once_it_has_none():
+    pair = Pair(server={"recycle_executions": 2})
+    pair.submit()
+    pair.submit()
+    pair.advance(0.5)
+    assert pair.router.pool.lives[WORKER].phase is Phase.RETIRING
+    pair.end(pair.runs[0])
+    pair.advance(0.5)
+    assert pair.exits == []
+    pair.end(pair.runs[1])
+    pair.advance(0.5)
+    assert pair.exits == [WORKER]
+    assert b"w0-2" in pair.workers
+    assert [r.text for r in pair.reports if "retires" in r.text]
+
+
+def test_g1_executions_are_lost_only_with_a_reaped_process():
+    pair = running()
+    pair.router.force.kill_all(pair.now_s)
+    pair.advance(1.0)
+    assert pair.answers == []
+    pair.router.exited(WORKER, pair.now_s, "signal 9")
+    pair.settle()
+    assert pair.answers == []
+    pair.advance(0.5, step_s=0.1)
+    assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
+
+
+def test_what_a_dead_process_had_already_sent_is_taken_in():
+    pair = running()
+    pair.router.exited(WORKER, pair.now_s, "signal 9")
+    pair.end(payload=b"sent before")
+    pair.advance(0.5, step_s=0.1)
+    assert pair.last().body == b"sent before"  # type: ignore[union-attr]
+    assert len(pair.answers) == 1
+
+
+def test_a_worker_that_never_said_hello_is_lost_with_nothing():
+    pair = Pair(ready=False)
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    pair.die(WORKER)
+    assert [lost.worker for lost in pair.lost] == [WORKER]
+
+
+def test_stop_retires_the_ready_and_kills_the_starting():
+    pair = running(workers=2)
+    life = pair.router.pool.lives[b"w1-1"]
+    life.phase = Phase.STARTING
+    pair.router.stop(pair.now_s)
+    pair.settle()
+    assert [kill.worker for kill in pair.kills] == [b"w1-1"]
+    pair.router.kill_all(pair.now_s)
+    assert pair.router.pool.lives[WORKER].phase is Phase.ENDING
+    pair.router.exited(WORKER, pair.now_s, "signal 9")
+    pair.settle()
+    pair.router.kill_all(pair.now_s)  # of the dead, nothing
+    assert not [e for e in pair.router.take() if getattr(e, "worker", b"") == WORKER]
+
+
+def test_a_broken_environment_is_known_by_its_traceback():
+    pair = Pair(ready=False)
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    core = pair.workers[WORKER]
+    info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "no such file", traceback="Traceback ...")
+    pair.work(WORKER, [core.broken(info)])
+    pair.settle()
+    assert pair.router.pool.broken == "Traceback ..."
+    from_worker(pair, messages.WorkerBroken({"message": "only this"}))
+    assert pair.router.pool.broken == "only this"
+
+
+def test_a_dispatch_counts_as_an_execution_whether_or_not_the_worker_got_to_it():
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Dispatch)
+    pair.submit()
+    assert pair.session.state(0) is State.RUNNING
+    pair.die(WORKER)
+    assert pair.failure().executions == 1
+    assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
+
+
+def test_frames_to_a_worker_begin_with_its_incarnation():
+    pair = running()
+    pair.router.force.stop(pair.router.force.workers[WORKER].live[0], pair.now_s)
+    (effect,) = pair.router.force.out
+    assert isinstance(effect, ToWorker)
+    assert effect.frames[0] == pair.workers[WORKER].incarnation
