@@ -113,8 +113,10 @@ async def test_a_closed_dealer_cannot_be_reached(bench, new_events):
         async with b.dealer(router) as dealer:
             await b.greet(router, dealer)
         await events.wait(ConnectionEvent.DISCONNECTED)
-        assert router.receive_nowait() == []
-        assert not router.send_nowait(b"dealer", [b"x"])
+        # events and messages have no order: a send may still go into the void
+        while router.send_nowait(b"dealer", [b"x"]):
+            assert router.receive_nowait() == []
+            await trio.lowlevel.checkpoint()
         assert events.seen == [ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED]
 
 
@@ -349,7 +351,7 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
     async with bench() as b, b.router(limits=SMALL_QUEUES, on_event=events) as router:
         async with b.dealer(router) as dealer:
             await b.greet(router, dealer)
-            await b.send_until_stuck(router, b"dealer", BODY)
+            accepted = await b.send_until_stuck(router, b"dealer", BODY)
             before = router.statistics().undelivered
         await events.wait(ConnectionEvent.DISCONNECTED)
         async with trio.open_nursery() as nursery:
@@ -359,7 +361,10 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
             nursery.cancel_scope.cancel()
         statistics = router.statistics()
         assert statistics.backlog_peers == 0
-        assert 0 < statistics.undelivered - before <= SMALL_QUEUES.peer_queue_messages
+        # some may still have gone out while the peer was closing: into the void
+        dropped = statistics.undelivered - before
+        assert 0 <= dropped <= SMALL_QUEUES.peer_queue_messages
+        assert statistics.sent == accepted - dropped
 
 
 async def test_an_address_is_used_once(bench):
@@ -420,10 +425,10 @@ async def test_a_callback_that_raises_ends_the_block(bench):
         raise RuntimeError(event.value)
 
     async with bench() as b:
-        with pytest.raises(RuntimeError, match="^connected$"):
+        with pytest.raises(RuntimeError, match=r"^connected$"):
             async with b.router(on_event=explode) as router, b.dealer(router):
                 await trio.sleep_forever()
         async with b.router() as router:
-            with pytest.raises(RuntimeError, match="^connected$"):
+            with pytest.raises(RuntimeError, match=r"^connected$"):
                 async with b.dealer(router, on_event=explode):
                     await trio.sleep_forever()

@@ -116,7 +116,10 @@ class _ZmqSocket(Pump):
         need a pump for sending."""
         while True:
             await self._backlogged.wait()
-            await trio.sleep_until(self._retry_at)
+            # It may have emptied before this task ran: never sleep until inf,
+            # the next backlog would find nobody.
+            if self._retry_at != math.inf:
+                await trio.sleep_until(self._retry_at)
             if trio.current_time() >= self._retry_at:
                 self._flush_outboxes()
 
@@ -290,6 +293,7 @@ class ZmqRouter(_ZmqSocket):
         """Only of peers with something waiting; the longest untried first."""
 
     def send_nowait(self, route: bytes, frames: Message) -> bool:
+        """See :meth:`RouterSocket.send_nowait`."""
         if not self._may_send(frames):
             return False
         outbox = self._outboxes.get(route)
@@ -308,6 +312,7 @@ class ZmqRouter(_ZmqSocket):
         return self._postpone(outbox, frames)
 
     def close(self) -> None:
+        """See the base."""
         super().close()
         self._outboxes.clear()
 
@@ -365,9 +370,11 @@ class ZmqDealer(_ZmqSocket):
 
     @property
     def identity(self) -> bytes:
+        """See :meth:`DealerSocket.identity`."""
         return self._identity
 
     def send_nowait(self, frames: Message) -> bool:
+        """See :meth:`DealerSocket.send_nowait`."""
         if not self._may_send(frames):
             return False
         if self._outbox:

@@ -1,0 +1,198 @@
+"""The faults of the network in memory, on a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import trio
+import trio.testing
+
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.net import ConnectionEvent, MemoryNetwork
+
+LIMITS = WireLimits(reconnect_min_s=0.05, reconnect_max_s=1.0)
+CONNECTED, DISCONNECTED = ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED
+
+
+@pytest.fixture
+def network() -> MemoryNetwork:
+    return MemoryNetwork()
+
+
+def open_pair(network: MemoryNetwork, name: bytes = b"d", on_event=None):
+    """A router, and a dealer that is connected to it."""
+    return (
+        network.open_router("memory:r", limits=LIMITS),
+        network.open_dealer("memory:r", identity=name, limits=LIMITS, on_event=on_event),
+    )
+
+
+async def greet(router, dealer) -> None:
+    assert dealer.send_nowait([b"hello"])
+    assert await router.receive() == [[dealer.identity, b"hello"]]
+
+
+async def test_a_cut_loses_what_is_under_way_and_heals(autojump_clock, network, new_events):
+    events = new_events()
+    opened_router, opened_dealer = open_pair(network, on_event=events)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        assert dealer.send_nowait([b"lost"])
+        assert router.send_nowait(b"d", [b"lost"])
+        assert network.cut() == 1
+        assert network.cut() == 0
+        assert router.receive_nowait() == dealer.receive_nowait() == []
+        assert not router.send_nowait(b"d", [b"no such peer now"])
+        assert dealer.send_nowait([b"waits"])
+        before = trio.current_time()
+        assert await router.receive() == [[b"d", b"waits"]]
+        assert trio.current_time() - before == pytest.approx(LIMITS.reconnect_min_s)
+        assert events.seen == [CONNECTED, DISCONNECTED, CONNECTED]
+
+
+async def test_a_cut_of_one_identity_leaves_the_others(autojump_clock, network):
+    async with network.open_router("memory:r", limits=LIMITS) as router:
+        async with (
+            network.open_dealer("memory:r", identity=b"a", limits=LIMITS) as a,
+            network.open_dealer("memory:r", identity=b"b", limits=LIMITS) as b,
+        ):
+            await greet(router, a)
+            await greet(router, b)
+            assert network.cut(b"a") == 1
+            assert not router.send_nowait(b"a", [b"x"])
+            assert router.send_nowait(b"b", [b"x"])
+            assert await b.receive() == [[b"x"]]
+
+
+async def test_a_partition_is_silent(autojump_clock, network, new_events):
+    events = new_events()
+    opened_router, opened_dealer = open_pair(network, on_event=events)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        network.partition("memory:r")
+        assert dealer.send_nowait([b"lost"])
+        assert router.send_nowait(b"d", [b"lost"])
+        with trio.move_on_after(100):
+            await router.receive()
+        assert dealer.receive_nowait() == []
+        async with network.open_dealer("memory:r", identity=b"e", limits=LIMITS) as late:
+            assert late.send_nowait([b"late"])
+            with trio.move_on_after(100):
+                await router.receive()
+            network.heal("memory:r")
+            assert await router.receive() == [[b"e", b"late"]]
+        assert dealer.send_nowait([b"back"])
+        assert await router.receive() == [[b"d", b"back"]]
+        assert events.seen == [CONNECTED]
+
+
+async def test_a_partition_stops_what_has_not_arrived(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        network.latency_s = 1.0
+        assert dealer.send_nowait([b"arrives"])
+        await trio.sleep(0.5)
+        assert dealer.send_nowait([b"does not"])
+        await trio.sleep(0.5)
+        network.partition("memory:r")
+        await trio.sleep(10)
+        assert router.receive_nowait() == [[b"d", b"arrives"]]
+        assert router.receive_nowait() == []
+
+
+async def test_the_filter_loses_single_messages(autojump_clock, network):
+    asked = []
+
+    def keep(direction, route, frames) -> bool:
+        asked.append((direction, route, tuple(frames)))
+        return b"drop" not in frames
+
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        network.filter = keep
+        for word in (b"one", b"drop", b"two"):
+            assert dealer.send_nowait([word])
+            assert router.send_nowait(b"d", [word])
+        assert router.receive_nowait() == [[b"d", b"one"], [b"d", b"two"]]
+        assert dealer.receive_nowait() == [[b"one"], [b"two"]]
+        assert asked[:2] == [("to_router", b"d", (b"one",)), ("to_dealer", b"d", (b"one",))]
+        assert dealer.statistics().sent == 4  # the sender cannot know
+
+
+async def test_a_filter_may_cut(autojump_clock, network):
+    def cut(direction, route, frames) -> bool:
+        if frames[0] == b"cut":
+            network.cut()
+        return True
+
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        network.filter = cut
+        assert dealer.send_nowait([b"cut"])
+        assert dealer.send_nowait([b"after"])
+        assert await router.receive() == [[b"d", b"after"]]
+
+
+async def test_latency_keeps_the_order(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        network.latency_s = 2.0
+        start = trio.current_time()
+        assert dealer.send_nowait([b"slow"])
+        network.route_latency_s[b"d"] = 0.5
+        assert dealer.send_nowait([b"behind it"])
+        assert router.receive_nowait() == []
+        assert await router.receive() == [[b"d", b"slow"], [b"d", b"behind it"]]
+        assert trio.current_time() - start == pytest.approx(2.0)
+        assert router.send_nowait(b"d", [b"x"])
+        assert await dealer.receive() == [[b"x"]]
+        assert trio.current_time() - start == pytest.approx(2.5)
+
+
+async def test_reconnecting_slows_down_to_its_limit(autojump_clock, network):
+    times = []
+    with trio.move_on_after(10):
+        async with network.open_dealer(
+            "memory:nobody",
+            identity=None,
+            limits=LIMITS,
+            on_event=lambda event: times.append(trio.current_time()),
+        ):
+            await trio.sleep_forever()
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[:6] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0])
+    assert max(pauses) == pytest.approx(1.0)
+
+
+async def test_a_flush_waits_for_a_connection(autojump_clock, network):
+    async with network.open_dealer("memory:r", identity=b"d", limits=LIMITS) as dealer:
+        assert dealer.send_nowait([b"x"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dealer.flush)
+            await trio.testing.wait_all_tasks_blocked()
+            assert dealer.statistics().backlog_messages == 1
+            async with network.open_router("memory:r", limits=LIMITS) as router:
+                assert await router.receive() == [[b"d", b"x"]]
+        assert dealer.statistics().backlog_messages == 0
+
+
+async def test_fresh_names(autojump_clock, network):
+    async with network.open_router("memory:*", limits=LIMITS) as one:
+        async with network.open_router("memory:*", limits=LIMITS) as two:
+            assert one.address != two.address
+
+
+async def test_connections_that_were_used_up_leave_nothing_behind(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        for _ in range(50):
+            network.cut()
+            await greet(router, dealer)
+        assert len(router._pipes) <= 2
+        assert len(dealer._pipes) <= 2

@@ -1,0 +1,315 @@
+"""What only real sockets can get wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket
+import sys
+
+import pytest
+import trio
+import trio.testing
+import zmq
+
+from trio_envserve.core.errors import ConfigError, ServerStartError
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.net import (
+    BATCH_MESSAGES,
+    FRAMES_MAX,
+    ConnectionEvent,
+    Outbox,
+    open_zmq_network,
+)
+from trio_envserve.net import zeromq as zeromq_module
+from trio_envserve.net.address import parse_address
+from trio_envserve.net.binding import _explained
+from trio_envserve.net.sockets import _uncopied
+
+pytestmark = pytest.mark.real
+
+LIMITS = WireLimits(reconnect_min_s=0.01, reconnect_max_s=0.05)
+# A ZMTP 3.1 greeting for a security mechanism that does not exist.
+STRANGE_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01" + b"STRANGE".ljust(20, b"\0") + bytes(32)
+SMALL_QUEUES = WireLimits(peer_queue_messages=20)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_sends_of_other_tasks_swallow_no_wake_up(real_bench, seed):
+    """The edge-triggered descriptor: both sides sleep in receive() all the time,
+    other tasks of both send at random moments, and nothing may be left lying.
+
+    It also caught a retry task that slept for ever, because the backlog had
+    emptied before it ran.
+    """
+    many = 3_000
+    chance = random.Random(seed)
+    got: dict[str, list[int]] = {"router": [], "dealer": []}
+
+    async def pump(name: str, sock) -> None:
+        while len(got[name]) < many:
+            with trio.move_on_after(chance.random() * 0.002):
+                for message in await sock.receive():
+                    got[name].append(int(message[-1]))
+
+    async def send(send_nowait) -> None:
+        for number in range(many):
+            assert send_nowait([b"%d" % number])
+            if chance.random() < 0.3:
+                await trio.lowlevel.checkpoint()
+            elif chance.random() < 0.01:
+                await trio.sleep(0.001)
+
+    async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        await b.greet(router, dealer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pump, "router", router)
+            nursery.start_soon(pump, "dealer", dealer)
+            nursery.start_soon(send, dealer.send_nowait)
+            nursery.start_soon(send, lambda frames: router.send_nowait(b"dealer", frames))
+    assert got == {"router": list(range(many)), "dealer": list(range(many))}
+
+
+async def test_large_frames_are_not_copied(real_bench):
+    async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        assert dealer.send_nowait([bytes(1_000_000)])
+        [[_, view]] = await b.take(router, 1)
+        assert isinstance(view.obj, zmq.Frame)
+        assert _uncopied(view) is view.obj  # passed on by reference
+        part = view[1:]
+        assert _uncopied(part) is part
+        whole = bytes(40_000)
+        assert _uncopied(whole) is whole
+
+
+async def test_a_message_of_too_many_frames_is_skipped(real_bench):
+    async with real_bench() as b, b.router() as router:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        raw = context.socket(zmq.DEALER)
+        try:
+            raw.set(zmq.LINGER, 0)
+            raw.connect(router.address)
+            # a flood of them, longer than one batch
+            for _ in range(BATCH_MESSAGES + 10):
+                raw.send_multipart([b"x"] * (FRAMES_MAX + 1))
+            raw.send_multipart([b"x"] * (FRAMES_MAX + 20))
+            raw.send_multipart([b"good"])
+            [[_, word]] = await b.take(router, 1)
+            assert word == b"good"
+            assert router.statistics().oversized == BATCH_MESSAGES + 11
+            assert router.statistics().received == 1
+        finally:
+            raw.close()
+            context.term()
+
+
+async def test_a_frame_over_the_limit_ends_its_connection(real_bench, new_events):
+    events = new_events()
+    small = WireLimits(message_bytes=1000, reconnect_min_s=0.01)
+    async with real_bench() as b, b.router(limits=small) as router:
+        async with b.dealer(router, on_event=events) as dealer:
+            await b.greet(router, dealer)
+            assert dealer.send_nowait([bytes(1001)])
+            await events.wait(ConnectionEvent.DISCONNECTED)
+            await events.wait(ConnectionEvent.CONNECTED, 2)
+            await b.greet(router, dealer)
+
+
+async def test_a_stranger_at_the_door(real_bench, new_events):
+    events = new_events()
+    async with real_bench() as b, b.router(on_event=events) as router:
+        port = int(router.address.rpartition(":")[2])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(STRANGE_GREETING)
+            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
+        async with b.dealer(router) as dealer:
+            await b.greet(router, dealer)
+            await events.wait(ConnectionEvent.CONNECTED)
+            assert events.seen == [ConnectionEvent.HANDSHAKE_FAILED, ConnectionEvent.CONNECTED]
+
+
+async def test_a_browser_harms_nobody(real_bench):
+    """libzmq reads HTTP as ZMTP 1.0, which has no handshake: some of it may even
+    arrive as messages.  The consumer must expect anything, and others go on."""
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10
+    async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        port = int(router.address.rpartition(":")[2])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(request)
+            assert dealer.send_nowait([b"hello"])
+            words: list[bytes] = []
+            while b"hello" not in words:
+                for route, *frames in await router.receive():
+                    assert route == b"dealer" or route in request
+                    words += frames
+            assert router.send_nowait(b"dealer", [b"answer"])
+            assert await b.take(dealer, 1) == [[b"answer"]]
+
+
+async def test_a_dealer_finds_a_stranger(real_bench, new_events):
+    events = new_events()
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.send_all(STRANGE_GREETING)
+        await stream.receive_some()
+
+    async with real_bench() as b, trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, hang_up, [listener])
+        port = listener.socket.getsockname()[1]
+        async with b.dealer(f"tcp://127.0.0.1:{port}", on_event=events):
+            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
+            assert ConnectionEvent.CONNECTED not in events.seen
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_waits_for_a_peer_that_is_gone_is_dropped_and_counted(real_bench):
+    """The moment between EAGAIN and the peer's end is libzmq's to choose; so the
+    outbox is filled by hand."""
+    async with real_bench() as b, b.router() as router:
+        outbox = router._outboxes[b"gone"] = Outbox(10, 1000)
+        assert router._postpone(outbox, [b"one"])
+        assert router._postpone(outbox, [b"two"])
+        await router.flush()
+        assert router.statistics().undelivered == 2
+        assert router.statistics().backlog_peers == 0
+
+
+async def test_closing_with_unsent_messages_does_not_hang(real_bench):
+    async with real_bench() as b:
+        async with b.dealer("tcp://127.0.0.1:1") as dealer:  # nobody is there
+            for _ in range(1000):
+                assert dealer.send_nowait([bytes(100)])
+        async with b.router(limits=SMALL_QUEUES) as router, b.dealer(router) as dealer:
+            await b.greet(router, dealer)
+            await b.send_until_stuck(router, b"dealer", bytes(100_000))
+        assert router.statistics().backlog_messages == 0
+
+
+async def test_a_cancelled_network_closes(real_bench):
+    with trio.CancelScope() as scope:
+        async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
+            await b.greet(router, dealer)
+            scope.cancel()
+            await router.receive()
+    assert scope.cancelled_caught
+
+
+async def test_a_network_that_cannot_end_is_left_behind(monkeypatch, caplog):
+    monkeypatch.setattr(zeromq_module, "TERMINATE_S", 0.05)
+    with trio.fail_after(30):
+        async with open_zmq_network() as network:
+            forgotten = network._context.socket(zmq.DEALER)
+        assert "left behind" in caplog.text
+        forgotten.close()
+        while not network._context.closed:  # the thread left behind ends now
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts in /proc")
+async def test_descriptors_are_given_back(folder):
+    async def open_and_close(number: int) -> None:
+        async with open_zmq_network() as network:
+            address = f"ipc://{folder}/{number}" if number % 2 else "tcp://127.0.0.1:0"
+            async with network.open_router(address, limits=LIMITS) as router:
+                async with network.open_dealer(
+                    router.address, identity=None, limits=LIMITS
+                ) as dealer:
+                    assert dealer.send_nowait([bytes(100_000)])
+                    await router.receive()
+
+    with trio.fail_after(60):
+        for number in range(2):  # pyzmq and trio keep some of their own
+            await open_and_close(number)
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(50):
+            await open_and_close(number)
+        assert len(os.listdir("/proc/self/fd")) <= before
+        assert os.listdir(folder) == []
+
+
+# -- addresses that exist or not
+
+
+async def test_a_port_in_use_by_others(real_bench):
+    async with real_bench() as b:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+            with pytest.raises(ServerStartError, match=f"{address} is in use.*port 0"):
+                await b.router(address).__aenter__()
+
+
+async def test_an_interface_that_is_not_there(real_bench):
+    async with real_bench() as b:
+        for address in ("tcp://192.0.2.1:5555", "tcp://nosuchhost.invalid:5555"):
+            with pytest.raises(ConfigError, match="no interface"):
+                await b.router(address).__aenter__()
+
+
+async def test_every_interface(real_bench):
+    async with real_bench() as b, b.router("tcp://*:*") as router:
+        port = router.address.rpartition(":")[2]
+        async with b.dealer(f"tcp://localhost:{port}") as dealer:
+            await b.greet(router, dealer)
+
+
+async def test_ipv6(real_bench):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    async with real_bench() as b, b.router("tcp://[::1]:0") as router:
+        assert router.address.startswith("tcp://[::1]:")
+        async with b.dealer(router) as dealer:
+            await b.greet(router, dealer)
+
+
+async def test_a_name_that_cannot_be_resolved_is_tried_again(real_bench, new_events):
+    events = new_events()
+    async with real_bench() as b:
+        async with b.dealer("tcp://nosuchhost.invalid:5555", on_event=events):
+            await events.wait(ConnectionEvent.REFUSED, 2)
+
+
+async def test_a_socket_that_a_killed_server_left(real_bench, folder):
+    path = f"{folder}/left"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    async with real_bench() as b, b.router(f"ipc://{path}") as router:
+        async with b.dealer(router) as dealer:
+            await b.greet(router, dealer)
+    assert os.listdir(folder) == []
+
+
+async def test_somebodys_file_is_not_removed(real_bench, folder):
+    path = trio.Path(folder, "thesis.txt")
+    await path.write_text("important")
+    async with real_bench() as b:
+        with pytest.raises(ConfigError, match="not a socket"):
+            await b.router(f"ipc://{path}").__aenter__()
+        with pytest.raises(ConfigError, match="is no directory"):
+            await b.router(f"ipc://{path}/socket").__aenter__()
+        with pytest.raises(ConfigError, match="is no directory"):
+            await b.router(f"ipc://{folder}/none/socket").__aenter__()
+    assert await path.read_text() == "important"
+
+
+@pytest.mark.parametrize(
+    ("address", "number", "kind", "says"),
+    [
+        ("tcp://127.0.0.1:80", errno.EACCES, ServerStartError, "below 1024"),
+        ("ipc:///x", errno.EACCES, ServerStartError, "writable"),
+        ("ipc:///x", errno.EADDRINUSE, ServerStartError, "another path"),
+        ("tcp://127.0.0.1:80", errno.EINVAL, ConfigError, "cannot listen"),
+        ("tcp://127.0.0.1:80", errno.EMFILE, ServerStartError, "cannot listen"),
+    ],
+)
+def test_errors_that_a_test_cannot_cause(address, number, kind, says):
+    error = _explained(parse_address(address), OSError(number, os.strerror(number)))
+    assert type(error) is kind
+    assert says in str(error)
+    assert address in str(error)
