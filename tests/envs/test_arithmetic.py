@@ -74,3 +74,17 @@ async def test_it_logs_its_runs_and_lasts_as_long_as_told(tmp_path, autojump_clo
 
 def test_rerun_is_declared_on_request():
     assert load("arithmetic", {"rerun": True}).rerun
+
+
+async def test_an_input_may_say_how_long_it_lasts(autojump_clock):
+    env = load("arithmetic", {"duration_s": 5.0})
+    for more, expected_s in (({}, 5.0), ({"duration_s": 60}, 60.0), ({"duration_s": 0.0}, 0.0)):
+        began_s = trio.current_time()
+        assert (await run(env, {"index": 0, **more}))["reward"] == 1.0
+        assert trio.current_time() - began_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("duration_s", [-1, "1", True, float("nan"), float("inf")])
+async def test_a_duration_that_is_none_fails_the_rollout(duration_s):
+    with pytest.raises(EnvironmentFailure, match="duration_s"):
+        await run(load("arithmetic"), {"index": 0, "duration_s": duration_s})

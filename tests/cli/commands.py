@@ -1,0 +1,195 @@
+"""Runs the real command in processes of its own, and finds what it leaves behind.
+
+Everything that a test starts has the test's folder as its working directory
+(workers inherit it), so a process that is left over is found by that: titles
+and environments may be overwritten, the working directory is the kernel's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HANG_S = 120.0
+"""Far more than anything here takes on a busy machine; only a hang takes longer."""
+
+
+class Finished(NamedTuple):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The object on the last line of standard output."""
+        record = json.loads(self.out.splitlines()[-1])
+        assert isinstance(record, dict)
+        return record
+
+    def check_no_traceback(self) -> None:
+        assert "Traceback" not in self.err, self.err
+        assert "Traceback" not in self.out, self.out
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Sleep until other processes have made it true."""
+    while not condition():  # noqa: ASYNC110  # what they do sets no event here
+        await trio.sleep(0.01)
+
+
+class Running:
+    """A command that runs.  Standard output is read as it comes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], err: Path) -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.pid = process.pid
+        self._err = err
+        self._out = b""
+        self._fd = process.stdout.fileno()
+        os.set_blocking(self._fd, False)
+
+    @property
+    def err(self) -> str:
+        """Standard error so far."""
+        return self._err.read_text(errors="replace")
+
+    async def line(self) -> str:
+        """The next line of standard output.  EOFError if there is none."""
+        while b"\n" not in self._out:
+            if not await self._more():
+                raise EOFError(self._out.decode() + self.err)
+        line, _, self._out = self._out.partition(b"\n")
+        return line.decode()
+
+    async def event(self, name: str) -> dict[str, Any]:
+        """The next event of that name on standard output."""
+        while True:
+            record: dict[str, Any] = json.loads(await self.line())
+            if record["event"] == name:
+                return record
+
+    async def said(self, text: str) -> None:
+        """Sleep until it is on standard error."""
+        await until(lambda: text in self.err or self.process.poll() is not None)
+        assert text in self.err, self.err
+
+    async def has_taken_signals(self) -> None:
+        """Sleep until it handles signals itself: before that it is any Python program."""
+        await until(lambda: self.process.poll() is not None or self._takes_signals())
+
+    def _takes_signals(self) -> bool:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
+
+    async def wait(self) -> Finished:
+        """Until it has ended and its output is read."""
+        while await self._more():
+            pass
+        await until(lambda: self.process.poll() is not None)
+        return Finished(self.process.returncode, self._out.decode(), self.err)
+
+    def signal(self, number: int) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    async def _more(self) -> bool:
+        await trio.lowlevel.wait_readable(self._fd)
+        data = os.read(self._fd, 65536)
+        self._out += data
+        return bool(data)
+
+
+def _start(
+    folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], Path]:
+    err = folder / f"err-{len(list(folder.glob('err-*')))}"
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder),
+        "XDG_RUNTIME_DIR": str(folder), "COLUMNS": "100", **environ,
+    }  # fmt: skip
+    with open(err, "wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], cwd=folder, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream,
+        )  # fmt: skip
+    return process, err
+
+
+@asynccontextmanager
+async def command(
+    folder: Path, *arguments: str, module: str = "trio_envserve", **environ: str
+) -> AsyncIterator[Running]:
+    """Start the command in ``folder``, and kill it at the end of the block."""
+    process, err = _start(folder, module, arguments, environ)
+    try:
+        with trio.fail_after(HANG_S):
+            yield Running(process, err)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+async def run(folder: Path, *arguments: str, **environ: str) -> Finished:
+    """Run the command to its end."""
+    async with command(folder, *arguments, **environ) as running:
+        return await running.wait()
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, environment: str = "arithmetic", *arguments: str
+) -> AsyncIterator[tuple[Running, str]]:
+    """A server by the command, ready, and its address."""
+    bind = ("--bind", "tcp://127.0.0.1:0")
+    async with command(folder, "serve", environment, *bind, "--json", *arguments) as running:
+        address = (await running.event("serving"))["address"]
+        await running.event("ready")
+        yield running, address
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The command lines of all processes, this one apart, that work in ``folder``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or entry.name == str(os.getpid()):
+            continue
+        try:
+            if Path(os.readlink(entry / "cwd")).is_relative_to(folder):
+                found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes()!r}")
+        except OSError:
+            continue  # it has ended meanwhile, or it is somebody else's
+    return found
+
+
+async def check_nothing_left(folder: Path) -> None:
+    """No process works in ``folder`` any more, and no socket is in it.
+
+    A worker notices the end of a server that was killed by itself, which takes
+    it a moment: this waits for the last process to go, and hangs if it does not.
+    """
+    with trio.move_on_after(HANG_S):
+        await until(lambda: not processes_in(folder))
+    assert processes_in(folder) == []
+    assert sockets_in(folder) == []
+
+
+def sockets_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]

@@ -1,0 +1,274 @@
+"""Signals: what a command says and leaves behind, whenever one comes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
+from trio_envserve.envs.recorder import read_run_log
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds leftovers in /proc"),
+]
+
+SLOW = ("--arg", "duration_s=300")
+"""Rollouts that end only by being cancelled or killed."""
+
+QUICK_SEEDS = range(6)
+ALL_SEEDS = range(50)
+
+
+async def started(log: Path, count: int = 1) -> None:
+    """Sleep until the environment's own log has so many starts."""
+    await until(lambda: events(log, "start") >= count)
+
+
+def events(log: Path, kind: str) -> int:
+    return sum(line["event"] == kind for line in read_run_log(log))
+
+
+async def test_sigterm_stops_an_idle_server_with_exit_code_0(tmp_path: Path):
+    async with served(tmp_path) as (server, address):
+        server.signal(signal.SIGTERM)
+        done = await server.wait()
+    done.check_no_traceback()
+    assert done.code == 0
+    assert done.last["event"] == "stopped"
+    assert (done.last["exit"], done.last["why"], done.last["drained"]) == (0, "SIGTERM", True)
+    assert done.last["address"] == address
+    await check_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_drains_what_runs(tmp_path: Path, number: signal.Signals):
+    log = tmp_path / "log.jsonl"
+    arguments = ("--arg", f"log_path={log}", "--arg", "duration_s=1.0", "--workers", "2")
+    async with served(tmp_path, "arithmetic", *arguments) as (server, address):
+        ask = ("eval", "arithmetic", "-n", "20", "--address", address, "--json")
+        async with command(tmp_path, *ask) as client:
+            await started(log, 20)
+            server.signal(number)
+            done = await client.wait()
+            stopped = await server.wait()
+    assert (done.code, done.last["results"], done.last["mean_reward"]) == (0, 20, 1.0)
+    assert stopped.code == 0
+    assert stopped.last["drained"]
+    assert stopped.last["why"] == number.name
+    assert "no new work is taken" in stopped.err
+    done.check_no_traceback()
+    stopped.check_no_traceback()
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_drain_has_a_deadline_and_then_cancels(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    arguments = ("--arg", f"log_path={log}", *SLOW, "--drain-s", "0.1")
+    async with served(tmp_path, "arithmetic", *arguments) as (server, address):
+        ask = ("eval", "arithmetic", "-n", "3", "--address", address, "--json", "--no-rerun")
+        async with command(tmp_path, *ask) as client:
+            await started(log, 3)
+            server.signal(signal.SIGTERM)
+            stopped = await server.wait()
+            done = await client.wait()
+    assert stopped.code == 0
+    assert not stopped.last["drained"]
+    assert "not drained after 0.1 s" in stopped.err
+    assert done.code == 4
+    assert done.last["errors"] == 3
+    assert {e["verdict"] for e in done.last["errors_by"]} == {"it may have run"}
+    ends = [line["how"] for line in read_run_log(log) if line["event"] == "end"]
+    assert ends == ["Cancelled"] * 3
+    done.check_no_traceback()
+    stopped.check_no_traceback()
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_second_signal_kills_the_workers_and_ends_at_once(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    async with served(tmp_path, "arithmetic", "--arg", f"log_path={log}", *SLOW) as (server, addr):
+        async with command(tmp_path, "eval", "arithmetic", "-n", "3", "--address", addr) as client:
+            await started(log, 3)
+            server.signal(signal.SIGINT)
+            await server.said("again to stop at once")
+            server.signal(signal.SIGINT)
+            stopped = await server.wait()
+            client.signal(signal.SIGKILL)
+    stopped.check_no_traceback()
+    assert stopped.code == 1
+    assert stopped.last["exit"] == 1
+    assert "stopping at once" in stopped.err
+    assert [line["event"] for line in read_run_log(log)] == ["start"] * 3
+    await check_nothing_left(tmp_path)
+
+
+async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    output = tmp_path / "results.jsonl"
+    async with served(tmp_path, "arithmetic", "--arg", f"log_path={log}", *SLOW) as (_, address):
+        ask = ("--address", address, "--json", "--output", str(output))
+        async with command(tmp_path, "eval", "arithmetic", "-n", "5", *ask) as client:
+            await started(log, 5)
+            client.signal(signal.SIGINT)
+            done = await client.wait()
+        assert done.code == 130
+        assert done.last["interrupted"]
+        assert (done.last["results"], done.last["asked"]) == (0, 5)
+        assert "cancelling what is left" in done.err
+        done.check_no_traceback()
+        with trio.fail_after(HANG_S):
+            await until(lambda: events(log, "end") == 5)
+    assert {line.get("how") for line in read_run_log(log)} == {None, "Cancelled"}
+    await check_nothing_left(tmp_path)
+
+
+async def test_ctrl_c_in_an_eval_with_its_own_server_keeps_what_came(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    output = tmp_path / "results.jsonl"
+    # The first are done quickly, the last never.
+    (tmp_path / "mixed.py").write_text(
+        "import trio\n"
+        "from trio_envserve.envs.recorder import RunLog\n"
+        "class Mixed:\n"
+        "    def __init__(self, log): self.log = RunLog(log)\n"
+        "    def inputs(self, n, seed): return list(range(n))\n"
+        "    async def run_rollout(self, rollout):\n"
+        "        with self.log.record(rollout):\n"
+        "            if rollout.input >= 5: await trio.sleep_forever()\n"
+        "            return {'reward': 0.5}\n"
+    )
+    ask = ("--workers", "2", "--json", "--output", str(output), "--arg", f"log={log}")
+    async with command(tmp_path, "eval", "mixed:Mixed", "-n", "10", *ask) as client:
+        await until(lambda: output.exists() and output.read_text().count("\n") == 5)
+        await started(log, 10)
+        client.signal(signal.SIGTERM)
+        done = await client.wait()
+    done.check_no_traceback()
+    assert done.code == 143
+    assert (done.last["results"], done.last["asked"], done.last["mean_reward"]) == (5, 10, 0.5)
+    assert sorted(json.loads(line)["index"] for line in output.read_text().splitlines()) == [
+        0, 1, 2, 3, 4,
+    ]  # fmt: skip
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path):
+    (tmp_path / "starter.py").write_text(
+        "import subprocess, sys\n"
+        "server = subprocess.Popen([sys.executable, '-m', 'trio_envserve', 'serve', '--json',\n"
+        "    '--bind', 'tcp://127.0.0.1:0', '--exit-with-parent', '--arg', 'duration_s=300'])\n"
+        "server.wait()\n"
+    )
+    async with command(tmp_path, module="starter") as starter:
+        await starter.event("serving")
+        await starter.event("ready")
+        starter.signal(signal.SIGKILL)
+        await check_nothing_left(tmp_path)
+        assert "the parent process has ended" in starter.err
+
+
+async def test_kill_9_of_an_eval_with_its_own_server_leaves_no_worker(tmp_path: Path):
+    log = tmp_path / "log.jsonl"
+    ask = ("-n", "5", "--workers", "2", "--arg", f"log_path={log}", *SLOW)
+    async with command(tmp_path, "eval", "arithmetic", *ask) as client:
+        await started(log, 5)
+        client.signal(signal.SIGKILL)
+        await client.wait()
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_socket_file_left_by_kill_9_is_taken_over(tmp_path: Path):
+    bind = ("--bind", f"ipc://{tmp_path}/socket", "--json")
+    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
+        await server.event("ready")
+        server.signal(signal.SIGKILL)
+        await server.wait()
+    assert (tmp_path / "socket").is_socket()  # nobody was left to remove it
+    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
+        await server.event("ready")
+        server.signal(signal.SIGTERM)
+        assert (await server.wait()).code == 0
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_third_signal_ends_even_a_loop_that_is_stuck(tmp_path: Path):
+    (tmp_path / "stuck.py").write_text(
+        "import time\n"
+        "class Stuck:\n"
+        "    def inputs(self, n, seed): return [0]\n"
+        "    async def run_rollout(self, rollout):\n"
+        "        open('started', 'w').close()\n"
+        "        while True: time.sleep(0.01)\n"
+    )
+    async with command(tmp_path, "eval", "stuck:Stuck", "--workers", "0", "-n", "1") as client:
+        await until(lambda: (tmp_path / "started").exists())
+        # Of three kinds: those of one kind that wait are merged.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            client.signal(number)
+        done = await client.wait()
+    assert done.code == 1
+    assert "ended by a third signal" in done.err
+    done.check_no_traceback()
+    await check_nothing_left(tmp_path)
+
+
+async def strike(seed: int, folder: Path) -> None:
+    """A server and an eval against it; one of them gets a signal at some moment."""
+    rng = random.Random(seed)
+    number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    of_server = rng.random() < 0.5
+    # A socket file cannot outlive kill -9 without being left, so that gets tcp.
+    known = rng.random() < 0.5 and not (of_server and number is signal.SIGKILL)
+    address = f"ipc://{folder}/socket" if known else "tcp://127.0.0.1:0"
+    delay_s = rng.uniform(0.0, 0.8)
+    serve = ("serve", "arithmetic", "--bind", address, "--json", "--log-level", "WARNING",
+             "--drain-s", "0.2", "--arg", f"duration_s={rng.choice([0.0, 0.05, 300])}")  # fmt: skip
+    async with command(folder, *serve) as server:
+        if not known:
+            address = (await server.event("serving"))["address"]
+        ask = ("eval", "arithmetic", "-n", "20", "--json", "--address", address,
+               "--wait-s", "0.5" if of_server else "60")  # fmt: skip
+        async with command(folder, *ask) as client:
+            struck, other = (server, client) if of_server else (client, server)
+            await struck.has_taken_signals()
+            await trio.sleep(delay_s)  # the moment of the signal; nothing waits for it
+            struck.signal(number)
+            first = await struck.wait()
+            if not of_server:
+                other.signal(signal.SIGTERM)
+            second = await other.wait()
+    served, asked = (first, second) if of_server else (second, first)
+    served.check_no_traceback()
+    asked.check_no_traceback()
+    if of_server and number is signal.SIGKILL:
+        assert served.code == -number
+    else:
+        # Not even begun is 130 or 143: it had bound nothing.
+        begun = "serving" in served.out or not known
+        assert served.code in ({0} if begun else {0, 128 + signal.SIGTERM, 128 + number}), served
+    if of_server:
+        assert asked.code in (0, 3, 4), asked  # all, no server, or lost on the way
+    elif number is signal.SIGKILL:
+        assert asked.code in (-number, 0), asked
+    else:
+        assert asked.code in (128 + number, 0), asked
+        assert asked.code == 0 or "interrupted" in asked.err
+    await check_nothing_left(folder)
+
+
+@pytest.mark.parametrize("seed", QUICK_SEEDS)
+async def test_a_signal_at_a_random_moment(seed: int, tmp_path: Path):
+    await strike(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [seed for seed in ALL_SEEDS if seed not in QUICK_SEEDS])
+async def test_a_signal_at_each_of_many_random_moments(seed: int, tmp_path: Path):
+    await strike(seed, tmp_path)

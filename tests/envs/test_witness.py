@@ -1,0 +1,136 @@
+"""Who began a key before, and whether that process is dead."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trio_envserve.envs import Rollout
+from trio_envserve.envs.arithmetic import Arithmetic
+from trio_envserve.envs.recorder import read_run_log
+from trio_envserve.envs.witness import Witness, is_dead
+from trio_envserve.models.offline import OracleModel
+
+PROGRAM = """
+import sys
+from trio_envserve.envs.witness import Witness
+witness = Witness(sys.argv[1])
+print(witness.begin(sys.argv[2]), witness.process, flush=True)
+sys.stdin.read()
+"""
+
+
+def rollout(**input):
+    return Rollout(
+        input=input, model=OracleModel(), model_name="", sampling_args={}, state_columns=(),
+        attempt=1, request="ab#0",
+    )  # fmt: skip
+
+
+def begin_elsewhere(directory, key):
+    """A process that has begun a key and lives."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(directory), key],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    found, name = process.stdout.readline().split()
+    return process, found, name
+
+
+def end(process):
+    process.communicate()
+
+
+def test_nobody_began_it_before(tmp_path):
+    witness = Witness(tmp_path)
+    assert witness.begin("a") == "none"
+    assert witness.begin("b") == "none"
+    witness.close()
+
+
+def test_this_very_process_lives(tmp_path):
+    witness = Witness(tmp_path)
+    witness.begin("a")
+    assert witness.begin("a") == "alive"
+    witness.close()
+
+
+def test_two_in_one_process_see_each_other(tmp_path):
+    first, second = Witness(tmp_path), Witness(tmp_path)
+    assert first.process != second.process
+    first.begin("a")
+    assert second.begin("a") == "alive"
+    second.close()
+    assert is_dead(tmp_path, second.process)
+    assert not is_dead(tmp_path, first.process)
+    assert first.begin("a") == "dead"
+    first.close()
+
+
+@pytest.mark.real
+def test_another_process_is_alive_until_it_is_killed(tmp_path):
+    process, found, name = begin_elsewhere(tmp_path, "a")
+    try:
+        assert found == "none"
+        assert not is_dead(tmp_path, name)
+        witness = Witness(tmp_path)
+        assert witness.begin("a") == "alive"
+        other, found, other_name = begin_elsewhere(tmp_path, "a")
+        assert found == "alive"
+        # Stopped is not dead.
+        os.kill(other.pid, signal.SIGSTOP)
+        assert witness.begin("a") == "alive"
+        assert not is_dead(tmp_path, other_name)
+        os.kill(other.pid, signal.SIGCONT)
+        other.kill()
+        end(other)
+        third, found, third_name = begin_elsewhere(tmp_path, "b")
+        third.kill()
+        end(third)
+        assert witness.begin("b") == "dead"
+        assert is_dead(tmp_path, third_name)
+        witness.close()
+    finally:
+        process.kill()
+        end(process)
+
+
+@pytest.mark.real
+def test_two_who_ask_at_once_do_not_take_each_other_for_the_process(tmp_path):
+    process, _, name = begin_elsewhere(tmp_path, "a")
+    process.kill()
+    end(process)
+    descriptors = []
+    try:
+        for _ in range(2):
+            descriptors.append(os.open(tmp_path / f"process-{name}", os.O_RDONLY))
+            fcntl.flock(descriptors[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert is_dead(tmp_path, name)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def test_a_name_that_nobody_ever_had(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        is_dead(tmp_path, "1-ffffffff")
+
+
+async def test_the_built_in_environment_logs_key_process_and_predecessor(tmp_path):
+    environment = Arithmetic(log_path=tmp_path / "log")
+    await environment.run_rollout(rollout(index=0, key="k"))
+    await environment.run_rollout(rollout(index=0, key="k"))
+    await environment.run_rollout(rollout(index=0))
+    first, ended, second, _, bare, _ = read_run_log(tmp_path / "log")
+    assert first["key"] == "k"
+    assert first["predecessor"] == "none"
+    assert second["predecessor"] == "alive"
+    assert first["process"] == ended["process"] == second["process"]
+    assert first["monotonic"] <= ended["monotonic"] <= second["monotonic"]
+    assert "key" not in bare
+    assert environment._witness is not None
+    environment._witness.close()

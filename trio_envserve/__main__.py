@@ -1,0 +1,8 @@
+"""``python -m trio_envserve``: the command, as ``trio-envserve``."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The command ``trio-envserve``: one module a verb.
+
+Theory of operation
+-------------------
+:func:`main` takes over the signals before it imports anything that takes time,
+so that Ctrl-C never shows a traceback, then finds the verb by name
+(:mod:`.group`): a verb does not load what the others need.  What all verbs
+share (options, exit codes, JSON, signals) is in :mod:`.common`.
+
+Importing this package needs nothing but the standard library; running the
+command needs the extra ``cli``, and says so where it is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from .interrupts import Interrupts
+
+__all__ = ["main"]
+
+_EXTRA = {"click", "rich"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with ``arguments`` (default: those of this process).
+
+    Takes over this process's signals, and ignores them once it returns: the
+    process is expected to end.  Returns the exit code: see :mod:`.common` for what
+    they mean.
+    """
+    interrupts = Interrupts()
+    interrupts.install()
+    try:
+        import rich  # noqa: F401  # wanted by the verbs; missed here, where it can be said
+
+        from .group import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        print(
+            f"trio-envserve: the command needs {error.name}, which is not installed: "
+            'pip install "trio-envserve[cli]"',
+            file=sys.stderr,
+        )
+        return 2
+    code = run(arguments, interrupts)
+    interrupts.ignore()
+    return code

@@ -1,0 +1,321 @@
+"""What all verbs share: exit codes, signals, errors, JSON, values of options.
+
+Theory of operation
+-------------------
+A verb is an async function that gets a :class:`Stop` and returns its exit code
+and its final object.  :func:`run_verb` runs it with the signals received by a
+task beside it: the first asks it to stop, the second kills the workers and
+ends it.  Expected errors become one line on standard error and an exit code;
+anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import click
+import trio
+
+from ..core.errors import ConfigError, EnvServeError, ServerNotReady, ServerStartError
+from ..core.limits import MIB, ServerLimits
+from ..net import unwrap_single
+from .interrupts import Interrupts
+
+OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS = 0, 1, 2, 3, 4
+"""Exit codes: see :data:`EPILOG`.  After a signal ``eval`` and ``status`` end with
+128 plus its number, as a shell has it."""
+
+EPILOG = """\b
+Exit codes:
+  0  done, or stopped as asked
+  1  stopped at once: by a second signal, or because the parent ended
+  2  wrong usage: an option, an address, an environment's name, a missing extra
+  3  could not start: address in use, environment broken, server not there
+  4  eval: finished, but some rollouts ended in errors
+  130, 143  interrupted (Ctrl-C, SIGTERM)
+"""
+
+LAST_RESORT_S = 3.0
+"""After a second signal, how long the orderly end may take before the process
+ends itself."""
+
+
+class CommandError(EnvServeError):
+    """An expected failure of a verb, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Result(NamedTuple):
+    """What a verb came to."""
+
+    exit_code: int
+    summary: dict[str, Any]
+    """The object for ``--json``; ``exit`` is added to it."""
+
+
+@final
+class Stop:
+    """How a verb is being asked to end.  One for each run."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+        """Set by the first signal (or by the verb itself)."""
+        self.number: int | None = None
+        """The first signal."""
+        self.at_once = False
+        """A second signal came, or the parent is gone."""
+        self.on_first: Callable[[], object] = lambda: None
+        """What else the first signal does, such as cancelling the verb's work."""
+        self.hurry = trio.CancelScope()
+        """Around all waiting that a second signal must end."""
+        self.left_behind = False
+        """A thread still runs environment code, which nobody waits for."""
+        self.kill: Callable[[], object] = lambda: None
+        """Ends this command's own workers, once it has some."""
+
+    @property
+    def why(self) -> str:
+        """The first signal's name, or the empty string."""
+        return "" if self.number is None else signal.Signals(self.number).name
+
+    def ask(self, number: int | None = None) -> None:
+        """Ask for an orderly end."""
+        if not self.asked.is_set():
+            self.number = number
+            self.asked.set()
+            self.on_first()
+
+    async def end_at_once(self) -> None:
+        """Kill the workers and end; does not return if that takes too long."""
+        self.at_once = True
+        self.ask()
+        self.hurry.cancel()
+        self.kill()
+        await trio.sleep(LAST_RESORT_S)
+        os._exit(AT_ONCE)
+
+    @property
+    def interrupted_code(self) -> int:
+        """The exit code of a verb that was interrupted in its work."""
+        return AT_ONCE if self.at_once else 128 + (self.number or signal.SIGTERM)
+
+
+VerbMain: TypeAlias = Callable[[Stop], Awaitable[Result]]
+
+
+def run_verb(main: VerbMain, *, as_json: bool) -> int:
+    """Run a verb to its exit code; prints its final object, and expected errors."""
+    interrupts = click.get_current_context().obj or Interrupts()
+    stop = Stop()
+    try:
+        result = trio.run(_received, main, interrupts, stop)
+    except BaseException as raised:
+        error = _expected(raised)
+        if error is None:
+            raise
+        result = _failed(error)
+        say(f"error: {error}")
+    if as_json:
+        emit({**result.summary, "exit": result.exit_code})
+    if stop.left_behind:
+        # The interpreter's own end does not go well with a thread in its middle.
+        logging.shutdown()
+        os._exit(result.exit_code)
+    return result.exit_code
+
+
+async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop) -> Result:
+    with trio.open_signal_receiver(*interrupts.signals) as received, unwrap_single():
+        interrupts.count()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_signals, received, stop, nursery)
+            result = await main(stop)
+            nursery.cancel_scope.cancel()
+        interrupts.finish()
+    return result
+
+
+async def _watch_signals(received: AsyncIterator[int], stop: Stop, nursery: trio.Nursery) -> None:
+    async for number in received:
+        if not stop.asked.is_set():
+            stop.ask(number)
+        elif not stop.at_once:
+            say("stopping at once")
+            nursery.start_soon(stop.end_at_once)
+
+
+def _expected(raised: BaseException) -> EnvServeError | None:
+    """The error to tell, if everything that was raised is told by a message."""
+    leaves: list[BaseException] = [raised]
+    if isinstance(raised, BaseExceptionGroup):
+        leaves = []
+        stack: list[BaseException] = [raised]
+        while stack:
+            one = stack.pop()
+            if isinstance(one, BaseExceptionGroup):
+                stack.extend(one.exceptions)
+            else:
+                leaves.append(one)
+    told = (ConfigError, ServerStartError, ServerNotReady, CommandError)
+    expected = [leaf for leaf in leaves if isinstance(leaf, told)]
+    return expected[0] if expected and len(expected) == len(leaves) else None
+
+
+def _failed(error: EnvServeError) -> Result:
+    if isinstance(error, CommandError):
+        code = error.exit_code
+    else:
+        code = USAGE if isinstance(error, ConfigError) else NOT_STARTED
+    return Result(code, {"error": {"type": type(error).__name__, "message": str(error)}})
+
+
+# -- output -------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """A line for people, on standard error."""
+    with contextlib.suppress(OSError):  # nobody reads it any more, which is no failure
+        print(f"trio-envserve: {text}", file=sys.stderr, flush=True)
+
+
+def emit(record: dict[str, Any]) -> None:
+    """An object, as one line of standard output, there at once."""
+    put(json.dumps(record, allow_nan=False))
+
+
+def put(text: str) -> None:
+    """Text on standard output, there at once."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The reader has what it wanted (`| head -1`).  Python would complain once
+        # more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# -- values of options --------------------------------------------------------
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` options as a mapping; a value that is JSON is taken as such,
+    anything else as text.  Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{option} takes key=value, not {text!r}")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def server_limits(
+    given: Sequence[str], *, worker_memory_mib: int | None = None, recycle: int | None = None
+) -> ServerLimits:
+    """Limits by ``name=value``.  Raises ConfigError with the near names."""
+    fields = ServerLimits.__dataclass_fields__
+    values: dict[str, Any] = {}
+    for name, value in pairs("--limit", given).items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ConfigError(f"no limit {name!r}{hint} (known: {', '.join(sorted(fields))})")
+        if isinstance(value, float) and not isinstance(fields[name].default, float):
+            raise ConfigError(f"the limit {name} is a whole number, not {value!r}")
+        values[name] = value
+    if worker_memory_mib is not None:
+        values["worker_memory_bytes"] = worker_memory_mib * MIB
+    if recycle is not None:
+        values["recycle_executions"] = recycle
+    return ServerLimits(**values)
+
+
+def worker_environ(given: Sequence[str], workers: int) -> list[dict[str, str]]:
+    """``SLOT:KEY=VALUE`` options as one mapping for each slot.  Raises ConfigError."""
+    slots: list[dict[str, str]] = [{} for _ in range(workers)]
+    for text in given:
+        slot, colon, setting = text.partition(":")
+        key, equals, value = setting.partition("=")
+        if not colon or not equals or not key or not slot.isdecimal():
+            raise ConfigError(f"--worker-env takes SLOT:KEY=VALUE, not {text!r}")
+        if int(slot) >= workers:
+            raise ConfigError(
+                f"--worker-env {text}: the slots of {workers} workers are numbered from 0"
+            )
+        slots[int(slot)][key] = value
+    return slots
+
+
+# -- options that several verbs have ------------------------------------------
+
+
+def _decorate(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True,
+    help="Print one JSON object as the last line of standard output.",
+)  # fmt: skip
+
+arg_option = click.option(
+    "--arg", "args", multiple=True, metavar="KEY=VALUE",
+    help="An argument of the environment's class or factory; VALUE as JSON, or as text. "
+    "Repeatable.",
+)  # fmt: skip
+
+pool_options = _decorate(
+    [
+        click.option(
+            "--worker-memory", type=click.IntRange(min=1), metavar="MIB",
+            help="Drain and replace a worker that holds more memory.",
+        ),
+        click.option(
+            "--recycle", type=click.IntRange(min=1), metavar="N",
+            help="Drain and replace a worker after N executions.",
+        ),
+        click.option(
+            "--worker-env", multiple=True, metavar="SLOT:KEY=VALUE",
+            help="An environment variable of one worker slot, e.g. 0:CUDA_VISIBLE_DEVICES=0. "
+            "Repeatable.",
+        ),
+        click.option(
+            "--limit", "limits", multiple=True, metavar="NAME=VALUE",
+            help="Any limit of the server, e.g. lease_s=60. Repeatable.",
+        ),
+    ]
+)  # fmt: skip
+
+LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
+
+
+def log_options(level: str) -> Callable[[Any], Any]:
+    """Options for logging, with the verb's default level."""
+    return _decorate(
+        [
+            click.option("--log-level", type=LEVELS, default=level, show_default=True),
+            click.option("--log-json", is_flag=True, help="Log JSON lines."),
+            click.option(
+                "--log-dir", default="", metavar="DIR",
+                help="Log to server.log and worker-SLOT.log in DIR instead of standard error.",
+            ),
+        ]
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""The command itself: its verbs by name, each loaded when it is used."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import click
+
+from .common import EPILOG
+from .interrupts import Interrupts
+
+
+class Verb(NamedTuple):
+    """Where a verb is, and its line in ``--help``."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+VERBS = {
+    "serve": Verb("serve", "serve", "Serve an environment at an address."),
+    "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
+    "status": Verb("status", "status", "Show what a server is doing."),
+    "demo": Verb("demo", "demo", "Run 1,000 rollouts while everything is cut and killed."),
+}
+
+
+@final
+class LazyGroup(click.Group):
+    """Imports a verb's module when the verb is asked for, and not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order of their table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb; UsageError with the near ones if there is none."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            near = difflib.get_close_matches(cmd_name, VERBS, n=2)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"no command {cmd_name!r}{hint}")
+        module = importlib.import_module(f"trio_envserve.cli.{verb.module}")
+        command: click.Command = getattr(module, verb.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in ``--help``, from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="trio-envserve", message="%(prog)s %(version)s")
+def group() -> None:
+    """An environment server for rollouts in which a retry is never a second run.
+
+    \b
+    Serve an environment and ask for rollouts from another terminal:
+      trio-envserve serve arithmetic --workers 2
+      trio-envserve eval arithmetic -n 100 --address tcp://127.0.0.1:5555
+      trio-envserve status tcp://127.0.0.1:5555
+
+    Each verb has --help, and --json for programs: exactly one object on the last
+    line of standard output; progress and logs are on standard error.
+    """  # noqa: D301  # click wants the character itself
+
+
+def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
+    """Parse and run; returns the exit code."""
+    _search_here()
+    try:
+        code: Any = group.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="trio-envserve", standalone_mode=False, obj=interrupts,
+        )  # fmt: skip
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _search_here() -> None:
+    """As ``python -m`` has it: environments are found in the current folder."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return  # the folder was removed: nothing can be in it
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)

@@ -1,0 +1,35 @@
+"""Noticing that the parent process has ended, whatever ended it.
+
+The parent's id is taken when the command starts; a parent that ends in the
+milliseconds before that goes unnoticed.  (Linux's parent-death signal is no
+help here: it follows the *thread* that started this process, and trio starts
+processes from threads that come and go.)
+"""
+
+from __future__ import annotations
+
+import os
+
+import trio
+
+POLL_S = 0.25
+"""Between looks where there is no descriptor for a process."""
+
+
+async def wait_parent_gone(parent: int) -> None:
+    """Sleep until this process is no child of ``parent`` any more."""
+    if hasattr(os, "pidfd_open"):
+        try:
+            descriptor = os.pidfd_open(parent)
+        except OSError:
+            return  # it is gone already
+        try:
+            # Its id may have been given to another process before it was opened.
+            if os.getppid() == parent:
+                await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            trio.lowlevel.notify_closing(descriptor)
+            os.close(descriptor)
+        return
+    while os.getppid() == parent:  # noqa: ASYNC110  # there is nothing to be woken by
+        await trio.sleep(POLL_S)

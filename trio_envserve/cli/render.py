@@ -1,0 +1,144 @@
+"""Tables and progress: rich on a terminal, plain text everywhere else.
+
+rich is imported only where a terminal is written to: it takes longer to import
+than the rest of a verb.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TextIO, TypeAlias
+
+import trio
+
+PLAIN_EVERY_S = 5.0
+"""Between lines of progress where there is no terminal."""
+
+
+class Table(NamedTuple):
+    """A table for people.  The first column is aligned left, the others right."""
+
+    title: str
+    columns: tuple[str, ...]
+    """Headings; empty for a table of names and values."""
+    rows: Sequence[Sequence[str]]
+
+
+Advance: TypeAlias = Callable[[bool], None]
+"""Count one outcome; True if it is an error."""
+
+
+def tables_text(tables: Sequence[Table]) -> str:
+    """The tables as aligned plain text."""
+    parts = []
+    for table in tables:
+        rows = [list(table.columns)] if table.columns else []
+        rows += [list(row) for row in table.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [table.title]
+        for row in rows:
+            cells = [row[0].ljust(widths[0])]
+            cells += [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]
+            lines.append(f"  {'  '.join(cells)}".rstrip())
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def rich_tables(tables: Sequence[Table]) -> Any:
+    """The tables as one thing that rich can print."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    made = []
+    for table in tables:
+        shown = RichTable(
+            title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD,
+            show_header=bool(table.columns),
+        )  # fmt: skip
+        width = len(table.columns) or (len(table.rows[0]) if table.rows else 0)
+        for index in range(width):
+            heading = table.columns[index] if table.columns else ""
+            shown.add_column(Text(heading), justify="right" if index else "left")
+        for row in table.rows:
+            shown.add_row(*map(Text, row))
+        made.append(shown)
+    return Group(*made)
+
+
+def show_tables(tables: Sequence[Table], put: Callable[[str], None]) -> None:
+    """Print tables on standard output; ``put`` prints plain text there."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(rich_tables(tables))
+    else:
+        put(tables_text(tables))
+
+
+@contextmanager
+def progress(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
+    """A bar while the block lasts on a terminal, else a line every few seconds
+    and one at the end."""
+    with _bar(total, what, stream) if stream.isatty() else _lines(total, what, stream) as advance:
+        yield advance
+
+
+@contextmanager
+def _bar(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    errors = 0
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[errors]} errors"), TextColumn("{task.fields[rate]:.0f}/s"),
+        TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(file=stream)) as bar:
+        task = bar.add_task(what, total=total, errors=0, rate=0.0)
+        began_s = trio.current_time()
+        done = 0
+
+        def advance(error: bool) -> None:
+            nonlocal done, errors
+            done, errors = done + 1, errors + error
+            rate = done / max(trio.current_time() - began_s, 1e-9)
+            bar.update(task, completed=done, errors=errors, rate=rate)
+
+        yield advance
+
+
+@contextmanager
+def _lines(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
+    done = errors = 0
+    began_s = said_s = trio.current_time()
+
+    def say() -> None:
+        took_s = max(trio.current_time() - began_s, 1e-9)
+        print(
+            f"{what}: {done}/{total} done, {errors} errors, {done / took_s:.0f}/s, {took_s:.1f} s",
+            file=stream, flush=True,
+        )  # fmt: skip
+
+    def advance(error: bool) -> None:
+        nonlocal done, errors, said_s
+        done, errors = done + 1, errors + error
+        if trio.current_time() - said_s >= PLAIN_EVERY_S:
+            said_s = trio.current_time()
+            say()
+
+    try:
+        yield advance
+    finally:
+        say()

@@ -1,0 +1,270 @@
+"""The verb ``serve``: an environment behind an address, until it is told to stop.
+
+Theory of operation
+-------------------
+The address is printed as soon as it is bound, then the workers get ready.  The
+first signal stops intake and drains; a second kills the workers.  What is
+waited for is said on standard error all the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+import click
+import trio
+
+from ..core.errors import ServerStartError
+from ..core.health import ServerStatus
+from ..envs.check import check_spec
+from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..logs import LogSetup, configure, set_title
+from ..server import Server, open_server
+from .common import (
+    AT_ONCE,
+    EPILOG,
+    NOT_STARTED,
+    OK,
+    Result,
+    Stop,
+    arg_option,
+    emit,
+    json_option,
+    log_options,
+    pairs,
+    pool_options,
+    put,
+    run_verb,
+    say,
+    server_limits,
+    worker_environ,
+)
+from .parent import wait_parent_gone
+
+SAY_EVERY_S = 3.0
+"""Between lines about what is waited for."""
+
+
+class _Options(NamedTuple):
+    environment: str
+    as_json: bool
+    drain_s: float
+    keep_trying: bool
+    parent: int | None
+    open: dict[str, Any]
+    """Arguments of :func:`~trio_envserve.open_server`."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("environment", metavar="ENV", default=DEFAULT_ENVIRONMENT)
+@click.option(
+    "--bind",
+    default="tcp://127.0.0.1:5555",
+    show_default=True,
+    metavar="ADDRESS",
+    help="tcp://HOST:PORT (port 0: any free one) or ipc:///PATH.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Worker processes; 0 runs the environment inside the server.",
+)
+@arg_option
+@pool_options
+@click.option(
+    "--drain-s",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How long a stop waits for running work.",
+)
+@click.option(
+    "--keep-trying",
+    is_flag=True,
+    help="Stay although the environment cannot be set up, and try again.",
+)
+@click.option(
+    "--exit-with-parent",
+    is_flag=True,
+    help="Stop at once when the process that started this one has ended, however.",
+)
+@log_options("INFO")
+@json_option
+def serve(
+    environment: str, bind: str, workers: int, args: tuple[str, ...], worker_memory: int | None,
+    recycle: int | None, worker_env: tuple[str, ...], limits: tuple[str, ...], drain_s: float,
+    keep_trying: bool, exit_with_parent: bool, log_level: str, log_json: bool, log_dir: str,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Serve ENV (default: arithmetic) at an address.
+
+    \b
+    ENV is a built-in name (arithmetic), reasoning-gym:NAME, the name of an entry
+    point, or package.module:factory; the current folder is searched, too.
+
+    \b
+    Examples:
+      trio-envserve serve arithmetic --workers 2
+      trio-envserve serve reasoning-gym:countdown --arg size=1000
+      trio-envserve serve my_envs:Maze --arg level=3 --bind tcp://127.0.0.1:0
+
+    The address is printed when it is bound. Ctrl-C or SIGTERM: takes no more in,
+    waits for what runs (--drain-s), cancels the rest, ends the workers. Once more:
+    kills the workers and ends at once.
+
+    \b
+    With --json, standard output has one object a line:
+      {"event": "serving", "address": ..., "pid": ...}    the address is bound
+      {"event": "ready", ...}                             a worker is ready
+      {"event": "stopped", ..., "stats": ..., "exit": 0}  the last line
+    """  # noqa: D301  # click wants the character itself
+    parent = os.getppid() if exit_with_parent else None
+
+    async def main(stop: Stop) -> Result:
+        check_spec(environment)
+        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
+        options = _Options(
+            environment, as_json, drain_s, keep_trying, parent,
+            {
+                "args": pairs("--arg", args),
+                "bind": bind,
+                "workers": workers,
+                "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
+                "worker_environ": worker_environ(worker_env, workers),
+                "worker_logging": dataclasses.asdict(logs),
+            },
+        )  # fmt: skip
+        configure(logs, "server")
+        return await _serve(options, stop)
+
+    return run_verb(main, as_json=as_json)
+
+
+async def _serve(options: _Options, stop: Stop) -> Result:
+    async with trio.open_nursery() as nursery:
+        if options.parent is not None:
+            nursery.start_soon(_follow_parent, options.parent, stop)
+        result = await _serve_until_asked(options, stop)
+        nursery.cancel_scope.cancel()
+    return result
+
+
+async def _follow_parent(parent: int, stop: Stop) -> None:
+    await wait_parent_gone(parent)
+    say("the parent process has ended; stopping at once")
+    await stop.end_at_once()
+
+
+async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
+    began_s = trio.current_time()
+    drained = False
+    broken: list[str] = []
+    async with open_server(options.environment, **options.open) as server:
+        stop.kill = server.kill
+        address = server.address
+        set_title(f"trio-envserve server of {options.environment} at {address}")
+        _announce(options, "serving", server)
+        with stop.hurry:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_tell_ready, options, server, stop, broken)
+                await stop.asked.wait()
+                nursery.cancel_scope.cancel()
+            if not broken:
+                drained = await _drain(options, server, stop)
+        stats = server.stats()
+    summary: dict[str, Any] = {
+        "event": "stopped",
+        "environment": options.environment,
+        "address": address,
+        "pid": os.getpid(),
+        "why": stop.why or ("parent ended" if stop.at_once else "environment broken"),
+        "drained": drained,
+        "seconds": round(trio.current_time() - began_s, 3),
+        "stats": {key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")},
+    }
+    if stop.at_once:
+        say("stopped at once; what ran was killed with its workers")
+        return Result(AT_ONCE, summary)
+    if broken:
+        say(f"error: {broken[0]}")
+        summary["error"] = {"type": "ServerStartError", "message": broken[0]}
+        return Result(NOT_STARTED, summary)
+    cache = stats["cache"]
+    say(
+        f"stopped after {summary['seconds']:.1f} s: {cache['completed']} of "
+        f"{cache['entered']} requests were answered"
+    )
+    return Result(OK, summary)
+
+
+def _announce(options: _Options, event: str, server: Server) -> None:
+    if options.as_json:
+        status = server.status()
+        emit(
+            {
+                "event": event, "environment": options.environment, "address": server.address,
+                "pid": os.getpid(), "ready": status["ready"], "workers": status["workers"],
+            }
+        )  # fmt: skip
+    elif event == "serving":
+        put(f"serving {options.environment} at {server.address} (pid {os.getpid()})")
+    else:
+        say(f"ready at {server.address}")
+
+
+async def _tell_ready(options: _Options, server: Server, stop: Stop, broken: list[str]) -> None:
+    """Say when a worker is ready, and until then what is missing."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell_not_ready, server)
+        while True:
+            try:
+                await server.wait_ready()
+            except ServerStartError as error:
+                if not options.keep_trying:
+                    broken.append(str(error))
+                    stop.ask()
+                    return
+                await trio.sleep(SAY_EVERY_S)
+            else:
+                break
+        nursery.cancel_scope.cancel()
+    _announce(options, "ready", server)
+
+
+async def _tell_not_ready(server: Server) -> None:
+    while True:
+        await trio.sleep(SAY_EVERY_S)
+        status = server.status()
+        if status["status"] != ServerStatus.READY.value:
+            say(f"not ready yet: {status['reason']}")
+
+
+async def _drain(options: _Options, server: Server, stop: Stop) -> bool:
+    """Finish what runs; says what it waits for."""
+    running = server.stats()["running"]
+    say(
+        f"{stop.why or 'asked to stop'}: no new work is taken; waiting up to {options.drain_s:g} s "
+        f"for {running} executions (again to stop at once)"
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell_draining, server)
+        drained = await server.drain(options.drain_s)
+        nursery.cancel_scope.cancel()
+    if not drained:
+        say(f"not drained after {options.drain_s:g} s: {_left(server)}; cancelling")
+    return drained
+
+
+async def _tell_draining(server: Server) -> None:
+    while True:
+        await trio.sleep(SAY_EVERY_S)
+        say(f"waiting: {_left(server)}")
+
+
+def _left(server: Server) -> str:
+    stats = server.stats()
+    return f"{stats['running']} executions run, {stats['kept']} outcomes are not fetched yet"

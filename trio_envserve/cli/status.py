@@ -1,0 +1,160 @@
+"""The verb ``status``: what a server says of itself."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import click
+import trio
+
+from ..client import Client, open_client
+from .common import (
+    EPILOG,
+    NOT_STARTED,
+    OK,
+    CommandError,
+    Result,
+    Stop,
+    emit,
+    json_option,
+    put,
+    run_verb,
+)
+from .render import Table, rich_tables, show_tables
+
+
+@click.command(epilog=EPILOG)
+@click.argument("address", metavar="ADDRESS")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option(
+    "--every-s",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="With --watch, between two looks.",
+)
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="How long to wait for an answer.",
+)
+@json_option
+def status(address: str, watch: bool, every_s: float, wait_s: float, as_json: bool) -> int:
+    """Show what the server at ADDRESS is doing: its requests, cache and workers.
+
+    \b
+    Examples:
+      trio-envserve status tcp://127.0.0.1:5555
+      trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
+
+    With --json the object is the server's statistics; with --watch there is one a
+    line. The exit code is 0 if the server answered, whatever it said; its field
+    "status" is ready, starting, broken or stopping.
+    """  # noqa: D301  # click wants the character itself
+
+    async def main(stop: Stop) -> Result:
+        last: dict[str, Any] = {}
+        with trio.CancelScope() as work:
+            stop.on_first = work.cancel
+            async with open_client(address, name="status") as client:
+                last = await _stats(client, address, wait_s)
+                if watch:
+                    await _watch(client, address, wait_s, every_s, last, as_json)
+                elif not as_json:
+                    show_tables(status_tables(last), put)
+        # Ctrl-C is how a watch is meant to end.
+        if stop.asked.is_set() and not (watch and stop.number == signal.SIGINT and last):
+            return Result(stop.interrupted_code, last)
+        return Result(OK, last)
+
+    return run_verb(main, as_json=as_json)
+
+
+async def _stats(client: Client, address: str, wait_s: float) -> dict[str, Any]:
+    with trio.move_on_after(wait_s):
+        return await client.stats()
+    _, why = client.health()
+    raise CommandError(f"no answer from {address} after {wait_s:g} s: {why}", NOT_STARTED)
+
+
+async def _watch(
+    client: Client, address: str, wait_s: float, every_s: float, last: dict[str, Any],
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show ``last``, then go on; ``last`` is kept up to date."""
+    if as_json or not sys.stdout.isatty():
+        while True:
+            if as_json:
+                emit(last)
+            else:
+                show_tables(status_tables(last), put)
+            await trio.sleep(every_s)
+            last.update(await _stats(client, address, wait_s))
+    from rich.live import Live
+
+    with Live(rich_tables(status_tables(last)), auto_refresh=False) as live:
+        while True:
+            live.update(rich_tables(status_tables(last)), refresh=True)
+            await trio.sleep(every_s)
+            last.update(await _stats(client, address, wait_s))
+
+
+def status_tables(stats: dict[str, Any]) -> list[Table]:
+    """The server's statistics for people."""
+    cache = stats["cache"]
+    state = str(stats["status"])
+    server = [
+        ("status", state if not stats["reason"] else f"{state}: {_first_line(stats['reason'])}"),
+        ("environment", str(stats["environment"]) or "-"),
+        ("workers ready", f"{stats['ready']} of {stats['workers']}"),
+        ("worker restarts", str(stats["worker_restarts"])),
+        ("sessions", str(stats["sessions"])),
+        ("waiting, running", f"{stats['waiting']}, {stats['running']}"),
+        ("router lag p99", _milliseconds(stats.get("router_lag_p99_s"))),
+        ("malformed messages", str(stats["malformed"])),
+        ("epoch", str(stats["epoch"])[:8]),
+    ]
+    cached = [
+        ("outcomes kept", f"{stats['kept']} ({stats['kept_bytes'] / 1024:.1f} KiB)"),
+        ("requests entered", str(cache["entered"])),
+        ("duplicates coalesced", str(cache["coalesced"])),
+        ("outcomes replayed", str(cache["replayed"])),
+        ("refused", str(cache["refused_for_now"] + cache["conflicts"] + cache["spent"])),
+        ("completed", str(cache["completed"])),
+        ("finished", str(cache["finished"])),
+        ("cancelled", str(cache["cancelled"])),
+        ("reruns by consent", str(cache["reruns"])),
+    ]
+    columns = ("worker", "pid", "phase", "pending", "done", "failed", "restarts", "lag p99", "MiB")
+    workers = [
+        (
+            str(w["worker"]), str(w["pid"]), _phase(w), str(w["pending"]), str(w["done"]),
+            str(w["failed"]), str(w["restarts"]), _milliseconds(w.get("loop_lag_p99_s")),
+            str(w["memory_bytes"] >> 20),
+        )
+        for w in stats["per_worker"]
+    ]  # fmt: skip
+    return [
+        Table(f"server at {stats['address']}", (), server),
+        Table("cache", (), cached),
+        Table("workers", columns, workers),
+    ]
+
+
+def _phase(worker: dict[str, Any]) -> str:
+    marks = [mark for mark in ("silent", "blocked") if worker.get(mark)]
+    return ", ".join([str(worker["phase"]), *marks])
+
+
+def _first_line(text: Any) -> str:
+    lines = [line for line in str(text).splitlines() if line.strip()]
+    # Of a traceback the last line says what happened.
+    return " ... ".join([lines[0], lines[-1]] if len(lines) > 1 else lines)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,42 @@
+"""Telling people what a command waits for, while it waits."""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from ..client import Client
+from ..core.health import Health
+from .common import say
+
+LOOK_S = 0.25
+AGAIN_S = 10.0
+"""After so long the same thing is said once more."""
+PATIENCE_S = 3.0
+"""A server that is only starting is not worth a word before."""
+
+
+async def tell_health(client: Client, wait_s: float) -> None:
+    """Say why the server is not healthy, whenever that changes, and that it is
+    back.  For ever: cancel it.  A missing server is told after about 3 s.
+    ``wait_s`` is how long the command waits in all; it may be ``inf``."""
+    said, said_s = "", trio.current_time()
+    since_s = trio.current_time()
+    while True:
+        await trio.sleep(LOOK_S)
+        now_s = trio.current_time()
+        health, why = client.health()
+        if health is Health.HEALTHY:
+            if said:
+                say("the server is there again")
+            said, since_s = "", now_s
+            continue
+        if health is Health.STARTING and now_s - since_s < PATIENCE_S:
+            continue
+        gist = why.partition(" (for ")[0]  # without what changes every second
+        if gist != said or now_s - said_s >= AGAIN_S:
+            said, said_s = gist, now_s
+            left_s = wait_s - (now_s - since_s)
+            more = f", {max(0.0, left_s):.0f} s more" if left_s < math.inf else ""
+            say(f"waiting for the server{more}: {gist}")
