@@ -1,0 +1,93 @@
+"""What the pages say in tables of their own is what the code has."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import trio_envserve
+from trio_envserve import CallError, open_client, open_server
+from trio_envserve.envs.interface import Rollout
+from trio_envserve.net import MemoryNetwork
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+NAMES_IN_CODE = re.compile(r"`([\w.]+)`")
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+async def test_every_field_of_the_statistics_is_explained():
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with open_server("arithmetic", workers=0, network=network, bind="memory:s") as server:
+            async with open_client(server.address, network=network) as client:
+                await client.run_rollout({"index": 0})
+                over_the_wire = await client.stats()
+            stats = server.stats()
+    assert set(over_the_wire) == set(stats)
+    explained = set(NAMES_IN_CODE.findall(section(page("operations.md"), "Statistics")))
+    (worker,) = stats["per_worker"]
+    for names in (set(stats), set(stats["cache"]), set(worker)):
+        assert names <= explained
+
+
+def test_every_error_that_ends_a_call_is_on_the_page_of_guarantees():
+    shown = page("guarantees.md") + page("protocol.md")  # where the drawn table stands, too
+    for name in trio_envserve.__all__:
+        found = getattr(trio_envserve, name)
+        if inspect.isclass(found) and issubclass(found, CallError) and found is not CallError:
+            assert f"`{name}`" in shown, name
+
+
+def test_the_exit_codes_are_those_of_the_command():
+    common = pytest.importorskip("trio_envserve.cli.common", exc_type=ImportError)
+    told = re.findall(r"^  ([\d, ]+?)  ", common.EPILOG, re.MULTILINE)
+    table = section(page("operations.md"), "Stopping")
+    assert re.findall(r"^\| ([\d, ]+?) \|", table, re.MULTILINE) == told
+
+
+def test_the_options_that_a_page_names_exist():
+    group = pytest.importorskip("trio_envserve.cli.group", exc_type=ImportError)
+    click = pytest.importorskip("click")
+    known: set[str] = set()
+    command: Any = next(value for value in vars(group).values() if isinstance(value, click.Group))
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        verb = command.get_command(context, name)
+        known |= {option for each in verb.get_params(context) for option in each.opts}
+    for name in ("operations.md", "environments.md", "limits.md"):
+        assert set(re.findall(r"`(--[\w-]+)", page(name))) <= known, name
+
+
+def test_the_loggers_that_a_page_names_exist():
+    line = next(row for row in page("operations.md").splitlines() if row.startswith("Loggers are"))
+    first = line.split(". ")[0]
+    named = {name.rpartition(".")[2] for name in NAMES_IN_CODE.findall(first)}
+    assert named
+    sources = (DOCS.parent / "trio_envserve").rglob("*.py")
+    used = {
+        found
+        for source in sources
+        for found in re.findall(r'getLogger\("trio_envserve\.(\w+)"\)', source.read_text())
+    }
+    assert named <= used
+    assert logging.getLogger("trio_envserve").handlers == []
+
+
+def test_what_an_environment_gets_is_on_its_page():
+    text = page("environments.md")
+    for field in ("input", "sampling_args", "model_name", "attempt", "request", "member"):
+        assert field in Rollout.__dataclass_fields__
+        assert f"`{field}`" in text

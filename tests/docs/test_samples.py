@@ -1,0 +1,153 @@
+"""Every code sample of the documentation is run.
+
+A ``python`` block is a whole program and is run in a process of its own, in a
+folder with the files of its page: a block after ``<!-- file: NAME -->`` is such
+a file and is not run.  A ``console`` block is a shell session: a line that
+serves is a server for the lines after it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:^<!-- file: (?P<file>\S+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+WAIT_S = 120
+
+
+class Sample(NamedTuple):
+    page: str
+    number: int
+    language: str
+    file: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.page).stem}-{self.number}"
+
+
+def samples() -> list[Sample]:
+    found = []
+    for page in PAGES:
+        for number, block in enumerate(BLOCK.finditer(page.read_text(encoding="utf-8")), 1):
+            found.append(
+                Sample(page.name, number, block["language"], block["file"] or "", block["text"])
+            )
+    return found
+
+
+SAMPLES = samples()
+PROGRAMS = [each for each in SAMPLES if each.language == "python" and not each.file]
+SESSIONS = [each for each in SAMPLES if each.language == "console"]
+
+
+def write_files(folder: Path, page: str) -> None:
+    for each in SAMPLES:
+        if each.file and each.page == page:
+            (folder / each.file).write_text(each.text, encoding="utf-8")
+
+
+def test_there_are_samples_and_no_block_of_an_unknown_kind():
+    assert PROGRAMS
+    assert SESSIONS
+    known = {"python", "console", "sh", "text", "cddl", "include", "toctree"}
+    assert {each.language for each in SAMPLES} <= known
+
+
+def test_the_embedding_example_of_the_readme_is_short():
+    (program,) = [each for each in PROGRAMS if each.page == "README.md"]
+    assert len(program.text.splitlines()) <= 21
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("sample", PROGRAMS, ids=str)
+def test_a_program_runs(sample: Sample, tmp_path: Path):
+    write_files(tmp_path, sample.page)
+    program = tmp_path / "sample.py"
+    program.write_text(sample.text, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.real
+@pytest.mark.skipif(
+    importlib.util.find_spec("trio_envserve.cli") is None, reason="the command is not there"
+)
+@pytest.mark.parametrize("sample", SESSIONS, ids=str)
+def test_a_session_runs(sample: Sample, tmp_path: Path):
+    write_files(tmp_path, sample.page)
+    text = sample.text
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with ExitStack() as stack:
+        for line in text.replace(":5555", f":{port}").splitlines():
+            command, *words = line.split()
+            assert command == "trio-envserve", "a session is of this command's lines only"
+            if words[0] == "serve":
+                stack.enter_context(serving(words, tmp_path))
+            else:
+                run = subprocess.run(
+                    [program(), *words],
+                    cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
+                )  # fmt: skip
+                assert run.returncode == 0, (line, run.stdout, run.stderr)
+
+
+@contextmanager
+def serving(words: list[str], folder: Path) -> Iterator[None]:
+    """A server of these arguments, from its first line of output on."""
+    process = subprocess.Popen(
+        [program(), *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert "tcp://" in process.stdout.readline()
+        yield
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def program() -> str:
+    """The command, as it is installed beside this Python."""
+    beside = os.path.dirname(sys.executable)
+    found = shutil.which("trio-envserve", path=beside) or shutil.which("trio-envserve")
+    assert found is not None
+    return found
+
+
+# -- what the pages name must exist ----------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page: Path):
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"`(tests/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"\]\((?!http)([\w/.]+\.md)", text):
+        assert (page.parent / path).exists(), path

@@ -1,0 +1,216 @@
+"""docs/protocol.md says what the code does: its tables are the code's own."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from trio_envserve.core import messages, router, values
+from trio_envserve.core.dedup import TABLE, Do, Input
+from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
+from trio_envserve.core.requests import State
+from trio_envserve.core.router import Router, ToClient
+from trio_envserve.envs.request import RolloutRequest
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
+MOST = 1 << 20
+NONCE, SESSION, DIGEST = b"n" * 16, (1).to_bytes(16, "big"), b"d" * 16
+
+
+@pytest.fixture(name="drawn", scope="module")
+def import_drawn():
+    path = DOCS / "_ext" / "drawn_from_code.py"
+    spec = importlib.util.spec_from_file_location("drawn_from_code", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_in_the_document_are_as_the_code_has_them(drawn: Any):
+    assert drawn.redrawn(PAGE) == PAGE, "run: python docs/_ext/drawn_from_code.py"
+
+
+def test_the_document_has_every_table(drawn: Any):
+    assert sorted(drawn.regions(PAGE)) == sorted(drawn.DRAWN)
+
+
+def test_a_table_that_differs_is_seen(drawn: Any):
+    changed = PAGE.replace("| `lease_s` | 600 s |", "| `lease_s` | 300 s |")
+    assert changed != PAGE
+    assert drawn.redrawn(changed) == PAGE
+
+
+def test_the_tables_name_everything(drawn: Any):
+    for cls in messages.MESSAGES:
+        assert f" | {cls.__name__} | " in PAGE
+        assert f"\n{drawn._rule_name(cls)} = [kind: {messages.KINDS[cls]}" in PAGE
+    for limits in (WireLimits, ServerLimits, ClientLimits, WorkerLimits):
+        for name in inspect.signature(limits).parameters:
+            assert f"| `{name}` |" in PAGE
+    for row in Input:
+        assert f"\n| {row.value} |" in PAGE
+
+
+def test_every_cell_of_the_table_has_words_of_its_own(drawn: Any):
+    used = {cell.__name__ for cells in TABLE.values() for cell in cells.values()}
+    assert used == set(drawn.CELL_WORDS)
+
+
+def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):
+    arrows = drawn.arrows()
+    way = (State.NOT_SEEN, State.WAITING, State.RUNNING, State.COMPLETED, State.FINISHED)
+    for start, stop in itertools.pairwise(way):
+        assert (start, stop) in arrows
+    # One way back, for which a death must be proven and consent be given.
+    back = {(a, b): why for (a, b), why in arrows.items() if way.index(b) < way.index(a)}
+    assert back == {(State.RUNNING, State.WAITING): ["its worker is proven dead, consent left"]}
+    ElementTree.fromstring(drawn.states_svg())
+    for why in arrows.values():
+        assert all(f">{label}<" in drawn.states_svg() for label in why)
+
+
+def test_the_picture_of_the_layers_has_all_of_them(drawn: Any):
+    picture = drawn.layers_svg()
+    ElementTree.fromstring(picture)
+    assert all(f">{layer}</text>" in picture for layer in drawn.may_import())
+
+
+# -- refusals, each provoked -----------------------------------------------------
+
+
+def hello() -> messages.Hello:
+    return messages.Hello(1, NONCE, 1, "test", MOST)
+
+
+def request(sequence: int, **other: Any) -> tuple[messages.Request, bytes]:
+    body = other.pop("body", b"body")
+    ask = messages.Request(SESSION, sequence, DIGEST, None, 1, None)
+    return ask._replace(**other), body
+
+
+class Said:
+    """A router without workers, and what it answers."""
+
+    def __init__(self, **limits: Any) -> None:
+        numbers = iter(range(1, 100))
+        self.router = Router(
+            epoch=b"e" * 16, slots=1, now_s=0.0,
+            new_id=lambda: next(numbers).to_bytes(16, "big"),
+            limits=ServerLimits(**limits), wire=WireLimits(message_bytes=100),
+        )  # fmt: skip
+        self.say(hello())
+
+    def say(self, message: Any, *body: bytes) -> list[Any]:
+        return self.say_bytes(messages.encode(message), *body)
+
+    def say_bytes(self, *frames: bytes) -> list[Any]:
+        self.router.client_message(b"route", frames, 0.0)
+        sent = [effect for effect in self.router.take() if isinstance(effect, ToClient)]
+        return [messages.decode(bytes(effect.frames[0]), most_bytes=MOST) for effect in sent]
+
+
+def provoke_conflict() -> list[Any]:
+    said = Said()
+    said.say(*request(0))
+    return said.say(*request(0, digest=b"x" * 16))
+
+
+def provoke_finished() -> list[Any]:
+    said = Said()
+    said.say(messages.Finish(SESSION, [0, 1]))
+    return said.say(*request(0))
+
+
+def provoke_window() -> list[Any]:
+    said = Said(window=1)
+    said.say(*request(0))
+    return said.say(*request(1))
+
+
+def provoke_queue_full() -> list[Any]:
+    said = Said(queue=2)
+    said.say(*request(0))
+    return said.say(*request(1))
+
+
+PROVOKED = {
+    "conflict": provoke_conflict,
+    "finished": provoke_finished,
+    "window": provoke_window,
+    "queue-full": provoke_queue_full,
+    "refused": lambda: Said().say(*request(0, body=bytes(101))),
+    "foreign-version": lambda: Said().say(hello()._replace(version=2)),
+    "malformed": lambda: Said().say_bytes(b""),
+    "too-many-sessions": lambda: Said(sessions=1).say(hello()._replace(nonce=b"m" * 16)),
+}
+
+
+@pytest.mark.parametrize("code", PROVOKED)
+def test_a_refusal_is_as_documented(drawn: Any, code: str):
+    (answer,) = PROVOKED[code]()
+    assert answer.code == code
+    start = f"| {type(answer).__name__} | `{code}` |"
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(start)]
+    if isinstance(answer, messages.Refused):
+        assert ("for now" in row) == (answer.delay_s is not None)
+
+
+def test_an_allowance_of_nothing_is_refused():
+    (answer,) = Said().say(*request(0, allowance=0))
+    assert answer.code == "refused"
+    assert answer.delay_s is None
+
+
+def test_every_refusal_is_documented(drawn: Any):
+    documented = {*drawn.REFUSAL_WORDS, *drawn.ERROR_WORDS}
+    assert documented == set(PROVOKED)
+    assert {code for code, _, _ in router._REFUSALS.values()} <= documented
+    assert {do for do in Do if do.value.startswith("refuse")} == set(router._REFUSALS)
+    # What the router's source says where it refuses:
+    for node in ast.walk(ast.parse(inspect.getsource(router))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "messages.Refused",
+            "messages.Error",
+        ):
+            codes = {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+            assert {code for code in codes if isinstance(code, str)} <= documented
+
+
+# -- bodies -----------------------------------------------------------------------
+
+
+def test_the_documented_request_is_the_one_that_is_sent():
+    found = re.search(r"request-body = \{(.*?)\n\}", PAGE, re.DOTALL)
+    assert found is not None
+    documented = re.findall(r"^  (\w+):", found[1], re.MULTILINE)
+    sent = RolloutRequest(kind="rollout", input=None, endpoint="oracle", model_name="").to_body()
+    assert documented == list(sent)
+
+
+def test_the_status_record_is_documented():
+    paragraph = next(line for line in PAGE.splitlines() if line.startswith("**The status record**"))
+    status = Said().router.status()
+    assert all(f"`{key}`" in paragraph for key in status)
+
+
+def test_the_tags_are_those_that_are_read():
+    section = PAGE[PAGE.index("\n## Bodies") : PAGE.index("**The body of a request**")]
+    documented = set()
+    for row in re.findall(r"^\| ([\d,\u2013 ]+?(?:, not \d+)?) \|", section, re.MULTILINE):
+        spans, _, left_out = row.partition(", not ")
+        for span in spans.split(", "):
+            first, _, last = span.partition("\u2013")
+            documented |= set(range(int(first), int(last or first) + 1))
+        documented -= {int(left_out)} if left_out else set()
+    assert documented == set(values._accepted_tags("auto")) | set(values._BUILT_IN)

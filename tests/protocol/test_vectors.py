@@ -1,0 +1,172 @@
+"""docs/vectors.json, replayed both ways, and by the machines that receive it."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages, values
+from trio_envserve.core.client import ClientCore, ToServer
+from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
+from trio_envserve.core.router import Router, ToClient
+from trio_envserve.core.slots import Report, Spawn
+from trio_envserve.core.worker import WorkerCore
+
+VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())
+CLASSES = {cls.__name__: cls for cls in MESSAGES}
+MOST = 1 << 20
+EXTRA = b"one frame too many"
+
+
+def message_of(vector: dict[str, Any]) -> Any:
+    cls = CLASSES[vector["message"]]
+    fields = vector["fields"]
+    assert list(fields) == [name for name, _ in FIELDS[cls]]
+    return cls(
+        *(
+            bytes.fromhex(fields[name]) if field.cddl == "id" else fields[name]
+            for name, field in FIELDS[cls]
+        )
+    )
+
+
+def frames_of(vector: dict[str, Any]) -> list[bytes]:
+    return [bytes.fromhex(frame) for frame in vector["frames"]]
+
+
+def ids(vectors: list[dict[str, Any]]) -> list[str]:
+    return [f"{index}-{each.get('message', '')}" for index, each in enumerate(vectors)]
+
+
+each_message = pytest.mark.parametrize("vector", VECTORS["messages"], ids=ids(VECTORS["messages"]))
+
+
+def test_the_vectors_are_of_this_version_and_cover_every_message():
+    assert VECTORS["version"] == PROTOCOL_VERSION
+    assert {each["message"] for each in VECTORS["messages"]} == set(CLASSES)
+
+
+@each_message
+def test_a_message_is_encoded_to_its_bytes(vector: dict[str, Any]):
+    assert messages.encode(message_of(vector)).hex() == vector["header"]
+
+
+@each_message
+def test_bytes_are_decoded_to_their_message(vector: dict[str, Any]):
+    decoded = messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
+    assert decoded == message_of(vector)
+    assert vector["header"] in vector["frames"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["malformed"], ids=lambda each: each["why"])
+def test_malformed_bytes_are_refused(vector: dict[str, str]):
+    with pytest.raises(ProtocolError):
+        messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
+
+
+def names() -> dict[str, Any]:
+    numpy = pytest.importorskip("numpy")
+    return {"numpy": numpy, "datetime": datetime, "uuid": uuid, "decimal": decimal}
+
+
+@pytest.mark.parametrize("vector", VECTORS["values"], ids=lambda each: each["python"])
+def test_a_value_is_encoded_to_its_bytes_and_back(vector: dict[str, str]):
+    value = eval(vector["python"], names())  # the file is ours
+    data = bytes.fromhex(vector["bytes"])
+    assert values.encode(value) == data
+    decoded = values.decode(data)
+    assert type(decoded) is type(value)
+    assert repr(decoded) == repr(value)
+
+
+# -- each message, as the machine that receives it takes it ---------------------
+
+
+def one_of(*kinds: int) -> list[dict[str, Any]]:
+    wanted = range(*kinds)
+    return [each for each in VECTORS["messages"] if KINDS[CLASSES[each["message"]]] in wanted]
+
+
+def new_router() -> Router:
+    counter = iter(range(1, 1000))
+    return Router(
+        epoch=b"E" * 16, slots=1, now_s=0.0, new_id=lambda: next(counter).to_bytes(16, "big")
+    )
+
+
+def errors_of(router: Router) -> list[str]:
+    sent = [effect for effect in router.take() if isinstance(effect, ToClient)]
+    answers = [messages.decode(bytes(effect.frames[0]), most_bytes=MOST) for effect in sent]
+    return [each.code for each in answers if isinstance(each, messages.Error)]
+
+
+@pytest.mark.parametrize("vector", one_of(0, 16), ids=lambda each: each["message"])
+def test_the_router_takes_what_clients_say(vector: dict[str, Any]):
+    router = new_router()
+    router.client_message(b"route", frames_of(vector), 0.0)
+    assert errors_of(router) == []
+    router.client_message(b"route", [*frames_of(vector), EXTRA], 0.0)
+    assert errors_of(router) == ["malformed"]
+    assert router.malformed == 1
+
+
+@pytest.mark.parametrize("vector", VECTORS["malformed"], ids=lambda each: each["why"])
+def test_the_router_answers_malformed_headers(vector: dict[str, str]):
+    router = new_router()
+    router.client_message(b"route", [bytes.fromhex(vector["header"])], 0.0)
+    code = "foreign-version" if "version" in vector["why"] else "malformed"
+    assert errors_of(router) == [code]
+
+
+@pytest.mark.parametrize("vector", one_of(16, 32), ids=lambda each: each["message"])
+def test_the_client_takes_what_the_router_says(vector: dict[str, Any]):
+    client = ClientCore(name="vectors", new_id=lambda: b"n" * 16, now_s=0.0)
+    client.message(frames_of(vector), 0.0)
+    assert not [each for each in client.take() if ignored(each)]
+    client.message([*frames_of(vector), EXTRA], 0.0)
+    assert [each for each in client.take() if ignored(each)]
+
+
+def ignored(effect: object) -> bool:
+    return isinstance(effect, Report) and "ignored" in effect.text
+
+
+@pytest.mark.parametrize("vector", one_of(64, 80), ids=lambda each: each["message"])
+def test_the_router_takes_what_workers_say(vector: dict[str, Any]):
+    router = new_router()
+    router.open_pool((), 0.0)
+    spawn = next(effect for effect in router.take() if isinstance(effect, Spawn))
+    router.spawned(spawn.worker, 1)
+    frames = [spawn.worker, spawn.incarnation, *frames_of(vector)[1:]]
+    assert len(frames) == (5 if vector["message"] == "WorkerOutcome" else 3)
+    router.worker_message(frames, 0.0)
+    assert router.malformed == 0
+    router.worker_message([*frames, EXTRA], 0.0)
+    assert router.malformed == 1
+
+
+@pytest.mark.parametrize("vector", one_of(80, 96), ids=lambda each: each["message"])
+def test_a_worker_takes_what_the_router_says(vector: dict[str, Any]):
+    frames = frames_of(vector)
+    worker = WorkerCore(frames[0], header_bytes=MOST)
+    worker.message(frames)
+    assert (worker.malformed, worker.fenced) == (0, 0)
+    worker.message([*frames, EXTRA])
+    assert worker.malformed == 1
+    worker.message([b"another incarn.!", *frames[1:]])
+    assert worker.fenced == 1
+
+
+def test_a_client_that_connects_says_hello_first():
+    client = ClientCore(name="vectors", new_id=lambda: b"n" * 16, now_s=0.0)
+    client.connected(0.0)
+    (hello,) = [effect for effect in client.take() if isinstance(effect, ToServer)]
+    assert isinstance(messages.decode(bytes(hello.frames[0]), most_bytes=MOST), messages.Hello)
