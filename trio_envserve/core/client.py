@@ -105,6 +105,8 @@ class ClientCore:
         self._ping_at_s = now_s
         self._flush_at_s: float | None = None
         self._scan_at_s = now_s
+        self._declared_rerun = False
+        """What the environment declared, as far as a server has said yet."""
         self._unready_s: float | None = now_s
         """Since when the server has not been ready, as far as known."""
         self.refusal: ErrorInfo | None = None
@@ -230,7 +232,7 @@ class ClientCore:
         status = Status(outcome.status) if messages.is_status(outcome.status) else Status.ERROR
         if status is not Status.RESULT:
             error = messages.decode_error(body)
-            if error.code == "stopping":
+            if error.code == "stopping" and not outcome.executions:
                 # It did not run, and that is final for this id; the next server gets it.
                 self._server({**self.link.server, "status": ServerStatus.STOPPING.value}, now_s)
                 self._requeue(call)
@@ -510,7 +512,7 @@ class ClientCore:
                 continue
             consent = call.rerun
             if consent is None:
-                consent = bool(self.link.server.get("rerun"))
+                consent = self._declared_rerun
             left = call.allowance - call.granted
             call.may_have_run = True
             if call.stage is Stage.EXPIRED:
@@ -547,6 +549,8 @@ class ClientCore:
 
     def _server(self, record: dict[str, Any], now_s: float) -> None:
         self.link.server = record
+        if record.get("environment"):  # a server without workers yet knows of no declaration
+            self._declared_rerun = bool(record.get("rerun"))
         if self._server_is(ServerStatus.READY) or self._server_is(ServerStatus.SILENT):
             self._unready_s = None  # how long workers may be silent is the server's to say
         elif self._unready_s is None:

@@ -458,9 +458,9 @@ def _clipped(text: str, most_bytes: int) -> str:
     return f"{first}\n[... {len(raw) - 2 * half} bytes left out ...]\n{last}"
 
 
-def encode_error(info: ErrorInfo) -> bytes:
+def encode_error(info: ErrorInfo, *, most_bytes: int = 128 * 1024) -> bytes:
     """The body of an error outcome; see :func:`error_record`."""
-    return cbor2.dumps(error_record(info))
+    return cbor2.dumps(error_record(info, most_bytes=most_bytes))
 
 
 def decode_error(body: bytes | memoryview) -> ErrorInfo:

@@ -293,7 +293,7 @@ class Router:
                 case Do.STOP:
                     self.force.stop(arg, self._clock.awake_s)
                     self._take_from_force()
-                case Do.CONFLICT | Do.SPENT | Do.WINDOW | Do.FULL:
+                case _:  # a refusal
                     code, text, for_now = _REFUSALS[do]
                     delay_s = self.limits.retry_delay_s if for_now else None
                     refused = messages.Refused(session.id, arg, code, text, delay_s)

@@ -44,9 +44,13 @@ _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 class WorkerProcess:
     """One worker process.  Made by :func:`start_process`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: trio.SocketStream) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], channel: trio.SocketStream, line: bytes = b""
+    ) -> None:
         self._process = process
         self._channel = channel
+        self._line = line
+        """Its configuration, which :meth:`pulses` hands over."""
 
     @property
     def pid(self) -> int:
@@ -60,9 +64,12 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def pulses(self) -> AsyncIterator[dict[str, Any]]:
-        """What its heartbeat thread says, until the process ends."""
+        """Give it its configuration; then what its heartbeat thread says, until the
+        process ends."""
         data = b""
         with contextlib.suppress(trio.BrokenResourceError):
+            # May be longer than the socket holds, and the process may never read it.
+            await self._channel.send_all(self._line)
             while more := await self._channel.receive_some(PULSE_LINE_BYTES):
                 *lines, data = (data + more).split(b"\n")
                 for pulse in _parsed(lines):
@@ -87,7 +94,9 @@ class WorkerProcess:
 def start_process(
     config: WorkerConfig, *, environ: Mapping[str, str], lock: int | None
 ) -> WorkerProcess:
-    """Start a worker that holds the lock, too; OSError if the system has none to give."""
+    """Start a worker that holds the lock, too; OSError if the system has none to give,
+    TypeError if the configuration is not JSON."""
+    line = config.to_line()
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -99,9 +108,9 @@ def start_process(
                 pass_fds=inherited,
                 env={**os.environ, **environ},
             )
-        ours.sendall(config.to_line())
         ours.setblocking(False)
-        return WorkerProcess(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        channel = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        return WorkerProcess(process, channel, line)
     except BaseException:
         ours.close()
         raise

@@ -27,6 +27,8 @@ from .processes import WorkerProcess, start_process
 Started: TypeAlias = Callable[[int], None]
 Pulse: TypeAlias = Callable[[float, int, str], None]
 
+_NOT_STARTED = "it was killed before it was started"
+
 
 class Workers(Protocol):
     """How the shell starts and ends workers."""
@@ -43,7 +45,8 @@ class Workers(Protocol):
         ...
 
     def kill(self, worker: bytes) -> None:
-        """End it now; ``live`` returns when it is dead."""
+        """End it now, or before it begins, if the router has decided both at once;
+        ``live`` returns when it is dead."""
         ...
 
 
@@ -76,7 +79,8 @@ class ProcessWorkers:
         self._environ = environ
         self._logging = worker_logging
         self._back_address = ""
-        self._living: dict[bytes, WorkerProcess] = {}
+        self._living: dict[bytes, WorkerProcess | None] = {}
+        """None: it was killed before its process was started."""
 
     @asynccontextmanager
     async def open_back(self) -> AsyncIterator[RouterSocket]:
@@ -90,6 +94,8 @@ class ProcessWorkers:
 
     async def live(self, spawn: Spawn, started: Started, pulse: Pulse) -> str:
         """One process, from its start until it is reaped."""
+        if self._living.pop(spawn.worker, ...) is None:
+            return _NOT_STARTED
         environ = self._environ[spawn.slot] if spawn.slot < len(self._environ) else {}
         lock = self._locks.epochs.fd if self._locks is not None else None
         try:
@@ -105,13 +111,15 @@ class ProcessWorkers:
                 how = await process.wait()
                 nursery.cancel_scope.cancel()
         finally:
-            del self._living[spawn.worker]
-            await process.aclose()
+            try:
+                await process.aclose()
+            finally:
+                del self._living[spawn.worker]
         return how
 
     def kill(self, worker: bytes) -> None:
         """SIGKILL to it and all it has started."""
-        process = self._living.get(worker)
+        process = self._living.setdefault(worker)
         if process is not None:
             process.kill()
 
@@ -164,7 +172,7 @@ class InProcessWorkers:
         """One worker as a task."""
         started(os.getpid())
         how = "it was cancelled"
-        with trio.CancelScope() as self._scopes[spawn.worker]:
+        with self._scopes.setdefault(spawn.worker, trio.CancelScope()):
             ready = await run_worker(
                 self._network, self._back_address, worker=spawn.worker,
                 incarnation=spawn.incarnation, load=self._load,
@@ -176,9 +184,7 @@ class InProcessWorkers:
 
     def kill(self, worker: bytes) -> None:
         """Cancel the task; it ends when the environment's code has."""
-        scope = self._scopes.get(worker)
-        if scope is not None:
-            scope.cancel()
+        self._scopes.setdefault(worker, trio.CancelScope()).cancel()
 
 
 async def _listen(process: WorkerProcess, pulse: Pulse) -> None:

@@ -8,9 +8,9 @@ blocks that loop.  The same socket is the death watch: when the server is gone,
 whatever killed it, reading finds the end, and the whole process group is
 killed, with all that the environment has started.
 
-A thread needs the interpreter lock.  Against code that never gives it back,
-Linux offers a second watch (:func:`die_with_parent`); elsewhere such a worker
-outlives its server until it gives the lock back.
+A thread needs the interpreter lock.  Against code that never gives it back
+there is a second watch, a process (:mod:`.guard`), and on Linux a third
+(:func:`die_with_parent`).
 """
 
 from __future__ import annotations

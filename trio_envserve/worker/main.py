@@ -19,12 +19,14 @@ def main() -> int:
     for descriptor in map(int, sys.argv[1:3]):
         # A daemon that the environment leaves behind is no worker.
         os.set_inheritable(descriptor, False)
-    # The heart comes before everything that takes long or can hang: silence is
-    # noticed from the first moment.
+    # Guard and heart come before everything that takes long or can hang: silence
+    # is noticed from the first moment.
     from trio_envserve.worker.config import read_config
+    from trio_envserve.worker.guard import start_guard
     from trio_envserve.worker.heart import Heart, die_with_parent
 
     config = read_config(channel)
+    start_guard(channel)
     die_with_parent(config.parent)
     limits = config.limits
     heart = Heart(channel, pulse_s=limits.pulse_s, blocked_report_s=limits.blocked_report_s)

@@ -25,7 +25,7 @@ import trio
 from ..core import messages, values
 from ..core.errors import ConfigError, ErrorInfo, ProtocolError
 from ..core.lag import LagMeter
-from ..core.limits import WireLimits, WorkerLimits
+from ..core.limits import KIB, WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status, Verdict
 from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
 from ..envs.loading import LoadedEnvironment
@@ -197,7 +197,9 @@ class _Shell:
         info = _describe(
             error, code, self._name, verdict, self._core.incarnation, trio.current_time() - began_s
         )
-        return Status.ERROR, messages.encode_error(info)
+        # However long the texts are, the record must fit into a frame, or nobody is told.
+        most_bytes = min(128 * KIB, self._wire.message_bytes // 8)
+        return Status.ERROR, messages.encode_error(info, most_bytes=most_bytes)
 
 
 def _describe(

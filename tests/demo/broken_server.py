@@ -1,0 +1,31 @@
+"""The demonstration's server with the dedup cache's answer to a duplicate removed.
+
+A request that is there already is taken for one that was never seen: it is
+entered and run again.  A program, run by test_demo.py.
+"""
+
+from trio_envserve.core import dedup
+from trio_envserve.core.dedup import TABLE, Input
+from trio_envserve.core.requests import State
+from trio_envserve.testing import demo_server
+
+
+def never_seen(cache, session, sequence, entry, ask):
+    """Forget the entry, and whatever runs or is kept for it, and enter it anew."""
+    if entry.execution is not None:
+        entry.execution.entry = None  # it goes on; nobody waits for it any more
+    if entry.kept is not None:
+        cache.kept_count -= 1
+        cache.kept_bytes -= entry.kept.size_bytes
+        session.kept_count -= 1
+        session.kept_bytes -= entry.kept.size_bytes
+    dedup._drop_body(cache, session, entry)
+    del session.entries[sequence]
+    return dedup._enter(cache, session, sequence, None, ask)
+
+
+TABLE[Input.REQUEST][State.RUNNING] = never_seen
+TABLE[Input.REQUEST][State.COMPLETED] = never_seen
+
+if __name__ == "__main__":
+    demo_server.main()

@@ -1,0 +1,155 @@
+"""The demonstration: it passes, and with a broken dedup cache it fails."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trio_envserve.testing.demo_faults import schedule
+from trio_envserve.testing.judge_logs import CALLERS, ENVIRONMENT, KILLER
+
+HERE = Path(__file__).parent
+LIMIT_S = 240
+"""For a busy machine; a run takes some fifteen seconds on an idle one."""
+
+
+def run_demo(*arguments: str, environ: dict[str, str] | None = None):
+    command = [sys.executable, "-m", "trio_envserve", "demo", "--json", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S + 60, check=False,
+        env={**os.environ, **(environ or {})},
+    )  # fmt: skip
+
+
+def processes_with(token: str) -> list[str]:
+    """Command lines of processes whose environment has a token."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if token.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue  # not a process, not ours, or gone by now
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_thousand_rollouts_run_once_each(tmp_path):
+    token = f"DEMO_TEST={tmp_path}"
+    name, _, value = token.partition("=")
+    run = run_demo(
+        "--keep", str(tmp_path / "logs"), "--seconds-limit", str(LIMIT_S),
+        environ={name: value},
+    )  # fmt: skip
+    figures = json.loads(run.stdout.splitlines()[-1])
+    assert run.returncode == 0, (figures, run.stderr)
+    assert "Traceback" not in run.stderr
+    assert figures["ok"] is True
+    assert figures["asked"] == figures["answered"] == figures["started"] == 1000
+    assert figures["started_twice"] == figures["lost"] == figures["rerun_too_early"] == 0
+    assert figures["errors"] == figures["wrong"] == 0
+    assert min(figures["cuts"], figures["cuts_before_receipt"], figures["worker_restarts"]) >= 3
+    assert figures["connections_cut"] >= 6
+    assert figures["server_restarts"] == 1
+    assert min(figures["replayed"], figures["coalesced"], figures["rerun_with_consent"]) > 0
+    assert figures["received_after_cut"] > 0
+    assert processes_with(token) == []
+
+    # The judge is a program of its own, and comes to the same.
+    command = [sys.executable, "-m", "trio_envserve.testing.judge_logs", str(tmp_path / "logs")]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 0
+    assert json.loads(again.stdout).items() <= figures.items()
+
+    # And sees it if a line of the logs is gone, or one is there too many.
+    logs = tmp_path / "logs"
+    for name, change in (
+        (CALLERS, lambda lines: lines[:-1]),
+        (ENVIRONMENT, lambda lines: [*lines, lines[0]]),
+        (KILLER, lambda lines: [line for line in lines if '"event": "dead"' not in line]),
+    ):
+        lines = (logs / name).read_text().splitlines()
+        (logs / name).write_text("\n".join(change(lines)) + "\n")
+        again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        (logs / name).write_text("\n".join(lines) + "\n")
+        assert again.returncode == 1, name
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_without_the_answer_to_a_duplicate_it_fails():
+    command = shlex.join([sys.executable, str(HERE / "broken_server.py")])
+    run = run_demo("--rollouts", "500", "--seconds-limit", "60", "--server-command", command)
+    figures = json.loads(run.stdout.splitlines()[-1])
+    assert run.returncode == 1
+    assert figures["ok"] is False
+    # It was found for what it is, and nothing else had to go wrong for it.
+    assert figures["started"] > 0
+    assert figures["started_twice"] > 10
+    assert figures["rerun_too_early"] > 10
+    assert any("second run" in problem for problem in figures["problems"])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_interrupted_it_leaves_no_process(number, code, tmp_path):
+    name, value = "DEMO_TEST", str(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trio_envserve", "demo", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, name: value, "TMPDIR": value},
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = process.stderr.readline()  # the first fault: everything runs
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in said + err
+    until_s = time.monotonic() + 60
+    while processes_with(f"{name}={value}") and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert processes_with(f"{name}={value}") == []
+    if number is not signal.SIGKILL:
+        assert "interrupted after" in err
+        assert json.loads(out)["ok"] is False
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.real
+def test_a_server_that_does_not_start_is_told_with_its_words():
+    command = shlex.join([sys.executable, "-c", "raise SystemExit('the disk is on fire')"])
+    run = run_demo("--server-command", command)
+    assert run.returncode == 3
+    assert "the disk is on fire" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "the disk is on fire" in json.loads(run.stdout)["error"]["message"]
+
+
+@pytest.mark.real
+def test_a_folder_with_logs_is_not_written_to(tmp_path):
+    (tmp_path / KILLER).write_text("mine\n")
+    run = run_demo("--keep", str(tmp_path))
+    assert run.returncode == 2
+    assert "logs of an earlier run" in run.stderr
+    assert (tmp_path / KILLER).read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_schedule_has_every_fault_in_good_time(seed):
+    due = schedule(seed, 1000)
+    assert [at for at, _ in due] == sorted(at for at, _ in due)
+    assert due == schedule(seed, 1000)
+    assert due[0][0] > 0
+    assert due[-1][0] <= 600
+    kinds = [kind for _, kind in due]
+    assert all(kinds.count(kind) == 3 for kind in ("cut", "receipt", "worker"))
+    assert kinds.count("server") == 1

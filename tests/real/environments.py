@@ -1,0 +1,281 @@
+"""Environments for tests with real processes: they do what their input says.
+
+An input is ``{"key": str, "do": [step, ...], "value": any}``, a step a list of
+its name and arguments (see :class:`Steps`).  Nothing here waits for time: a
+rollout waits for *gates*, which are files that the test makes, and tells how
+far it is by *marks*, which are files that it makes.
+
+Whether two lives of one key overlap is not concluded from times either.  A life
+holds a lock of the kernel's, which nobody but the end of its code, or of all
+processes that ran it, releases; who does not get it writes that down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from trio_envserve.envs.interface import Rollout
+from trio_envserve.envs.recorder import RunLog
+
+POLL_S = 0.01
+FORK_LIFE_S = 120.0
+"""A process that a test leaves behind by its own failure ends after so long."""
+
+
+class Stage:
+    """The directory through which a test and its environments talk."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "run.log"
+
+    def file(self, name: str) -> Path:
+        """A gate or a mark."""
+        return self.directory / name
+
+    def exists(self, name: str) -> bool:
+        return self.file(name).exists()
+
+    def put(self, name: str, text: str = "") -> None:
+        """Open a gate, or set a mark.  Whole at once."""
+        draft = self.directory / f".{name}.{os.getpid()}.{threading.get_ident()}"
+        draft.write_text(text)
+        draft.rename(self.file(name))
+
+    def first(self, name: str) -> bool:
+        """Set a mark; whether nobody had."""
+        try:
+            os.close(os.open(self.file(name), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+        except FileExistsError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def life(self, key: str) -> Iterator[bool]:
+        """One life of a key; whether another one is still alive."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self.directory / f"{key}.life", flags, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield False
+            except BlockingIOError:
+                yield True
+        finally:
+            os.close(descriptor)
+
+
+class BadBase(BaseException):
+    """No Exception."""
+
+
+class BadText(Exception):
+    """Cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raised(name: str) -> BaseException:
+    """What a step "raise" raises."""
+    match name:
+        case "group":
+            return ExceptionGroup("several", [ValueError("one"), TypeError("two")])
+        case "base":
+            return BadBase("no exception")
+        case "text":
+            return BadText()
+        case "surrogate":
+            return ValueError("\ud800")
+        case "exit":
+            return SystemExit(7)
+        case "interrupt":
+            return KeyboardInterrupt()
+        case "generator":
+            return GeneratorExit()
+        case "stop":
+            return StopAsyncIteration("stop")
+        case "memory":
+            return MemoryError("no memory")
+    return ValueError(name)
+
+
+class Steps:
+    """What a rollout can be told to do.
+
+    Those that must wait are written down as what they wait for; the backends
+    below know how to wait.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def block(self, gate: str) -> None:
+        """Hold up the thread, which may be the event loop's, until a gate opens."""
+        while not self.stage.exists(gate):
+            time.sleep(POLL_S)
+
+    def block_once(self, gate: str, mark: str) -> None:
+        """The same, but only who is the first to come here."""
+        if self.stage.first(mark):
+            self.block(gate)
+
+    def hold(self, mark: str) -> None:
+        """Hold the interpreter itself: no Python code runs in this process any more."""
+        self.stage.put(mark)
+        ctypes.PyDLL(None).sleep(int(FORK_LIFE_S))
+
+    def die(self, name: str = "SIGKILL") -> None:
+        os.kill(os.getpid(), getattr(signal, name))
+
+    def die_once(self, mark: str) -> None:
+        if self.stage.first(mark):
+            self.die()
+
+    def exit(self, status: int) -> None:
+        os._exit(status)
+
+    def fail(self, name: str) -> None:
+        """Raise (the step is called "raise")."""
+        raise raised(name)
+
+    def mark(self, name: str) -> None:
+        self.stage.put(name, str(os.getpid()))
+
+    def spawn(self, mark: str) -> None:
+        """Start a process that stays in the worker's process group."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"import time; time.sleep({FORK_LIFE_S})"]
+        )
+        self.stage.put(mark, str(process.pid))
+        process.returncode = 0  # never waited for; no warning about it
+
+    def escape(self, mark: str, gate: str) -> None:
+        """Fork a process that keeps every descriptor, in a session of its own: it
+        outlives the worker, and goes on with the rollout until the gate opens."""
+        if os.fork():
+            while not self.stage.exists(mark):
+                time.sleep(POLL_S)
+            return
+        os.setsid()
+        self.stage.put(mark, str(os.getpid()))
+        began_s = time.monotonic()
+        while not self.stage.exists(gate) and time.monotonic() - began_s < FORK_LIFE_S:
+            time.sleep(POLL_S)
+        os._exit(0)
+
+
+class Actor:
+    """Trio environment.  ``setup`` are steps for the set-up of each worker."""
+
+    def __init__(
+        self, directory: str, rerun: bool = False, setup: list[list[Any]] | None = None
+    ) -> None:
+        self.stage = Stage(directory)
+        self.steps = Steps(self.stage)
+        self.rerun = rerun
+        self._log = RunLog(self.stage.log)
+        self._setup = setup or []
+
+    async def setup(self) -> None:
+        self.stage.first(f"setup-{os.getpid()}")
+        await self._all(self._setup)
+
+    async def run_rollout(self, rollout: Rollout) -> Any:
+        asked = rollout.input
+        with self.stage.life(asked["key"]) as overlap:
+            with self._log.record(rollout, key=asked["key"], overlap=overlap):
+                await self._all(asked.get("do", []))
+                return await self._value(asked)
+
+    async def _all(self, steps: list[list[Any]]) -> None:
+        for name, *arguments in steps:
+            match name:
+                case "wait":
+                    await self._wait(*arguments)
+                case "ignore cancel":
+                    with trio.CancelScope(shield=True):
+                        await self._wait(*arguments)
+                case "clean up slowly":
+                    await self._clean_up_slowly(*arguments)
+                case "raise":
+                    self.steps.fail(*arguments)
+                case _:
+                    getattr(self.steps, name.replace(" ", "_"))(*arguments)
+
+    async def _wait(self, gate: str) -> None:
+        while not self.stage.exists(gate):
+            await trio.sleep(POLL_S)
+
+    async def _clean_up_slowly(self, mark: str, gate: str) -> None:
+        """Wait to be cancelled, and then for a gate, before it ends by that."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.stage.put(mark)
+            with trio.CancelScope(shield=True):
+                await self._wait(gate)
+
+    async def _value(self, asked: dict[str, Any]) -> Any:
+        match asked.get("value"):
+            case {"bytes": int(size)}:
+                return os.urandom(size)
+            case {"many": int(count)}:
+                return list(range(count))
+            case {"unencodable": _}:
+                return {"state": None, "completion": [1, {"inner": object()}]}
+            case value:
+                # The random part tells two executions of the same input apart.
+                return {"key": asked["key"], "value": value, "random": os.urandom(8).hex()}
+
+
+class ThreadActor:
+    """The same in a thread, for the few steps that need one."""
+
+    backend = "thread"
+
+    def __init__(self, directory: str) -> None:
+        self.stage = Stage(directory)
+        self.steps = Steps(self.stage)
+        self._log = RunLog(self.stage.log)
+
+    def run_rollout(self, rollout: Rollout) -> Any:
+        asked = rollout.input
+        with self.stage.life(asked["key"]) as overlap:
+            with self._log.record(rollout, key=asked["key"], overlap=overlap):
+                for name, *arguments in asked.get("do", []):
+                    if name == "until cancelled":
+                        while not rollout.cancelled():
+                            time.sleep(POLL_S)
+                    else:
+                        getattr(self.steps, name.replace(" ", "_"))(*arguments)
+                return {"key": asked["key"], "cancelled": rollout.cancelled()}
+
+
+class Unmakeable:
+    """Its set-up always fails."""
+
+    def __init__(self, directory: str) -> None:
+        pass
+
+    async def setup(self) -> None:
+        raise RuntimeError("the data set is not there")
+
+    async def run_rollout(self, rollout: Rollout) -> Any:
+        raise AssertionError("it was never set up")

@@ -1,0 +1,315 @@
+"""What the tests with real processes share: servers and clients as processes,
+calls in the background, and a client that does as it likes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from tests.real.environments import POLL_S
+from tests.real.judge import Judge
+from trio_envserve import Client, ClientLimits, Outcome, Server, ServerLimits, open_client
+from trio_envserve import open_server as open_real_server
+from trio_envserve.core import messages, values
+from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits
+from trio_envserve.core.terms import Body
+from trio_envserve.envs import RolloutRequest
+from trio_envserve.net import DealerSocket, open_zmq_network
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ACTOR = "tests.real.environments:Actor"
+PATIENCE_S = 60.0
+"""A test that takes so long hangs.  No test waits for this."""
+
+T = TypeVar("T")
+
+QUICK: dict[str, Any] = {
+    "tick_s": 0.02, "beat_s": 0.2, "pulse_s": 0.1, "retry_delay_s": 0.05, "restart_pause_s": 0.02,
+    "restart_pause_max_s": 0.1, "reap_settle_s": 0.05,
+}  # fmt: skip
+"""Timers of a server that repair quickly.  None of them decides about a life."""
+
+QUICK_CLIENT: dict[str, Any] = {"ping_s": 0.1, "hello_retry_s": 0.1}
+
+WIRE = WireLimits(reconnect_max_s=0.1)
+
+
+@asynccontextmanager
+async def open_server(
+    judge: Judge, *, environment: str = ACTOR, workers: int = 1,
+    args: dict[str, Any] | None = None, wire: WireLimits | None = None,
+    bind: str = "tcp://127.0.0.1:0", **limits: Any,
+) -> AsyncIterator[Server]:  # fmt: skip
+    """A server in this process, its workers in theirs (``workers=0``: here, too)."""
+    async with open_real_server(
+        environment, args={"directory": str(judge.directory), **(args or {})}, workers=workers,
+        limits=ServerLimits(**{**QUICK, **limits}), wire=wire, bind=bind,
+    ) as server:  # fmt: skip
+        yield server
+
+
+class Calls:
+    """Calls in the background of a test."""
+
+    def __init__(self, client: Client, nursery: trio.Nursery) -> None:
+        self.client = client
+        self.outcomes: dict[str, Outcome] = {}
+        self._nursery = nursery
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def start(self, key: str, *do: list[Any], value: Any = None, **options: Any) -> str:
+        """Ask for a rollout that does these steps; returns the key."""
+        self._nursery.start_soon(
+            self._run, key, {"key": key, "do": list(do), "value": value}, options
+        )
+        return key
+
+    async def _run(self, key: str, asked: dict[str, Any], options: dict[str, Any]) -> None:
+        with trio.CancelScope() as self._scopes[key]:
+            self.outcomes[key] = await self.client.outcome(asked, **options)
+        self._changed.unpark_all()
+
+    def cancel(self, key: str) -> None:
+        """Cancel the caller's scope."""
+        self._scopes[key].cancel()
+
+    async def outcome(self, key: str) -> Outcome:
+        """The outcome, once it is there."""
+        while key not in self.outcomes:
+            await self._changed.park()
+        return self.outcomes[key]
+
+    async def error(self, key: str, kind: type[T]) -> T:
+        """The error of a call that must end with one of this kind, exactly."""
+        error = (await self.outcome(key)).error
+        assert type(error) is kind, error
+        return error
+
+    async def value(self, key: str) -> Any:
+        """The value of a call that must have one, and whose it is."""
+        value = (await self.outcome(key)).unwrap()
+        assert value["key"] == key
+        return value
+
+
+@asynccontextmanager
+async def open_calls(address: str, **limits: Any) -> AsyncIterator[Calls]:
+    """A client in this process, and a nursery for its calls."""
+    async with open_client(
+        address, limits=ClientLimits(**{**QUICK_CLIENT, **limits}), wire=WIRE
+    ) as client:
+        async with trio.open_nursery() as nursery:
+            yield Calls(client, nursery)
+            nursery.cancel_scope.cancel()
+
+
+def worker_of(server: Server, index: int = 0) -> dict[str, Any]:
+    """What a server in this process says of a worker; for waiting, not for judging."""
+    worker: dict[str, Any] = server.stats()["per_worker"][index]
+    return worker
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Until a condition holds, looking often."""
+    while not condition():
+        await trio.sleep(POLL_S)
+
+
+# -- processes ------------------------------------------------------------------
+
+
+class Process:
+    """A server or a client in a process of its own."""
+
+    def __init__(self, process: trio.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._rest = b""
+        self.pid = process.pid
+        self.address = ""
+        """Where it serves, if it is a server."""
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    async def line(self) -> dict[str, Any]:
+        """The next thing it prints."""
+        assert self._process.stdout is not None
+        while b"\n" not in self._rest:
+            more = await self._process.stdout.receive_some()
+            if not more:
+                raise AssertionError(f"{self.pid} has ended; its log:\n{self._log.read_text()}")
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    async def wait(self) -> int:
+        """Until it has ended; its exit status."""
+        return await self._process.wait()
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self._log.read_text()
+
+
+@asynccontextmanager
+async def open_process(
+    judge: Judge, module: str, options: dict[str, Any]
+) -> AsyncIterator[Process]:
+    """A process that runs ``module``; killed at the end, if it is there yet."""
+    log = judge.directory / f"{module}-{len(list(judge.directory.glob('*.txt')))}.txt"
+    with log.open("wb") as stderr:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, "-m", f"tests.real.{module}", json.dumps(options)],
+            stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT,
+        )  # fmt: skip
+    async with AsyncExitStack() as stack:
+        assert process.stdout is not None
+        await stack.enter_async_context(process.stdout)
+        try:
+            yield Process(process, log)
+        finally:
+            with trio.CancelScope(shield=True):
+                process.kill()
+                await process.wait()
+
+
+@asynccontextmanager
+async def open_server_process(
+    judge: Judge, *, bind: str = "tcp://127.0.0.1:0", workers: int = 1,
+    args: dict[str, Any] | None = None, **limits: Any,
+) -> AsyncIterator[Process]:  # fmt: skip
+    """A server in a process of its own, bound."""
+    options = {
+        "environment": ACTOR, "args": {"directory": str(judge.directory), **(args or {})},
+        "bind": bind, "workers": workers, "limits": {**QUICK, **limits},
+    }  # fmt: skip
+    async with open_process(judge, "server_main", options) as process:
+        said = await process.line()
+        assert "address" in said, said
+        process.address = said["address"]
+        yield process
+
+
+@asynccontextmanager
+async def open_client_process(
+    judge: Judge, address: str, calls: Iterable[tuple[dict[str, Any], dict[str, Any]]],
+    **limits: Any,
+) -> AsyncIterator[Process]:  # fmt: skip
+    """A client in a process of its own that makes these calls."""
+    options = {"address": address, "calls": list(calls), "limits": {**QUICK_CLIENT, **limits}}
+    async with open_process(judge, "client_main", options) as process:
+        yield process
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+async def wait_gone(*pids: int) -> None:
+    """Until none of these processes is alive."""
+    await until(lambda: not any(map(is_alive, pids)))
+
+
+# -- a client that does as it likes ----------------------------------------------
+
+
+@dataclasses.dataclass(eq=False)
+class RawClient:
+    """Speaks the protocol by hand: duplicates, conflicts, late finishes."""
+
+    socket: DealerSocket
+    session: bytes = b""
+    epoch: bytes = b""
+    connection: int = 0
+    probe: int = 0
+    received: list[tuple[Any, tuple[bytes, ...]]] = dataclasses.field(default_factory=list)
+
+    def send(self, message: messages.Message, *body: Body) -> None:
+        assert self.socket.send_nowait((messages.encode(message), *body))
+
+    async def hello(self, nonce: bytes = b"") -> messages.Welcome:
+        """Open a session, or the one of this nonce."""
+        self.connection += 1
+        nonce = nonce or os.urandom(16)
+        welcome = None
+        while welcome is None:
+            # Repeated: before the connection is made it goes nowhere.
+            self.send(messages.Hello(PROTOCOL_VERSION, nonce, self.connection, "raw", 1 << 30))
+            with trio.move_on_after(0.5):
+                welcome, _ = await self.next(messages.Welcome)
+        self.session, self.epoch = welcome.session, welcome.epoch
+        return welcome
+
+    def request(
+        self, sequence: int, key: str, *do: list[Any], value: Any = None,
+        digest: bytes = b"d" * 16, rerun: bool | None = None, allowance: int = 3,
+        deadline_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """One transmission of a request."""
+        asked = {"key": key, "do": list(do), "value": value}
+        request = RolloutRequest(kind="rollout", input=asked, endpoint="oracle", model_name="")
+        header = messages.Request(self.session, sequence, digest, rerun, allowance, deadline_s)
+        self.send(header, values.encode(request.to_body()))
+
+    def finish(self, *sequences: int) -> None:
+        for sequence in sequences:
+            self.send(messages.Finish(self.session, [sequence, sequence + 1]))
+
+    async def sync(self, next_sequence: int, pending: list[int]) -> messages.Synced:
+        """State what is held (``pending``: spans), and wait for the answer."""
+        self.probe += 1
+        self.send(
+            messages.Sync(
+                self.session, self.epoch, self.connection, self.probe, next_sequence, pending
+            )
+        )
+        while True:
+            synced, _ = await self.next(messages.Synced)
+            if synced.probe == self.probe:
+                return synced
+
+    async def next(self, kind: type[T]) -> tuple[T, tuple[bytes, ...]]:
+        """The next message of a kind, and all its frames; others stay for later."""
+        while True:
+            for index, (message, frames) in enumerate(self.received):
+                if isinstance(message, kind):
+                    del self.received[index]
+                    return message, frames
+            for batch in await self.socket.receive():
+                frames = tuple(bytes(frame) for frame in batch)
+                self.received.append((messages.decode(frames[0], most_bytes=1 << 20), frames))
+
+    async def barrier(self, next_sequence: int, pending: list[int]) -> None:
+        """Until the server has taken in everything that was sent before."""
+        await self.sync(next_sequence, pending)
+
+    def all(self, kind: type[T]) -> list[tuple[T, tuple[bytes, ...]]]:
+        """Those of a kind that have come and were not taken."""
+        return [(m, f) for m, f in self.received if isinstance(m, kind)]
+
+
+@asynccontextmanager
+async def open_raw(address: str, identity: bytes | None = None) -> AsyncIterator[RawClient]:
+    """A connection without a session; see :meth:`RawClient.hello`."""
+    async with (
+        open_zmq_network() as network,
+        network.open_dealer(address, identity=identity, limits=WIRE) as socket,
+    ):
+        yield RawClient(socket)

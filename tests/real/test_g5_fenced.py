@@ -1,0 +1,103 @@
+"""G5: a worker that is not the current incarnation can change nothing."""
+
+import os
+import signal
+
+import trio
+
+from tests.real.support import PATIENCE_S, open_calls, open_raw, open_server, until, worker_of
+from trio_envserve import WireLimits, WorkerLost
+from trio_envserve.core import messages, values
+from trio_envserve.core.limits import PROTOCOL_VERSION
+
+
+def back_address(server):
+    """Where the workers connect to.  Nobody else is told, so it is looked up."""
+    return server._workers._back_address
+
+
+def forged_outcome(raw, incarnation, session, number=0):
+    header = messages.WorkerOutcome(session, 0, number, 0, 0.1)
+    forged = values.encode({"key": "a", "forged": True})
+    frames = (incarnation, b"raw", messages.encode(header), forged)
+    assert raw.socket.send_nowait(frames)
+
+
+async def test_g5_an_earlier_incarnation_changes_nothing(judge):
+    """It speaks under its worker's old name, with the right dispatch number."""
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge) as server,
+            open_raw(server.address) as raw,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("first", ["die"], rerun=False)
+            error = await calls.error("first", WorkerLost)
+            dead = bytes.fromhex(error.info.incarnation)
+            await raw.hello()
+            raw.request(0, "a", ["wait", "go"])
+            await judge.wait_started("a")
+            fenced = server.stats()["fenced"]
+            for name in (b"w0-1", b"w0-3", b"w7-1", b"stranger"):
+                async with open_raw(back_address(server), identity=name) as ghost:
+                    hello = messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True)
+                    beat = messages.Beat(1, [0, 1], {})
+                    for message in (hello, beat):
+                        await until(
+                            lambda m=message, g=ghost: g.socket.send_nowait(
+                                (dead, messages.encode(m))
+                            )
+                        )
+                    forged_outcome(ghost, dead, raw.session)
+                    await ghost.socket.flush()
+                    await until(lambda f=fenced: server.stats()["fenced"] >= f + 3)
+                    fenced = server.stats()["fenced"]
+            assert server.status()["environment"] != "ghost"
+            assert server.status()["rerun"] is False
+            judge.put("go")
+            _, frames = await raw.next(messages.Outcome)
+            assert "forged" not in values.decode(frames[1])
+    judge.assert_at_most(1)
+    assert judge.starts("a") == 1
+
+
+async def test_g5_a_stranger_with_the_name_of_the_living_worker_changes_nothing(judge):
+    """It takes the connection of that name over; the incarnation it does not know.
+    The worker connects anew once libzmq has noticed."""
+    wire = WireLimits(zmtp_heartbeat_s=0.3, zmtp_timeout_s=1.0, reconnect_max_s=0.1)
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge, wire=wire) as server, open_raw(server.address) as raw:
+            await raw.hello()
+            raw.request(0, "a", ["wait", "go"])
+            await judge.wait_started("a")
+            async with open_raw(back_address(server), identity=b"w0-1") as ghost:
+                await until(
+                    lambda: ghost.socket.send_nowait(
+                        (b"x" * 16, messages.encode(messages.Beat(1, [], {})))
+                    )
+                )
+                forged_outcome(ghost, b"x" * 16, raw.session)
+                await until(lambda: server.stats()["fenced"] >= 2)
+            judge.put("go")
+            _, frames = await raw.next(messages.Outcome)
+            assert "forged" not in values.decode(frames[1])
+    judge.assert_exactly_once("a")
+
+
+async def test_g5_a_worker_continued_after_its_replacement_was_decided_changes_nothing(judge):
+    """Stopped, killed while stopped: whatever is continued is dead already."""
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, silence_report_s=0.5, silence_kill_s=3.0) as server,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("a", ["wait", "go"], rerun=False)
+            await judge.wait_started("a")
+            [pid] = judge.pids("a")
+            os.kill(pid, signal.SIGSTOP)
+            judge.put("go")
+            await calls.error("a", WorkerLost)
+            await until(lambda: worker_of(server)["phase"] == "ready")
+            assert worker_of(server)["pid"] != pid
+    judge.assert_at_most(1)
+    assert judge.ends("a") == []

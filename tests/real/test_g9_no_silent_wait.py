@@ -1,0 +1,391 @@
+"""G9: each call ends, and says which is true; faults are repaired, without false alarms."""
+
+import os
+import signal
+import time
+
+import pytest
+import trio
+
+from tests.real.environments import BadBase
+from tests.real.support import (
+    PATIENCE_S,
+    open_calls,
+    open_client_process,
+    open_raw,
+    open_server,
+    open_server_process,
+    until,
+    worker_of,
+)
+from trio_envserve import (
+    Health,
+    NeverStarted,
+    NoAnswer,
+    NotEncodable,
+    OutcomeNotEncodable,
+    RolloutFailed,
+    ServerLost,
+    ServerNotReady,
+    ServerStartError,
+    ServerUnreachable,
+    Verdict,
+    open_client,
+)
+from trio_envserve.core import messages
+from trio_envserve.testing.proxy import open_fault_proxy
+
+RAISED = {
+    "value": "ValueError",
+    "group": "ExceptionGroup",
+    "base": f"{BadBase.__module__}.BadBase",
+    "text": "tests.real.environments.BadText",
+    "surrogate": "ValueError",
+    "exit": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+    "generator": "GeneratorExit",
+    "stop": "StopAsyncIteration",
+    "memory": "MemoryError",
+}
+
+
+@pytest.mark.parametrize("workers", [1, 0])
+async def test_g9_whatever_the_code_raises_is_the_outcome_of_its_own_request_only(judge, workers):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, workers=workers) as server,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("neighbour", ["wait", "go"])
+            await judge.wait_started("neighbour")
+            for name, kind in RAISED.items():
+                calls.start(name, ["raise", name])
+                error = await calls.error(name, RolloutFailed)
+                assert error.info.type == kind
+                assert error.verdict is Verdict.RAN_AND_FAILED
+                if name != "text":
+                    assert kind.rpartition(".")[2] in error.info.traceback
+            judge.put("go")
+            await calls.value("neighbour")
+    judge.assert_at_most(1)
+    assert len(set(r["pid"] for r in judge.records("start"))) == 1
+
+
+async def test_g9_what_cannot_be_encoded_is_said_with_its_place(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge) as server, open_calls(server.address) as calls:
+            calls.start("outcome", value={"unencodable": 1})
+            error = await calls.error("outcome", OutcomeNotEncodable)
+            assert "['inner']" in str(error) or "inner" in str(error)
+            calls.start("input", value=object())
+            await calls.error("input", NotEncodable)
+    judge.assert_at_most(1)
+    assert judge.starts("input") == 0
+
+
+async def test_g9_a_worker_that_exits_is_noticed_at_once(judge):
+    """Also where nothing is silent: silence would be noticed after a minute."""
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge) as server, open_calls(server.address) as calls:
+            for step in (["exit", 0], ["exit", 1], ["die", "SIGSEGV"], ["die", "SIGTERM"]):
+                key = calls.start("-".join(map(str, step)), step, rerun=False)
+                error = (await calls.outcome(key)).error
+                assert error.verdict is Verdict.MAY_HAVE_RUN
+                assert error.info.worker
+    judge.assert_at_most(1)
+
+
+async def test_g9_a_worker_that_hangs_before_its_hello_is_replaced(judge):
+    setup = [["block once", "never", "hanging"]]
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, args={"setup": setup}, start_s=3.0) as server,
+            open_calls(server.address) as calls,
+        ):
+            await calls.value(calls.start("a"))
+            assert server.stats()["worker_restarts"] >= 1
+    judge.assert_exactly_once("a")
+
+
+async def test_g9_an_environment_that_cannot_be_set_up_is_no_healthy_server(judge):
+    environment = "tests.real.environments:Unmakeable"
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, environment=environment) as server,
+            open_calls(server.address, recovery_s=0.5) as calls,
+        ):
+            with pytest.raises(ServerStartError, match="the data set is not there"):
+                await server.wait_ready()
+            await until(lambda: calls.client.health()[0] is Health.UNHEALTHY)
+            assert "the data set is not there" in calls.client.health()[1]
+            with pytest.raises(ServerNotReady, match="the data set is not there"):
+                await calls.client.wait_ready(0.1)
+            calls.start("a")
+            error = (await calls.outcome("a")).error
+            assert error.verdict is Verdict.DID_NOT_RUN
+
+
+async def test_g9_without_a_server_a_call_says_that_it_did_not_run(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge, workers=0) as server:
+            address = server.address
+        async with open_calls(address, start_s=0.3) as calls:
+            await until(lambda: "nothing listens" in calls.client.health()[1])
+            calls.start("a")
+            error = await calls.error("a", ServerUnreachable)
+            assert "nothing listens" in str(error)
+
+
+async def test_g9_a_server_gone_for_good_is_said_after_the_limit(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_server_process(judge) as server:
+            async with open_calls(
+                server.address, recovery_s=2.0, probe_s=0.5, cancel_answer_s=0.3
+            ) as calls:
+                await calls.client.wait_ready()
+                calls.start("ran", ["wait", "never"], rerun=True)
+                await judge.wait_started("ran")
+                server.signal(signal.SIGKILL)
+                await server.wait()
+                error = (await calls.outcome("ran")).error
+                assert error.verdict is Verdict.MAY_HAVE_RUN
+                calls.start("late")
+                error = (await calls.outcome("late")).error
+                assert error.verdict is Verdict.DID_NOT_RUN
+    judge.assert_at_most(1)
+
+
+async def test_g9_a_limit_that_passes_behind_a_busy_worker_did_not_run(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, worker_capacity=1) as server,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("busy", ["wait", "go"])
+            await judge.wait_started("busy")
+            calls.start("a", timeout_s=0.3)
+            await calls.error("a", NeverStarted)
+            judge.put("go")
+            await calls.value("busy")
+    assert judge.starts("a") == 0
+
+
+async def test_g9_a_limit_that_passes_at_a_silent_server_may_have_run(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server_process(judge) as server,
+            open_calls(server.address, cancel_answer_s=0.3) as calls,
+        ):
+            await calls.value(calls.start("warm"))
+            calls.start("a", ["wait", "never"], timeout_s=3.0)
+            await judge.wait_started("a")
+            server.signal(signal.SIGSTOP)
+            await calls.error("a", NoAnswer)
+            server.signal(signal.SIGCONT)
+            await judge.wait_ended("a")  # it is cancelled as soon as the server hears
+    judge.assert_at_most(1)
+    assert judge.ends("a") == ["Cancelled"]
+
+
+async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
+    """Stopped for longer than its own lease, and than every suspicion."""
+    limits = {"lease_s": 3.0, "silence_report_s": 0.5, "silence_kill_s": 3.0}
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server_process(judge, **limits) as server,
+            open_calls(server.address, probe_s=0.5) as calls,
+        ):
+            calls.start("a", ["wait", "go"], rerun=True)
+            await judge.wait_started("a")
+            server.signal(signal.SIGSTOP)
+            await until(lambda: calls.client.health()[0] is Health.UNHEALTHY)
+            calls.start("b", rerun=True)
+            # What must not happen takes its time; nothing here waits for it to pass.
+            await trio.sleep(3.5)
+            assert calls.outcomes == {}
+            server.signal(signal.SIGCONT)
+            judge.put("go")
+            await calls.value("a")
+            await calls.value("b")
+            await until(lambda: calls.client.health()[0] is Health.HEALTHY)
+            assert calls.client.counters()["sessions"] == 1
+    judge.assert_exactly_once("a", "b")
+
+
+async def test_g9_a_stopped_client_is_no_reason_to_lose_its_session(judge):
+    asked = [({"key": "a", "do": [["wait", "go"]]}, {})]
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge) as server:
+            async with open_client_process(judge, server.address, asked) as client:
+                await judge.wait_started("a")
+                client.signal(signal.SIGSTOP)
+                await trio.sleep(1.0)
+                client.signal(signal.SIGCONT)
+                judge.put("go")
+                assert (await client.line())["error"] is None
+    judge.assert_exactly_once("a")
+
+
+async def test_g9_a_busy_event_loop_of_the_client_is_no_false_alarm(judge):
+    """Its own loop is late, so its unanswered probes prove nothing."""
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge) as server,
+            open_calls(server.address, probe_s=0.5, late_s=0.2) as calls,
+        ):
+            calls.start("a", ["wait", "go"])
+            await judge.wait_started("a")
+            healths = []
+            for _ in range(3):
+                time.sleep(0.8)  # noqa: ASYNC251  # server and client share this loop
+                healths.append(calls.client.health()[0])
+                await trio.sleep(0)
+                healths.append(calls.client.health()[0])
+                await calls.client.stats()
+                healths.append(calls.client.health()[0])
+            judge.put("go")
+            await calls.value("a")
+            assert calls.client.counters()["connections"] == 1
+    judge.assert_exactly_once("a")
+
+
+async def test_g9_a_connection_cut_for_an_instant_delays_no_answer(judge):
+    """The answer goes to the old identity; health is fine; nobody waits for ever."""
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge) as server,
+            open_fault_proxy(server.address) as proxy,
+            open_calls(proxy.address) as calls,
+        ):
+            for turn in range(5):
+                key = calls.start(f"k{turn}", ["wait", f"go{turn}"])
+                await judge.wait_started(key)
+                judge.put(f"go{turn}")
+                proxy.cut_all()
+                await calls.value(key)
+    judge.assert_exactly_once(*(f"k{turn}" for turn in range(5)))
+
+
+async def test_g9_a_restart_faster_than_any_health_check_is_noticed(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server_process(judge) as old,
+            open_calls(old.address, ping_s=30.0, probe_s=60.0) as calls,
+        ):
+            calls.start("a", ["wait", "never"], rerun=False)
+            await judge.wait_started("a")
+            old.signal(signal.SIGKILL)
+            async with open_server_process(judge, bind=old.address):
+                await calls.error("a", ServerLost)
+                await until(lambda: calls.client.counters()["sessions"] == 2)
+    judge.assert_at_most(1)
+
+
+async def test_g9_calls_made_before_the_server_are_answered_when_it_is_there(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge, workers=0) as server:
+            address = server.address
+        async with open_calls(address) as calls:
+            keys = [calls.start(f"k{n}") for n in range(10)]
+            await until(lambda: "nothing listens" in calls.client.health()[1])
+            async with open_server_process(judge, bind=address):
+                for key in keys:
+                    await calls.value(key)
+    judge.assert_exactly_once(*keys)
+
+
+async def test_g9_what_a_stopping_server_did_not_start_runs_on_the_next_one(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server_process(judge, worker_capacity=1) as old,
+            open_calls(old.address) as calls,
+        ):
+            calls.start("busy", ["wait", "never"])
+            await judge.wait_started("busy")
+            keys = [calls.start(f"k{n}", rerun=False) for n in range(3)]
+            await calls.client.stats()
+            old.signal(signal.SIGTERM)
+            error = (await calls.outcome("busy")).error
+            assert error.verdict is Verdict.MAY_HAVE_RUN
+            assert await old.wait() == 0
+            async with open_server_process(judge, bind=old.address):
+                for key in keys:
+                    await calls.value(key)
+    judge.assert_exactly_once(*keys)
+
+
+async def test_g9_a_worker_s_death_is_told_though_all_others_are_busy(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, workers=2, worker_capacity=1) as server,
+            open_calls(server.address) as calls,
+        ):
+            await until(lambda: server.status()["ready"] == 2)
+            calls.start("a", ["wait", "never"], rerun=False)
+            calls.start("b", ["block", "go"], rerun=False)
+            await judge.wait_started("a", "b")
+            os.kill(judge.pids("a")[0], signal.SIGKILL)
+            assert (await calls.outcome("a")).error.verdict is Verdict.MAY_HAVE_RUN
+            judge.put("go")
+            await calls.value("b")
+    judge.assert_at_most(1)
+
+
+async def test_g9_malformed_messages_are_answered_and_disturb_nobody(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge) as server,
+            open_calls(server.address) as calls,
+            open_raw(server.address) as raw,
+        ):
+            await raw.hello()
+            for frames in ((b"",), (b"\xff" * 100,), (b"a", b"b", b"c"), (b"\x81\x18\x63",)):
+                assert raw.socket.send_nowait(frames)
+                error, _ = await raw.next(messages.Error)
+                assert error.text
+            raw.send(messages.Hello(99, b"n" * 16, 1, "foreign", 1))
+            error, _ = await raw.next(messages.Error)
+            assert error.code == "foreign-version"
+            await calls.value(calls.start("a"))
+            assert worker_of(server)["phase"] == "ready"
+    judge.assert_exactly_once("a")
+
+
+async def test_g9_with_cuts_and_kills_at_once_every_call_still_ends(judge):
+    """All at once, a small storm: the judge counts, the verdicts are checked."""
+    with trio.fail_after(2 * PATIENCE_S):
+        async with (
+            open_server(judge, workers=2, restart_pause_max_s=0.02) as server,
+            open_fault_proxy(server.address) as proxy,
+            open_calls(proxy.address) as calls,
+        ):
+            await server.wait_ready()
+            keys = []
+            for turn in range(6):
+                for n in range(10):
+                    rerun = n % 2 == 0
+                    keys.append(
+                        (calls.start(f"k{turn}-{n}", value="x" * 5_000, rerun=rerun), rerun)
+                    )
+                ready = [w["pid"] for w in server.stats()["per_worker"] if w["phase"] == "ready"]
+                if ready and turn % 2:
+                    os.kill(ready[0], signal.SIGKILL)
+                proxy.cut_all(abrupt=bool(turn % 3))
+                await calls.outcome(f"k{turn}-0")
+            for key, rerun in keys:
+                outcome = await calls.outcome(key)
+                if outcome.ok:
+                    assert judge.ends(key)[-1] == "result"
+                else:
+                    assert outcome.error.verdict is Verdict.MAY_HAVE_RUN
+                assert judge.starts(key) <= (2 if rerun else 1)
+    judge.assert_one_at_a_time()
+
+
+async def test_g9_closing_a_client_does_not_wait_for_a_server_that_is_gone(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_server_process(judge) as server:
+            async with open_client(server.address) as client:
+                await client.wait_ready()
+                server.signal(signal.SIGSTOP)
+            server.signal(signal.SIGCONT)

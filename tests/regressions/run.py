@@ -1,0 +1,238 @@
+"""Puts each of the 18 failures back, one at a time, and sees its tests turn red.
+
+    python tests/regressions/run.py [--only NN]
+
+A check that cannot fail is not a check.  For each patch in ``patches/`` the package
+and these tests are copied to a directory of their own, the patch is applied to the
+copy, and the tests that it names are run there: each must fail, by an assertion and
+in time.  Before that, all of them must pass in a copy without a patch.  Exit status 0
+only if all of that is so and there is a patch for each of the 18.
+
+A patch is a unified diff under some lines of prose, of which those that begin with
+``Test:`` name its tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PATCHES = HERE / "patches"
+FAILURES = {f"{number:02}" for number in range(1, 19)}
+
+AT_ONCE = 2
+LIMIT_S = 120
+"""A run that takes longer hangs: ten times what the longest takes on a busy machine."""
+
+# Runs in the copy: which package is tested, and how each test ended, as JSON.
+INSIDE = """
+import json, sys
+from pathlib import Path
+
+here = Path.cwd()
+import pytest, trio_envserve
+package = Path(trio_envserve.__file__).resolve()
+if not package.is_relative_to(here.resolve()):
+    sys.exit(f"the package tested would be {package}, not the copy in {here}")
+
+how = {}
+
+def leaves(error):
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for each in error.exceptions for leaf in leaves(each)]
+
+class Recorder:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        name = f"{Path(item.location[0]).name}::{item.location[2]}"
+        if call.excinfo is not None:
+            errors = leaves(call.excinfo.value)  # pytest-trio raises groups
+            red = report.when == "call" and all(isinstance(e, AssertionError) for e in errors)
+            how[name] = "red" if red else f"{report.when}: {errors!r:.300}"
+        elif report.when == "call":
+            how[name] = "green"
+        return report
+
+status = pytest.main(
+    ["-q", "-p", "no:cacheprovider", "-p", "pytest_trio.plugin", "--tb=no", *sys.argv[1:]],
+    plugins=[Recorder()],
+)
+Path("how.json").write_text(json.dumps(how))
+sys.exit(status)
+"""
+
+
+class Patch(NamedTuple):
+    """One file in ``patches/``."""
+
+    path: Path
+    tests: tuple[str, ...]
+
+    @property
+    def number(self) -> str:
+        return self.path.name[:2]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem[3:]
+
+
+class Ended(NamedTuple):
+    """How a run in a copy ended."""
+
+    how: dict[str, str]
+    """By test: ``green``, ``red``, or what else went wrong."""
+    trouble: str
+    """Why there is nothing to tell of some tests."""
+    seconds: float = 0.0
+
+
+def read_patch(path: Path) -> Patch:
+    tests = re.findall(r"^Test: (\S+)$", path.read_text(), re.MULTILINE)
+    if not tests or path.name[:2] not in FAILURES:
+        raise SystemExit(f"{path}: it must have a name like 01-name.patch and a line 'Test: ...'")
+    return Patch(path, tuple(tests))
+
+
+def make_base(directory: Path) -> None:
+    """What the tests need: the package, themselves, and pytest's configuration."""
+    shutil.copytree(ROOT / "trio_envserve", directory / "trio_envserve")
+    shutil.copytree(HERE, directory / "tests" / "regressions")
+    shutil.copy(ROOT / "pyproject.toml", directory)
+
+
+def apply(patch: Patch, directory: Path) -> str:
+    """Apply it to the copy, wherever its lines are by now; why not, if not."""
+    command = ["git", "apply", "--recount", "-C1", str(patch.path)]
+    if shutil.which("git") is None:
+        command = ["patch", "-p1", "-F2", "--batch", "-i", str(patch.path)]
+    # A copy inside somebody's checkout, or under a hook, is no part of that one.
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environ["GIT_CEILING_DIRECTORIES"] = str(directory.parent)
+    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True)
+    if done.returncode:
+        return f"the patch does not apply any more: {done.stderr.strip() or done.stdout.strip()}"
+    return ""
+
+
+def run_patched(base: Path, patch: Patch) -> Ended:
+    """Run the tests of a patch in a copy of the base that has it applied."""
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="regressions-") as name:
+        directory = Path(name).resolve() / "copy"
+        shutil.copytree(base, directory)  # with what Python has compiled there already
+        trouble = apply(patch, directory)
+        ended = Ended({}, trouble) if trouble else run_tests(directory, patch.tests)
+    return ended._replace(seconds=time.monotonic() - began_s)
+
+
+def run_tests(directory: Path, tests: tuple[str, ...]) -> Ended:
+    """Run tests against the package in this directory."""
+    report = directory / "how.json"
+    report.unlink(missing_ok=True)
+    arguments = [f"tests/regressions/{test}" for test in tests]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(directory),
+        # Half of the time would go into importing plugins that nothing here uses.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", INSIDE, *arguments],
+            cwd=directory, env=environ, capture_output=True, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Ended({}, f"it hangs: no end within {LIMIT_S} s")
+    if not report.exists():
+        return Ended({}, f"no test was run: {(done.stderr or done.stdout).strip()[-500:]}")
+    trouble = ""
+    if done.returncode not in (0, 1):
+        trouble = f"pytest ended with {done.returncode}: {done.stdout.strip()[-500:]}"
+    return Ended(json.loads(report.read_text()), trouble)
+
+
+def verdict(ended: Ended, test: str) -> str:
+    """How one test ended; of one with parameters: ``red`` if any of them is."""
+    hows = [how for name, how in ended.how.items() if name == test or name.startswith(test + "[")]
+    other = [how for how in hows if how not in ("green", "red")]
+    if other or not hows:
+        return other[0] if other else ended.trouble or "it was not run"
+    return "red" if "red" in hows else "green"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", metavar="NN", help="only the failure of this number")
+    only = parser.parse_args().only
+    patches = [read_patch(path) for path in sorted(PATCHES.glob("*.patch"))]
+    wanted = FAILURES if only is None else {only.zfill(2)}
+    patches = [patch for patch in patches if patch.number in wanted]
+    missing = sorted(wanted - {patch.number for patch in patches})
+
+    with tempfile.TemporaryDirectory(prefix="regressions-") as name:
+        base = Path(name).resolve() / "base"
+        make_base(base)
+        tests = sorted({test for patch in patches for test in patch.tests})
+        before = run_tests(base, tuple(tests)) if tests else Ended({}, "there is none")
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            runs = [pool.submit(run_patched, base, patch) for patch in patches]
+            ok = not missing
+            width = max((len(patch.name) for patch in patches), default=0)
+            print(f"NN  {'failure put back':{width}}  before  after  seconds  test")
+            for patch, run in zip(patches, runs, strict=True):
+                ok = _report(patch, before, run.result(), width) and ok
+    if missing:
+        print(f"\nThere is no patch for failure {', '.join(missing)}.")
+    if ok:
+        what = f"Each of the {len(wanted)} failures" if only is None else f"Failure {only}"
+        print(f"\n{what}, put back, turned its tests red.")
+    else:
+        print("\nNot every failure is caught as it should be: see above.")
+    return 0 if ok else 1
+
+
+def _report(patch: Patch, before: Ended, after: Ended, width: int) -> bool:
+    """A line for each test of a patch; whether each is as it should be."""
+    ok = True
+    for test in patch.tests:
+        was, became = verdict(before, test), verdict(after, test)
+        print(
+            f"{patch.number}  {patch.name:{width}}  {_cell(was):6}  {_cell(became):5}  "
+            f"{after.seconds:7.1f}  {test.partition('::')[2]}",
+            flush=True,
+        )
+        if (was, became) != ("green", "red"):
+            ok = False
+            print(_explain(was, became))
+    return ok
+
+
+def _cell(how: str) -> str:
+    return how if how in ("green", "red") else "?"
+
+
+def _explain(was: str, became: str) -> str:
+    if was != "green":
+        return f"    without the patch it must be green, but: {was}"
+    if became == "green":
+        return "    with the failure put back it must fail, but it passes"
+    return f"    with the failure put back it must fail by an assertion, but: {became}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
