@@ -190,7 +190,8 @@ class Router:
         """Whether nothing runs and no client that is still there misses an outcome."""
         awake_s = self._clock.read(now_s)
         waiting = any(
-            s.kept_count and awake_s - s.heard_s < 5.0 for s in self.cache.sessions.values()
+            s.kept_count and awake_s - s.heard_s < self.limits.client_gone_s
+            for s in self.cache.sessions.values()
         )
         return not self.force.live_count() and not waiting
 
@@ -204,8 +205,8 @@ class Router:
             self._new_id(), hello.nonce, name, route, hello.connection, self._clock.awake_s
         )
         if session is None:
-            text = f"{len(self.cache.sessions)} sessions are open; try again later"
-            self._send(route, messages.Error(PROTOCOL_VERSION, "too-many-sessions", text))
+            text = f"no session now ({len(self.cache.sessions)} are open); say hello again later"
+            self._send(route, messages.Error(PROTOCOL_VERSION, "no-session", text))
             return
         session.message_bytes = hello.message_bytes
         welcome = messages.Welcome(
@@ -233,12 +234,12 @@ class Router:
         if len(body) > self.wire.message_bytes or not request.allowance:
             text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
             refusal = messages.Refused(session.id, sequence, "refused", text, None)
-            self._send(session.route, refusal)
+            self._send(route, refusal)
             return
         allowance = min(request.allowance, self.limits.max_executions)
         ask = Ask(request.digest, body, request.rerun, allowance)
         fresh = sequence not in session.entries
-        self._do(session, self.cache.request(session, sequence, ask))
+        self._do(session, self.cache.request(session, sequence, ask), route)
         if sequence not in session.entries or not fresh:
             return
         if self.stopping:
@@ -255,8 +256,12 @@ class Router:
         session = self._session(route, sync.session, sync.epoch)
         if session is None:
             return
-        self.cache.moved(session, route, sync.connection)
-        effects, missing = self.cache.sync(session, sync.next, Ranges.from_flat(sync.pending))
+        moved = self.cache.moved(session, route, sync.connection)
+        # What was sent a moment ago is under way; on a new connection it is lost.
+        sent_until_s = self._clock.awake_s - (0.0 if moved else self.limits.replay_s)
+        effects, missing = self.cache.sync(
+            session, sync.next, Ranges.from_flat(sync.pending), sent_until_s
+        )
         self._do(session, effects)
         answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
         self._send(session.route, answer)
@@ -280,11 +285,13 @@ class Router:
 
     # -- effects --------------------------------------------------------------
 
-    def _do(self, session: Session, effects: Effects) -> None:
-        """Carry out what the cache says."""
+    def _do(self, session: Session, effects: Effects, asker: Route | None = None) -> None:
+        """Carry out what the cache says.  Answers go to the session's newest
+        connection, refusals to who asked: it may be somebody else (G6)."""
         for do, arg in effects:
             match do:
                 case Do.ANSWER:
+                    arg.kept.sent_s = self._clock.awake_s
                     self._out.append(ToClient(session.route, arg.kept.frames))
                 case Do.QUEUE:
                     self.queue.add(arg)
@@ -297,7 +304,7 @@ class Router:
                     code, text, for_now = _REFUSALS[do]
                     delay_s = self.limits.retry_delay_s if for_now else None
                     refused = messages.Refused(session.id, arg, code, text, delay_s)
-                    self._send(session.route, refused)
+                    self._send(asker or session.route, refused)
 
     def _ended(self, ended: Ended) -> None:
         """An execution has ended, by its report or by proof of its worker's death."""
@@ -310,7 +317,9 @@ class Router:
             self._do(session, self.cache.step(session, entry.id.sequence, Input.OUTCOME, kept))
         else:
             entry.suspect = True
-            outcome = outcomes.lost(execution.worker, ended.why)
+            outcome = outcomes.lost(
+                execution.worker, ended.why, declared_rerun=self.cache.declared_rerun
+            )
             effects = self.cache.step(session, entry.id.sequence, Input.WORKER_DEAD, outcome)
             self._do(session, effects)
             if self.stopping:  # it may wait again, but nothing will be started any more
