@@ -45,7 +45,7 @@ RUNNING, WAITING = State.RUNNING, State.WAITING
         (outcomes.stopping, entry(WAITING, executions=1), "worker-lost", Verdict.MAY_HAVE_RUN, 1),
         (outcomes.stopped, entry(RUNNING, executions=1), "cancelled", Verdict.MAY_HAVE_RUN, 2),
         (
-            outcomes.lost(worker_of(), "signal 9"), entry(RUNNING, executions=1), "worker-lost",
+            outcomes.lost(worker_of(), "signal 9", declared_rerun=False), entry(RUNNING, executions=1), "worker-lost",
             Verdict.MAY_HAVE_RUN, 1,
         ),
     ],
@@ -59,7 +59,7 @@ def test_g9_each_says_what_is_known(outcome, made, code, verdict, status):
 
 
 def test_a_lost_worker_is_told_with_why_and_what_could_be_done():
-    lost = outcomes.lost(worker_of(), "signal 9")
+    lost = outcomes.lost(worker_of(), "signal 9", declared_rerun=False)
     _, info = read(lost(entry(RUNNING, executions=1)))
     assert "signal 9" in info.message
     assert "executions: 1 of 1" in info.message

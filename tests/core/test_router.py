@@ -297,7 +297,7 @@ def test_g8_dispatching_pauses_while_too_much_is_kept():
 def test_g8_past_the_bound_of_sessions_a_hello_is_refused():
     pair = Pair(server={"sessions": 1})
     pair.tell(hello(), route=STRANGER)
-    assert last(pair).code == "too-many-sessions"
+    assert last(pair).code == "no-session"
 
 
 def test_g8_a_client_that_cannot_receive_an_outcome_is_told_so():

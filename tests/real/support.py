@@ -17,7 +17,16 @@ import trio
 
 from tests.real.environments import POLL_S
 from tests.real.judge import Judge
-from trio_envserve import Client, ClientLimits, Outcome, Server, ServerLimits, open_client
+from trio_envserve import (
+    CallError,
+    Client,
+    ClientLimits,
+    ErrorInfo,
+    Outcome,
+    Server,
+    ServerLimits,
+    open_client,
+)
 from trio_envserve import open_server as open_real_server
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits
@@ -31,6 +40,7 @@ PATIENCE_S = 60.0
 """A test that takes so long hangs.  No test waits for this."""
 
 T = TypeVar("T")
+E = TypeVar("E", bound=CallError)
 
 QUICK: dict[str, Any] = {
     "tick_s": 0.02, "beat_s": 0.2, "pulse_s": 0.1, "retry_delay_s": 0.05, "restart_pause_s": 0.02,
@@ -89,10 +99,16 @@ class Calls:
             await self._changed.park()
         return self.outcomes[key]
 
-    async def error(self, key: str, kind: type[T]) -> T:
+    async def error(self, key: str, kind: type[E]) -> E:
         """The error of a call that must end with one of this kind, exactly."""
         error = (await self.outcome(key)).error
         assert type(error) is kind, error
+        return error
+
+    async def failure(self, key: str) -> CallError:
+        """The error of a call that must end with one, of whatever kind."""
+        error = (await self.outcome(key)).error
+        assert error is not None
         return error
 
     async def value(self, key: str) -> Any:
@@ -111,6 +127,12 @@ async def open_calls(address: str, **limits: Any) -> AsyncIterator[Calls]:
         async with trio.open_nursery() as nursery:
             yield Calls(client, nursery)
             nursery.cancel_scope.cancel()
+
+
+def info_of(error: CallError) -> ErrorInfo:
+    """What came over the wire about an error that did not begin at the client."""
+    assert error.info is not None
+    return error.info
 
 
 def worker_of(server: Server, index: int = 0) -> dict[str, Any]:
@@ -179,6 +201,10 @@ async def open_process(
         await stack.enter_async_context(process.stdout)
         try:
             yield Process(process, log)
+        except BaseException:
+            # Shown by pytest with the failure, whatever it is.
+            print(f"--- {module}, exit status {process.poll()}:\n{log.read_text()}")
+            raise
         finally:
             with trio.CancelScope(shield=True):
                 process.kill()
@@ -243,6 +269,11 @@ class RawClient:
 
     def send(self, message: messages.Message, *body: Body) -> None:
         assert self.socket.send_nowait((messages.encode(message), *body))
+
+    async def insist(self, incarnation: bytes, message: messages.Message) -> None:
+        """Speak as a worker of this incarnation, once there is a connection."""
+        frames = (incarnation, messages.encode(message))
+        await until(lambda: self.socket.send_nowait(frames))
 
     async def hello(self, nonce: bytes = b"") -> messages.Welcome:
         """Open a session, or the one of this nonce."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 import trio
@@ -58,7 +59,7 @@ async def test_g1_a_stopped_worker_is_dead_before_its_work_runs_again(judge):
 
 
 async def test_g1_a_blocked_event_loop_is_no_death(judge):
-    limits = {"blocked_report_s": 0.3, "silence_report_s": 2.0}
+    limits: dict[str, Any] = {"blocked_report_s": 0.3, "silence_report_s": 2.0}
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
             calls.start("a", ["block", "go"], rerun=True)
@@ -94,7 +95,7 @@ async def test_g1_a_thread_that_cannot_be_stopped_still_runs_until_it_has_ended(
 
 
 async def test_g1_code_that_ignores_its_cancel_is_killed_before_its_place_is_given_away(judge):
-    limits = {"worker_capacity": 1, "cancel_grace_s": 0.2, "cancel_kill_s": 0.4}
+    limits: dict[str, Any] = {"worker_capacity": 1, "cancel_grace_s": 0.2, "cancel_kill_s": 0.4}
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
             calls.start("a", ["ignore cancel", "never"], rerun=True)

@@ -1,6 +1,7 @@
 """G4: an outcome stays replayable until its client has it; what is forgotten is refused."""
 
 import signal
+from typing import Any
 
 import trio
 
@@ -79,7 +80,7 @@ async def test_g4_a_half_open_connection_loses_nothing(judge):
 async def test_g4_a_stopped_client_finds_its_outcomes_when_it_goes_on(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge) as server:
-            asked = [({"key": f"k{n}", "do": [["wait", "go"]]}, {}) for n in range(5)]
+            asked: list[Any] = [({"key": f"k{n}", "do": [["wait", "go"]]}, {}) for n in range(5)]
             keys = [call[0]["key"] for call in asked]
             async with open_client_process(judge, server.address, asked) as client:
                 await judge.wait_started(*keys)

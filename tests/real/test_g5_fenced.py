@@ -2,10 +2,20 @@
 
 import os
 import signal
+from functools import partial
+from typing import Any, cast
 
 import trio
 
-from tests.real.support import PATIENCE_S, open_calls, open_raw, open_server, until, worker_of
+from tests.real.support import (
+    PATIENCE_S,
+    info_of,
+    open_calls,
+    open_raw,
+    open_server,
+    until,
+    worker_of,
+)
 from trio_envserve import WireLimits, WorkerLost
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import PROTOCOL_VERSION
@@ -14,6 +24,10 @@ from trio_envserve.core.limits import PROTOCOL_VERSION
 def back_address(server):
     """Where the workers connect to.  Nobody else is told, so it is looked up."""
     return server._workers._back_address
+
+
+def has_fenced(server, count):
+    return server.stats()["fenced"] >= count
 
 
 def forged_outcome(raw, incarnation, session, number=0):
@@ -33,30 +47,26 @@ async def test_g5_an_earlier_incarnation_changes_nothing(judge):
         ):
             calls.start("first", ["die"], rerun=False)
             error = await calls.error("first", WorkerLost)
-            dead = bytes.fromhex(error.info.incarnation)
+            dead = bytes.fromhex(info_of(error).incarnation)
             await raw.hello()
             raw.request(0, "a", ["wait", "go"])
             await judge.wait_started("a")
             fenced = server.stats()["fenced"]
             for name in (b"w0-1", b"w0-3", b"w7-1", b"stranger"):
                 async with open_raw(back_address(server), identity=name) as ghost:
-                    hello = messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True)
-                    beat = messages.Beat(1, [0, 1], {})
-                    for message in (hello, beat):
-                        await until(
-                            lambda m=message, g=ghost: g.socket.send_nowait(
-                                (dead, messages.encode(m))
-                            )
-                        )
+                    await ghost.insist(
+                        dead, messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True)
+                    )
+                    await ghost.insist(dead, messages.Beat(1, [0, 1], {}))
                     forged_outcome(ghost, dead, raw.session)
                     await ghost.socket.flush()
-                    await until(lambda f=fenced: server.stats()["fenced"] >= f + 3)
-                    fenced = server.stats()["fenced"]
+                    fenced += 3
+                    await until(partial(has_fenced, server, fenced))
             assert server.status()["environment"] != "ghost"
             assert server.status()["rerun"] is False
             judge.put("go")
             _, frames = await raw.next(messages.Outcome)
-            assert "forged" not in values.decode(frames[1])
+            assert "forged" not in cast(Any, values.decode(frames[1]))
     judge.assert_at_most(1)
     assert judge.starts("a") == 1
 
@@ -71,16 +81,12 @@ async def test_g5_a_stranger_with_the_name_of_the_living_worker_changes_nothing(
             raw.request(0, "a", ["wait", "go"])
             await judge.wait_started("a")
             async with open_raw(back_address(server), identity=b"w0-1") as ghost:
-                await until(
-                    lambda: ghost.socket.send_nowait(
-                        (b"x" * 16, messages.encode(messages.Beat(1, [], {})))
-                    )
-                )
+                await ghost.insist(b"x" * 16, messages.Beat(1, [], {}))
                 forged_outcome(ghost, b"x" * 16, raw.session)
                 await until(lambda: server.stats()["fenced"] >= 2)
             judge.put("go")
             _, frames = await raw.next(messages.Outcome)
-            assert "forged" not in values.decode(frames[1])
+            assert "forged" not in cast(Any, values.decode(frames[1]))
     judge.assert_exactly_once("a")
 
 

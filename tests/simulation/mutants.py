@@ -174,7 +174,7 @@ def _(patch):
     patch.setattr(DedupCache, "sync", silent)
 
 
-@mutant("a stop that overtakes its dispatch is forgotten", "G7")
+@mutant("a stop that overtakes its dispatch is forgotten", "G7", needs=(Fault.MANGLE,))
 def _(patch):
     stop = WorkerCore._stop
     patch.setattr(

@@ -379,6 +379,8 @@ class ClientCore:
         if call.stage is Stage.EXPIRED:
             if now_s >= call.cancel_until_s:
                 self._fail(call, limit_passed(started=None))
+            elif now_s >= call.held_until_s:
+                self._ask_if_it_ran(call, now_s)
             return
         if now_s - call.asked_s >= self._limit_s(call, now_s):
             self._expire(call, now_s)
@@ -410,6 +412,12 @@ class ClientCore:
             return
         call.stage = Stage.EXPIRED
         call.cancel_until_s = now_s + self.limits.cancel_answer_s
+        self._ask_if_it_ran(call, now_s)
+
+    def _ask_if_it_ran(self, call: Call, now_s: float) -> None:
+        """Again with each ping: the question or its answer may be lost.  The
+        server knows it for sure only once; later it says that it may have run."""
+        call.held_until_s = now_s + self.limits.ping_s
         assert call.session is not None
         self._send(messages.Cancel(call.session.id, call.sequence))
 
@@ -463,9 +471,10 @@ class ClientCore:
             self._out.append(ToServer(call.frames))
 
     def _finish(self, call: Call, now_s: float) -> None:
-        """Its sequence is finished; the server is told soon."""
+        """Its sequence is finished; the server is told soon, with others."""
+        flush_at_s = self._flush_at_s
         self._leave_session(call)
-        if self._flush_at_s is None:
+        if flush_at_s is None:
             self._flush_at_s = now_s + self.limits.finish_flush_s
 
     def _flush(self) -> None:
@@ -503,6 +512,8 @@ class ClientCore:
         assert session is not None
         del session.calls[call.sequence]
         session.unflushed.append(call.sequence)
+        if self._flush_at_s is None:
+            self._flush_at_s = 0.0
 
     def _resolve(self, session: ClientSession, now_s: float, *, proven: bool = True) -> None:
         """Nothing of a lost session runs any more, or nobody will ever say so."""
@@ -526,10 +537,7 @@ class ClientCore:
 
     def _requeue(self, call: Call) -> None:
         """Issue a call again, under a new id."""
-        for session in (*((self.session,) if self.session else ()), *self.lost):
-            if session.calls.get(call.sequence) is call:
-                del session.calls[call.sequence]
-                session.unflushed.append(call.sequence)
+        self._leave_session(call)
         call.stage = Stage.QUEUED
         call.held_until_s = 0.0
         self._queue[call.number] = call
@@ -541,10 +549,7 @@ class ClientCore:
         if call.stage is Stage.QUEUED:
             del self._queue[call.number]
         else:
-            for session in (*((self.session,) if self.session else ()), *self.lost):
-                if session.calls.get(call.sequence) is call:
-                    del session.calls[call.sequence]
-                    session.unflushed.append(call.sequence)
+            self._leave_session(call)
         self._out.append(Fail(call.number, info))
 
     def _server(self, record: dict[str, Any], now_s: float) -> None:

@@ -22,6 +22,7 @@ opaque object here; whoever stops one (``Do.STOP``) keeps track of its end.
 from __future__ import annotations
 
 import enum
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -109,12 +110,14 @@ class DedupCache:
         session.heard_s = now_s
         self.sessions.move_to_end(session.id)
 
-    def moved(self, session: Session, route: Route, connection: int) -> None:
+    def moved(self, session: Session, route: Route, connection: int) -> bool:
         """Answers go to the client's newest connection by its own count, not
-        to the newest arrival."""
-        if connection > session.connection:
-            session.connection = connection
-            session.route = route
+        to the newest arrival.  Whether this is a new one."""
+        if connection <= session.connection:
+            return False
+        session.connection = connection
+        session.route = route
+        return True
 
     def lapsed(self, now_s: float) -> Iterator[Session]:
         """Sessions whose lease has ended by now, not yet ended."""
@@ -243,10 +246,13 @@ class DedupCache:
         merged.update(spans)
         return merged.span_count() > most
 
-    def sync(self, session: Session, next_sequence: int, pending: Ranges) -> tuple[Effects, Ranges]:
+    def sync(
+        self, session: Session, next_sequence: int, pending: Ranges, sent_until_s: float = math.inf
+    ) -> tuple[Effects, Ranges]:
         """The client states what it holds.  Everything below ``next`` and not
-        pending is finished; what is pending and completed is replayed; what is
-        pending and was never seen is returned, to be named to the client.
+        pending is finished; what is pending and completed, and was not sent
+        after ``sent_until_s``, is replayed; what is pending and was never seen
+        is returned, to be named to the client.
 
         A statement of more than a window of pending requests is ignored.
         """
@@ -262,7 +268,7 @@ class DedupCache:
             if entry is None:
                 if sequence < next_sequence and sequence not in session.finished:
                     missing.add(sequence)
-            elif entry.state is State.COMPLETED:
+            elif entry.kept is not None and entry.kept.sent_s <= sent_until_s:
                 self.counters.replayed += 1
                 effects.append((Do.ANSWER, entry))
         return effects, missing

@@ -10,6 +10,7 @@ All durations are on the monotonic clock of the side that holds the limit.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from .errors import ConfigError
@@ -34,10 +35,14 @@ class _Checked:
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not value > 0:
+            whole = isinstance(field.default, int) or field.default is None
+            number = isinstance(value, int if whole else (int, float))
+            most = 1.0 if field.name.endswith("_share") else math.inf
+            if not number or isinstance(value, bool) or not 0 < value <= most:
                 raise ConfigError(
-                    f"{type(self).__name__}.{field.name} must be a positive number, not {value!r}"
+                    f"{type(self).__name__}.{field.name} must be a positive "
+                    f"{'whole ' if whole else ''}number{' up to 1' if most == 1 else ''}, "
+                    f"not {value!r}"
                 )
 
 
@@ -99,6 +104,12 @@ class ServerLimits(_Checked):
     )
     max_executions: int = limit(
         100, "largest allowance a request may ask for; keeps a worker killer from the pool"
+    )
+    replay_s: float = limit(
+        1.0, "an outcome that a sync still asks for so long after it was sent was lost"
+    )
+    client_gone_s: float = limit(
+        5.0, "a client silent for so long is not waited for when the server drains"
     )
     retry_delay_s: float = limit(0.5, "the delay named in a refusal for now")
     tick_s: float = limit(0.1, "granularity of deadlines, leases and suspicion")

@@ -61,7 +61,7 @@ def stopped(entry: Entry) -> Kept:
     return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
 
 
-def lost(worker: Worker, why: str) -> Callable[[Entry], Kept]:
+def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry], Kept]:
     """The worker is proven dead and no further execution is allowed."""
 
     def outcome(entry: Entry) -> Kept:
@@ -71,7 +71,11 @@ def lost(worker: Worker, why: str) -> Callable[[Entry], Kept]:
             message=(
                 f"the worker died while it ran the request ({why}); executions: "
                 f"{entry.executions} of {entry.allowance} allowed"
-                + ("" if entry.rerun else ", none further without rerun=True")
+                + (
+                    ""
+                    if (declared_rerun if entry.rerun is None else entry.rerun)
+                    else ", none further without rerun=True"
+                )
             ),
             worker=worker.name,
             incarnation=worker.incarnation.hex(),

@@ -42,6 +42,8 @@ class Kept:
 
     frames: tuple[Body, ...]
     size_bytes: int
+    sent_s: float = 0.0
+    """When it was last sent, in awake time."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
