@@ -4,6 +4,7 @@ took its running call for one that did not run."""
 from __future__ import annotations
 
 from trio_envserve.core import messages
+from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.router import Router, ToClient
 
 
@@ -11,7 +12,7 @@ def test_g6_a_conflict_from_elsewhere_does_not_reach_the_sessions_client() -> No
     ids = iter(bytes([n]) * 16 for n in range(1, 100))
     router = Router(epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: next(ids))
     router.open_pool((), 0.0)
-    hello = messages.Hello(messages.PROTOCOL_VERSION, b"n" * 16, 1, "mine", 10**6)
+    hello = messages.Hello(PROTOCOL_VERSION, b"n" * 16, 1, "mine", 10**6)
     router.client_message(b"mine", [messages.encode(hello)], 0.1)
     (welcome,) = [e for e in router.take() if isinstance(e, ToClient)]
     message = messages.decode(welcome.frames[0], most_bytes=10**6)

@@ -29,6 +29,7 @@ def read(kept: Kept) -> tuple[Any, Any]:
 
 
 RUNNING, WAITING = State.RUNNING, State.WAITING
+LOST = outcomes.lost(worker_of(), "signal 9", declared_rerun=False)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ RUNNING, WAITING = State.RUNNING, State.WAITING
         (outcomes.stopping, entry(WAITING, executions=1), "worker-lost", Verdict.MAY_HAVE_RUN, 1),
         (outcomes.stopped, entry(RUNNING, executions=1), "cancelled", Verdict.MAY_HAVE_RUN, 2),
         (
-            outcomes.lost(worker_of(), "signal 9", declared_rerun=False), entry(RUNNING, executions=1), "worker-lost",
+            LOST, entry(RUNNING, executions=1), "worker-lost",
             Verdict.MAY_HAVE_RUN, 1,
         ),
     ],
@@ -59,7 +60,7 @@ def test_g9_each_says_what_is_known(outcome, made, code, verdict, status):
 
 
 def test_a_lost_worker_is_told_with_why_and_what_could_be_done():
-    lost = outcomes.lost(worker_of(), "signal 9", declared_rerun=False)
+    lost = LOST
     _, info = read(lost(entry(RUNNING, executions=1)))
     assert "signal 9" in info.message
     assert "executions: 1 of 1" in info.message
