@@ -25,6 +25,10 @@ ASYNC_RULES = (
 # Environments in tests swallow cancellation, and clean up badly, on purpose.
 ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 
+# More than cores: the tests with real processes mostly wait for them.
+PARALLEL = ("-n", "3")
+NO_PROCESSES = "not soak and not slow and not real"
+
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
     "lint",
@@ -46,9 +50,11 @@ def install(session: nox.Session, *groups: str) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests but the soak, in random order."""
+    """All tests but the soak, in random order; the slow ones on one Python."""
     install(session, "test")
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
+    if session.python == PYTHONS[-1] and not session.posargs:
+        session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow")
 
 
 @nox.session
@@ -63,11 +69,11 @@ def pure(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def minimum(session: nox.Session) -> None:
-    """The tests that are not slow, on the lower bound of every dependency."""
+    """The tests that start no processes, on the lower bound of every dependency."""
     constraints = Path(session.create_tmp()) / "lower-bounds.txt"
     constraints.write_text("".join(f"{pin}\n" for pin in lower_bounds()))
     session.install("-c", str(constraints), "-e", ".[all]")
-    session.run("python", "-m", "pytest", "-m", "not soak and not slow", *session.posargs)
+    session.run("python", "-m", "pytest", *PARALLEL, "-m", NO_PROCESSES, *session.posargs)
 
 
 def lower_bounds() -> list[str]:
@@ -84,6 +90,18 @@ def lower_bounds() -> list[str]:
             raise ValueError(f"pyproject.toml: no lower bound in {requirement!r}")
         pins.append(f"{bound[1]}=={bound[2]}")
     return pins
+
+
+@nox.session
+def torch(session: nox.Session) -> None:
+    """What needs torch in the codec, every branch of it.  Not by default: it is large."""
+    install(session, "test")
+    session.install("torch")
+    session.run("coverage", "run", "--source=trio_envserve.core", "-m", "pytest", "tests/core")
+    everything = Path(session.create_tmp()) / "coveragerc"
+    everything.write_text("[report]\nexclude_also =\n    @overload\n")
+    arrays = "--include=*/core/arrays.py"
+    session.run("coverage", "report", f"--rcfile={everything}", arrays, "--fail-under=100")
 
 
 @nox.session

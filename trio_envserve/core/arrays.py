@@ -168,7 +168,7 @@ def lower_array(value: object) -> Lowered | None:
     if numpy is not None and isinstance(value, numpy.ndarray):
         return _lower_numpy(value, numpy)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if torch is not None and isinstance(value, torch.Tensor):  # needs torch
         return _lower_torch(value, torch)
     return None
 
@@ -219,7 +219,7 @@ def _lower_numpy(value: Any, numpy: Any) -> Lowered:
     return Lowered(tag, plain.shape, memoryview(flat).toreadonly())
 
 
-def _lower_torch(value: Any, torch: Any) -> Lowered:
+def _lower_torch(value: Any, torch: Any) -> Lowered:  # needs torch
     tag = _WRITTEN.get(str(value.dtype).removeprefix("torch."))
     if tag is None or value.layout is not torch.strided or value.is_quantized:
         raise ArrayProblem(f"tensors of type {value.dtype}, {value.layout} have no encoding")
@@ -328,6 +328,10 @@ def _make_torch(raw: RawArray) -> Any:
         import torch
     except ImportError as error:
         raise ArrayProblem('arrays="torch" was asked for, but torch is missing') from error
+    return _tensor(raw, torch)  # needs torch
+
+
+def _tensor(raw: RawArray, torch: Any) -> Any:  # needs torch
     dtype = getattr(torch, raw.dtype)
     if not len(raw.data):
         return torch.empty(raw.shape, dtype=dtype)

@@ -402,6 +402,9 @@ class ClientCore:
         return max(call.asked_s, since_s) - call.asked_s + limit_s
 
     def _silent(self, now_s: float) -> bool:
+        """Whether the server is gone, or has not answered for so long that it may be."""
+        if not self.link.connected:
+            return True
         asked_s = self.link.asked_s
         return asked_s is not None and now_s - asked_s >= self.limits.probe_s
 
