@@ -19,6 +19,6 @@ EVERY = settings(
 )
 
 settings.register_profile("quick", EVERY, max_examples=50, stateful_step_count=40)
-settings.register_profile("ci", EVERY, max_examples=500, stateful_step_count=60)
+settings.register_profile("ci", EVERY, max_examples=200, stateful_step_count=60)
 settings.register_profile("nightly", EVERY, max_examples=20_000, stateful_step_count=150)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

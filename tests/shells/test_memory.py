@@ -370,7 +370,7 @@ async def test_serve_reports_the_server_once_bound() -> None:
     network = MemoryNetwork()
     async with trio.open_nursery() as nursery:
 
-        async def start(task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED) -> None:
+        async def start(task_status: trio.TaskStatus[Server]) -> None:  # noqa: ASYNC128
             await serve(Probe(), bind=ADDRESS, workers=0, network=network, task_status=task_status)
 
         server = await nursery.start(start)

@@ -120,7 +120,7 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
     stop = Stop()
     try:
         result = trio.run(_received, main, interrupts, stop)
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: ASYNC103
         error = _expected(raised)
         if error is None:
             raise

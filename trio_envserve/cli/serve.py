@@ -220,19 +220,20 @@ async def _tell_ready(options: _Options, server: Server, stop: Stop, broken: lis
     """Say when a worker is ready, and until then what is missing."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_tell_not_ready, server)
-        while True:
+        ready = False
+        while not ready and not broken:
             try:
                 await server.wait_ready()
+                ready = True
             except ServerStartError as error:
-                if not options.keep_trying:
+                if options.keep_trying:
+                    await trio.sleep(SAY_EVERY_S)
+                else:
                     broken.append(str(error))
                     stop.ask()
-                    return
-                await trio.sleep(SAY_EVERY_S)
-            else:
-                break
         nursery.cancel_scope.cancel()
-    _announce(options, "ready", server)
+    if ready:
+        _announce(options, "ready", server)
 
 
 async def _tell_not_ready(server: Server) -> None:

@@ -103,4 +103,4 @@ async def open_models(
     try:
         yield models
     finally:
-        await models._aclose()
+        await models._aclose()  # noqa: ASYNC102

@@ -22,7 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -50,7 +50,7 @@ class WorkerProcess:
         self._process = process
         self._channel = channel
         self._line = line
-        """Its configuration, which :meth:`pulses` hands over."""
+        """Its configuration, which :meth:`listen` hands over."""
 
     @property
     def pid(self) -> int:
@@ -63,9 +63,9 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    async def pulses(self) -> AsyncIterator[dict[str, Any]]:
-        """Give it its configuration; then what its heartbeat thread says, until the
-        process ends."""
+    async def listen(self, heard: Callable[[dict[str, Any]], None]) -> None:
+        """Give it its configuration; then pass on what its heartbeat thread says,
+        until the process ends."""
         data = b""
         with contextlib.suppress(trio.BrokenResourceError):
             # May be longer than the socket holds, and the process may never read it.
@@ -73,7 +73,7 @@ class WorkerProcess:
             while more := await self._channel.receive_some(PULSE_LINE_BYTES):
                 *lines, data = (data + more).split(b"\n")
                 for pulse in _parsed(lines):
-                    yield pulse
+                    heard(pulse)
 
     async def wait(self) -> str:
         """Until it has ended; kills what it started, reaps it, says how it ended."""

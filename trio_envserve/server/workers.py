@@ -107,7 +107,7 @@ class ProcessWorkers:
         how = ""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_listen, process, pulse)
+                nursery.start_soon(process.listen, lambda said: _hear(said, pulse))
                 how = await process.wait()
                 nursery.cancel_scope.cancel()
         finally:
@@ -187,6 +187,5 @@ class InProcessWorkers:
         self._scopes.setdefault(worker, trio.CancelScope()).cancel()
 
 
-async def _listen(process: WorkerProcess, pulse: Pulse) -> None:
-    async for said in process.pulses():
-        pulse(float(said["lag_s"]), int(said["memory_bytes"]), str(said["where"]))
+def _hear(said: dict[str, Any], pulse: Pulse) -> None:
+    pulse(float(said["lag_s"]), int(said["memory_bytes"]), str(said["where"]))

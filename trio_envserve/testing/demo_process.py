@@ -119,4 +119,4 @@ async def open_demo_server(
         await server.start()
         yield server
     finally:
-        await server.stop()
+        await server.stop()  # noqa: ASYNC102

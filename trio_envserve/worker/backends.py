@@ -88,7 +88,7 @@ def _hint(exc: BaseException, signs: tuple[str, ...], note: str) -> None:
 class _TrioBackend:
     async def call(self, call: Call) -> Ended:
         ended: list[Ended] = []
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:  # noqa: ASYNC112
             nursery.start_soon(_contained, call, ended)
         return ended[0]
 
@@ -99,7 +99,7 @@ async def _contained(call: Call, ended: list[Ended]) -> None:
         value = call(Seat(_is_cancelled_here, lambda model: model))
         if inspect.isawaitable(value):
             value = await value
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: ASYNC103
         # The boundary between the environment and the worker: a leaked Cancelled,
         # SystemExit and the like must not reach the worker's nursery.  Whether the
         # caller is cancelled, the caller checks.
@@ -121,7 +121,7 @@ class _ThreadBackend:
             nursery.start_soon(_watch, link)
             try:
                 ended = await trio.to_thread.run_sync(_in_thread, call, seat, limiter=self._limiter)
-            except trio.Cancelled as exc:
+            except trio.Cancelled as exc:  # noqa: ASYNC103
                 ended = Ended(error=exc)  # while waiting for a thread: nothing has started
             finally:
                 link.close()
@@ -132,7 +132,7 @@ class _ThreadBackend:
 async def _watch(link: Link) -> None:
     try:
         await trio.sleep_forever()
-    except trio.Cancelled:
+    except trio.Cancelled:  # noqa: ASYNC103
         # Not raised on: a nursery with it would lose the value of a thread that has
         # finished nevertheless.  The caller checks for its own cancellation.
         link.cancel()
@@ -148,9 +148,9 @@ def _in_thread(call: Call, seat: Seat) -> Ended:
                 f"a plain function returned {type(value).__name__}, which needs a loop: "
                 'set backend = "trio" or "asyncio" on the environment'
             )
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: ASYNC103
         # As in _contained: the boundary.
-        return Ended(error=exc)
+        return Ended(error=exc)  # noqa: ASYNC104
     return Ended(value)
 
 
@@ -159,10 +159,10 @@ async def _open_asyncio() -> AsyncIterator[_AsyncioBackend]:
     backend = _AsyncioBackend()
     raised: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(backend.serve)
+        nursery.start_soon(backend.serve)  # noqa: ASYNC113
         try:
             yield backend
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: ASYNC103
             # Raised again below, outside of this nursery, which would wrap it.
             raised = exc
         finally:
@@ -200,13 +200,13 @@ class _AsyncioBackend:
         while not self._stopping:
             try:
                 self._loop.run_forever()
-            except BaseException:
+            except BaseException:  # noqa: ASYNC103
                 # SystemExit and KeyboardInterrupt from a task that the environment
                 # has started stop asyncio's loop; the other rollouts need it.
                 _log.warning("a task of the environment stopped its loop", exc_info=True)
         try:
             self._runner.close()
-        except BaseException:
+        except BaseException:  # noqa: ASYNC103
             # Stray tasks may raise anything while they are cancelled.
             _log.warning("closing the environment's asyncio loop failed", exc_info=True)
             if not self._loop.is_closed():
@@ -237,7 +237,7 @@ class _AsyncioBackend:
         self._loop.call_soon_threadsafe(start)
         try:
             await done.wait()
-        except trio.Cancelled:
+        except trio.Cancelled:  # noqa: ASYNC103
             link.cancelled = True
             self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             with trio.CancelScope(shield=True):
@@ -251,7 +251,7 @@ async def _on_asyncio(call: Call, seat: Seat, ended: list[Ended]) -> None:
         value = call(seat)
         if inspect.isawaitable(value):
             value = await value
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: ASYNC103
         # As in _contained; and asyncio would stop its loop for SystemExit.
         _hint(exc, _TRIO_SIGNS, 'If this is trio code: remove backend = "asyncio".')
         ended.append(Ended(error=exc))

@@ -201,7 +201,7 @@ class AsyncioModel:
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
             self._link.abandon(scope)
-            await asyncio.wait((answer,))
+            await asyncio.wait((answer,))  # noqa: ASYNC102
             raise
         try:
             completion: Completion = answer.result().unwrap()

@@ -216,7 +216,7 @@ async def open_runner(
         try:
             yield runner
         finally:
-            await _tear_down(runner, teardown_s)
+            await _tear_down(runner, teardown_s)  # noqa: ASYNC102
 
 
 async def _tear_down(runner: Runner, teardown_s: float) -> None:
