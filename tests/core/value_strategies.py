@@ -31,7 +31,7 @@ TAGGED_SCALARS = st.one_of(
     st.timedeltas(),
     st.uuids(),
     st.decimals(allow_nan=False, allow_infinity=False, places=3),
-    st.complex_numbers(),
+    st.complex_numbers(allow_nan=False),
 )
 
 SCALARS = st.one_of(PLAIN_SCALARS, st.binary(max_size=50), TAGGED_SCALARS)

@@ -277,6 +277,8 @@ async def _evaluate(options: _Options, stop: Stop) -> Result:
         return Result(stop.interrupted_code, summary)
     if tally.error_count:
         say(f"{tally.error_count} of {asked} rollouts ended in errors")
+        for (kind, _), text in tally.first_errors.items():
+            say(f"the first {kind}: {text}")
     return Result(ROLLOUT_ERRORS if tally.error_count else OK, summary)
 
 

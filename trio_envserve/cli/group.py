@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 
 import click
 
-from .common import EPILOG
+from .common import EPILOG, emit
 from .interrupts import Interrupts
 
 
@@ -86,6 +86,10 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         )  # fmt: skip
     except click.ClickException as error:
         error.show()
+        given = sys.argv[1:] if arguments is None else arguments
+        if "--json" in given:
+            about = {"type": type(error).__name__, "message": error.format_message()}
+            emit({"error": about, "exit": error.exit_code})
         return error.exit_code
     except click.Abort:
         return 130

@@ -128,6 +128,8 @@ class Tally:
         self.results = 0
         self.errors: Counter[tuple[str, str]] = Counter()
         """By class and verdict."""
+        self.first_errors: dict[tuple[str, str], str] = {}
+        """What the first of each said."""
         self.rerun = 0
         """Outcomes that took more than one execution."""
         self._took_s: list[float] = []
@@ -141,7 +143,9 @@ class Tally:
             if reward is not None:
                 self.rewards.append(reward)
         else:
-            self.errors[type(outcome.error).__name__, outcome.error.verdict.value] += 1
+            kind = type(outcome.error).__name__, outcome.error.verdict.value
+            self.errors[kind] += 1
+            self.first_errors.setdefault(kind, str(outcome.error)[:500])
         self.rerun += outcome.executions > 1
         self._took_s.append(outcome.took_s)
         if outcome.duration_s is not None:

@@ -209,9 +209,9 @@ class Client:
             async with sender:
                 try:
                     outcome = await self.outcome(input, **options)
-                finally:
+                    await sender.send((index, outcome))
+                finally:  # not before it is taken: what nobody takes must not pile up (G8)
                     limit.release()
-                await sender.send((index, outcome))
 
         async def feed(nursery: trio.Nursery) -> None:
             async with send:
