@@ -73,6 +73,9 @@ class WireLimits(_Checked):
     zmtp_timeout_s: float = limit(
         15.0, "a connection without any sign of life for so long is dropped and made anew"
     )
+    flush_s: float = limit(
+        1.0, "closing a server, worker or client waits so long for its last words to leave"
+    )
     reconnect_min_s: float = limit(0.05, "first pause before reconnecting")
     reconnect_max_s: float = limit(1.0, "a restarted server is found within about a second")
 
@@ -148,6 +151,9 @@ class ServerLimits(_Checked):
     )
     drain_s: float = limit(30.0, "a graceful stop waits so long for running work")
     stop_s: float = limit(5.0, "after the drain, cancelled work has so long to end before the kill")
+    teardown_s: float = limit(
+        5.0, "an environment's teardown is cancelled then; the worker exits all the same"
+    )
     recycle_executions: int | None = limit(
         None, "a worker is replaced after so many executions (drained first); None: never"
     )
@@ -190,4 +196,5 @@ class WorkerLimits(_Checked):
     beat_s: float = limit(1.0, "see ServerLimits.beat_s")
     pulse_s: float = limit(0.25, "see ServerLimits.pulse_s")
     blocked_report_s: float = limit(2.0, "see ServerLimits.blocked_report_s")
+    teardown_s: float = limit(5.0, "see ServerLimits.teardown_s")
     threads: int = limit(256, "environment threads at once: as many as executions")

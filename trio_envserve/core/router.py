@@ -110,6 +110,7 @@ class Router:
             ended = self.force.message(frames, awake_s)
         except ProtocolError as error:
             self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}", awake_s)
+            self._take_from_force()
             return
         self.cache.declared_rerun = self.force.rerun
         for each in ended:

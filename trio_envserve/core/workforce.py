@@ -24,7 +24,15 @@ from . import messages
 from .errors import ProtocolError
 from .executions import Execution, Worker
 from .limits import ServerLimits
-from .messages import Beat, Declined, Missing, WorkerBroken, WorkerHello, WorkerOutcome
+from .messages import (
+    Beat,
+    Declined,
+    ForeignVersion,
+    Missing,
+    WorkerBroken,
+    WorkerHello,
+    WorkerOutcome,
+)
 from .ranges import Ranges
 from .requests import Entry, Kept, Session
 from .slots import Life, Lost, Phase, Pool, Report
@@ -110,9 +118,13 @@ class Workforce:
         if life is None or life.incarnation != frames[1]:
             self.fenced += 1
             return []
-        message = messages.decode(
-            frames[-2 if len(frames) == 5 else -1], most_bytes=self.header_bytes
-        )
+        header = frames[-2 if len(frames) == 5 else -1]
+        try:
+            message = messages.decode(header, most_bytes=self.header_bytes)
+        except ForeignVersion as error:  # it will never be ready: say so now
+            self.out += self.pool.set_up_failed(life, f"worker {life.name}: {error}")
+            self.out += self.pool.kill(life, now_s, str(error))
+            raise
         if len(frames) == 5:
             if not isinstance(message, WorkerOutcome):
                 raise ProtocolError(f"{type(message).__name__} in five frames")

@@ -11,9 +11,10 @@ that had it is gone.  Whoever has it therefore knows that all epochs written in
 the file are dead, workers included, and starts no worker before (G1 across
 restarts).  The file's text is the list of those epochs.
 
-The files stay: removing a lock file that others may be waiting for breaks the
-lock.  They are empty but for epochs and a process id, in a directory of the
-user's own.
+The files stay, in a directory of the user's own, and hold nothing but epochs
+and a process id; only those of a port that the system chose are removed when
+their server closes.  Removing a file that others may be waiting for would break
+the lock, so whoever gets one looks whether its path still leads to it.
 """
 
 from __future__ import annotations
@@ -52,18 +53,35 @@ class LockFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.fd = self._open()
         self.held = False
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def acquire_nowait(self) -> bool:
         """Take the lock if nobody has it."""
-        if not self.held:
+        while not self.held:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            self.held = True
+            self.held = self._is_at_path()
+            if not self.held:  # its last holder has removed it
+                os.close(self.fd)
+                self.fd = self._open()
         return True
+
+    def _is_at_path(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> None:
+        """Remove the file, if the lock is ours."""
+        if self.held:
+            self.path.unlink(missing_ok=True)
 
     def read(self) -> str:
         """The file's text, whoever holds the lock."""
@@ -85,7 +103,11 @@ class LockFile:
 class AddressLocks:
     """The two locks of one address.  Synchronous; the shell does the waiting."""
 
-    def __init__(self, address: str, directory: Path | None = None) -> None:
+    def __init__(
+        self, address: str, directory: Path | None = None, *, passing: bool = False
+    ) -> None:
+        self.passing = passing
+        """Whether nobody will come back to the address: the files are removed."""
         directory = directory or runtime_directory()
         name = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
         self.address = address
@@ -113,8 +135,10 @@ class AddressLocks:
 
     def close(self) -> None:
         """Give the locks up, as far as they are this process's."""
-        self.server.close()
-        self.epochs.close()
+        for lock in (self.server, self.epochs):
+            if self.passing:
+                lock.remove()
+            lock.close()
 
 
 def wait_text(address: str) -> Callable[[float], str]:

@@ -24,7 +24,7 @@ from typing import Any, final
 
 import trio
 
-from ..core.errors import ConfigError, ServerStartError
+from ..core.errors import ConfigError, ServerNotReady, ServerStartError
 from ..core.lag import LagMeter
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router import Router, ToClient
@@ -54,7 +54,7 @@ class Server:
 
     def __init__(
         self, router: Router, front: RouterSocket, back: RouterSocket, workers: Workers,
-        nursery: trio.Nursery, limits: ServerLimits,
+        nursery: trio.Nursery, limits: ServerLimits, flush_s: float,
     ) -> None:  # fmt: skip
         self._router = router
         self._front = front
@@ -62,6 +62,7 @@ class Server:
         self._workers = workers
         self._nursery = nursery
         self._limits = limits
+        self._flush_s = flush_s
         self._lag = LagMeter(limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
@@ -90,13 +91,18 @@ class Server:
         """Whether it is ready, and the reason if not; as clients see it."""
         return self._router.status()
 
-    async def wait_ready(self) -> None:
+    async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until a worker is ready.  ServerStartError with the traceback
-        as soon as the environment is known to be broken."""
-        while not self._router.pool.ready_count():
-            if self._router.pool.is_broken():
-                raise ServerStartError(self._router.status()["reason"])
-            await self._changed.park()
+        as soon as the environment is known to be broken, and ServerNotReady,
+        with what is known, after ``timeout_s`` (default: the limit ``start_s``)."""
+        limit_s = self._limits.start_s if timeout_s is None else timeout_s
+        with trio.move_on_after(limit_s):
+            while not self._router.pool.ready_count():
+                if self._router.pool.is_broken():
+                    raise ServerStartError(self._router.status()["reason"])
+                await self._changed.park()
+            return
+        raise ServerNotReady(f"not ready after {limit_s:g} s: {self._router.status()['reason']}")
 
     async def drain(self, drain_s: float | None = None) -> bool:
         """Take no more in and wait until nothing runs and every client that is
@@ -237,7 +243,7 @@ class Server:
         self._carry_out()
         while self._router.pool.lives:
             await self._changed.park()
-        with trio.move_on_after(1.0):
+        with trio.move_on_after(self._flush_s):
             await self._front.flush()
 
 
@@ -287,7 +293,7 @@ async def open_server(
                 sockets = await stack.enter_async_context(open_zmq_network())
             front = await stack.enter_async_context(sockets.open_router(bind, limits=wire))
             if locks is None and parse_address(bind).scheme != "memory":
-                locks = _lock(front.address, stack)
+                locks = _lock(front.address, stack, passing=True)
             _warn_if_reachable(front.address)
             host: Workers
             if workers:
@@ -304,7 +310,7 @@ async def open_server(
             )  # fmt: skip
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
-            server = Server(router, front, back, host, nursery, limits)
+            server = Server(router, front, back, host, nursery, limits, wire.flush_s)
             server._start(locks)
             _log.info("serving %s at %s, epoch %s", environment, front.address, short(router.epoch))
             await served(server)
@@ -338,12 +344,12 @@ async def serve(
         await trio.sleep_forever()
 
 
-def _lock(address: str, stack: AsyncExitStack) -> AddressLocks | None:
-    """The locks of an address that is known before it is bound."""
+def _lock(address: str, stack: AsyncExitStack, *, passing: bool = False) -> AddressLocks | None:
+    """The locks of an address, if it is one that is known already."""
     parsed = parse_address(address)
     if parsed.scheme == "memory" or (parsed.scheme == "tcp" and not parsed.port):
         return None
-    locks = AddressLocks(address)
+    locks = AddressLocks(address, passing=passing)
     stack.callback(locks.close)
     locks.take_server()
     return locks

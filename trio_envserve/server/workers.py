@@ -55,6 +55,7 @@ def _worker_limits(limits: ServerLimits) -> WorkerLimits:
         beat_s=limits.beat_s,
         pulse_s=limits.pulse_s,
         blocked_report_s=limits.blocked_report_s,
+        teardown_s=limits.teardown_s,
         threads=limits.worker_capacity,
     )
 

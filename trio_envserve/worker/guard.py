@@ -19,10 +19,11 @@ their children do not meet it.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import signal
 import socket
+import time
 
 _IGNORED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
@@ -52,7 +53,9 @@ def _guard(channel: socket.socket) -> None:
         signal.signal(number, signal.SIG_IGN)
     for standard in (0, 1, 2):  # whoever reads a worker's output finds its end
         os.close(standard)
-    poll = select.poll()
-    poll.register(channel, 0)  # nothing but its end; what there is to read is the worker's
-    poll.poll()
+    # A server says nothing more after the configuration; should a later one do, that
+    # is for the worker to read.
+    with contextlib.suppress(OSError):
+        while channel.recv(1, socket.MSG_PEEK):
+            time.sleep(1.0)
     os.killpg(0, signal.SIGKILL)

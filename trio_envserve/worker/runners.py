@@ -32,6 +32,7 @@ from typing import Any, TypeAlias, final
 
 import trio
 
+from ..core.limits import WorkerLimits
 from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
@@ -45,9 +46,6 @@ _log = logging.getLogger("trio_envserve.worker")
 
 _Finish: TypeAlias = Callable[[Any, int], Any]
 """From what the code returned, and the attempt, to what is sent."""
-
-TEARDOWN_S = 5.0
-"""How long an environment's teardown may take before it is cancelled."""
 
 
 @final
@@ -194,7 +192,7 @@ async def open_runner(
     *,
     threads: int,
     models: Models | None = None,
-    teardown_s: float = TEARDOWN_S,
+    teardown_s: float = WorkerLimits().teardown_s,
 ) -> AsyncIterator[Runner]:
     """A runner whose environment is set up, and torn down at the end.
 

@@ -57,16 +57,18 @@ async def run_worker(
         core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
         try:
             environment = load()
-            async with open_runner(environment, threads=limits.threads) as runner:
+            async with open_runner(
+                environment, threads=limits.threads, teardown_s=limits.teardown_s
+            ) as runner:
                 shell = _Shell(socket, core, runner, environment, worker.decode(), limits, wire)
                 await shell.run(touch)
         except (ConfigError, EnvironmentFailure) as error:
             _log.error("the environment cannot be set up: %s", error)
             socket.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
-            with trio.move_on_after(1.0):
+            with trio.move_on_after(wire.flush_s):
                 await socket.flush()
             return False
-        with trio.move_on_after(1.0):
+        with trio.move_on_after(wire.flush_s):
             await socket.flush()
     return True
 
