@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nox
@@ -37,6 +38,7 @@ nox.options.sessions = [
     "build",
     "pure",
     "tests",
+    "slow",
     "minimum",
     "regressions",
     "demo",
@@ -50,11 +52,26 @@ def install(session: nox.Session, *groups: str) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests but the soak, in random order; the slow ones on one Python."""
+    """All tests but the slow and the soak, in random order."""
     install(session, "test")
     session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
-    if session.python == PYTHONS[-1] and not session.posargs:
-        session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow")
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """The slow tests, on one Python."""
+    install(session, "test")
+    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow", *session.posargs)
+
+
+@nox.session
+def repeat(session: nox.Session) -> None:
+    """The tests ten times, each in another order, on one core.  Not by default: it is long."""
+    install(session, "test")
+    pinned = ["taskset", "-c", "0"] if shutil.which("taskset") else []
+    for _ in range(10):
+        command = [*pinned, "python", "-m", "pytest", *PARALLEL, *session.posargs]
+        session.run(*command, external=bool(pinned))
 
 
 @nox.session

@@ -126,6 +126,26 @@ async def test_own_inputs_errors_and_values_that_json_lacks(tmp_path: Path):
     done.check_no_traceback()
 
 
+async def test_eval_without_output_says_what_went_wrong_first(tmp_path: Path):
+    (tmp_path / "fails.py").write_text(
+        "def fail(rollout):\n"
+        "    if rollout.input == 'odd': return object()\n"
+        "    raise KeyError(f'as told by {rollout.input}')\n"
+    )
+    (tmp_path / "inputs.jsonl").write_text('"one"\n"two"\n"odd"\n')
+    ask = ("--inputs", "inputs.jsonl", "--in-flight", "1", "--workers", "0")
+    done = await run(tmp_path, "eval", "fails:fail", *ask)
+    assert done.code == 4, done.err
+    assert "3 of 3 rollouts ended in errors" in done.err
+    # One line for each class of error, though there were two of the one.
+    first = [line for line in done.err.splitlines() if ": the first " in line]
+    assert len(first) == 2, done.err
+    assert "the first RolloutFailed: " in first[0]
+    assert "as told by one" in first[0]
+    assert "the first OutcomeNotEncodable: " in first[1]
+    done.check_no_traceback()
+
+
 async def test_results_to_standard_output(tmp_path: Path):
     done = await run(tmp_path, "eval", "arithmetic", "-n", "3", "--json", "--output", "-")
     records = [json.loads(line) for line in done.out.splitlines()]
@@ -313,10 +333,34 @@ async def test_an_argument_that_only_the_workers_can_refuse(tmp_path: Path):
     done.check_no_traceback()
 
 
-@pytest.mark.parametrize("arguments", [["evla"], ["serve", "--wrokers", "2"], ["eval"]])
-async def test_wrong_usage(tmp_path: Path, arguments: list[str]):
+WRONG_USAGE = [
+    (["evla"], "did you mean eval"),
+    (["serve", "--wrokers", "2"], "--wrokers"),
+    (["serve", "--workers", "many"], "many"),
+    (["eval"], "ENV"),
+    (["status"], "ADDRESS"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG_USAGE)
+async def test_wrong_usage(tmp_path: Path, arguments: list[str], said: str):
     done = await run(tmp_path, *arguments)
     assert done.code == 2
+    assert "Usage:" in done.err
+    assert said in done.err
+    assert done.out == ""
+    done.check_no_traceback()
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG_USAGE)
+async def test_wrong_usage_with_json_is_an_object_too(
+    tmp_path: Path, arguments: list[str], said: str
+):
+    done = await run(tmp_path, *arguments, "--json")
+    assert (done.code, done.last["exit"]) == (2, 2)
+    assert len(done.out.splitlines()) == 1
+    assert said in done.last["error"]["message"]
+    assert done.last["error"]["type"]
     assert "Usage:" in done.err
     done.check_no_traceback()
 
@@ -355,7 +399,7 @@ def test_a_missing_extra_says_what_to_install(missing: str):
 
 
 async def test_help_names_examples_and_exit_codes(tmp_path: Path):
-    for verb in ("serve", "eval", "status"):
+    for verb in ("serve", "eval", "status", "demo"):
         done = await run(tmp_path, verb, "--help")
         assert done.code == 0
         assert "Examples:" in done.out

@@ -95,9 +95,22 @@ class Model:
         return sum(c.kept_bytes() for c in self.clients.values())
 
     def may_dispatch(self) -> bool:
-        return self.count("completed") < KEPT and self.kept_bytes() < KEPT_BYTES
+        ran = self.count("completed") - self.unrun()
+        return ran < KEPT and self.kept_bytes() < KEPT_BYTES
+
+    def unrun(self) -> int:
+        """Completed, and never started."""
+        return sum(
+            request.state == "completed" and not request.starts
+            for client in self.clients.values()
+            for request in client.requests.values()
+        )
 
     def share_left(self, client: Client) -> bool:
+        if not self.may_dispatch():
+            clients = self.clients
+            runs = [run for run in self.runs if clients[run.session] is client]
+            return not client.count("completed") and not runs
         return (
             client.count("completed") < KEPT * SHARE
             and client.kept_bytes() < KEPT_BYTES * SHARE
@@ -128,10 +141,9 @@ class Model:
         return [("QUEUE", (number, sequence))]
 
     def _room(self, client: Client, size: int) -> bool:
-        beyond = max(0, self.count("completed") - KEPT)
         held, mine = self.held_bytes(), client.held_bytes()
         return (
-            self.count("waiting") + beyond < QUEUE
+            self.count("waiting") + self.unrun() < QUEUE
             and client.count("waiting") < QUEUE * SHARE
             and (not held or held + size <= QUEUE_BYTES)
             and (not mine or mine + size <= QUEUE_BYTES * SHARE)

@@ -129,14 +129,14 @@ def test_acknowledgements_wait_a_moment_for_company():
 # -- repairs (G9) -------------------------------------------------------------
 
 
-def test_g9_a_lost_reply_is_replayed_with_the_next_ping():
+def test_g9_a_lost_reply_is_replayed_with_the_second_ping():
     pair = Pair()
     pair.submit()
     pair.lose = lambda message: isinstance(message, messages.Outcome)
     pair.end()
     assert pair.answers == []
     pair.lose = lambda message: False
-    pair.advance(1.5)
+    pair.advance(2.5)
     assert isinstance(pair.last(), Answer)
     assert len(pair.runs) == 1
 

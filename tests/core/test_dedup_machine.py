@@ -284,7 +284,7 @@ class DedupMachine(RuleBasedStateMachine):
         session, client = self.sessions[number], self.model.clients[number]
         assert self.cache.may_dispatch() == self.model.may_dispatch()
         assert self.cache.share_left(session) == self.model.share_left(client)
-        if not (self.cache.may_dispatch() and self.cache.share_left(session)):
+        if not self.cache.share_left(session):
             return
         request, before = client.requests[sequence], self.model.starts[number, sequence]
         assert not before or (number, sequence) in self.model.consented, "G2: without consent"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.testing.demo_faults import schedule
+from trio_envserve.core.messages import Outcome, Synced, encode
+from trio_envserve.testing.demo_faults import outcomes_in, schedule
 from trio_envserve.testing.judge_logs import CALLERS, ENVIRONMENT, KILLER
 
 HERE = Path(__file__).parent
@@ -25,6 +26,11 @@ def run_demo(*arguments: str, environ: dict[str, str] | None = None):
         command, capture_output=True, text=True, timeout=LIMIT_S + 60, check=False,
         env={**os.environ, **(environ or {})},
     )  # fmt: skip
+
+
+def without(event: str):
+    """Leaves the lines of one kind out of a log."""
+    return lambda lines: [line for line in lines if f'"event": "{event}"' not in line]
 
 
 def processes_with(token: str) -> list[str]:
@@ -54,7 +60,7 @@ def test_a_thousand_rollouts_run_once_each(tmp_path):
     assert figures["ok"] is True
     assert figures["asked"] == figures["answered"] == figures["started"] == 1000
     assert figures["started_twice"] == figures["lost"] == figures["rerun_too_early"] == 0
-    assert figures["errors"] == figures["wrong"] == 0
+    assert figures["errors"] == figures["wrong"] == figures["outcomes_differ"] == 0
     assert min(figures["cuts"], figures["cuts_before_receipt"], figures["worker_restarts"]) >= 3
     assert figures["connections_cut"] >= 6
     assert figures["server_restarts"] == 1
@@ -73,7 +79,10 @@ def test_a_thousand_rollouts_run_once_each(tmp_path):
     for name, change in (
         (CALLERS, lambda lines: lines[:-1]),
         (ENVIRONMENT, lambda lines: [*lines, lines[0]]),
-        (KILLER, lambda lines: [line for line in lines if '"event": "dead"' not in line]),
+        (CALLERS, without("outcome")),
+        (CALLERS, without("pong")),
+        (KILLER, without("dead")),
+        (KILLER, without("serving")),
     ):
         lines = (logs / name).read_text().splitlines()
         (logs / name).write_text("\n".join(change(lines)) + "\n")
@@ -153,3 +162,15 @@ def test_each_schedule_has_every_fault_in_good_time(seed):
     kinds = [kind for _, kind in due]
     assert all(kinds.count(kind) == 3 for kind in ("cut", "receipt", "worker"))
     assert kinds.count("server") == 1
+
+
+def test_outcomes_are_found_in_what_a_server_sent():
+    one, two = bytes(range(16)), bytes(16)
+    heads = [encode(Outcome(session, n, 0, "w", 0.1, 1)) for session, n in ((one, 7), (two, 1000))]
+    failed = encode(Outcome(one, 8, 1, "w", 0.1, 1)) + b"\x00\x05error"
+    other = encode(Synced(one, 1, [], {}))
+    body = b"\x00\x20...completion..."
+    data = b"tail completion" + heads[0] + body + failed + other + heads[1] + body
+    assert outcomes_in(data) == [(one, 7), (two, 1000)]
+    assert outcomes_in(heads[0]) == []
+    assert outcomes_in(b"") == []

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import socket
 import time
 from typing import Any
 
 import pytest
 import trio
 
+from tests.connections import accepted
 from tests.real.environments import BadBase
 from tests.real.support import (
     PATIENCE_S,
@@ -32,6 +34,7 @@ from trio_envserve import (
     ServerStartError,
     ServerUnreachable,
     Verdict,
+    WireLimits,
     open_client,
 )
 from trio_envserve.core import messages
@@ -215,16 +218,21 @@ async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
 
 
 async def test_g9_a_stopped_client_is_no_reason_to_lose_its_session(judge):
+    """Stopped until its connection is given up: only its lease is left of it."""
     asked: list[Any] = [({"key": "a", "do": [["wait", "go"]]}, {})]
+    wire = WireLimits(zmtp_heartbeat_s=0.1, zmtp_timeout_s=0.5)
     with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server:
+        async with open_server(judge, wire=wire) as server:
             async with open_client_process(judge, server.address, asked) as client:
                 await judge.wait_started("a")
                 client.signal(signal.SIGSTOP)
-                await trio.sleep(1.0)
-                client.signal(signal.SIGCONT)
+                await until(lambda: not accepted(server.address, socket.socket.fileno))
                 judge.put("go")
+                await until(lambda: server.stats()["kept"] == 1)
+                assert server.stats()["undelivered"] >= 1
+                client.signal(signal.SIGCONT)
                 assert (await client.line())["error"] is None
+            assert server.stats()["cache"]["sessions_opened"] == 1
     judge.assert_exactly_once("a")
 
 

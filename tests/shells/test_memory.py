@@ -6,7 +6,7 @@ and hours pass in milliseconds.  What needs real ones is tested in tests/real.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -281,6 +281,28 @@ async def test_run_many_is_bounded_in_flight() -> None:
             got = {index: outcome.unwrap() async for index, outcome in outcomes}
     assert got == {i: i for i in range(50)}
     assert most == 7
+
+
+@virtual
+async def test_run_many_runs_no_more_than_its_consumer_takes() -> None:
+    """Its places were given away before the outcome was taken: behind a slow
+    consumer all inputs ran, and their outcomes piled up."""
+    probe = Probe()
+    drawn = 0
+
+    def inputs() -> Iterator[Any]:
+        nonlocal drawn
+        for drawn in range(1, 51):
+            yield [drawn, 1]
+
+    async with pair(probe) as (server, client, _network):
+        async with client.run_many(inputs(), in_flight=3) as outcomes:
+            for taken in range(1, 6):
+                await anext(aiter(outcomes))
+                await trio.sleep(100)
+                assert len(probe.started) <= taken + 3
+                assert drawn <= taken + 4  # one more is drawn, and waits for a place
+        assert not server.stats()["running"]
 
 
 @virtual

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import trio_envserve.testing.judge_logs as judge_logs
+from trio_envserve.testing import judge_duplicates, judge_logs
 from trio_envserve.testing.judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
 
 
@@ -25,10 +25,38 @@ class History:
         self.environment: list[dict[str, Any]] = []
         self.callers: list[dict[str, Any]] = []
         self.killer: list[dict[str, Any]] = []
+        self.sequences: dict[str, int] = {}
 
     def tick(self) -> float:
         self.now += 1.0
         return self.now
+
+    def tap(self, event, key=None, **fields):
+        """A line of a caller's socket; a request's sequence is its place."""
+        if key is not None:
+            fields["sequence"] = self.sequences.setdefault(key, len(self.sequences))
+        fields = {"caller": 0, "session": "s", **fields}
+        if event == "request":
+            fields["key"] = key
+        elif event == "outcome":
+            fields.setdefault("digest", "d")
+        self.callers.append({"event": event, "monotonic": self.tick(), **fields})
+
+    def ping(self, probe, answered=True):
+        self.tap("ping", probe=probe)
+        if answered:
+            self.tap("pong", probe=probe)
+
+    def cut(self, how="ordinary", *keys):
+        self.killer.append(
+            {"event": "cut", "how": how, "connections": 4, "monotonic": self.tick(),
+             "withheld": [["s", self.sequences[key]] for key in keys]}
+        )  # fmt: skip
+
+    def serving(self, pid, address="tcp://here"):
+        self.killer.append(
+            {"event": "serving", "monotonic": self.tick(), "pid": pid, "address": address}
+        )
 
     def ask(self, key, rerun=True):
         self.callers.append(
@@ -72,33 +100,65 @@ class History:
         self.end(key, process)
         self.answer(key)
 
+    def withheld(self, key, process="p1"):
+        """A rollout whose outcome is withheld by a cut, and sent again."""
+        self.ask(key)
+        self.tap("request", key)
+        self.start(key, process)
+        self.end(key, process)
+        self.cut("before receipt", key)
+        self.tap("connected")
+        self.tap("outcome", key)
+        self.answer(key)
+
+    def repeated(self, key, process="p1", *, during=1, after=0, refused=0, replies=0):
+        """A rollout whose request is sent again while it runs and after it."""
+        self.ask(key)
+        self.tap("request", key)
+        self.start(key, process)
+        for _ in range(during):
+            self.tap("request", key)
+        self.end(key, process)
+        self.tap("outcome", key)
+        self.answer(key)
+        for _ in range(after):
+            self.tap("request", key)
+        for _ in range(replies):
+            self.tap("outcome", key)
+        for _ in range(refused):
+            self.tap("refused", key, code="finished")
+
     def faults(self):
         """All that a demonstration must have suffered."""
+        self.killer.append(
+            {"event": "begin", "workers": 2, "monotonic": self.tick()}
+        )  # fmt: skip
+        self.serving(1)
         for number in range(3):
-            process = f"victim{number}"
+            process, heir = f"victim{number}", f"heir{number}"
             for each in range(20):
                 self.ask(f"{process}-{each}")
                 self.start(f"{process}-{each}", process)
             self.kill(process)
             for each in range(20):
-                self.start(f"{process}-{each}", "p1", "dead")
-                self.end(f"{process}-{each}", "p1")
+                self.start(f"{process}-{each}", heir, "dead")
+                self.end(f"{process}-{each}", heir)
                 self.answer(f"{process}-{each}")
-            for how, outcomes in (("ordinary", 0), ("before receipt", 1)):
-                self.killer.append(
-                    {"event": "cut", "how": how, "connections": 4, "outcomes": outcomes,
-                     "monotonic": self.tick()}
-                )  # fmt: skip
+            self.cut()
+            self.withheld(f"withheld-{number}", heir)
+        self.tap("connected")
+        self.repeated("twice", "heir2")
+        self.ping(1)
+        alive_s = self.now
         self.killer.append(
-            {"event": "kill", "what": "server", "sent_s": self.tick(), "monotonic": self.now}
-        )
-        self.killer.append({"event": "serving", "monotonic": self.tick()})
+            {"event": "kill", "what": "server", "sent_s": self.tick(), "monotonic": self.now,
+             "pid": 1}
+        )  # fmt: skip
+        for process in ("p0", "heir0", "heir1", "heir2"):
+            self.died(process, alive_s)
+        self.serving(2)
+        self.tap("connected")
         self.rollout("later", "p2")
-        for epoch, count in (("a", 1), ("a", 2), ("b", 3)):
-            self.killer.append(
-                {"event": "counters", "epoch": epoch, "replayed": count, "coalesced": count,
-                 "monotonic": self.tick()}
-            )  # fmt: skip
 
     def judge(self):
         for name, lines in (
@@ -119,14 +179,14 @@ def history(tmp_path):
 def test_all_is_well(history):
     figures = history.judge()
     assert figures["ok"], figures["problems"]
-    assert figures["asked"] == figures["answered"] == figures["started"] == 62
+    assert figures["asked"] == figures["answered"] == figures["started"] == 66
     assert figures["rerun_with_consent"] == 60
     assert figures["worker_restarts"] == 3
     assert figures["killed_with_worker"] == [20, 20, 20]
     assert figures["server_restarts"] == 1
     assert figures["connections_cut"] == 24
-    # The last counters of each life of the server, added up.
-    assert figures["replayed"] == figures["coalesced"] == 5
+    assert figures["replayed"] == figures["received_after_cut"] == 3
+    assert figures["coalesced"] == 1
     command = [sys.executable, "-m", "trio_envserve.testing.judge_logs", str(history.directory)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0
@@ -271,7 +331,7 @@ def test_what_nobody_asked_for_is_seen(history):
         ("kill", {"what": "worker"}),
         ("kill", {"what": "server"}),
         ("serving", {}),
-        ("counters", {}),
+        ("begin", {}),
     ],
 )
 def test_without_a_fault_nothing_is_shown(history, event, wanted):
@@ -292,22 +352,140 @@ def test_a_worker_that_was_killed_idle_does_not_count(history):
     assert history.judge()["worker_restarts"] == 2
 
 
+def test_a_killed_worker_that_nothing_replaced_does_not_count(history):
+    heir = [x for x in history.environment if x["process"] == "heir2"]
+    for line in heir:
+        line["process"] = "heir0"
+    assert history.judge()["worker_restarts"] == 2
+
+
+def test_nor_does_one_after_which_a_late_beginner_came(history):
+    # Its slot had not begun anything when the worker died: it is no replacement.
+    history.environment = [x for x in history.environment if x["process"] != "p0"]
+    assert history.judge()["worker_restarts"] == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"address": "tcp://elsewhere"}, {"pid": 1}, {"monotonic": 1e6}], ids=str
+)
+def test_a_server_that_did_not_come_back_is_seen(history, change):
+    [line for line in history.killer if line["event"] == "serving"][1].update(change)
+    assert history.judge()["server_restarts"] == 0
+
+
+def test_a_server_whose_worker_lives_on_has_not_come_back(history):
+    history.killer = [x for x in history.killer if x.get("process") != "heir2"]
+    assert history.judge()["server_restarts"] == 0
+
+
 def test_a_cut_without_an_outcome_on_the_way_does_not_count(history):
     cut = next(x for x in history.killer if x.get("how") == "before receipt")
-    cut["outcomes"] = 0
+    cut["withheld"] = []
     assert history.judge()["cuts_before_receipt"] == 2
+    cut["withheld"] = [["s", 99]]  # that nobody had asked for
+    figures = history.judge()
+    assert figures["cuts_before_receipt"] == figures["replayed"] == 2
 
 
 def test_an_outcome_received_after_the_cut_is_counted(history):
-    history.ask("late")
-    history.start("late", "p1")
-    history.end("late", "p1")
-    history.killer.append(
-        {"event": "cut", "how": "before receipt", "connections": 1, "outcomes": 1,
-         "monotonic": history.tick()}
-    )  # fmt: skip
-    history.answer("late")
-    assert history.judge()["received_after_cut"] == 1
+    history.withheld("late")
+    figures = history.judge()
+    assert figures["received_after_cut"] == figures["replayed"] == 4
+
+
+def test_an_outcome_that_a_cut_withheld_for_ever_was_sent_once(history):
+    history.withheld("late")
+    history.callers = [
+        x for x in history.callers
+        if (x["event"], x.get("sequence")) != ("outcome", history.sequences["late"])
+    ]  # fmt: skip
+    figures = history.judge()
+    assert figures["received_after_cut"] == figures["replayed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "coalesced", "replayed"),
+    [
+        ({}, 1, 0),
+        ({"during": 3}, 3, 0),
+        ({"during": 0}, 0, 0),
+        ({"during": 0, "after": 1, "refused": 1}, 0, 0),
+        ({"during": 1, "after": 1, "refused": 1}, 1, 0),
+        ({"during": 1, "after": 1, "replies": 1}, 1, 1),
+        ({"during": 2, "after": 2, "replies": 1, "refused": 1}, 2, 1),
+        # Sent while it ran, but there when it had ended: both were answered.
+        ({"during": 2, "replies": 2}, 0, 2),
+        ({"during": 2, "replies": 1}, 1, 1),
+        ({"during": 1, "refused": 1}, 0, 0),
+        # Not answered, and not sent while it ran: nothing is sure of it.
+        ({"during": 0, "after": 1}, 0, 0),
+        # More outcomes than duplicates: a sync may have asked for one, too.
+        ({"during": 1, "replies": 3}, 0, 3),
+    ],
+    ids=str,
+)
+def test_what_became_of_duplicates(history, how, coalesced, replayed):
+    before = history.judge()
+    history.repeated("again", **how)
+    history.ping(2)
+    after = history.judge()
+    assert after["coalesced"] - before["coalesced"] == coalesced
+    assert after["replayed"] - before["replayed"] == replayed
+
+
+def test_a_duplicate_that_may_not_have_arrived_is_left_out(history):
+    def found():
+        return history.judge()["coalesced"]
+
+    before = found()
+    history.repeated("a")
+    assert found() == before  # no ping
+    history.ping(2, answered=False)
+    assert found() == before  # no pong
+    history.tap("disconnected")
+    history.tap("connected")
+    history.tap("pong", probe=2)
+    assert found() == before  # the ping waited, the duplicate may be lost
+    history.repeated("b")
+    history.cut()
+    history.ping(3)
+    assert found() == before
+    history.tap("connected")
+    history.ping(4)
+    assert found() == before
+    history.repeated("c")
+    history.ping(5)
+    assert found() == before + 1
+
+
+def test_a_duplicate_that_found_the_outcome_lost_on_the_way_is_a_replay(history):
+    before = history.judge()["coalesced"]
+    history.ask("again")
+    history.tap("request", "again")
+    history.start("again")
+    history.end("again")
+    history.cut()
+    history.tap("connected")
+    history.tap("request", "again")
+    history.tap("outcome", "again")
+    history.answer("again")
+    history.ping(2)
+    assert history.judge()["coalesced"] == before
+
+
+def test_outcomes_that_are_not_the_same_bytes_are_seen(history):
+    history.tap("outcome", "twice", digest="other")
+    figures = history.judge()
+    assert figures["outcomes_differ"] == 1
+    assert not figures["ok"]
+
+
+@pytest.mark.parametrize(("event", "figure"), [("pong", "coalesced"), ("outcome", "replayed")])
+def test_without_what_the_sockets_gave_nothing_is_shown(history, event, figure):
+    history.callers = [x for x in history.callers if x["event"] != event]
+    figures = history.judge()
+    assert figures[figure] == 0
+    assert not figures["ok"]
 
 
 def test_nothing_asked_is_nothing_shown(tmp_path):
@@ -321,13 +499,15 @@ def test_logs_that_cannot_be_read_are_no_success(tmp_path):
     assert "line 1" in judge(tmp_path)["problems"][0]
 
 
-def test_it_imports_nothing_of_the_package():
-    source = Path(judge_logs.__file__).read_text()
+@pytest.mark.parametrize("module", [judge_logs, judge_duplicates])
+def test_it_imports_nothing_of_the_package_but_its_other_half(module):
+    source = Path(module.__file__).read_text()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             assert all(alias.name in sys.stdlib_module_names for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            assert (node.level, node.module) in {(1, "judge_logs"), (1, "judge_duplicates")}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0
             assert str(node.module).partition(".")[0] in sys.stdlib_module_names
 
 

@@ -45,11 +45,11 @@ _ROWS = (
     ("rerun_too_early", "of those, begun before the death was proven"),
     ("connections_cut", "connections cut by the proxy, of all kinds"),
     ("cuts_before_receipt", "times an outcome was on its way to a caller when cut"),
-    ("received_after_cut", "outcomes that were there before such a cut, received after it"),
-    ("worker_restarts", "workers killed with 20 executions or more on them"),
+    ("received_after_cut", "outcomes withheld by such a cut, received after it"),
+    ("worker_restarts", "workers killed with 20 executions or more on them, and replaced"),
     ("server_restarts", "times the server was killed, and replaced at its address"),
-    ("replayed", "duplicates answered from a kept outcome (the server's own count)"),
-    ("coalesced", "duplicates that joined a waiting or running request (likewise)"),
+    ("replayed", "outcomes sent again: received by callers or withheld by a cut"),
+    ("coalesced", "duplicates taken while their first ran, and answered by nothing of their own"),
     ("seconds", "how long it all took"),
 )
 

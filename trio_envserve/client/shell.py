@@ -251,6 +251,8 @@ class Client:
         try:
             with trio.move_on_after(limit_s):
                 while not box:
+                    if self._core.closed:
+                        raise ServerNotReady("the client was closed")
                     self._send((messages.encode(messages.AskStats(probe)),))
                     with trio.move_on_after(self._core.limits.ping_s):
                         await event.wait()
@@ -360,7 +362,7 @@ async def open_client(
         parse_peer_address(address)
     wire = wire or WireLimits()
     core = ClientCore(
-        name=name or f"pid-{os.getpid()}", new_id=new_id, now_s=trio.current_time(),
+        name=_check_name(name), new_id=new_id, now_s=trio.current_time(),
         limits=limits, wire=wire,
     )  # fmt: skip
     client = Client(core, address, arrays, wire)
@@ -394,7 +396,17 @@ async def open_client(
 def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | None) -> None:
     if rerun is not None and not isinstance(rerun, bool):
         raise ConfigError(f"rerun must be True, False or None, not {rerun!r}")
-    if max_executions is not None and not (isinstance(max_executions, int) and max_executions >= 1):
+    whole = isinstance(max_executions, int) and not isinstance(max_executions, bool)
+    if max_executions is not None and not (whole and 1 <= max_executions < messages.MAX_UINT):
         raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
-    if timeout_s is not None and not timeout_s > 0:
+    if isinstance(timeout_s, bool) or (timeout_s is not None and not timeout_s > 0):
         raise ConfigError(f"timeout_s must be positive, not {timeout_s!r}")
+
+
+def _check_name(name: str) -> str:
+    """A name as it may travel; ConfigError if it cannot."""
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ConfigError(f"name must be text, not {name!r}") from None
+    return name or f"pid-{os.getpid()}"

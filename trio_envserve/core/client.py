@@ -42,6 +42,12 @@ from .ranges import Ranges
 from .slots import Report
 from .terms import Body, SessionId, Status, Verdict, short
 
+BURST = 64
+"""Calls refused for now that are tried again at once, to begin with."""
+
+MOST_SECONDS = 1e12
+"""A limit past this is none; the wire has no infinity."""
+
 
 class ToServer(NamedTuple):
     """Send these frames to the server."""
@@ -102,6 +108,13 @@ class ClientCore:
         self._queue: OrderedDict[int, Call] = OrderedDict()
         self._next_call = 0
         self._probe = 0
+        """The number of the last sync; a new one only once this one is answered, so
+        that the server can tell what is lost from what is under way."""
+        self._probe_answered = True
+        self._held: dict[int, Call] = {}
+        """Calls that were refused for now, in the order of their refusals."""
+        self._burst = BURST
+        self._refused_lately = False
         self._ping_at_s = now_s
         self._flush_at_s: float | None = None
         self._scan_at_s = now_s
@@ -132,6 +145,8 @@ class ClientCore:
         """A new call; returns its number.  ``limit_s`` is how long the caller
         waits; it travels with the request and holds on the server too."""
         allowance = self.limits.max_executions if max_executions is None else max_executions
+        if limit_s is not None:
+            limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(
             self._next_call, body, digest(body, rerun, allowance, limit_s), rerun, allowance,
             limit_s, now_s,
@@ -182,6 +197,7 @@ class ClientCore:
         """A connection was made: state at once what is held."""
         self.connections += 1
         self.link.connected = True
+        self._probe_answered = True  # or its answer is lost with the old connection
         self._greet(now_s)
         self._pump(now_s)
 
@@ -241,6 +257,7 @@ class ClientCore:
                 self._fail(call, error)  # which tells the truth about the lost session, too
                 return
         call.stage = Stage.ANSWERED
+        self._held.pop(call.number, None)
         self._out.append(
             Answer(
                 call.number, status, body, outcome.worker, outcome.duration_s, outcome.executions
@@ -251,12 +268,14 @@ class ClientCore:
         session = self.session
         if session is None or synced.session != session.id:
             return
+        self._probe_answered |= synced.probe == self._probe
         self._server(synced.server, now_s)
-        for sequence in Ranges.from_flat(synced.missing):
-            call = session.calls.get(sequence)
-            if call is None or call.stage is not Stage.SENT:
+        missing = Ranges.from_flat(synced.missing)
+        # Walked by what is pending: what the server names may be anything.
+        for sequence, call in list(session.calls.items()) if missing else ():
+            if sequence not in missing or call.stage is not Stage.SENT:
                 continue
-            if call.sent_probe < synced.probe and now_s >= call.held_until_s:
+            if call.sent_probe < synced.probe and call.number not in self._held:
                 self.retransmitted += 1
                 self._transmit(call)
 
@@ -277,7 +296,10 @@ class ClientCore:
         if call is None or call.stage is Stage.ANSWERED:
             return
         if refused.delay_s is not None:
-            call.held_until_s = now_s + refused.delay_s
+            if call.stage is Stage.SENT:
+                call.held_until_s = now_s + refused.delay_s
+                self._held[call.number] = call
+                self._refused_lately = True
         elif refused.code == "finished":
             text = "the server has forgotten the request; it may have run"
             self._fail(call, info("server-lost", Verdict.MAY_HAVE_RUN, text))
@@ -293,6 +315,10 @@ class ClientCore:
             session.lost_s = now_s
             self.lost.append(session)
             self._report("warning", f"the server does not know session {short(session.id)}")
+            # What was known of the old one says nothing about the new.
+            status = {"status": ServerStatus.STARTING.value, "reason": "it grants no session yet"}
+            self._server(status, now_s)
+            self._probe_answered = True
             self._greet(now_s)
         if unknown.gone:
             self._resolve(session, now_s)
@@ -319,7 +345,7 @@ class ClientCore:
     def tick(self, now_s: float, *, late_s: float = 0.0) -> None:
         """Time has passed; ``late_s`` is how late this side's own loop was."""
         if late_s > self.limits.late_s:
-            self.link.was_late(now_s)
+            self._was_late(now_s, late_s)
         if self._flush_at_s is not None and now_s >= self._flush_at_s:
             self._flush()
         if now_s >= self._ping_at_s:
@@ -328,6 +354,17 @@ class ClientCore:
             self._scan_at_s = now_s + self.limits.ping_s / 4
             self._scan(now_s)
         self._pump(now_s)
+
+    def _was_late(self, now_s: float, late_s: float) -> None:
+        """Nobody could be heard meanwhile: what is waited for gets that time back."""
+        self.link.was_late(now_s)
+        if self._unready_s is not None:
+            self._unready_s += late_s
+        for session in self.lost:
+            assert session.lost_s is not None
+            session.lost_s += late_s
+        for call in self.calls.values():
+            call.cancel_until_s += late_s
 
     def wake_at_s(self) -> float:
         """When the next tick is due at the latest."""
@@ -338,8 +375,11 @@ class ClientCore:
         """Say hello, or state what is held; this is the ping too."""
         self._ping_at_s = now_s + self.limits.ping_s
         self.link.asked(now_s)
-        for session in self._sessions():
+        sessions = list(self._sessions())
+        if sessions and self._probe_answered:
             self._probe += 1
+            self._probe_answered = False
+        for session in sessions:
             self._send(
                 messages.Sync(
                     session.id,
@@ -368,6 +408,7 @@ class ClientCore:
         """Calls whose limit has passed, held ones that are due, lost sessions."""
         for call in list(self.calls.values()):
             self._check(call, now_s)
+        self._retry_held(now_s)
         for session in list(self.lost):
             assert session.lost_s is not None
             if now_s - session.lost_s >= self.limits.recovery_s or not session.calls:
@@ -384,9 +425,18 @@ class ClientCore:
             return
         if now_s - call.asked_s >= self._limit_s(call, now_s):
             self._expire(call, now_s)
-        elif call.stage is Stage.SENT and 0.0 < call.held_until_s <= now_s:
-            call.held_until_s = 0.0
+
+    def _retry_held(self, now_s: float) -> None:
+        """Transmit some of the calls that were refused for now and are due: twice
+        as many as last time if none was refused since, else half as many."""
+        self._burst = max(1, self._burst // 2) if self._refused_lately else self._burst * 2
+        self._refused_lately = False
+        due = [call for call in self._held.values() if call.held_until_s <= now_s]
+        for call in due[: self._burst]:
+            del self._held[call.number]
             self._transmit(call)
+        if not self._held:
+            self._burst = BURST
 
     def _limit_s(self, call: Call, now_s: float) -> float:
         """How long this call may wait, counted from when it was asked: its own
@@ -414,6 +464,7 @@ class ClientCore:
             self._fail(call, self._unsent(call, now_s))
             return
         call.stage = Stage.EXPIRED
+        self._held.pop(call.number, None)
         call.cancel_until_s = now_s + self.limits.cancel_answer_s
         self._ask_if_it_ran(call, now_s)
 
@@ -441,6 +492,8 @@ class ClientCore:
         session = self.session
         if session is None or not self.link.connected or self._server_is(ServerStatus.STOPPING):
             return
+        if self._held:
+            return  # the server has no room for what it was asked already
         while self._queue:
             if len(session.calls) + len(session.unflushed) >= session.window:
                 self._flush()
@@ -514,6 +567,7 @@ class ClientCore:
         session, call.session = call.session, None
         assert session is not None
         del session.calls[call.sequence]
+        self._held.pop(call.number, None)
         session.unflushed.append(call.sequence)
         if self._flush_at_s is None:
             self._flush_at_s = 0.0

@@ -78,6 +78,9 @@ class DedupCache:
         self.counters = Counters()
         self.kept_count = 0
         self.kept_bytes = 0
+        self.kept_unrun = 0
+        """Of the kept ones, how many are of requests that never ran: they take up
+        room of the queue (:meth:`may_enter`) and do not stop what can run."""
         self.queued_count = 0
         self.held_bytes = 0
         """Bytes of request bodies, waiting or held for a further execution."""
@@ -153,11 +156,19 @@ class DedupCache:
     def may_dispatch(self) -> bool:
         """Whether another outcome may come to be kept (G8)."""
         limits = self.limits
-        return self.kept_count < limits.kept_outcomes and self.kept_bytes < limits.kept_bytes
+        ran = self.kept_count - self.kept_unrun
+        return ran < limits.kept_outcomes and self.kept_bytes < limits.kept_bytes
 
     def share_left(self, session: Session) -> bool:
-        """Whether this session has room left in its share of what is kept."""
+        """Whether this session has room left in its share of what is kept.
+
+        At the bound of all, a session that has nothing kept goes on with one
+        execution at a time, so that those that do not fetch what is theirs do
+        not stop those that do.
+        """
         limits = self.limits
+        if not self.may_dispatch():
+            return not session.kept_count and not session.live_executions
         return (
             session.kept_count < limits.kept_outcomes * limits.session_share
             and session.kept_bytes < limits.kept_bytes * limits.session_share
@@ -171,8 +182,7 @@ class DedupCache:
         A body larger than its bound may wait, but alone.
         """
         limits, share = self.limits, self.limits.session_share
-        beyond = max(0, self.kept_count - limits.kept_outcomes)
-        if self.queued_count + beyond >= limits.queue:
+        if self.queued_count + self.kept_unrun >= limits.queue:
             return False
         if session.queued_count >= limits.queue * share:
             return False
@@ -242,17 +252,19 @@ class DedupCache:
         most = self.limits.window + 1
         if session.finished.span_count() + spans.span_count() <= most:
             return False
+        if spans.span_count() > most:
+            return True
         merged = session.finished.copy()
         merged.update(spans)
         return merged.span_count() > most
 
     def sync(
-        self, session: Session, next_sequence: int, pending: Ranges, sent_until_s: float = math.inf
+        self, session: Session, next_sequence: int, pending: Ranges, sent_before: float = math.inf
     ) -> tuple[Effects, Ranges]:
         """The client states what it holds.  Everything below ``next`` and not
-        pending is finished; what is pending and completed, and was not sent
-        after ``sent_until_s``, is replayed; what is pending and was never seen
-        is returned, to be named to the client.
+        pending is finished; what is pending and completed, and was last sent
+        before the answer to probe ``sent_before``, is replayed; what is pending
+        and was never seen is returned, to be named to the client.
 
         A statement of more than a window of pending requests is ignored.
         """
@@ -268,7 +280,7 @@ class DedupCache:
             if entry is None:
                 if sequence < next_sequence and sequence not in session.finished:
                     missing.add(sequence)
-            elif entry.kept is not None and entry.kept.sent_s <= sent_until_s:
+            elif entry.kept is not None and entry.kept.sent_probe < sent_before:
                 self.counters.replayed += 1
                 effects.append((Do.ANSWER, entry))
         return effects, missing
@@ -395,6 +407,7 @@ def _finish_kept(
 ) -> Effects:
     assert entry.kept is not None
     cache.kept_count -= 1
+    cache.kept_unrun -= not entry.executions
     cache.kept_bytes -= entry.kept.size_bytes
     session.kept_count -= 1
     session.kept_bytes -= entry.kept.size_bytes
@@ -444,6 +457,7 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: Kept) -> None
     entry.kept = kept
     _drop_body(cache, session, entry)
     cache.kept_count += 1
+    cache.kept_unrun += not entry.executions
     cache.kept_bytes += kept.size_bytes
     session.kept_count += 1
     session.kept_bytes += kept.size_bytes

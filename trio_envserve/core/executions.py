@@ -50,6 +50,8 @@ class Worker:
     live: dict[int, Execution] = dataclasses.field(default_factory=dict)
     accepting: bool = True
     """Whether it may get new work: not while it drains, or is silent."""
+    most: int | None = None
+    """How many executions it may start in its life; None: any number."""
     reserved: bool = False
     """Kept free, or running, for a suspect that must be alone."""
     done: int = 0
@@ -62,7 +64,12 @@ class Worker:
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
-        return self.accepting and not self.reserved and len(self.live) < self.capacity
+        room = self.accepting and not self.reserved and len(self.live) < self.capacity
+        return room and self.has_numbers()
+
+    def has_numbers(self) -> bool:
+        """Whether it may start another execution before it is recycled."""
+        return self.most is None or self.next_number < self.most
 
     def start(self, session: Session, entry: Entry, now_s: float, *, solo: bool) -> Execution:
         """Number a new execution of ``entry``; the caller encodes and sends it."""

@@ -108,9 +108,6 @@ class ServerLimits(_Checked):
     max_executions: int = limit(
         100, "largest allowance a request may ask for; keeps a worker killer from the pool"
     )
-    replay_s: float = limit(
-        1.0, "an outcome that a sync still asks for so long after it was sent was lost"
-    )
     client_gone_s: float = limit(
         5.0, "a client silent for so long is not waited for when the server drains"
     )

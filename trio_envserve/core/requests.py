@@ -42,8 +42,8 @@ class Kept:
 
     frames: tuple[Body, ...]
     size_bytes: int
-    sent_s: float = 0.0
-    """When it was last sent, in awake time."""
+    sent_probe: int = 0
+    """The last probe of its session that was answered before it was last sent."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -86,6 +86,8 @@ class Session:
     """Its lease has ended or it said goodbye; it is forgotten when nothing of it runs."""
     message_bytes: int = 2**63
     """The largest frame that the client takes; its connection ends at a larger one."""
+    probe: int = 0
+    """The newest probe that was answered."""
     live_executions: int = 0
     """Executions on workers, those without a request included."""
     queued_count: int = 0

@@ -14,6 +14,7 @@ leases and suspicion on awake time, which stands still while this process does.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -258,12 +259,15 @@ class Router:
         if session is None:
             return
         moved = self.cache.moved(session, route, sync.connection)
-        # What was sent a moment ago is under way; on a new connection it is lost.
-        sent_until_s = self._clock.awake_s - (0.0 if moved else self.limits.replay_s)
+        # A newer probe says that the answer to the one before has arrived: what was
+        # sent before that, and is still asked for, is lost.  So is all on a new connection.
+        answered = session.probe if sync.probe > session.probe else 0
+        sent_before = math.inf if moved else answered
         effects, missing = self.cache.sync(
-            session, sync.next, Ranges.from_flat(sync.pending), sent_until_s
+            session, sync.next, Ranges.from_flat(sync.pending), sent_before
         )
         self._do(session, effects)
+        session.probe = max(session.probe, sync.probe)
         answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
         self._send(session.route, answer)
 
@@ -292,7 +296,7 @@ class Router:
         for do, arg in effects:
             match do:
                 case Do.ANSWER:
-                    arg.kept.sent_s = self._clock.awake_s
+                    arg.kept.sent_probe = session.probe
                     self._out.append(ToClient(session.route, arg.kept.frames))
                 case Do.QUEUE:
                     self.queue.add(arg)
@@ -350,10 +354,9 @@ class Router:
         cache, queue, force = self.cache, self.queue, self.force
         if cache.queued_count:
             queue.resume(self._share_left)
-            while cache.may_dispatch():
-                chosen = queue.pick(force.workers.values(), self._share_left)
-                if chosen is None:
-                    break
+            while chosen := queue.pick(
+                force.workers.values(), self._share_left, suspects=cache.may_dispatch()
+            ):
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
                 execution = force.dispatch(session, entry, worker, self._clock.awake_s)

@@ -67,11 +67,15 @@ class Scheduler:
             self._lines[session] = self._paused.pop(session)
 
     def pick(
-        self, workers: Iterable[Worker], share_left: Callable[[SessionId], bool]
-    ) -> tuple[Entry, Worker] | None:
-        """The next dispatch, taken out of the queue, or None if nothing can go."""
+        self, workers: Iterable[Worker], share_left: Callable[[SessionId], bool], *,
+        suspects: bool = True,
+    ) -> tuple[Entry, Worker] | None:  # fmt: skip
+        """The next dispatch, taken out of the queue, or None if nothing can go.
+
+        ``suspects``: whether one of these may go, too.
+        """
         workers = list(workers)
-        if self._suspects:
+        if self._suspects and suspects:
             chosen = self._pick_suspect(workers)
             if chosen is not None:
                 return chosen
@@ -82,7 +86,7 @@ class Scheduler:
         return None if entry is None else (entry, worker)
 
     def _pick_suspect(self, workers: list[Worker]) -> tuple[Entry, Worker] | None:
-        candidates = [w for w in workers if w.accepting]
+        candidates = [w for w in workers if w.accepting and w.has_numbers()]
         if not candidates:
             return None
         least = min(candidates, key=lambda w: len(w.live))

@@ -217,6 +217,8 @@ class Pool:
         expected = life.phase is Phase.ENDING
         quick = life.ready_s is None or now_s - life.ready_s < self.limits.restart_healthy_s
         self._leave_slot(life, now_s, how, failed=quick)
+        if life.ready_s is None and not expected:
+            self.broken = self.broken or f"worker {life.name} did not get ready: {how}"
         if expected or self.stopping:
             return [Report("info", f"worker {life.name} has ended: {how}")]
         return [Report("warning", f"worker {life.name} (pid {life.pid}) died: {how}")]

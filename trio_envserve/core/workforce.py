@@ -150,7 +150,10 @@ class Workforce:
         worker = self.workers.get(life.id)
         if worker is None and life.phase is Phase.READY:
             self.environment, self.rerun = hello.environment, hello.rerun
-            worker = Worker(life.id, life.incarnation, self.limits.worker_capacity)
+            worker = Worker(
+                life.id, life.incarnation, self.limits.worker_capacity,
+                most=self.limits.recycle_executions,
+            )  # fmt: skip
             self.workers[life.id] = worker
         if worker is not None:
             self._send(worker, worker.statement(0))

@@ -105,7 +105,7 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
         made = found(**args)
     except ConfigError:
         raise
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         # Factories are other people's code; whatever they raise, nothing was started.
         raise ConfigError(f"{label} could not be made: {type(exc).__name__}: {exc}") from exc
     return _wrapped(made, label) if _is_rollout_function(made) else cast(object, made)

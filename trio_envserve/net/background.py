@@ -40,6 +40,9 @@ async def open_background(
         with trio.CancelScope() as scope:
 
             async def serve(value: T) -> None:
+                # A started() in a cancelled scope does not move the task: shielded, it
+                # would wait there for ever.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 scope.shield = True
                 task_status.started(value)
                 await ended.wait()

@@ -36,9 +36,14 @@ is told "may have run"."""
 
 def runtime_directory() -> Path:
     """A directory of this user's own, made if it is not there."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.access(base, os.W_OK | os.X_OK):  # batch systems and su pass on another's
+        base = tempfile.gettempdir()
     directory = Path(base) / f"trio_envserve-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ServerStartError(f"no directory for lock files: {error}") from error
     found = directory.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ServerStartError(

@@ -37,6 +37,7 @@ _BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from trio_envserve.worker.main import main; main()"
 )
+_POLL_S = 0.05
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -77,10 +78,16 @@ class WorkerProcess:
 
     async def wait(self) -> str:
         """Until it has ended; kills what it started, reaps it, says how it ended."""
-        await _wait_ended(self.pid)
-        with contextlib.suppress(ProcessLookupError):
+        await _wait_ended(self._process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        return describe_exit(self._process.wait())
+        how = describe_exit(self._process.wait())
+        # As process 1 of a container, this one inherits the guard: reap that too.
+        with contextlib.suppress(ChildProcessError), trio.move_on_after(1.0):
+            while True:
+                if not os.waitpid(-self.pid, os.WNOHANG)[0]:  # noqa: ASYNC222
+                    await trio.sleep(0.01)
+        return how
 
     async def aclose(self) -> None:
         """Kill and reap it if that has not happened, and close the channel."""
@@ -102,7 +109,7 @@ def start_process(
         with theirs:
             inherited = [theirs.fileno()] + ([] if lock is None else [lock])
             process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, _ROOT, *map(str, inherited)],
+                [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
                 process_group=0,
                 pass_fds=inherited,
@@ -136,15 +143,18 @@ def _parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
             _log.warning("ignored a pulse that is not JSON")
 
 
-async def _wait_ended(pid: int) -> None:
-    """Until the child can be reaped, without reaping it."""
-    if hasattr(os, "pidfd_open"):
-        fd = os.pidfd_open(pid)
-        try:
-            await trio.lowlevel.wait_readable(fd)
-        finally:
-            trio.lowlevel.notify_closing(fd)
-            os.close(fd)
-    else:
-        flags = os.WEXITED | os.WNOWAIT
-        await trio.to_thread.run_sync(os.waitid, os.P_PID, pid, flags, abandon_on_cancel=True)
+async def _wait_ended(process: subprocess.Popen[bytes]) -> None:
+    """Until the child has ended, without reaping it where the system has pidfds to give."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        # No such call (macOS, some sandboxes), or no descriptor left.  Its group's id is
+        # not given away as long as the guard is in it.
+        while process.poll() is None:  # noqa: ASYNC110
+            await trio.sleep(_POLL_S)
+        return
+    try:
+        await trio.lowlevel.wait_readable(fd)
+    finally:
+        trio.lowlevel.notify_closing(fd)
+        os.close(fd)

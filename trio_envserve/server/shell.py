@@ -98,6 +98,8 @@ class Server:
         limit_s = self._limits.start_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
             while not self._router.pool.ready_count():
+                if self._router.pool.stopping:
+                    raise ServerStartError("the server is stopping")
                 if self._router.pool.is_broken():
                     raise ServerStartError(self._router.status()["reason"])
                 await self._changed.park()

@@ -7,12 +7,14 @@ environment.  Four callers ask for rollouts through a fault proxy, each key
 once, with consent to be run again after a proven death.  One of the callers
 sits on a network that sends every request again while it runs
 (:mod:`.retransmit`): this client does not do that by itself, others will, and
-it is what the dedup cache is for.  Meanwhile :mod:`.demo_faults` cuts
+it is what the dedup cache is for.  The sockets of all callers are tapped
+(:mod:`.wiretap`): what goes over them is in the callers' log.  Meanwhile :mod:`.demo_faults` cuts
 connections, also between an outcome and its receipt, kills workers with many
 executions, and kills the server.
 
 Environment, callers and killer each write a log; :mod:`.judge_logs`, which
-knows nothing of this package, recomputes everything from those three.
+knows nothing of this package, recomputes everything from those three.  The
+server is asked for nothing but rollouts, least of all for what it has counted.
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ from ..client import Client, Outcome, open_client
 from ..core.errors import ConfigError
 from ..net import Network, open_zmq_network, unwrap_single
 from .demo_faults import Faults, poll, schedule
-from .demo_logs import EnvironmentLog, JsonLog
+from .demo_logs import CallerTap, EnvironmentLog, JsonLog, RequestId
 from .demo_process import SERVER_COMMAND, DemoServer, open_demo_server
 from .judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
 from .proxy import open_fault_proxy
 from .retransmit import RetransmittingNetwork
+from .wiretap import TappedNetwork
 
 ROLLOUTS_LEAST = 500
 """With fewer there is not enough going on for all the faults."""
@@ -97,7 +100,7 @@ async def run_demo(options: DemoOptions, progress: Progress | None = None) -> di
     progress = progress or Progress(options.rollouts)
     killer, callers = JsonLog(directory / KILLER), JsonLog(directory / CALLERS)
     try:
-        killer.write("begin", rollouts=options.rollouts, seed=options.seed)
+        killer.write("begin", rollouts=options.rollouts, seed=options.seed, workers=options.workers)
         with unwrap_single():
             await _run(options, directory, progress, killer, callers)
         killer.write("end")
@@ -139,12 +142,12 @@ async def _run(
                 callers = _Callers(options, progress, log)
                 faults = Faults(
                     server, proxy, environment, killer, callers, rollouts=options.rollouts,
-                    say=progress.said.append,
+                    workers=options.workers, say=progress.said.append,
                 )  # fmt: skip
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(faults.watch)
                     nursery.start_soon(_notice_end, server, progress, nursery.cancel_scope)
-                    await callers.run(server.address, proxy.address, faults, options.seed)
+                    await callers.run(proxy.address, faults, options.seed)
                     nursery.cancel_scope.cancel()
     if limit.cancelled_caught:
         progress.said.append(f"not done after {options.seconds_limit:g} s: ended")
@@ -160,30 +163,28 @@ async def _notice_end(server: DemoServer, progress: Progress, scope: trio.Cancel
 
 @final
 class _Callers:
-    """All callers, and one more client that only asks for statistics."""
+    """All callers."""
 
     def __init__(self, options: DemoOptions, progress: Progress, log: JsonLog) -> None:
         self.durations_s: dict[str, float] = {}
         self.duration_s = _DURATION_S
         self.answered = 0
+        self.received: set[RequestId] = set()
         self._options = options
         self._progress = progress
         self._log = log
         self._clients: list[Client] = []
-        self._control: Client | None = None
         self._all_answered = trio.Event()
 
-    async def run(self, server: str, proxy: str, faults: Faults, seed: int) -> None:
+    async def run(self, address: str, faults: Faults, seed: int) -> None:
         """Ask for everything; returns when everything is answered."""
         async with AsyncExitStack() as stack:
             network: Network = await stack.enter_async_context(open_zmq_network())
-            self._control = await stack.enter_async_context(
-                open_client(server, name="statistics", network=network)
-            )
-            impatient = RetransmittingNetwork(network, pauses_s=_RETRANSMIT_S)
             for number in range(_CALLERS):
+                tapped = TappedNetwork(network, CallerTap(number, self._log, self.received))
+                impatient = RetransmittingNetwork(tapped, pauses_s=_RETRANSMIT_S)
                 opened = open_client(
-                    proxy, name=f"caller-{number}", network=network if number else impatient
+                    address, name=f"caller-{number}", network=tapped if number else impatient
                 )
                 self._clients.append(await stack.enter_async_context(opened))
             async with trio.open_nursery() as making, trio.open_nursery() as asking:
@@ -191,8 +192,6 @@ class _Callers:
                 for number, client in enumerate(self._clients):
                     asking.start_soon(self._ask_all, number, client)
                 asking.start_soon(self._cancel_when_done, making.cancel_scope)
-            with trio.move_on_after(5.0):
-                await faults.count()
 
     async def _cancel_when_done(self, scope: trio.CancelScope) -> None:
         await self._all_answered.wait()
@@ -201,13 +200,6 @@ class _Callers:
     def sessions(self) -> int:
         """The fewest sessions that one of the callers has had."""
         return min(client.counters()["sessions"] for client in self._clients)
-
-    async def stats(self) -> dict[str, Any] | None:
-        """The server's statistics; None if it does not answer soon."""
-        assert self._control is not None
-        with trio.move_on_after(3.0):
-            return await self._control.stats()
-        return None
 
     async def _ask_all(self, number: int, client: Client) -> None:
         limit = trio.Semaphore(_IN_FLIGHT_PER_WORKER * self._options.workers // _CALLERS)

@@ -12,6 +12,10 @@ live on it, and only then; how many died with it is counted from the same log
 afterwards.  Where the machine is too slow to have that many running at once,
 the next rollouts are made to last longer, until it has.
 
+Of a cut between an outcome and its receipt is noted whose outcome it was: the
+proxy shows the bytes that it withheld, and the head of an outcome names its
+request.
+
 A call that was issued again after the server's death has no execution to spare
 any more (the client held one back for just that), so a worker that runs one of
 those is left alone.
@@ -25,11 +29,14 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar, final
+from typing import Protocol, TypeVar, final
 
+import cbor2
 import trio
 
-from .demo_logs import EnvironmentLog, JsonLog, WorkerLife
+from ..core.messages import KINDS, Outcome
+from ..core.terms import ID_BYTES
+from .demo_logs import EnvironmentLog, JsonLog, RequestId, WorkerLife
 from .demo_process import DemoServer
 from .judge_logs import LEAST_FAULTS, LEAST_LIVING
 from .proxy import FaultProxy
@@ -37,7 +44,9 @@ from .proxy import FaultProxy
 T = TypeVar("T")
 
 _POLL_S = 0.01
-_OUTCOME = b"completion"
+_HEAD = bytes((0x80 + len(Outcome._fields) + 1, KINDS[Outcome], 0x40 + ID_BYTES))
+"""How the head of an outcome begins: an array, its kind, and a session follows."""
+_RESULT = b"completion"
 """A key of every result of the environment, as it stands in an encoded one."""
 _FIRST, _LAST = 0.04, 0.60
 """The part of the answers at which the first and the last fault are due."""
@@ -62,12 +71,11 @@ class Callers(Protocol):
     duration_s: float
     """How long the next ones are to last."""
 
+    received: set[RequestId]
+    """The requests of which an outcome has come."""
+
     def sessions(self) -> int:
         """The fewest sessions that one of them has had."""
-        ...
-
-    async def stats(self) -> dict[str, Any] | None:
-        """The server's statistics, or None if it does not say."""
         ...
 
 
@@ -81,6 +89,17 @@ def schedule(seed: int, rollouts: int) -> list[tuple[int, str]]:
         (int(rollouts * (_FIRST + step * (index + rng.random()))), kind)
         for index, kind in enumerate(kinds)
     ]
+
+
+def outcomes_in(data: bytes) -> list[RequestId]:
+    """The requests whose results stand in bytes that a server has sent, in
+    order; also of one that is not there to its end."""
+    found = []
+    for message in data.split(_HEAD)[1:]:
+        session, rest = message[:ID_BYTES], message[ID_BYTES:]
+        if _RESULT in rest:
+            found.append((session, int(cbor2.loads(rest))))
+    return found
 
 
 async def poll(condition: Callable[[], T | None]) -> T:
@@ -97,7 +116,7 @@ class Faults:
 
     def __init__(
         self, server: DemoServer, proxy: FaultProxy, environment: EnvironmentLog, log: JsonLog,
-        callers: Callers, *, rollouts: int, say: Callable[[str], None],
+        callers: Callers, *, rollouts: int, workers: int, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._server = server
         self._proxy = proxy
@@ -105,6 +124,7 @@ class Faults:
         self._log = log
         self._callers = callers
         self._rollouts = rollouts
+        self._workers = workers
         self._usual_s = callers.duration_s
         self._say = say
         self._spent: set[str] = set()
@@ -130,18 +150,6 @@ class Faults:
             self._environment.look(self._log)
             await trio.sleep(_POLL_S)
 
-    async def count(self) -> None:
-        """Note what the server says of replays and coalesced requests: it is
-        shown beside what is judged, and is no part of the verdict but for
-        being more than nothing."""
-        stats = await self._callers.stats()
-        if stats is not None:
-            cache = stats["cache"]
-            self._log.write(
-                "counters", epoch=stats["epoch"], replayed=cache["replayed"],
-                coalesced=cache["coalesced"],
-            )  # fmt: skip
-
     # -- faults ----------------------------------------------------------------
 
     async def _cut(self) -> None:
@@ -152,11 +160,22 @@ class Faults:
 
     async def _cut_before_receipt(self) -> None:
         before = self._proxy.counters.cut
-        data = await self._proxy.cut_before_receipt(lambda data: _OUTCOME in data)
+        withheld = self._not_received(
+            await self._proxy.cut_before_receipt(lambda data: bool(self._not_received(data)))
+        )
         count = self._proxy.counters.cut - before
-        outcomes = data.count(_OUTCOME)
-        self._log.write("cut", how="before receipt", connections=count, outcomes=outcomes)
-        self._say(f"cut {count} connections with {outcomes} outcomes on the way")
+        self._log.write(
+            "cut", how="before receipt", connections=count,
+            withheld=[(session.hex(), sequence) for session, sequence in withheld],
+        )  # fmt: skip
+        self._say(f"cut {count} connections with {len(withheld)} outcomes on the way")
+
+    def _not_received(self, data: bytes) -> list[RequestId]:
+        """The requests whose outcomes are in these bytes and have not come yet.
+
+        The cut falls on the first bytes with such a one, so none of them was
+        forwarded whole."""
+        return [each for each in outcomes_in(data) if each not in self._callers.received]
 
     async def _kill_worker(self) -> None:
         for _ in range(_MOST_KILLS):
@@ -175,7 +194,14 @@ class Faults:
             "kill", what="worker", process=life.process, pid=life.pid, sent_s=sent_s, living=died
         )
         self._say(f"killed a worker with {died} executions")
+        await poll(lambda: self._appeared_since(sent_s))
         return died
+
+    def _appeared_since(self, moment_s: float) -> bool:
+        """Whether a process has begun its first rollout: all slots had one
+        before, so it is a replacement."""
+        self._environment.look(self._log)
+        return any(life.began_s > moment_s for life in self._environment.lives.values())
 
     async def _wait_busy_worker(self) -> WorkerLife:
         """One with enough executions; they last longer if there are too few."""
@@ -202,6 +228,8 @@ class Faults:
     def _busy_worker(self) -> WorkerLife | None:
         """One with enough executions that will not end in this very moment."""
         self._environment.look(self._log)
+        if sum(not life.dead for life in self._environment.lives.values()) < self._workers:
+            return None  # else nobody could tell a replacement from a late beginner
         now_s, lasts_s = time.monotonic(), self._callers.durations_s
         for life in self._environment.lives.values():
             young = sum(
@@ -213,7 +241,6 @@ class Faults:
         return None
 
     async def _kill_server(self) -> None:
-        await self.count()
         sent_s = time.monotonic()
         pid = self._server.pid
         await self._server.kill()

@@ -6,7 +6,8 @@ about did happen.
 
 Theory of operation
 -------------------
-This module imports nothing of the package, and asks no server: it counts.
+This module and its other half import nothing of the package, and ask no
+server: they count.
 
 ``environment.jsonl``
     written by the environment in the worker processes: a ``start`` and an
@@ -16,11 +17,16 @@ This module imports nothing of the package, and asks no server: it counts.
     ``dead``, ``alive``).
 ``callers.jsonl``
     written by the callers: an ``ask`` line before each call and an ``answer``
-    line after it.
+    line after it; and by a tap on each ``caller``'s socket: ``request`` and
+    ``ping`` for what it took, ``outcome``, ``refused`` and ``pong`` for what it
+    gave, ``connected`` and ``disconnected``.  A request is named by ``session``
+    and ``sequence``; a pong has the ``probe`` of its ping.
 ``killer.jsonl``
-    written by whoever makes the faults: ``kill``, ``cut``, ``serving`` (a server
-    is there), ``dead`` (a worker process was seen to have ended; ``alive_s`` is
-    the last time it was seen not to have).
+    written by whoever makes the faults: ``begin`` (with the number of
+    ``workers``), ``kill``, ``cut`` (``withheld``: the requests whose outcomes
+    were on their way), ``serving`` (a server is there), ``dead`` (a worker
+    process was seen to have ended; ``alive_s`` is the last time it was seen not
+    to have).
 
 Lines of the environment's log are in the order of their ``write`` calls,
 whichever process wrote them.  ``monotonic`` is one clock for the machine.
@@ -33,6 +39,12 @@ dead, and not seen alive later than this start.  None of these can accuse an
 innocent: each is a fact of the kernel or of the order of the log, and no
 comparison asks *when* a death happened, which nobody can know exactly.  Any
 other second start *ran twice*.
+
+No counter of the server's is among the logs: what it did with duplicates
+follows from what went over the callers' sockets (:mod:`.judge_duplicates`).
+
+A killed worker was *replaced* if all workers were at work when it died, and a
+process that had run nothing before ran something before the next kill.
 """
 
 from __future__ import annotations
@@ -40,10 +52,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from .judge_duplicates import repeats, request_id, request_of
 
 ENVIRONMENT, CALLERS, KILLER = "environment.jsonl", "callers.jsonl", "killer.jsonl"
 
@@ -73,6 +88,12 @@ class Logs:
     asks: dict[str, Line] = dataclasses.field(default_factory=dict)
     answers: dict[str, Line] = dataclasses.field(default_factory=dict)
     deaths: dict[str, Line] = dataclasses.field(default_factory=dict)
+    began_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By process: when it wrote its first line."""
+    requests: dict[str, list[Line]] = dataclasses.field(default_factory=dict)
+    """By request: its transmissions, by the sockets of the callers."""
+    outcomes: dict[str, list[Line]] = dataclasses.field(default_factory=dict)
+    """By request: the outcomes that the sockets gave."""
 
     @classmethod
     def read(cls, directory: Path) -> Logs:
@@ -83,6 +104,11 @@ class Logs:
         logs = cls(environment, callers, killer)
         for number, line in enumerate(logs.environment):
             logs._environment_line(number, line)
+        for line in logs.callers:
+            if line["event"] == "request":
+                logs.requests.setdefault(request_of(line), []).append(line)
+            elif line["event"] == "outcome":
+                logs.outcomes.setdefault(request_of(line), []).append(line)
         logs.asks = {line["key"]: line for line in logs.callers if line["event"] == "ask"}
         logs.answers = {line["key"]: line for line in logs.callers if line["event"] == "answer"}
         logs.deaths = {line["process"]: line for line in logs.killer if line["event"] == "dead"}
@@ -91,6 +117,7 @@ class Logs:
     def _environment_line(self, number: int, line: Line) -> None:
         key, process = line["key"], line["process"]
         self.last_line[process] = number
+        self.began_s.setdefault(process, line["monotonic"])
         if line["event"] == "start":
             if line["attempt"] == 1:  # a further attempt is within one execution
                 self.starts.setdefault(key, []).append((number, line))
@@ -117,7 +144,7 @@ def judge(directory: str | Path) -> dict[str, Any]:
         logs = Logs.read(Path(directory))
     except (OSError, ValueError, KeyError) as error:
         return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"]}
-    figures = _callers(logs) | _runs(logs) | _faults(logs)
+    figures = _callers(logs) | _runs(logs) | _faults(logs) | repeats(logs)
     problems = list(_problems(figures))
     return {**figures, "ok": not problems, "problems": problems}
 
@@ -186,48 +213,75 @@ def _faults(logs: Logs) -> dict[str, Any]:
         line for line in logs.faults("kill", what="worker")
         if line["process"] in logs.deaths
         and len(logs.living.get(line["process"], ())) >= LEAST_LIVING
+        and _was_replaced(logs, line)
     ]  # fmt: skip
-    receipts = [line for line in logs.faults("cut", how="before receipt") if line["outcomes"]]
+    receipts = [
+        line for line in logs.faults("cut", how="before receipt")
+        if any(request_id(*withheld) in logs.requests for withheld in line["withheld"])
+    ]  # fmt: skip
     cuts = [line for line in logs.faults("cut", how="ordinary") if line["connections"]]
-    counters: dict[str, Line] = {}
-    for line in logs.faults("counters"):
-        counters[line["epoch"]] = line
     return {
         "connections_cut": sum(line["connections"] for line in cuts + receipts),
         "cuts": len(cuts),
         "cuts_before_receipt": len(receipts),
-        "received_after_cut": sum(_received_after(logs, key, receipts) for key in logs.answers),
+        "received_after_cut": len({
+            request for line in receipts for request in _received_after(logs, line)
+        }),
         "worker_restarts": len(kills),
         "killed_with_worker": [len(logs.living[line["process"]]) for line in kills],
         "server_restarts": sum(
             _came_back(logs, line) for line in logs.faults("kill", what="server")
         ),
-        "replayed": sum(line["replayed"] for line in counters.values()),
-        "coalesced": sum(line["coalesced"] for line in counters.values()),
-    }
+    }  # fmt: skip
 
 
-def _received_after(logs: Logs, key: str, receipts: list[Line]) -> bool:
-    """Whether an outcome was there before a cut, and received after it without
-    another run."""
-    answer_s = logs.answers[key]["monotonic"]
-    ends_s = [line["monotonic"] for line in logs.results.get(key, ())]
-    last_start_s = max((line["monotonic"] for _, line in logs.starts.get(key, ())), default=0.0)
-    return any(
-        end_s < cut["monotonic"] < answer_s and last_start_s < cut["monotonic"]
-        for cut in receipts
-        for end_s in ends_s
+def _received_after(logs: Logs, cut: Line) -> Iterator[str]:
+    """The requests whose outcome a cut withheld, and their caller got after it
+    without another run."""
+    for request in (request_id(*withheld) for withheld in cut["withheld"]):
+        outcomes = logs.outcomes.get(request)
+        if outcomes is None or request not in logs.requests:
+            continue
+        starts = logs.starts.get(logs.requests[request][0]["key"], ())
+        if outcomes[0]["monotonic"] > cut["monotonic"] and not any(
+            start["monotonic"] > cut["monotonic"] for _, start in starts
+        ):
+            yield request
+
+
+def _was_replaced(logs: Logs, kill: Line) -> bool:
+    """Whether another process took the place of a killed worker."""
+    killed_s = kill["sent_s"]
+    workers = max((line["workers"] for line in logs.faults("begin")), default=math.inf)
+    at_work = sum(
+        began_s < killed_s
+        and (process not in logs.deaths or logs.deaths[process]["monotonic"] > killed_s)
+        for process, began_s in logs.began_s.items()
     )
+    kills_s = [line["sent_s"] for line in logs.faults("kill")]
+    next_s = min((each_s for each_s in kills_s if each_s > killed_s), default=math.inf)
+    replaced = any(killed_s < began_s < next_s for began_s in logs.began_s.values())
+    return at_work >= workers and replaced
 
 
 def _came_back(logs: Logs, kill: Line) -> bool:
-    """Whether, after a server's death, another one served and ran something."""
+    """Whether, after a server's death and that of all its workers, another one
+    served at its address and ran something."""
     killed_s = kill["sent_s"]
-    serving = any(line["monotonic"] > killed_s for line in logs.faults("serving"))
-    first: dict[str, float] = {}
-    for line in logs.environment:
-        first.setdefault(line["process"], line["monotonic"])
-    return serving and any(began_s > killed_s for began_s in first.values())
+    serving = logs.faults("serving")
+    addresses = {line["address"] for line in serving if line["monotonic"] < killed_s}
+    after = [
+        line["monotonic"] for line in serving
+        if line["monotonic"] > killed_s
+        and line["address"] in addresses and line["pid"] != kill["pid"]
+    ]  # fmt: skip
+    first_s = logs.began_s.values()
+    old = [process for process, began_s in logs.began_s.items() if began_s < killed_s]
+    return (
+        bool(after)
+        and any(began_s > min(after) for began_s in first_s)
+        and all(process in logs.deaths for process in old)
+    )
 
 
 def _problems(figures: dict[str, Any]) -> Iterator[str]:
@@ -241,13 +295,18 @@ def _problems(figures: dict[str, Any]) -> Iterator[str]:
         "started_unasked": "rollouts ran that nobody had asked for",
         "answered_twice": "answers came to a call that had one already",
         "untrue_errors": "errors said that a rollout did not run, and it had",
+        "outcomes_differ": "requests had outcomes that were not the same bytes",
     }.items():
         if figures[name]:
             yield f"{figures[name]} {text}"
     for name, least, text in (
         ("cuts", LEAST_FAULTS, "ordinary cuts"),
         ("cuts_before_receipt", LEAST_FAULTS, "cuts between an outcome and its receipt"),
-        ("worker_restarts", LEAST_FAULTS, f"kills of a worker with {LEAST_LIVING} executions"),
+        (
+            "worker_restarts",
+            LEAST_FAULTS,
+            f"kills of a worker with {LEAST_LIVING} executions, and replacements",
+        ),
         ("server_restarts", 1, "kills of the server"),
         ("replayed", 1, "replays"),
         ("coalesced", 1, "coalesced requests"),

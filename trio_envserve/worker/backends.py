@@ -88,8 +88,15 @@ def _hint(exc: BaseException, signs: tuple[str, ...], note: str) -> None:
 class _TrioBackend:
     async def call(self, call: Call) -> Ended:
         ended: list[Ended] = []
-        async with trio.open_nursery() as nursery:  # noqa: ASYNC112
-            nursery.start_soon(_contained, call, ended)
+        try:
+            async with trio.open_nursery() as nursery:  # noqa: ASYNC112
+                nursery.start_soon(_contained, call, ended)
+        except BaseExceptionGroup as group:
+            # _contained lets nothing out: this is trio, saying that the code left a
+            # nursery or a cancel scope open in its task.  It is the code's failure.
+            if group.subgroup(KeyboardInterrupt) is not None:
+                raise  # a real Ctrl-C, in a server that runs the environment itself
+            ended[:] = [Ended(error=group)]
         return ended[0]
 
 

@@ -39,7 +39,8 @@ def start_guard(channel: socket.socket) -> None:
     assert os.getpgid(0) == os.getpid()
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: reaped already
+            os.waitpid(child, 0)
         return
     try:
         if os.fork() == 0:
@@ -52,7 +53,8 @@ def _guard(channel: socket.socket) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     for standard in (0, 1, 2):  # whoever reads a worker's output finds its end
-        os.close(standard)
+        with contextlib.suppress(OSError):  # closed already, by whoever started the server
+            os.close(standard)
     # A server says nothing more after the configuration; should a later one do, that
     # is for the worker to read.
     with contextlib.suppress(OSError):

@@ -7,14 +7,18 @@ whatever killed it otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import sys
+import traceback
 
 
 def main() -> int:
     """Read the configuration, start the heart, serve."""
+    with contextlib.suppress(OSError):
+        os.dup2(2, 1)  # standard output is the server's; what environments print is no part of it
     channel = socket.socket(fileno=int(sys.argv[1]))
     for descriptor in map(int, sys.argv[1:3]):
         # A daemon that the environment leaves behind is no worker.
@@ -62,8 +66,15 @@ def main() -> int:
                 touch=heart.touch,
             )
 
-    status = 0 if trio.run(serve) else 3
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads that the environment left behind must not keep the process alive.
-    os._exit(status)
+    status = 1
+    try:
+        status = 0 if trio.run(serve) else 3
+    except BaseException:  # noqa: ASYNC103
+        # Also SystemExit, from a factory.  Whatever it is, the process ends here.
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # None, closed, or nobody reads it any more
+                stream.flush()
+        # Threads that the environment left behind must not keep the process alive.
+        os._exit(status)

@@ -1,0 +1,38 @@
+"""The TCP connections of this very process, as the system sees them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def accepted(address: str, look: Callable[[socket.socket], T]) -> list[T]:
+    """``look`` at each connection that a server in this process has at ``address``."""
+    return [found for ends, found in _look(look) if ends[0] == address]
+
+
+def connected(address: str, look: Callable[[socket.socket], T]) -> list[T]:
+    """The same of each that clients in this process have to ``address``."""
+    return [found for ends, found in _look(look) if ends[1] == address]
+
+
+def _look(look: Callable[[socket.socket], T]) -> list[tuple[list[str], T]]:
+    found = []
+    for name in os.listdir("/dev/fd"):
+        try:
+            sock = socket.socket(fileno=int(name))
+        except OSError:
+            continue  # no socket, or the descriptor of the listing itself
+        try:
+            if sock.family == socket.AF_INET and sock.type == socket.SOCK_STREAM:
+                ends = [sock.getsockname(), sock.getpeername()]
+                found.append(([f"tcp://{host}:{port}" for host, port in ends], look(sock)))
+        except OSError:
+            pass  # it listens, or has lost its peer just now
+        finally:
+            sock.detach()  # it is not ours
+    return found

@@ -1,0 +1,123 @@
+"""What a pool does by its limits and options: workers replaced, variables for each slot."""
+
+import logging
+import os
+import signal
+from collections import Counter
+
+import trio
+
+from tests.real.growing import MIB
+from tests.real.support import (
+    PATIENCE_S,
+    QUICK,
+    open_calls,
+    open_server,
+    until,
+    worker_of,
+)
+from trio_envserve import ServerLimits
+from trio_envserve import open_server as open_real_server
+
+GROWING = "tests.real.growing:Growing"
+
+
+async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, recycle_executions=3) as server,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("slow", ["wait", "go"])
+            calls.start("a")
+            calls.start("b")
+            await until(lambda: worker_of(server)["phase"] == "retiring")
+            for key in ("c", "d"):
+                calls.start(key)
+            await until(lambda: server.stats()["waiting"] == 2)
+            assert worker_of(server)["pending"] == 1  # it is drained, not killed
+            judge.put("go")
+            for key in ("slow", "a", "b", "c", "d"):
+                await calls.value(key)
+            assert server.stats()["worker_restarts"] == 1
+    judge.assert_exactly_once("slow", "a", "b", "c", "d")
+    assert judge.pids("slow") == judge.pids("a") == judge.pids("b")
+    assert judge.pids("c") == judge.pids("d") != judge.pids("slow")
+
+
+async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_twice(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, workers=2, worker_capacity=2, recycle_executions=3) as server,
+            open_calls(server.address) as calls,
+        ):
+            # Some of each turn end late, when their workers have had enough already.
+            keys: list[str] = []
+            for turn in range(4):
+                late = [calls.start(f"late{turn}-{n}", ["wait", f"go{turn}"]) for n in range(3)]
+                await judge.wait_started(*late)
+                quick = [calls.start(f"k{turn}-{n}") for n in range(6)]
+                await calls.client.stats()  # whatever was sent by now has arrived
+                judge.put(f"go{turn}")
+                keys += [*late, *quick]
+                for key in (*late, *quick):
+                    await calls.value(key)
+            await until(lambda: server.stats()["worker_restarts"] >= 2)
+    judge.assert_exactly_once(*keys)
+    lives = Counter(pid for key in keys for pid in judge.pids(key))
+    assert len(lives) >= 3
+
+
+async def test_a_worker_that_has_grown_too_large_is_drained_and_replaced(judge, caplog):
+    caplog.set_level(logging.INFO, logger="trio_envserve.server")
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge, environment=GROWING) as server:
+            await server.wait_ready()
+            await until(lambda: worker_of(server)["memory_bytes"] > 0)
+            most = worker_of(server)["memory_bytes"] + 64 * MIB
+        async with (
+            open_server(judge, environment=GROWING, worker_memory_bytes=most) as server,
+            open_calls(server.address) as calls,
+        ):
+            await calls.value(calls.start("small"))
+            calls.start("large", ["grow", 128], ["wait", "go"])
+            await until(lambda: worker_of(server)["phase"] == "retiring")
+            calls.start("next")
+            await until(lambda: server.stats()["waiting"] == 1)
+            judge.put("go")
+            for key in ("large", "next"):
+                await calls.value(key)
+            assert server.stats()["worker_restarts"] == 1
+    judge.assert_exactly_once("small", "large", "next")
+    assert judge.pids("small") == judge.pids("large") != judge.pids("next")
+    assert [text for text in caplog.messages if "retires: it holds" in text]
+
+
+async def test_variables_of_a_slot_reach_each_of_its_workers(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_real_server(
+                GROWING, args={"directory": str(judge.directory)}, workers=2,
+                limits=ServerLimits(**QUICK, worker_capacity=1),
+                worker_environ=[{"PLACE": "zero"}, {"PLACE": "one"}],
+            ) as server,
+            open_calls(server.address) as calls,
+        ):  # fmt: skip
+            for turn in range(2):
+                await until(lambda: server.status()["ready"] == 2)
+                # Each has one, since none takes two.
+                keys = [
+                    calls.start(f"{turn}-{n}", ["wait", f"go{turn}"], value={"environ": "PLACE"})
+                    for n in range(2)
+                ]
+                await judge.wait_started(*keys)
+                judge.put(f"go{turn}")
+                found = {}
+                for key in keys:
+                    outcome = await calls.outcome(key)
+                    found[outcome.worker.partition("-")[0]] = outcome.unwrap()["value"]
+                assert found == {"w0": "zero", "w1": "one"}
+                killed = worker_of(server)["pid"]
+                os.kill(killed, signal.SIGKILL)
+                await until(lambda: all(w["pid"] != killed for w in server.stats()["per_worker"]))  # noqa: B023
+    judge.assert_exactly_once(*(f"{turn}-{n}" for turn in range(2) for n in range(2)))
