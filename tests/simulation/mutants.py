@@ -23,7 +23,7 @@ from trio_envserve.core.slots import Pool
 from trio_envserve.core.terms import RequestId
 from trio_envserve.core.worker import Run, WorkerCore
 from trio_envserve.core.workforce import Workforce
-from trio_envserve.testing.faults import Fault
+from trio_envserve.testing.simulation.faults import Fault
 
 
 class Mutant(NamedTuple):

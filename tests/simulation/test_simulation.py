@@ -10,11 +10,11 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS, Mutant
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.testing import simulator
-from trio_envserve.testing.actor_server import SimServer
-from trio_envserve.testing.faults import HARSH_ONLY, TIMES, Ask, Fault, Plan
-from trio_envserve.testing.network import Frames, Link, Network
-from trio_envserve.testing.simulator import Run, World, plan_of, run
+from trio_envserve.testing.simulation import simulator
+from trio_envserve.testing.simulation.actor_server import SimServer
+from trio_envserve.testing.simulation.faults import HARSH_ONLY, TIMES, Ask, Fault, Plan
+from trio_envserve.testing.simulation.network import Frames, Link, Network
+from trio_envserve.testing.simulation.simulator import Run, World, plan_of, run
 
 SEEDS = 150
 
@@ -106,7 +106,8 @@ def test_a_seed_always_gives_the_same_run(harsh: bool):
 
 @pytest.mark.real
 def test_a_run_does_not_depend_on_the_order_of_hashes():
-    program = "from trio_envserve.testing.simulator import run; print(run(11, harsh=True).digest)"
+    module = "trio_envserve.testing.simulation.simulator"
+    program = f"from {module} import run; print(run(11, harsh=True).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],

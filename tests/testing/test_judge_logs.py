@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.testing import judge_duplicates, judge_logs
-from trio_envserve.testing.judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
+from trio_envserve.testing.demo import judge_duplicates, judge_logs
+from trio_envserve.testing.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
 
 
 class History:
@@ -187,7 +187,12 @@ def test_all_is_well(history):
     assert figures["connections_cut"] == 24
     assert figures["replayed"] == figures["received_after_cut"] == 3
     assert figures["coalesced"] == 1
-    command = [sys.executable, "-m", "trio_envserve.testing.judge_logs", str(history.directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "trio_envserve.testing.demo.judge_logs",
+        str(history.directory),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0
     assert json.loads(run.stdout) == figures
@@ -512,7 +517,7 @@ def test_it_imports_nothing_of_the_package_but_its_other_half(module):
 
 
 def test_it_wants_one_folder():
-    command = [sys.executable, "-m", "trio_envserve.testing.judge_logs"]
+    command = [sys.executable, "-m", "trio_envserve.testing.demo.judge_logs"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 2
     assert "usage" in run.stderr

@@ -8,9 +8,9 @@ import trio
 
 from trio_envserve import open_client, open_server
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.testing.demo_logs import CallerTap, JsonLog
+from trio_envserve.testing.demo.logs import CallerTap, JsonLog
+from trio_envserve.testing.demo.wiretap import TappedNetwork
 from trio_envserve.testing.retransmit import RetransmittingNetwork
-from trio_envserve.testing.wiretap import TappedNetwork
 
 
 class Gate:

@@ -1,6 +1,6 @@
 """The judge of the demonstration: three logs on disk in, figures out.
 
-``python -m trio_envserve.testing.judge_logs DIR`` prints one JSON object and
+``python -m trio_envserve.testing.demo.judge_logs DIR`` prints one JSON object and
 exits with 0 only if nothing ran twice, nothing was lost, and the faults it is
 about did happen.
 
@@ -327,7 +327,7 @@ def _lines(path: Path) -> Iterator[Line]:
 def main() -> int:
     """Judge the directory named on the command line."""
     if len(sys.argv) != 2:
-        print("usage: python -m trio_envserve.testing.judge_logs DIR", file=sys.stderr)
+        print("usage: python -m trio_envserve.testing.demo.judge_logs DIR", file=sys.stderr)
         return 2
     figures = judge(sys.argv[1])
     print(json.dumps(figures))

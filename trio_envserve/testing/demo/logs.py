@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Any, final
 
-from ..core import values
-from ..core.errors import ProtocolError
-from ..core.limits import WireLimits
-from ..core.messages import Outcome, Refused, Request, Sync, Synced, decode
-from ..envs.witness import is_dead
-from ..net import ConnectionEvent, Message
+from ...core import values
+from ...core.errors import ProtocolError
+from ...core.limits import WireLimits
+from ...core.messages import Outcome, Refused, Request, Sync, Synced, decode
+from ...envs.witness import is_dead
+from ...net import ConnectionEvent, Message
 
 _LIMITS = WireLimits()
 RequestId = tuple[bytes, int]

@@ -24,9 +24,9 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, Protocol
 
-from ..core.errors import ProtocolError
-from ..core.messages import decode
-from ..core.terms import Body
+from ...core.errors import ProtocolError
+from ...core.messages import decode
+from ...core.terms import Body
 from .faults import Fault, Plan
 
 Frames = Sequence[Body]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.router import Router, ToClient
-from ..core.slots import Kill, Lost, Spawn
-from ..core.workforce import ToWorker
+from ...core.router import Router, ToClient
+from ...core.slots import Kill, Lost, Spawn
+from ...core.workforce import ToWorker
 from .actor_worker import SimWorker
 from .bounds import audit
 from .faults import Fault

@@ -17,10 +17,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..core import messages
-from ..core.errors import ErrorInfo, ProtocolError
-from ..core.ranges import Ranges
-from ..core.terms import Body, RequestId, Status, Verdict
+from ...core import messages
+from ...core.errors import ErrorInfo, ProtocolError
+from ...core.ranges import Ranges
+from ...core.terms import Body, RequestId, Status, Verdict
 
 if TYPE_CHECKING:
     from .network import Process

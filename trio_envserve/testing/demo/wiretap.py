@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, final
 
-from ..core.limits import WireLimits
-from ..net import (
+from ...core.limits import WireLimits
+from ...net import (
     ConnectionEvent,
     DealerSocket,
     Frame,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.client import Answer, ClientCore, ClientEffect, Fail, ToServer
-from ..core.slots import Report
+from ...core.client import Answer, ClientCore, ClientEffect, Fail, ToServer
+from ...core.slots import Report
 from . import judge as judging
 from .faults import Ask, Fault
 from .network import Frames, Link, Process

@@ -18,7 +18,7 @@ import dataclasses
 import enum
 from random import Random
 
-from ..core.limits import ClientLimits, ServerLimits
+from ...core.limits import ClientLimits, ServerLimits
 
 
 class Fault(enum.Enum):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core import messages
-from ..core.limits import PROTOCOL_VERSION
-from ..core.terms import Body
+from ...core import messages
+from ...core.limits import PROTOCOL_VERSION
+from ...core.terms import Body
 from .faults import Fault
 from .network import Frames, Link, Process
 

@@ -9,7 +9,7 @@ virtual seconds; then calms down and waits until everything has come to rest.
 A judge (:mod:`.judge`) compares what happened with the guarantees.
 
 One integer decides everything: the same seed gives the same trace, whose hash
-is part of the result.  ``python -m trio_envserve.testing.simulator`` runs many
+is part of the result.  ``python -m trio_envserve.testing.simulation.simulator`` runs many
 seeds, or prints one as a log (``--trace SEED``).
 """
 
@@ -23,7 +23,7 @@ import traceback
 from collections import Counter
 from random import Random
 
-from ..core.terms import Epoch, Incarnation
+from ...core.terms import Epoch, Incarnation
 from .actor_client import SimClient
 from .actor_server import SimServer
 from .actor_worker import SimWorker

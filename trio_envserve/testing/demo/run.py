@@ -27,15 +27,15 @@ from typing import Any, final
 
 import trio
 
-from ..client import Client, Outcome, open_client
-from ..core.errors import ConfigError
-from ..net import Network, open_zmq_network, unwrap_single
-from .demo_faults import Faults, poll, schedule
-from .demo_logs import CallerTap, EnvironmentLog, JsonLog, RequestId
-from .demo_process import SERVER_COMMAND, DemoServer, open_demo_server
+from ...client import Client, Outcome, open_client
+from ...core.errors import ConfigError
+from ...net import Network, open_zmq_network, unwrap_single
+from ..proxy import open_fault_proxy
+from ..retransmit import RetransmittingNetwork
+from .faults import Faults, poll, schedule
 from .judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
-from .proxy import open_fault_proxy
-from .retransmit import RetransmittingNetwork
+from .logs import CallerTap, EnvironmentLog, JsonLog, RequestId
+from .process import SERVER_COMMAND, DemoServer, open_demo_server
 from .wiretap import TappedNetwork
 
 ROLLOUTS_LEAST = 500

@@ -1,6 +1,6 @@
 """The server of the demonstration: a process of its own, to be killed.
 
-``python -m trio_envserve.testing.demo_server '{"environment": ..., ...}'``
+``python -m trio_envserve.testing.demo.server '{"environment": ..., ...}'``
 
 The argument is one JSON object with the arguments of
 :func:`~trio_envserve.server.open_server` (``environment``, ``args``, ``bind``,
@@ -18,8 +18,8 @@ from typing import Any
 
 import trio
 
-from ..logs import LogSetup, configure, set_title
-from ..server import open_server
+from ...logs import LogSetup, configure, set_title
+from ...server import open_server
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from typing import Any, final
 
 import trio
 
-from ..core.errors import ServerStartError
+from ...core.errors import ServerStartError
 
-SERVER_COMMAND = (sys.executable, "-m", "trio_envserve.testing.demo_server")
+SERVER_COMMAND = (sys.executable, "-m", "trio_envserve.testing.demo.server")
 
 _STOP_S = 15.0
 """How long an orderly stop may take; after the drain it is mostly reaping."""

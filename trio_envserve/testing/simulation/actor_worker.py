@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core import messages
-from ..core.errors import ErrorInfo
-from ..core.slots import Spawn
-from ..core.terms import Status, Verdict
-from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
+from ...core import messages
+from ...core.errors import ErrorInfo
+from ...core.slots import Spawn
+from ...core.terms import Status, Verdict
+from ...core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
 from . import judge as judging
 from .faults import Fault
 from .network import Frames, Link, Process

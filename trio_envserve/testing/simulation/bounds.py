@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.client import ClientCore
-from ..core.requests import State
-from ..core.router import Router
+from ...core.client import ClientCore
+from ...core.requests import State
+from ...core.router import Router
 
 
 def audit(router: Router, peak_live: int) -> list[str]:

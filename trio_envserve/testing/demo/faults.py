@@ -34,12 +34,12 @@ from typing import Protocol, TypeVar, final
 import cbor2
 import trio
 
-from ..core.messages import KINDS, Outcome
-from ..core.terms import ID_BYTES
-from .demo_logs import EnvironmentLog, JsonLog, RequestId, WorkerLife
-from .demo_process import DemoServer
+from ...core.messages import KINDS, Outcome
+from ...core.terms import ID_BYTES
+from ..proxy import FaultProxy
 from .judge_logs import LEAST_FAULTS, LEAST_LIVING
-from .proxy import FaultProxy
+from .logs import EnvironmentLog, JsonLog, RequestId, WorkerLife
+from .process import DemoServer
 
 T = TypeVar("T")
 
