@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -455,6 +456,16 @@ async def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
 async def test_an_object_cannot_be_sent_to_worker_processes() -> None:
     with pytest.raises(ConfigError, match="workers=0"):
         async with open_server(Probe(), workers=1):
+            pass
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), {1: "a"}, Path("a"), {"deep": [float("nan"), {2: 3}]}, b"a", {3}]
+)
+async def test_arguments_that_a_worker_would_get_changed_are_refused(value: Any) -> None:
+    """Tuples became lists and numbers as keys text, and nobody was told."""
+    with pytest.raises(ConfigError, match=r"args\['shape'\]"):
+        async with open_server("arithmetic", args={"shape": value}, workers=1):
             pass
 
 

@@ -41,6 +41,7 @@ from ..net import (
     parse_address,
     unwrap_single,
 )
+from ..worker.config import check_args
 from .locks import AddressLocks, wait_text
 from .workers import InProcessWorkers, ProcessWorkers, Workers
 
@@ -285,6 +286,8 @@ async def open_server(
             "worker processes load their environment by name: give a string such as "
             "'package.module:factory', or workers=0 to run an object in this process"
         )
+    if workers:
+        check_args(args or {})
     limits, wire = limits or ServerLimits(), wire or WireLimits()
 
     async def run(served: Callable[[Server], Awaitable[None]]) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
 
+from ..core.errors import ConfigError
 from ..core.limits import WireLimits, WorkerLimits
 
 CONFIG_BYTES = 8 * 1024 * 1024
@@ -35,7 +37,7 @@ class WorkerConfig:
     """Arguments of :class:`~trio_envserve.logs.LogSetup`, or empty."""
 
     def to_line(self) -> bytes:
-        """The line to send.  TypeError if the arguments are not JSON."""
+        """The line to send; see :func:`check_args` for what it cannot carry."""
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -45,6 +47,22 @@ class WorkerConfig:
         record["limits"] = WorkerLimits(**record["limits"])
         record["wire"] = WireLimits(**record["wire"])
         return cls(**record)
+
+
+def check_args(args: Mapping[str, Any]) -> None:
+    """ConfigError if a worker process would not get exactly these arguments."""
+    for name, value in args.items():
+        try:
+            back: Any = json.loads(json.dumps(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"args[{name!r}] cannot be sent to a worker process: {error}"
+            ) from None
+        if repr(back) != repr(value):  # the text tells True from 1, and nan from nothing
+            raise ConfigError(
+                f"args[{name!r}], {value!r:.100}, would reach a worker process as {back!r:.100}: "
+                "give what JSON has (str, int, float, bool, None, lists, dicts with str keys)"
+            )
 
 
 def read_config(channel: socket.socket) -> WorkerConfig:
