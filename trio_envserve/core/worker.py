@@ -53,6 +53,10 @@ class Exit(NamedTuple):
 
 WorkerEffect: TypeAlias = Run | Halt | ToRouter | Exit
 
+NUMBERS_MOST = 1 << 16
+"""Most dispatches that one message may name: each is looked at, and no router has
+given that many to one worker."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
@@ -103,20 +107,20 @@ class WorkerCore:
             message = messages.decode(frames[1], most_bytes=self.header_bytes)
             if len(frames) != 2 + isinstance(message, Dispatch):
                 raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
+            match message:
+                case Dispatch():
+                    return self._dispatch(message, frames[2])
+                case Stop():
+                    return self._stop(_numbers(message.numbers))
+                case State():
+                    return self._state(message, _numbers(message.live), _numbers(message.cancelled))
+                case Retire():
+                    return [Exit()]
+                case _:
+                    raise ProtocolError(f"{type(message).__name__} is not for workers")
         except (ProtocolError, IndexError):
             self.malformed += 1
             return []
-        match message:
-            case Dispatch():
-                return self._dispatch(message, frames[2])
-            case Stop():
-                return self._stop(Ranges.from_flat(message.numbers))
-            case State():
-                return self._state(message)
-            case Retire():
-                return [Exit()]
-        self.malformed += 1
-        return []
 
     def ended(
         self, number: int, status: Status, payload: Body, duration_s: float | None
@@ -157,11 +161,9 @@ class WorkerCore:
                 self._stopped_early.add(number)
         return effects
 
-    def _state(self, state: State) -> list[WorkerEffect]:
+    def _state(self, state: State, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
         """The router's statement: repair what differs."""
         self.acknowledged = True
-        live = Ranges.from_flat(state.live)
-        cancelled = Ranges.from_flat(state.cancelled)
         effects = self._stop(Ranges(n for n in cancelled if n in self.running))
         unwanted = [n for n in self.running if n < state.next and n not in live]
         effects += self._stop(Ranges(unwanted))
@@ -192,6 +194,14 @@ class WorkerCore:
 
     def _send(self, message: messages.Message) -> ToRouter:
         return ToRouter((self.incarnation, messages.encode(message)))
+
+
+def _numbers(flat: list[int]) -> Ranges:
+    """The dispatches that a message names."""
+    numbers = Ranges.from_flat(flat)
+    if len(numbers) > NUMBERS_MOST:
+        raise ProtocolError(f"{len(numbers)} dispatches named at once")
+    return numbers
 
 
 def never_began(request: RequestId) -> ErrorInfo:

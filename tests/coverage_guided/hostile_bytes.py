@@ -1,0 +1,152 @@
+"""Hostile bytes, sought by coverage: a program for libFuzzer, by way of atheris.
+
+    python tests/coverage_guided/hostile_bytes.py [CORPUS] -max_total_time=60
+
+The first byte of an input chooses who takes the rest: the decoder of headers, that of
+bodies, a router as a client's or a worker's message, a client, a worker.  Decoders may
+refuse by their own errors and no other; whoever takes messages must not raise at all.
+After a mark (MARK) the next frame begins.  Without a corpus the search begins with the
+test vectors of the protocol.
+
+libFuzzer keeps an input that fails as a file ``crash-...``; given that file as an
+argument, the program runs it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["trio_envserve"]):
+    from trio_envserve.core import messages, values
+    from trio_envserve.core.client import ClientCore
+    from trio_envserve.core.errors import ProtocolError
+    from trio_envserve.core.router import Router
+    from trio_envserve.core.slots import Spawn
+    from trio_envserve.core.worker import WorkerCore
+
+VECTORS = Path(__file__).resolve().parent.parent.parent / "docs" / "vectors.json"
+MARK = b"\xff\xfe\xff"
+ID = bytes(range(0x30, 0x40))
+"""The one id of these worlds, which the vectors have as a nonce."""
+
+
+def header(data: bytes) -> None:
+    """What decodes is a message, and encodes to the same message again."""
+    try:
+        message = messages.decode(data, most_bytes=1 << 16)
+    except ProtocolError:
+        return
+    again = messages.decode(messages.encode(message), most_bytes=1 << 17)
+    assert repr(again) == repr(message)  # nan is not itself
+
+
+def body(data: bytes) -> None:
+    """Any bytes are a value or refused."""
+    with contextlib.suppress(values.DecodingError):
+        values.decode(data, arrays="numpy")
+
+
+def _router() -> tuple[Router, bytes]:
+    """A router with a session of id ID and one worker of incarnation ID."""
+    router = Router(epoch=ID, slots=1, now_s=0.0, new_id=lambda: ID)
+    router.open_pool((), 0.0)
+    (worker,) = [each.worker for each in router.take() if isinstance(each, Spawn)]
+    hello = messages.encode(messages.Hello(1, ID, 1, "fuzz", 1 << 20))
+    router.client_message(b"route", (hello,), 0.1)
+    ready = messages.encode(messages.WorkerHello(1, 1, "fuzz", rerun=False))
+    router.worker_message((worker, ID, ready), 0.2)
+    return router, worker
+
+
+def from_client(data: bytes) -> None:
+    """Each frame a message with the next one, if it is a request, as its body."""
+    router, _ = _router()
+    frames = data.split(MARK)
+    for index, frame in enumerate(frames):
+        router.client_message(b"route", (frame,), 1.0 + index)
+        router.client_message(b"route", tuple(frames[index : index + 2]), 1.0 + index)
+    router.tick(1000.0)
+
+
+def from_worker(data: bytes) -> None:
+    """After a request was dispatched: the frames after id and incarnation."""
+    router, worker = _router()
+    request = messages.Request(ID, 0, bytes(8), None, 1, None)
+    router.client_message(b"route", (messages.encode(request), b"body"), 0.5)
+    frames = data.split(MARK)
+    for count in range(1, 4):
+        router.worker_message((worker, ID, *frames[:count]), 1.0)
+        router.worker_message((worker, ID, b"route", ID + bytes(8), *frames[:count]), 1.0)
+    router.tick(1000.0)
+
+
+def client(data: bytes) -> None:
+    """After two calls were submitted and the session granted."""
+    core = ClientCore(name="fuzz", new_id=lambda: ID, now_s=0.0)
+    for _ in range(2):
+        core.submit(b"body", 0.1)
+    core.connected(0.2)
+    core.message((messages.encode(messages.Welcome(1, ID, ID, ID, 64, 1 << 20, {})),), 0.3)
+    frames = data.split(MARK)
+    for index in range(len(frames)):
+        core.message(frames[index : index + 1], 0.4 + index)
+        core.message(frames[index : index + 2], 0.4 + index)
+    core.tick(1000.0)
+    core.close(1001.0)
+
+
+def worker(data: bytes) -> None:
+    """Any message of the router, and of one that claims to be."""
+    core = WorkerCore(ID, header_bytes=1 << 16)
+    core.hello(1, "fuzz", rerun=False)
+    frames = data.split(MARK)
+    for index in range(len(frames)):
+        core.message((ID, *frames[index : index + 1]))
+        core.message((ID, *frames[index : index + 2]))
+    core.beat({})
+
+
+TARGETS: tuple[Callable[[bytes], None], ...] = (
+    header, body, from_client, from_worker, client, worker,
+)  # fmt: skip
+
+
+def one(data: bytes) -> None:
+    """What libFuzzer calls."""
+    if data:
+        TARGETS[data[0] % len(TARGETS)](data[1:])
+
+
+def seeds() -> list[bytes]:
+    """The test vectors, for every target that they may be meant for."""
+    vectors = json.loads(VECTORS.read_text(encoding="utf-8"))
+    bodies = [bytes.fromhex(each["bytes"]) for each in vectors["values"]]
+    frames = [[bytes.fromhex(f) for f in each["frames"]] for each in vectors["messages"]]
+    frames += [[bytes.fromhex(each["header"])] for each in vectors["malformed"]]
+    found = [bytes([TARGETS.index(body)]) + each for each in bodies]
+    for number, target in enumerate(TARGETS):
+        if target is not body:
+            found += [bytes([number]) + MARK.join(each) for each in frames]
+    return found
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        if not any(not argument.startswith("-") for argument in arguments):
+            for number, seed in enumerate(seeds()):
+                Path(folder, f"{number:04}").write_bytes(seed)
+            arguments.append(folder)
+        atheris.Setup([sys.argv[0], *arguments], one)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
