@@ -1,13 +1,16 @@
-"""What all tests share: the Hypothesis profiles, in this one place.
+"""What all tests share: signals as in a terminal, and the Hypothesis profiles.
 
 ``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run),
-``ci`` (the pure core's tests, once per CI run), ``nightly`` (hours).
+``ci`` (the pure core's tests, once per CI run), ``nightly`` (hours), ``mutation``
+(the same examples each time, for `tests/mutation/run.py`).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline and no complaint about slowness: a test must not depend on the
@@ -21,4 +24,18 @@ EVERY = settings(
 settings.register_profile("quick", EVERY, max_examples=50, stateful_step_count=40)
 settings.register_profile("ci", EVERY, max_examples=200, stateful_step_count=60)
 settings.register_profile("nightly", EVERY, max_examples=20_000, stateful_step_count=150)
+settings.register_profile(
+    "mutation", EVERY, max_examples=100, stateful_step_count=60, derandomize=True, database=None
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests send signals to themselves and to what they start.  Under nohup, or in the
+    background of a shell, SIGHUP and SIGINT are ignored from birth, and by children too."""
+    for number, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)

@@ -301,13 +301,8 @@ def test_a_real_ctrl_c_is_not_taken_for_a_failure():
     async def main():
         await run(load(body))
 
-    # A process that a shell started in the background ignores SIGINT from birth.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True, allow_unwrapped=True):
-            trio.run(main)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True, allow_unwrapped=True):
+        trio.run(main)
 
 
 @pytest.mark.parametrize("exc", [SystemExit, KeyboardInterrupt])
