@@ -121,6 +121,24 @@ def torch(session: nox.Session) -> None:
     session.run("coverage", "report", f"--rcfile={everything}", arrays, "--fail-under=100")
 
 
+@nox.session(python="3.11")
+def hostile_bytes(session: nox.Session) -> None:
+    """Coverage-guided search in all that reads bytes.  Not by default: it has no end.
+
+    atheris has wheels for Linux and 3.11 only.
+    """
+    session.install("-e", ".[numpy]", "atheris")
+    search = session.posargs or ["-max_total_time=300"]
+    session.run("python", "tests/coverage_guided/hostile_bytes.py", *search)
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Every small change of the dedup cache is caught.  Not by default: it takes minutes."""
+    install(session, "test")
+    session.run("python", "tests/mutation/run.py", *session.posargs)
+
+
 @nox.session
 def regressions(session: nox.Session) -> None:
     """Put each known failure back, one at a time, and see its test turn red."""
