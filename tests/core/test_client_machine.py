@@ -1,0 +1,249 @@
+"""A client against a server that says anything at any time, true or not.
+
+The machine is callers, network and server at once.  What it says of sessions and
+sequences is mostly plausible, and never has to be right: what it asserts is what a client
+owes its callers and its server whatever it hears.
+"""
+
+import itertools
+from collections import defaultdict
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from trio_envserve.core import messages
+from trio_envserve.core.client import Answer, ClientCore, Fail, ToServer
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.terms import Body, Status, Verdict
+
+EPOCHS = (b"e" * 16, b"f" * 16)
+READY = {"status": "healthy", "reason": "", "rerun": False}
+STATUSES = st.sampled_from((READY, {**READY, "rerun": True}, {**READY, "status": "stopping"}, {}))
+ERRORS = st.builds(
+    ErrorInfo, st.sampled_from(("rollout-failed", "worker-lost", "stopping", "timeout")),
+    st.sampled_from(Verdict), st.just("as the server says"),
+)  # fmt: skip
+
+
+class ClientMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        ids = itertools.count(1)
+        self.core = ClientCore(name="machine", new_id=lambda: b"%016d" % next(ids), now_s=0.0)
+        self.sessions: list[bytes] = []
+        self.gone: set[bytes] = set()
+        """Sessions of which the server has said that nothing runs any more."""
+        self.nonce = b""
+        self.probe = 0
+        self.consent: dict[int, bool | None] = {}
+        self.most: dict[int, int] = {}
+        self.waiting: set[int] = set()
+        """Calls whose callers still wait."""
+        self.answered: set[int] = set()
+        """Calls with an outcome that the caller has not got in hands yet."""
+        self.requests: dict[tuple[bytes, int], tuple[Body, ...]] = {}
+        self.ids: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
+        self.granted: dict[tuple[bytes, int], int] = {}
+        self.finished: dict[bytes, Ranges] = defaultdict(Ranges)
+        self.unrun: set[tuple[bytes, int]] = set()
+        """Ids of which a stopping server has said that they never ran: they are spent."""
+        self.expired: set[tuple[bytes, int]] = set()
+        """Ids whose caller's limit has passed: the server was asked whether they ran."""
+
+    # -- what the client does ---------------------------------------------------
+
+    def after(self) -> None:
+        for effect in self.core.take():
+            match effect:
+                case ToServer(frames=frames):
+                    assert self.core.link.connected, "sends without a connection"
+                    self.to_server(frames)
+                case Answer(call=call):
+                    assert call in self.waiting, "an answer that nobody waits for"
+                    self.waiting.discard(call)
+                    self.answered.add(call)
+                case Fail(call=call, info=info):
+                    assert call in self.waiting, "ended twice, or after its outcome"
+                    self.waiting.discard(call)
+                    own = info.code in ("closed", "server-unreachable") or (
+                        info.code == "never-started" and "transmitted" in info.message
+                    )
+                    if own and info.verdict is Verdict.DID_NOT_RUN:
+                        assert self.unrun.issuperset(self.ids[call]), "was sent, so it may have run"
+        for call in self.waiting | self.answered:
+            for session, sequence in self.ids[call][-1:]:
+                if session in self.gone or (session, sequence) in self.unrun | self.expired:
+                    continue
+                assert sequence not in self.finished[session], "finished before it was received"
+
+    def to_server(self, frames: tuple[Body, ...]) -> None:
+        message = messages.decode(frames[0], most_bytes=1 << 16)
+        match message:
+            case messages.Hello():
+                assert not self.core.closed
+                self.nonce = message.nonce
+            case messages.Request():
+                self.request(message, frames)
+            case messages.Finish():
+                self.finished[message.session].update(Ranges.from_flat(message.finished))
+            case messages.Cancel():
+                self.finished[message.session].add(message.sequence)
+                self.expired.add((message.session, message.sequence))
+            case messages.Sync():
+                self.probe = max(self.probe, message.probe)
+                pending = Ranges.from_flat(message.pending)
+                assert len(pending) <= 4 + 1, "more than the window"
+                for span in pending.gaps(message.next):
+                    self.finished[message.session].add_span(*span)
+
+    def request(self, message: messages.Request, frames: tuple[Body, ...]) -> None:
+        assert not self.core.closed
+        key = (message.session, message.sequence)
+        assert message.sequence not in self.finished[message.session]
+        assert self.requests.setdefault(key, frames) == frames, "one id, two requests (G6)"
+        call = int(frames[1])
+        if key in self.ids[call]:
+            return
+        assert call in self.waiting, "asks for what nobody waits for"
+        before = [each for each in self.ids[call] if each not in self.unrun]
+        self.ids[call].append(key)
+        self.granted[key] = message.allowance
+        granted = sum(self.granted[each] for each in (*before, key))
+        assert granted <= self.most[call], "more than the caller allowed (G2)"
+        if before:
+            assert before[-1][0] in self.gone, "again, without proof that nothing runs (G1)"
+            assert self.consent[call] is not False, "again, without consent (G2)"
+
+    # -- callers ------------------------------------------------------------------
+
+    @rule(
+        rerun=st.sampled_from((None, True, False)),
+        most=st.integers(1, 3),
+        limit_s=st.sampled_from((None, None, 5.0)),
+    )
+    def submit(self, rerun, most, limit_s):
+        call = self.core._next_call
+        self.waiting.add(call)
+        self.consent[call], self.most[call] = rerun, most
+        given = self.core.submit(
+            b"%d" % call, self.now_s, rerun=rerun, max_executions=most, limit_s=limit_s
+        )
+        assert given == call
+        self.after()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.answered)
+    def received(self, data):
+        call = data.draw(st.sampled_from(sorted(self.answered)))
+        self.answered.discard(call)
+        self.core.received(call, self.now_s)
+        self.after()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.waiting)
+    def cancel(self, data):
+        call = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.waiting.discard(call)
+        self.core.cancel(call, self.now_s)
+        self.after()
+
+    @rule()
+    @precondition(lambda self: self.now_s > 40.0)
+    def close(self):
+        self.core.close(self.now_s)
+        self.after()
+        assert not self.waiting, "closed, and somebody still waits"
+
+    # -- the network, and time ------------------------------------------------------
+
+    @rule()
+    @precondition(lambda self: not self.core.link.connected)
+    def connects(self):
+        self.core.connected(self.now_s)
+        self.after()
+
+    @rule()
+    @precondition(lambda self: self.core.link.connected)
+    def disconnects(self):
+        self.core.disconnected(self.now_s, "cut")
+        self.after()
+
+    @rule(step_s=st.sampled_from((0.0, 0.05, 0.3, 1.1, 3.0)), late=st.booleans())
+    def time_passes(self, step_s, late):
+        self.now_s += step_s
+        self.core.tick(self.now_s, late_s=step_s if late else 0.0)
+        self.after()
+
+    # -- the server -------------------------------------------------------------------
+
+    def say(self, message, *body):
+        self.core.message((messages.encode(message), *body), self.now_s)
+        self.after()
+
+    def draw_id(self, data) -> tuple[bytes, int]:
+        """An id that was asked for, or nearly one."""
+        known = data.draw(st.sampled_from(sorted(self.requests) or [(b"?" * 16, 0)]))
+        return known[0], known[1] + data.draw(st.sampled_from((0, 0, 0, 0, 1)))
+
+    @rule(epoch=st.sampled_from(EPOCHS), status=STATUSES, ours=st.booleans())
+    def welcome(self, epoch, status, ours):
+        session = b"s%015d" % len(self.sessions)
+        before = self.core.session
+        nonce = self.nonce if ours and self.nonce else b"n" * 16
+        self.say(messages.Welcome(1, nonce, session, epoch, 4, 1 << 20, status))
+        if self.core.session is not before:
+            assert nonce == self.nonce, "takes a welcome that is not its own"
+            self.sessions.append(session)
+
+    @rule(data=st.data(), status=st.sampled_from(Status), error=ERRORS)
+    def outcome(self, data, status, error):
+        session, sequence = self.draw_id(data)
+        body = b"result" if status is Status.RESULT else messages.encode_error(error)
+        executions = data.draw(st.integers(0, 2))
+        if status is not Status.RESULT and error.code == "stopping" and not executions:
+            self.unrun.add((session, sequence))
+        self.say(messages.Outcome(session, sequence, status, "w0-1", 0.1, executions), body)
+
+    @rule(data=st.data(), status=STATUSES)
+    @precondition(lambda self: self.sessions)
+    def synced(self, data, status):
+        session = data.draw(st.sampled_from(self.sessions))
+        start = data.draw(st.integers(0, 5))
+        missing = data.draw(st.sampled_from(([], [], [start, start + 2], [0, 1 << 60])))
+        probe = data.draw(st.integers(max(0, self.probe - 2), self.probe))
+        self.say(messages.Synced(session, probe, missing, status))
+
+    @rule(data=st.data(), code=st.sampled_from(("conflict", "finished", "window", "refused")))
+    def refused(self, data, code):
+        session, sequence = self.draw_id(data)
+        delay_s = 0.2 if code == "window" else None
+        self.say(messages.Refused(session, sequence, code, "no", delay_s))
+
+    @rule(data=st.data(), gone=st.booleans(), epoch=st.sampled_from(EPOCHS))
+    @precondition(lambda self: self.sessions)
+    def unknown(self, data, gone, epoch):
+        session = data.draw(st.sampled_from(self.sessions))
+        if gone:
+            self.gone.add(session)
+        self.say(messages.Unknown(session, gone, epoch))
+
+    @rule(data=st.data(), started=st.booleans())
+    def cancelled(self, data, started):
+        session, sequence = self.draw_id(data)
+        self.say(messages.Cancelled(session, sequence, started))
+
+    @rule(garbage=st.binary(max_size=20))
+    def garbage(self, garbage):
+        self.core.message((garbage,), self.now_s)
+        self.after()
+
+    # -- always -----------------------------------------------------------------------
+
+    @invariant()
+    def holds_what_it_owes(self):
+        assert set(self.core.calls) == self.waiting | self.answered
+
+
+TestClient = ClientMachine.TestCase
