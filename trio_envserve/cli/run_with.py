@@ -1,0 +1,251 @@
+"""The verb ``run-with``: a command that finds a server while it runs.
+
+Theory of operation
+-------------------
+The server is this command's own, as ``serve`` would have it, at a free port.
+When a worker is ready the given command is started in the same process group,
+with the same standard streams, and with the address in its environment; this
+one then waits for its end and takes its exit code.
+
+A signal to this command goes on to that one.  Not if it came from the
+terminal: Ctrl-C reaches the whole foreground group, so it has it already, and a
+second one means something else to many programs.  The second signal to this
+command kills.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import sys
+from typing import Any, NamedTuple
+
+import click
+import trio
+
+from ..envs.check import check_spec
+from ..logs import LogSetup, configure, set_title
+from ..server import Server, open_server
+from .common import (
+    AT_ONCE,
+    CommandError,
+    Result,
+    Stop,
+    arg_option,
+    json_option,
+    log_options,
+    pairs,
+    pool_options,
+    run_verb,
+    say,
+    server_limits,
+    worker_environ,
+)
+from .serve import SAY_EVERY_S
+
+VARIABLE = "TRIO_ENVSERVE_ADDRESS"
+"""Where the command finds the address."""
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+"""Exit codes of a command that could not be run, as a shell has them."""
+
+EPILOG = """\b
+Exit codes: COMMAND's own, 128 plus the signal's number if one killed it, and
+  1         stopped at once, by a second signal
+  2         wrong usage: an option, an address, an environment's name
+  3         the server could not start: address in use, environment broken
+  126, 127  COMMAND cannot be run, was not found
+  130, 143  interrupted (Ctrl-C, SIGTERM) before COMMAND was started
+"""
+
+
+class _Options(NamedTuple):
+    environment: str
+    program: str
+    """The command's program, found."""
+    command: tuple[str, ...]
+    open: dict[str, Any]
+    """Arguments of :func:`~trio_envserve.open_server`."""
+
+
+@click.command(name="run-with", epilog=EPILOG)
+@click.argument("environment", metavar="ENV")
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True)
+@click.option(
+    "--bind",
+    default="tcp://127.0.0.1:0",
+    show_default=True,
+    metavar="ADDRESS",
+    help="tcp://HOST:PORT (port 0: any free one) or ipc:///PATH.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Worker processes; 0 runs the environment inside the server.",
+)
+@arg_option
+@pool_options
+@log_options("WARNING")
+@json_option
+def run_with(
+    environment: str, command: tuple[str, ...], bind: str, workers: int, args: tuple[str, ...],
+    worker_memory: int | None, recycle: int | None, worker_env: tuple[str, ...],
+    limits: tuple[str, ...], log_level: str, log_json: bool, log_dir: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Run COMMAND while ENV is served, and end with its exit code.
+
+    \b
+    Examples:
+      trio-envserve run-with my_envs:Maze -- pytest
+      trio-envserve run-with my_envs:Maze --arg level=3 --workers 2 -- pytest -x tests
+      trio-envserve run-with arithmetic -- sh -c 'echo $TRIO_ENVSERVE_ADDRESS'
+
+    COMMAND is started when a worker is ready, with the server's address in the
+    variable TRIO_ENVSERVE_ADDRESS, which the pytest fixture envserve_address takes.
+    ENV is named as for `serve`.
+
+    Ctrl-C or SIGTERM: COMMAND gets it, and when it has ended so does the server.
+    Once more: COMMAND and the workers are killed.
+
+    \b
+    With --json, the last line of standard output, after all that COMMAND has
+    printed, has at least exit, seconds (how long COMMAND ran), address, stats.
+    """  # noqa: D301  # click wants the character itself
+
+    async def main(stop: Stop) -> Result:
+        program = find_program(command[0])
+        check_spec(environment)
+        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
+        options = _Options(
+            environment, program, command,
+            {
+                "args": pairs("--arg", args),
+                "bind": bind,
+                "workers": workers,
+                "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
+                "worker_environ": worker_environ(worker_env, workers),
+                "worker_logging": dataclasses.asdict(logs),
+            },
+        )  # fmt: skip
+        configure(logs, "server")
+        return await _run_with(options, stop)
+
+    return run_verb(main, as_json=as_json)
+
+
+def find_program(name: str) -> str:
+    """The path of a command's program: from PATH, or else from beside this Python,
+    for whoever has not activated the environment that both are in.
+
+    Raises CommandError with a shell's exit code.
+    """
+    found = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
+    if found is not None:
+        return found
+    if os.path.dirname(name) and os.path.exists(name):
+        raise CommandError(f"{name} is not a program that can be run", NOT_EXECUTABLE)
+    raise CommandError(f"command not found: {name}", NOT_FOUND)
+
+
+async def _run_with(options: _Options, stop: Stop) -> Result:
+    summary: dict[str, Any] = {
+        "environment": options.environment, "command": list(options.command), "address": None,
+        "seconds": 0.0, "stats": None,
+    }  # fmt: skip
+    code: int | None = None
+    async with open_server(options.environment, **options.open) as server:
+        summary["address"] = server.address
+        set_title(f"trio-envserve run-with {options.environment} at {server.address}")
+        stop.kill = server.kill
+        if await _ready(server, stop):
+            began_s = trio.current_time()
+            code = await _run(options, server, stop)
+            summary["seconds"] = round(trio.current_time() - began_s, 3)
+        stats = server.stats()
+    summary["stats"] = {
+        key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")
+    }
+    if stop.at_once:
+        say("stopped at once; the command was killed, and what ran with its workers")
+        return Result(AT_ONCE, summary)
+    if code is None:
+        say(f"interrupted by {stop.why} before the command was started")
+        return Result(stop.interrupted_code, summary)
+    return Result(code, summary)
+
+
+async def _ready(server: Server, stop: Stop) -> bool:
+    """Whether a worker is ready; False if it was interrupted before."""
+    with stop.hurry, trio.CancelScope() as waiting:
+        stop.on_first = waiting.cancel
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_tell_not_ready, server)
+            await server.wait_ready()
+            nursery.cancel_scope.cancel()
+    return not stop.asked.is_set()
+
+
+async def _tell_not_ready(server: Server) -> None:
+    while True:
+        await trio.sleep(SAY_EVERY_S)
+        say(f"not ready yet: {server.status()['reason']}")
+
+
+async def _run(options: _Options, server: Server, stop: Stop) -> int:
+    """The command, to its end; its exit code as a shell has it."""
+    try:
+        process = await trio.lowlevel.open_process(
+            [options.program, *options.command[1:]],
+            env={**os.environ, VARIABLE: server.address},
+        )
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{options.command[0]}: {error}", NOT_EXECUTABLE) from None
+
+    def pass_on() -> None:
+        if stop.number is not None and not _has_it_already(stop.number):
+            with contextlib.suppress(OSError):  # it has just ended
+                process.send_signal(stop.number)
+
+    def kill() -> None:
+        with contextlib.suppress(OSError):
+            process.kill()
+        server.kill()
+
+    stop.kill, stop.on_first = kill, pass_on
+    if stop.asked.is_set():
+        pass_on()  # it came while the process was being started
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+        stop.kill, stop.on_first = server.kill, lambda: None
+    return code if code >= 0 else 128 - code
+
+
+def _has_it_already(number: int) -> bool:
+    """Whether this signal must have come from the terminal, to the whole foreground
+    group, the command included.  (Nobody can tell for sure; whoever sends SIGINT to
+    this one process of a foreground group may send a second signal.)"""
+    if number not in (signal.SIGINT, signal.SIGHUP):
+        return False
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False  # no terminal
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False  # hung up
+    finally:
+        os.close(terminal)
+
+
+__all__ = ["find_program", "run_with"]

@@ -1,0 +1,328 @@
+"""The pytest plugin: servers, clients and fault proxies as fixtures.
+
+Theory of operation
+-------------------
+pytest finds this module by its entry point, so every session of whoever has
+installed the package loads it: it imports pytest and nothing else of weight.
+
+``envserve_server``, ``envserve_client`` and ``envserve_proxy`` are factories for
+async tests (pytest-trio).  A test awaits a factory in its own task, and what was
+opened is to be closed when the test is over; but a trio nursery must be left by
+the task that entered it.  So neither the test nor the fixture enters anything:
+behind all three stands one fixture, which owns a nursery, and each thing that is
+opened is held open by a task of its own in there (:class:`Opened`).  At the end
+of the test they are closed one after the other, the last one first, of whatever
+kind they are: clients before the proxy that they speak through, and that before
+its server.  (Fixtures that know nothing of each other are torn down at the same
+time by pytest-trio.)  If one of them fails, so does the test, at once, with what
+it raised.
+
+``envserve_address`` is for any test, async or not: a server in processes of its
+own, one for the session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, final
+
+import pytest
+
+if TYPE_CHECKING:
+    import trio
+
+    from ..client import Client
+    from ..server import Server
+    from .proxy import FaultProxy
+
+T = TypeVar("T")
+
+ADDRESS_VARIABLE = "TRIO_ENVSERVE_ADDRESS"
+"""Set by ``trio-envserve run-with``: the server that is there already."""
+
+STOP_S = 60.0
+"""How long the session's server may take to stop."""
+
+
+class HasAddress(Protocol):
+    """A server, a proxy, or anything else that clients can connect to."""
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to."""
+        ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, in a group of their own."""
+    group = parser.getgroup("trio_envserve")
+    group.addoption(
+        "--envserve-env", metavar="ENV", default=None,
+        help="the environment of the fixtures envserve_address and envserve_server "
+        "(package.module:factory); goes before the ini option",
+    )  # fmt: skip
+    parser.addini("envserve_env", "the environment of envserve_address and envserve_server")
+    parser.addini(
+        "envserve_options", type="args", default=[],
+        help="options of `trio-envserve serve` for envserve_address, such as --workers 2",
+    )  # fmt: skip
+
+
+# -- for async tests ------------------------------------------------------------
+
+
+@final
+class Opened:
+    """What a test has opened, each thing held open by a task of its own."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._held: list[tuple[trio.Event, trio.Event]] = []
+
+    async def open(self, context: AbstractAsyncContextManager[T]) -> T:
+        """What ``context`` gives, until the end of the test."""
+        import trio
+
+        close, closed = trio.Event(), trio.Event()
+
+        async def hold(*, task_status: trio.TaskStatus[T]) -> None:
+            try:
+                async with context as value:
+                    task_status.started(value)
+                    await close.wait()
+            finally:
+                closed.set()
+
+        value: T = await self._nursery.start(hold)
+        self._held.append((close, closed))
+        return value
+
+    async def aclose(self) -> None:
+        """Close everything, the last one first."""
+        while self._held:
+            close, closed = self._held.pop()
+            close.set()
+            await closed.wait()
+
+
+@final
+class ServerFactory:
+    """Opens servers for a test: the fixture ``envserve_server``."""
+
+    def __init__(self, opened: Opened, default: str) -> None:
+        self._opened = opened
+        self._default = default
+
+    async def __call__(
+        self, environment: str | object | None = None, *, ready: bool = True,
+        workers: int | None = None, args: Mapping[str, Any] | None = None, **options: Any,
+    ) -> Server:  # fmt: skip
+        """A running server on a free port of this machine, until the test ends.
+
+        ``environment``: as for :func:`trio_envserve.open_server`; None: that of
+        the option ``--envserve-env``, or of the ini option ``envserve_env``.
+        ``workers``: worker processes; by default 1 for a name, and 0, in this very
+        process, for an object, a class or a closure.  Further ``options`` are those
+        of ``open_server``.  Returns when a worker is ready, or with
+        ``ready=False`` when the address is bound.  Raises ServerStartError, with
+        the environment's traceback, if it cannot be set up.
+        """
+        chosen = self._default if environment is None else environment
+        if not chosen:
+            pytest.fail(
+                "envserve_server() was given no environment, and there is neither "
+                "--envserve-env nor envserve_env in the configuration",
+                pytrace=False,
+            )
+        if workers is None:
+            workers = 1 if isinstance(chosen, str) else 0
+        server = _open_ready_server(chosen, ready, workers=workers, args=args, **options)
+        return await self._opened.open(server)
+
+
+@final
+class ClientFactory:
+    """Opens clients for a test: the fixture ``envserve_client``."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    async def __call__(self, server: HasAddress | str, **options: Any) -> Client:
+        """A client of ``server`` (a server, a proxy or an address), until the test ends.
+
+        ``options`` are those of :func:`trio_envserve.open_client`.  Does not wait
+        for the server: calls do.
+        """
+        from ..client import open_client
+
+        return await self._opened.open(open_client(_address_of(server), **options))
+
+
+@final
+class ProxyFactory:
+    """Opens fault proxies for a test: the fixture ``envserve_proxy``."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    async def __call__(self, server: HasAddress | str, **options: Any) -> FaultProxy:
+        """A fault proxy before ``server`` (a server or a tcp address), until the test ends.
+
+        ``options`` are those of :func:`trio_envserve.testing.proxy.open_fault_proxy`.
+        """
+        from .proxy import open_fault_proxy
+
+        return await self._opened.open(open_fault_proxy(_address_of(server), **options))
+
+
+def _open_ready_server(
+    environment: str | object, ready: bool, **options: Any
+) -> AbstractAsyncContextManager[Server]:
+    from ..server import open_server
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Server]:
+        async with open_server(environment, **options) as server:
+            if ready:
+                await server.wait_ready()
+            yield server
+
+    return opened()
+
+
+def _address_of(server: HasAddress | str) -> str:
+    return server if isinstance(server, str) else server.address
+
+
+@pytest.fixture
+async def _envserve_opened() -> AsyncIterator[Opened]:
+    """What the factories of one test have opened."""
+    import trio
+
+    async with trio.open_nursery() as nursery:
+        opened = Opened(nursery)
+        yield opened
+        await opened.aclose()
+
+
+@pytest.fixture
+def envserve_server(_envserve_opened: Opened, pytestconfig: pytest.Config) -> ServerFactory:
+    """Opens trio_envserve servers on free ports, closed when the (async) test ends.
+
+    `await envserve_server("package.module:factory", workers=2, args={...})`; without
+    a name the environment of --envserve-env or envserve_env. An object or a closure
+    runs inside the test's own process.
+    """
+    return ServerFactory(_envserve_opened, _environment(pytestconfig))
+
+
+@pytest.fixture
+def envserve_client(_envserve_opened: Opened) -> ClientFactory:
+    """Opens trio_envserve clients, closed when the (async) test ends.
+
+    `await envserve_client(server)`, of a server, a proxy or an address. What was
+    opened last is closed first, whatever it is.
+    """
+    return ClientFactory(_envserve_opened)
+
+
+@pytest.fixture
+def envserve_proxy(_envserve_opened: Opened) -> ProxyFactory:
+    """Opens TCP fault proxies before servers, closed when the (async) test ends.
+
+    `proxy = await envserve_proxy(server)`; clients connect to the proxy, which cuts,
+    stalls, half-opens, throttles and delays: `proxy.cut_all()`.
+    """
+    return ProxyFactory(_envserve_opened)
+
+
+# -- for any test ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def envserve_address(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a trio_envserve server, one for the session; for any test.
+
+    Under `trio-envserve run-with` it is that command's server. Else one is
+    started, in processes of its own, for the environment of --envserve-env or
+    envserve_env, with the options envserve_options (with pytest-xdist: one for
+    each of its workers).
+    """
+    given = os.environ.get(ADDRESS_VARIABLE, "")
+    if given and pytestconfig.getoption("envserve_env") is None:
+        yield given
+        return
+    environment = _environment(pytestconfig)
+    if not environment:
+        pytest.fail(
+            "envserve_address has no server: run the tests with `trio-envserve run-with ENV -- "
+            "pytest ...`, or name an environment with --envserve-env or envserve_env",
+            pytrace=False,
+        )
+    server = _SessionServer(environment, pytestconfig, tmp_path_factory.mktemp("envserve"))
+    try:
+        yield server.wait_ready()
+        server.check_running()
+    finally:
+        server.stop()
+
+
+def _environment(config: pytest.Config) -> str:
+    return str(config.getoption("envserve_env") or config.getini("envserve_env") or "")
+
+
+@final
+class _SessionServer:
+    """The command ``serve`` in a process of its own."""
+
+    def __init__(self, environment: str, config: pytest.Config, folder: Path) -> None:
+        self._environment = environment
+        self._said = folder / "server.err"
+        command = [
+            sys.executable, "-m", "trio_envserve", "serve", environment, "--json",
+            "--bind", "tcp://127.0.0.1:0", "--drain-s", "1", "--exit-with-parent",
+            *config.getini("envserve_options"),
+        ]  # fmt: skip
+        # What the tests can import the server can: pytest adds to the path as it goes.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        with self._said.open("wb") as stream:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+
+    def wait_ready(self) -> str:
+        """The address, once a worker is ready; fails the test if none ever is."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            record = json.loads(line)
+            if record.get("event") == "ready":
+                return str(record["address"])
+        self._fail("could not be started")
+
+    def check_running(self) -> None:
+        """Fail if it has ended before it was asked to."""
+        if self._process.poll() is not None:
+            self._fail(f"ended by itself, with exit code {self._process.returncode}")
+
+    def stop(self) -> None:
+        """End it, with its workers."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.communicate(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its workers notice, and end
+            self._process.communicate()
+
+    def _fail(self, what: str) -> NoReturn:
+        said = self._said.read_text(encoding="utf-8", errors="replace")
+        pytest.fail(f"the server of {self._environment} {what}; it said:\n{said}", pytrace=False)

@@ -1,0 +1,46 @@
+"""A trial of an environment: the real server and client, and everything goes wrong.
+
+::
+
+    def test_it_survives() -> None:
+        run_trial(Maze(), range(30), seed=7).check()
+
+Theory of operation
+-------------------
+:func:`run_trial` runs a server with your environment and some clients, the
+shells that ship, on a network in memory and a virtual clock; hours pass in
+milliseconds.  At drawn moments the clients ask, and at drawn moments one of the
+faults strikes.  Then the faults end, and everything must come to an end: all
+calls answered, all executions over, nothing left on the server.  The judges
+look at the history, which the environment's code and the callers wrote, and say
+what is wrong.
+
+Everything drawn comes from the seed, the order in which tasks run included, so
+a trial that fails fails again.  (What your environment draws from the module
+``random`` is seeded, too; threads, other clocks and other sources are not.)
+"""
+
+from __future__ import annotations
+
+from .faults import FAULTS, Fault
+from .history import AskRecord, Event, Execution, History, Life
+from .judges import JUDGES, Judge
+from .report import TrialReport
+from .run import Ask, run_trial
+from .system import Trial
+
+__all__ = [
+    "FAULTS",
+    "JUDGES",
+    "Ask",
+    "AskRecord",
+    "Event",
+    "Execution",
+    "Fault",
+    "History",
+    "Judge",
+    "Life",
+    "Trial",
+    "TrialReport",
+    "run_trial",
+]

@@ -1,0 +1,172 @@
+"""What happened in a trial, as its judges see it.
+
+Theory of operation
+-------------------
+Two witnesses write here, and the server is neither of them: the environment's
+own code, as it begins and ends (:mod:`.environment`), and the callers, as they
+ask and are answered (:mod:`.run`).  The wire adds a digest of each outcome that
+set out.  All times are seconds of the virtual clock, which begins at 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from typing import Any, Literal, NamedTuple, TypeAlias, final
+
+from ...client import Outcome
+from ...core.messages import Outcome as OutcomeMessage
+from ...core.terms import short
+
+How: TypeAlias = Literal["runs", "returned", "raised", "cancelled"]
+
+
+class Event(NamedTuple):
+    """A line of the story."""
+
+    at_s: float
+    ask: int | None
+    """The ask that it is about; None: about all of them."""
+    text: str
+
+    def __str__(self) -> str:
+        about = "" if self.ask is None else f"ask {self.ask}: "
+        return f"{self.at_s:12.3f} s  {about}{self.text}"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Execution:
+    """Environment code that ran for an ask: one rollout, or one member of a group."""
+
+    number: int
+    """Counts over the whole trial, from 0."""
+    ask: int
+    """The number of the ask."""
+    member: int
+    """Position in the group; 0 for a rollout."""
+    attempt: int
+    """1, and then 2 ... where ``max_retries`` repeated it inside one execution."""
+    life: int
+    """The server's life in which it began: 0, 1, ..."""
+    began_s: float
+    ended_s: float | None = None
+    """None while it runs."""
+    how: How = "runs"
+    value: Any = None
+    """What it returned, its ``state`` trimmed."""
+    error: BaseException | None = None
+    """What it raised."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class AskRecord:
+    """One ask, and what its caller got."""
+
+    number: int
+    """Position among the asks of the trial, from 0."""
+    input: Any
+    kind: Literal["rollout", "group"]
+    options: dict[str, Any]
+    client: str
+    """The name of the client that asked."""
+    asked_s: float = 0.0
+    ended_s: float | None = None
+    """When the caller had an outcome, or had been cancelled; None: never."""
+    cancelled_s: float | None = None
+    """When a fault cancelled its caller, if one did."""
+    outcome: Outcome | None = None
+    """What the caller got; for a group, without its value: see ``members``."""
+    members: list[Outcome] = dataclasses.field(default_factory=list)
+    """The outcomes of a group's members; of a rollout, its own alone."""
+    came_from: list[int] = dataclasses.field(default_factory=list)
+    """The executions whose values the caller got, by number."""
+    foreign: list[str] = dataclasses.field(default_factory=list)
+    """What the caller got that belongs to another ask."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether its call ended with an outcome, a value or an error."""
+        return self.outcome is not None
+
+
+class Life(NamedTuple):
+    """One life of the server."""
+
+    began_s: float
+    ended_s: float | None
+    """None: it lived to the end."""
+
+
+@final
+class History:
+    """All that the judges of a trial may look at."""
+
+    def __init__(self, *, rerun: bool, patience_s: float) -> None:
+        self.rerun = rerun
+        """The environment's consent to a further execution."""
+        self.asks: list[AskRecord] = []
+        self.executions: list[Execution] = []
+        self.lives: list[Life] = []
+        """The server's lives, in order."""
+        self.events: list[Event] = []
+        """The story, in order."""
+        self.faults: Counter[str] = Counter()
+        """How often each fault struck, by its name."""
+        self.outcomes_sent: dict[str, set[str]] = {}
+        """For each request id the digests of all outcomes that the server sent."""
+        self.kills_s: list[float] = []
+        """When the workers were killed."""
+        self.longest_apart_s = 0.0
+        """The longest time for which client and server were kept apart."""
+        self.patience_s = patience_s
+        """Kept apart for longer, client and server may give each other up."""
+        self.left: dict[str, int] = {}
+        """What the server still held when everything should have ended: ``running``,
+        ``waiting``, ``kept``."""
+        self.ended_s = 0.0
+        """The virtual time at the end."""
+
+    def executions_of(self, ask: int) -> list[Execution]:
+        """The executions of an ask, in the order in which they began."""
+        return [each for each in self.executions if each.ask == ask]
+
+    def begin(self, at_s: float, ask: int, member: int, attempt: int) -> Execution:
+        """The environment's code begins."""
+        number = len(self.executions)
+        execution = Execution(number, ask, member, attempt, len(self.lives) - 1, at_s)
+        self.executions.append(execution)
+        self.tell(at_s, ask, f"execution {number} begins{_member(execution)}")
+        return execution
+
+    def end(self, at_s: float, execution: Execution, value: Any = None,
+            error: BaseException | None = None, how: How = "returned") -> None:  # fmt: skip
+        """The environment's code has ended."""
+        execution.ended_s, execution.how = at_s, how
+        execution.value, execution.error = value, error
+        why = f" {type(error).__name__}" if how == "raised" else ""
+        self.tell(at_s, execution.ask, f"execution {execution.number} {how}{why}")
+
+    def sent(self, message: OutcomeMessage, header: bytes, body: bytes) -> None:
+        """The server sends an outcome."""
+        request = f"{short(message.session)}/{message.sequence}"
+        digest = hashlib.blake2b(header + body, digest_size=8).hexdigest()
+        self.outcomes_sent.setdefault(request, set()).add(digest)
+
+    def tell(self, at_s: float, ask: int | None, text: str) -> None:
+        """Add a line to the story."""
+        self.events.append(Event(at_s, ask, text))
+
+    def story(self, asks: set[int] | None = None) -> str:
+        """The story as text: of all asks, or of some and what concerns them all."""
+        return "\n".join(
+            str(event)
+            for event in self.events
+            if asks is None or event.ask is None or event.ask in asks
+        )
+
+
+def _member(execution: Execution) -> str:
+    """What tells it from others of its ask."""
+    member = f", member {execution.member}" if execution.member else ""
+    return member + (f", attempt {execution.attempt}" if execution.attempt > 1 else "")

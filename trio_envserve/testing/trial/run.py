@@ -1,0 +1,123 @@
+"""One trial, from its arguments to its report.
+
+Theory of operation
+-------------------
+:func:`run_trial` draws what is asked and what goes wrong when, and opens a trio
+run of its own for it, with a clock that jumps whenever all tasks sleep and a
+scheduler that draws from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, final
+
+import trio
+from trio._core import _run as _scheduler
+from trio.testing import MockClock
+
+from ...core.errors import ConfigError
+from ...core.limits import ClientLimits, ServerLimits
+from .environment import load_for_trial
+from .faults import FAULTS, Fault
+from .history import AskRecord
+from .judges import JUDGES, Judge
+from .report import TrialReport
+from .system import Trial
+
+CLIENT_LIMITS = ClientLimits(start_s=120.0, recovery_s=120.0)
+"""Calls give a server up, whose end nobody can prove here, sooner than by default:
+waiting is most of what a trial does."""
+
+
+@final
+class Ask:
+    """One thing to ask for: an input, with options of the call.
+
+    ``kind="group"``: ``input`` is a list, scored together.  ``options``: those of
+    :meth:`trio_envserve.Client.outcome`, such as ``model``, ``rerun``, ``timeout_s``.
+    """
+
+    def __init__(
+        self, input: Any, *, kind: Literal["rollout", "group"] = "rollout", **options: Any
+    ) -> None:
+        self.input = input
+        self.kind: Literal["rollout", "group"] = kind
+        self.options = options
+
+
+def run_trial(
+    environment: str | object, asks: Iterable[Any], *,
+    args: Mapping[str, Any] | None = None, seed: int = 0,
+    faults: Sequence[Fault] = FAULTS, judges: Sequence[Judge] = JUDGES,
+    moments: int = 8, over_s: float = 60.0, clients: int = 2,
+    limits: ServerLimits | None = None, client_limits: ClientLimits = CLIENT_LIMITS,
+    settle_s: float = 900.0,
+) -> TrialReport:  # fmt: skip
+    """Ask ``environment`` for rollouts while things go wrong, and judge what comes of it.
+
+    ``environment``, ``args``: as for :func:`~trio_envserve.open_server` with
+    ``workers=0``.  ``asks``: inputs, or :class:`Ask` for one with options.  They
+    are made at drawn moments within ``over_s`` virtual seconds by ``clients``
+    clients, some of which send everything again.  At ``moments`` drawn moments one
+    of ``faults`` strikes; add your own as ``(*FAULTS, mine)``, and a judge of your
+    own as ``(*JUDGES, mine)``.  Without faults it is a good day.
+
+    When the faults are over, calls have ``settle_s`` virtual seconds to end.
+    ``limits`` are the server's, ``client_limits`` the clients'.  (An hour of rollouts
+    is some 100,000 steps of its clocks, and takes seconds.)
+
+    A plain function: it has a loop and a clock of its own, so call it from a test
+    that is no coroutine.  Raises ConfigError for wrong arguments, an environment on
+    asyncio, and from within a trio run; ServerStartError if the environment cannot
+    be set up; and whatever a fault or a judge raises.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise ConfigError(
+            "run_trial() has a loop of its own: call it from a plain function, not from a coroutine"
+        )
+    if clients < 1 or moments < 0 or over_s < 0:
+        raise ConfigError("clients must be at least 1; moments and over_s must not be negative")
+    loaded = load_for_trial(environment, args or {})
+    server_limits = limits or ServerLimits()
+    trial = Trial(seed, environment, dict(args or {}), loaded, server_limits, client_limits)
+    draw = random.Random(f"trial {seed}")
+    for number, given in enumerate(asks):
+        ask = given if isinstance(given, Ask) else Ask(given)
+        client = f"client-{draw.randrange(clients)}"
+        record = AskRecord(number, ask.input, ask.kind, dict(ask.options), client)
+        trial.history.asks.append(record)
+    asked_s = [draw.uniform(0, over_s) for _ in trial.history.asks]
+    strikes_s = sorted(draw.uniform(0, over_s) for _ in range(moments if faults else 0))
+    strikes = [(at_s, draw.choice(faults)) for at_s in strikes_s]
+    with _seeded(seed):
+        clock = MockClock(autojump_threshold=0)
+        trio.run(trial._main, asked_s, strikes, over_s + settle_s, clock=clock)
+    return TrialReport(
+        seed=seed,
+        problems=tuple(text for judge in judges for text in judge(trial.history)),
+        history=trial.history,
+        trace=trial._trace.hexdigest(),
+        counts=trial._tally(),
+        faults=dict(trial.history.faults),
+        virtual_s=trial.history.ended_s,
+    )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Let the seed decide in which order trio runs tasks, as pytest-trio and
+    Hypothesis do it, and what the module ``random`` draws."""
+    order = _scheduler._r
+    before = order.getstate(), random.getstate(), _scheduler._ALLOW_DETERMINISTIC_SCHEDULING
+    order.seed(seed)
+    random.seed(seed)
+    vars(_scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+    try:
+        yield
+    finally:
+        order.setstate(before[0])
+        random.setstate(before[1])
+        vars(_scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = before[2]

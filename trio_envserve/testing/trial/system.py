@@ -1,0 +1,363 @@
+"""The system of a trial: server, clients, asks and faults around one network.
+
+Theory of operation
+-------------------
+One task is the server, life after life; one is each ask, waiting for its
+moment; one is each fault.  The network belongs to nobody: faults turn it, and a
+filter on it loses messages and reads along.
+
+A server that crashes here still ends in order, for it lives in this process;
+but it is cut off first, so nobody hears its last words.  A worker that is
+killed is a cancelled task, for the same reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, final
+
+import trio
+
+from ...client import Client, Outcome, open_client
+from ...core.errors import CallError, ProtocolError
+from ...core.limits import ClientLimits, ServerLimits
+from ...core.messages import Outcome as OutcomeMessage
+from ...core.messages import decode
+from ...core.terms import ID_BYTES
+from ...envs.loading import LoadedEnvironment
+from ...net import MemoryNetwork, Message, Network, unwrap_single
+from ...server import Server, open_server
+from ..retransmit import RetransmittingNetwork
+from .environment import load_for_trial, witnessed
+from .faults import Fault
+from .history import AskRecord, History, Life
+
+ADDRESS = "memory:trial"
+
+LATENCIES_S = (0.0, 0.001, 0.05)
+"""Of a good day; a trial draws one."""
+
+COUNTED = ("sent", "lost", "coalesced", "replayed", "reruns")
+
+RETRANSMIT_S = (0.05, 1.0, 30.0)
+"""When an impatient client sends a request again."""
+
+
+@final
+class Trial:
+    """A trial that runs, as its faults see it.  Made by :func:`run_trial`."""
+
+    def __init__(
+        self, seed: int, environment: str | object, args: dict[str, Any],
+        loaded: LoadedEnvironment, limits: ServerLimits, client_limits: ClientLimits,
+    ) -> None:  # fmt: skip
+        self.seed = seed
+        self.rng = random.Random(f"faults {seed}")
+        """For faults: what they draw from it the seed decides."""
+        self.network = MemoryNetwork()
+        """Between clients and server.  Its filter is the trial's own."""
+        self.address = ADDRESS
+        patience_s = min(limits.lease_s, client_limits.recovery_s)
+        self.history = History(rerun=loaded.rerun, patience_s=patience_s)
+        """What has happened so far."""
+        self.server: Server | None = None
+        """The server of now; None while it is down."""
+        self._environment = environment
+        self._args = args
+        self._loaded: LoadedEnvironment | None = loaded
+        self._limits = limits
+        self._client_limits = client_limits
+        self._ids = random.Random(f"ids {seed}")
+        self._losses = random.Random(f"losses {seed}")
+        self._trace = hashlib.blake2b(digest_size=16)
+        self._counts: Counter[str] = Counter()
+        self._shares: list[float] = []
+        self._slow: list[float] = []
+        self._apart = 0
+        self._callers: dict[int, trio.CancelScope] = {}
+        self._clients: dict[str, Client] = {}
+        self._impatient = RetransmittingNetwork(self.network, pauses_s=RETRANSMIT_S)
+        self._restarting = trio.Lock()
+        self._stop = trio.Event()
+        self._up = trio.Event()
+        self._drain_s = 0.0
+        self._down_s = 0.0
+
+    # -- for faults --------------------------------------------------------------
+
+    def cut(self) -> int:
+        """Cut all connections; says how many.  They are made anew at once."""
+        return self.network.cut()
+
+    async def partition(self, for_s: float) -> None:
+        """Keep clients and server apart, without a sign, for so long."""
+        began_s = trio.current_time()
+        self._part()
+        try:
+            await trio.sleep(for_s)
+        finally:
+            self._unite()
+            apart_s = trio.current_time() - began_s
+            self.history.longest_apart_s = max(self.history.longest_apart_s, apart_s)
+
+    async def lose(self, share: float, for_s: float) -> None:
+        """Lose this share of all messages, in both directions, for so long."""
+        self._shares.append(share)
+        try:
+            await trio.sleep(for_s)
+        finally:
+            self._shares.remove(share)
+
+    async def slow(self, latency_s: float, for_s: float) -> None:
+        """Let messages be under way for so much longer, for so long."""
+        self.network.latency_s += latency_s
+        try:
+            await trio.sleep(for_s)
+        finally:
+            self.network.latency_s -= latency_s
+
+    async def restart_server(
+        self, *, down_s: float = 1.0, drain_s: float = 0.0, crash: bool = False
+    ) -> None:
+        """End the server, and start another after ``down_s``; returns when it is bound.
+
+        ``drain_s``: let work finish for so long before.  ``crash``: nobody hears
+        its last words.
+        """
+        async with self._restarting:
+            self._drain_s, self._down_s = drain_s, down_s
+            self._up = trio.Event()
+            if crash:
+                self._part()
+            try:
+                self._stop.set()
+                await self._up.wait()
+            finally:
+                if crash:
+                    self._unite()
+
+    def kill_workers(self) -> int:
+        """End the workers and all that they run; says how many that were.  The
+        server notices, and replaces them."""
+        if self.server is None:
+            return 0
+        lives = list(self.server._router.pool.lives)
+        for worker in lives:
+            self.server._workers.kill(worker)
+        if lives:
+            self.history.kills_s.append(trio.current_time())
+        return len(lives)
+
+    def cancel_ask(self, number: int | None = None) -> int | None:
+        """Cancel the caller of an ask, or of a drawn one; None if none is pending."""
+        pending = sorted(self._callers)
+        if number is None and pending:
+            number = self.rng.choice(pending)
+        if number not in self._callers:
+            return None
+        record = self.history.asks[number]
+        if record.cancelled_s is None:
+            record.cancelled_s = trio.current_time()
+            self._tell(number, "its caller is cancelled")
+        self._callers[number].cancel()
+        return number
+
+    # -- what happens ------------------------------------------------------------
+
+    async def _main(
+        self, moments_s: Sequence[float], strikes: Sequence[tuple[float, Fault]], limit_s: float
+    ) -> None:
+        """All of it.  ``moments_s``: when each of the history's asks is made."""
+        names = sorted({record.client for record in self.history.asks})
+        draw = random.Random(f"system {self.seed}")
+        self.network.latency_s = draw.choice(LATENCIES_S)
+        self.network.filter = self._filter
+        with unwrap_single():
+            async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+                await nursery.start(self._serve)
+                for name in names:
+                    network: Network = self.network if draw.random() < 0.5 else self._impatient
+                    self._clients[name] = await stack.enter_async_context(
+                        open_client(
+                            ADDRESS, name=name, network=network, limits=self._client_limits,
+                            new_id=self._new_id,
+                        )
+                    )  # fmt: skip
+                with trio.move_on_at(limit_s), unwrap_single():
+                    async with trio.open_nursery() as busy:
+                        for record, at_s in zip(self.history.asks, moments_s, strict=True):
+                            busy.start_soon(self._ask, record, at_s)
+                        for at_s, fault in strikes:
+                            busy.start_soon(self._strike, fault, at_s)
+                with trio.move_on_after(limit_s):
+                    await self._settle()
+                self.history.ended_s = trio.current_time()
+                nursery.cancel_scope.cancel()
+        assert self.server is None
+
+    async def _ask(self, record: AskRecord, at_s: float) -> None:
+        await trio.sleep_until(at_s)
+        number, given = record.number, record.input
+        if record.kind == "group":
+            envelope: Any = [[number, member] for member in given]
+        else:
+            envelope = [number, given]
+        record.asked_s = trio.current_time()
+        self._tell(number, f"{record.client} asks")
+        try:
+            with trio.CancelScope() as scope:
+                self._callers[number] = scope
+                outcome = await self._clients[record.client].outcome(
+                    envelope, kind=record.kind, **record.options
+                )
+                record.cancelled_s = None  # it was answered in the same instant
+                self._answered(record, outcome)
+            record.ended_s = trio.current_time()
+        finally:
+            del self._callers[number]
+
+    def _answered(self, record: AskRecord, whole: Outcome) -> None:
+        """Opens the envelopes of what the caller got."""
+        members = [whole]
+        if record.kind == "group" and whole.ok:
+            try:
+                members = Outcome.members(whole)
+            except CallError as problem:
+                record.foreign.append(f"what is no group's outcome: {problem}")
+        for member in members:
+            if member.ok:
+                member = dataclasses.replace(member, value=self._opened(record, member.value))
+            record.members.append(member)
+        record.outcome = record.members[0]
+        if record.kind == "group":
+            record.outcome = dataclasses.replace(whole, value=None)
+        error = whole.error
+        self._tell(record.number, f"answered: {type(error).__name__ if error else 'a value'}")
+
+    def _opened(self, record: AskRecord, envelope: Any) -> Any:
+        try:
+            ask, execution, value = envelope["ask"], envelope["execution"], envelope["value"]
+        except (KeyError, TypeError):
+            record.foreign.append(f"a value that no execution returned: {envelope!r}")
+            return envelope
+        if ask != record.number:
+            record.foreign.append(f"the value of ask {ask} (execution {execution})")
+        else:
+            record.came_from.append(execution)
+        return value
+
+    async def _strike(self, fault: Fault, at_s: float) -> None:
+        await trio.sleep_until(at_s)
+        name = getattr(fault, "__name__", type(fault).__name__)
+        self._tell(None, f"{name} begins")
+        self.history.faults[name] += 1
+        said = await fault(self)
+        self._tell(None, f"{name} {said}" if said else f"{name} is over")
+
+    async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """The server, one life after the other."""
+        while True:
+            self._stop = trio.Event()
+            async with open_server(
+                self._make, bind=ADDRESS, workers=0, network=self.network, limits=self._limits,
+                new_id=self._new_id,
+            ) as server:  # fmt: skip
+                self.history.lives.append(Life(trio.current_time(), None))
+                if len(self.history.lives) == 1:
+                    await server.wait_ready()
+                    task_status.started()
+                self._tell(None, f"life {len(self.history.lives) - 1} of the server")
+                self.server = server
+                self._up.set()
+                try:
+                    await self._stop.wait()
+                    self.history.lives[-1] = Life(
+                        self.history.lives[-1].began_s, trio.current_time()
+                    )
+                    self._tell(None, "the server is stopped")
+                    if self._drain_s:
+                        await server.drain(self._drain_s)
+                finally:
+                    self.server = None
+                    self._count(server)
+            await trio.sleep(self._down_s)
+
+    def _make(self) -> Any:
+        """The environment of a life of a worker: a new one, if it is made by a class or factory."""
+        loaded, self._loaded = self._loaded, None
+        loaded = loaded or load_for_trial(self._environment, self._args)
+        return witnessed(loaded, self.history)
+
+    async def _settle(self) -> None:
+        """Until nothing runs and the server holds nothing."""
+        while True:
+            if self.server is not None:
+                stats = self.server.stats()
+                self.history.left = {name: stats[name] for name in ("running", "waiting", "kept")}
+                running = any(each.ended_s is None for each in self.history.executions)
+                if not running and not any(self.history.left.values()):
+                    return
+            await trio.sleep(1)
+
+    # -- the network ---------------------------------------------------------------
+
+    def _part(self) -> None:
+        self._apart += 1
+        self.network.partition(ADDRESS)
+
+    def _unite(self) -> None:
+        self._apart -= 1
+        if not self._apart:
+            self.network.heal(ADDRESS)
+
+    def _filter(self, direction: str, route: bytes, frames: Message) -> bool:
+        """Reads along, and loses what is to be lost."""
+        header = bytes(frames[0])
+        self._note(direction.encode(), header)
+        self._counts["sent"] += 1
+        if direction == "to_dealer":
+            try:
+                message = decode(header, most_bytes=len(header))
+            except ProtocolError:
+                message = None  # not for us to judge; its reader will
+            if isinstance(message, OutcomeMessage):
+                self.history.sent(message, header, b"".join(bytes(each) for each in frames[1:]))
+        if any(self._losses.random() < share for share in self._shares):
+            self._counts["lost"] += 1
+            return False
+        return True
+
+    def _new_id(self) -> bytes:
+        return self._ids.randbytes(ID_BYTES)
+
+    # -- what is told ----------------------------------------------------------------
+
+    def _tell(self, ask: int | None, text: str) -> None:
+        self.history.tell(trio.current_time(), ask, text)
+        self._note(b"event", text.encode())
+
+    def _note(self, kind: bytes, data: bytes) -> None:
+        self._trace.update(b"%r %b %d %b\n" % (trio.current_time(), kind, len(data), data))
+
+    def _count(self, server: Server) -> None:
+        cache = server.stats()["cache"]
+        for name in ("coalesced", "replayed", "reruns"):
+            self._counts[name] += cache[name]
+
+    def _tally(self) -> dict[str, int]:
+        """See :attr:`.report.TrialReport.counts`."""
+        history = self.history
+        return {
+            "asks": len(history.asks),
+            "answered": sum(ask.answered for ask in history.asks),
+            "cancelled": sum(ask.cancelled_s is not None for ask in history.asks),
+            "executions": len(history.executions),
+            "lives": len(history.lives),
+            "retransmitted": self._impatient.retransmitted,
+            **{name: self._counts[name] for name in COUNTED},
+        }
