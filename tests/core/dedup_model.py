@@ -63,6 +63,10 @@ class Client:
     def count(self, *states: str) -> int:
         return sum(r.state in states for r in self.requests.values())
 
+    def unrun(self) -> int:
+        """Completed, and never started."""
+        return sum(r.state == "completed" and not r.starts for r in self.requests.values())
+
     def held_bytes(self) -> int:
         return sum(len(r.payload) for r in self.requests.values() if r.holds_body)
 
@@ -99,12 +103,7 @@ class Model:
         return ran < KEPT and self.kept_bytes() < KEPT_BYTES
 
     def unrun(self) -> int:
-        """Completed, and never started."""
-        return sum(
-            request.state == "completed" and not request.starts
-            for client in self.clients.values()
-            for request in client.requests.values()
-        )
+        return sum(client.unrun() for client in self.clients.values())
 
     def share_left(self, client: Client) -> bool:
         if not self.may_dispatch():
@@ -144,7 +143,7 @@ class Model:
         held, mine = self.held_bytes(), client.held_bytes()
         return (
             self.count("waiting") + self.unrun() < QUEUE
-            and client.count("waiting") < QUEUE * SHARE
+            and client.count("waiting") + client.unrun() < QUEUE * SHARE
             and (not held or held + size <= QUEUE_BYTES)
             and (not mine or mine + size <= QUEUE_BYTES * SHARE)
         )

@@ -98,11 +98,12 @@ def dos(effects: Effects) -> list[Do]:
 def picture(cache: DedupCache) -> Any:
     """Everything that an input could change, but the counters."""
     return (
-        cache.kept_count, cache.kept_bytes, cache.queued_count, cache.held_bytes,
+        cache.kept_count, cache.kept_bytes, cache.kept_unrun, cache.queued_count,
+        cache.held_bytes,
         [
             (
                 s.id, s.route, s.connection, s.heard_s, s.ended, s.finished.flat(), s.kept_count,
-                s.kept_bytes, s.queued_count, s.held_bytes,
+                s.kept_bytes, s.kept_unrun, s.queued_count, s.held_bytes,
                 [
                     (n, e.state, e.execution, e.executions, e.kept, e.body, e.digest)
                     for n, e in s.entries.items()
@@ -286,6 +287,22 @@ class Pair:
         """A message to the router from whoever has this route."""
         self.router.client_message(route, (messages.encode(message), *bodies), self.now_s)
         self.settle()
+
+    def stranger(self, number: int = 900) -> bytes:
+        """The session of another client, which speaks bytes and never syncs."""
+        self.tell(messages.Hello(1, identifier(number), 1, "other", 1 << 20), route=STRANGER)
+        welcome = self.mail[-1][1]
+        assert isinstance(welcome, messages.Welcome)
+        return welcome.session
+
+    def ask(
+        self, session: bytes, sequence: int = 0, body: bytes = b"b", *, rerun: bool | None = None,
+        allowance: int = 1, deadline_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """A request of such a client."""
+        digest = identifier(901)
+        request = messages.Request(session, sequence, digest, rerun, allowance, deadline_s)
+        self.tell(request, body, route=STRANGER)
 
     # -- what is seen ---------------------------------------------------------
 

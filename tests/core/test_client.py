@@ -377,6 +377,39 @@ def test_g9_a_loop_that_was_late_does_not_make_the_server_silent():
     assert pair.client.health(pair.now_s)[0] is Health.HEALTHY
 
 
+@pytest.mark.parametrize("waits", ["for a ready server", "for proof", "for a word"])
+def test_g9_what_is_waited_for_gets_back_the_time_of_a_loop_that_was_late(waits):
+    limits = {"start_s": 5.0, "recovery_s": 5.0, "cancel_answer_s": 5.0}
+    pair = Pair(ready=waits != "for a ready server", client=limits)
+    pair.submit(limit_s=1.0 if waits == "for a word" else None)
+    if waits == "for proof":
+        pair.restart(proven=False)
+    if waits == "for a word":
+        pair.lose = lambda message: isinstance(message, (messages.Outcome, messages.Cancelled))
+    pair.advance(2.0)
+    pair.now_s += 100.0
+    pair.client.tick(pair.now_s, late_s=100.0)
+    pair.settle()
+    pair.advance(2.0)
+    assert pair.answers == []
+    pair.advance(8.0)
+    assert isinstance(pair.last(), Fail)
+
+
+def test_a_refusal_that_comes_after_the_limit_does_not_bring_the_request_back():
+    pair = Pair()
+    pair.submit(limit_s=1.0)
+    pair.lose = lambda message: isinstance(message, (messages.Outcome, messages.Cancelled))
+    pair.advance(1.5)
+    assert pair.client.calls[0].stage is Stage.EXPIRED
+    asked = kinds(pair.sent).count("Cancel")
+    hear(pair, messages.Refused(session_id(pair), 0, "queue-full", "full", 60.0))
+    pair.submit()  # nor does it hold up others
+    pair.advance(2.5)
+    assert kinds(pair.sent).count("Request") == 2
+    assert kinds(pair.sent).count("Cancel") > asked
+
+
 # -- lost sessions ------------------------------------------------------------
 
 

@@ -280,6 +280,14 @@ def test_g8_a_peer_that_leaves_every_second_sequence_open_is_ignored():
     assert session.finished.span_count() == 2
 
 
+def test_g8_more_gaps_at_once_than_a_window_can_leave_are_ignored():
+    cache = cache_with(window=3)
+    session = session_of(cache)
+    cache.finish_spans(session, Ranges([1, 3, 5, 7]))
+    cache.finish_spans(session, Ranges(range(0, 10, 2)))  # five spans: no client has so many
+    assert session.finished.flat() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 # -- bounds -------------------------------------------------------------------
 
 

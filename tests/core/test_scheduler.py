@@ -144,6 +144,20 @@ def test_an_idle_worker_is_taken_instead_of_one_that_still_drains():
     assert (one.reserved, two.reserved) == (False, True)
 
 
+def test_g8_a_suspect_without_room_in_its_share_waits_and_no_worker_is_reserved_for_it():
+    worker = busy(b"a", 1)
+    queue = filled(suspect(1), suspect(2))
+    assert queue.pick([worker], all_have_room) is None
+    assert worker.reserved
+    assert queue.pick([worker], nobody_has_room) is None
+    assert not worker.reserved
+    worker.end(worker.live[0])
+    chosen = queue.pick([worker], {identifier(2)}.__contains__)
+    assert chosen is not None
+    assert chosen[0].id.session == identifier(2)
+    assert worker.reserved
+
+
 def test_a_suspect_waits_while_nobody_accepts():
     worker = worker_of()
     worker.accepting = False

@@ -9,7 +9,7 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.terms import RequestId, Status, Verdict
-from trio_envserve.core.worker import Exit, Halt, Run, ToRouter, WorkerCore
+from trio_envserve.core.worker import NUMBERS_MOST, Exit, Halt, Run, ToRouter, WorkerCore
 
 from .helpers import HEADER_BYTES, decoded, identifier
 
@@ -159,6 +159,21 @@ def test_g7_a_cancelled_dispatch_that_never_arrived_is_declined_and_never_run():
     assert state(core, 1, 2, [0, 2], [0, 1]) == [messages.Declined([0, 1])]
     assert dispatch(core, 0) == []
     assert list(core.running) == [1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Stop([0, NUMBERS_MOST + 1]),
+        messages.State(1, 9, [0, NUMBERS_MOST + 1], []),
+        messages.State(1, 9, [], [0, NUMBERS_MOST + 1]),
+    ],
+)
+def test_g8_more_dispatches_named_at_once_than_a_router_can_have_live_change_nothing(message):
+    core = worker()
+    dispatch(core, 0)
+    assert hear(core, message) == []
+    assert (core.malformed, list(core.running), core.acknowledged) == (1, [0], False)
 
 
 def test_a_cancelled_dispatch_with_an_outcome_is_not_declined():

@@ -111,6 +111,9 @@ class ClientCore:
         """The number of the last sync; a new one only once this one is answered, so
         that the server can tell what is lost from what is under way."""
         self._probe_answered = True
+        self._known = True
+        """The server behind this connection is known to know the session.  Until then
+        nothing new is asked in it: if it is lost, nobody could tell that it never ran."""
         self._held: dict[int, Call] = {}
         """Calls that were refused for now, in the order of their refusals."""
         self._burst = BURST
@@ -198,8 +201,8 @@ class ClientCore:
         self.connections += 1
         self.link.connected = True
         self._probe_answered = True  # or its answer is lost with the old connection
+        self._known = False
         self._greet(now_s)
-        self._pump(now_s)
 
     def disconnected(self, now_s: float, trouble: str) -> None:
         """The connection is gone, or could not be made."""
@@ -269,6 +272,7 @@ class ClientCore:
         if session is None or synced.session != session.id:
             return
         self._probe_answered |= synced.probe == self._probe
+        self._known = True
         self._server(synced.server, now_s)
         missing = Ranges.from_flat(synced.missing)
         # Walked by what is pending: what the server names may be anything.
@@ -287,6 +291,7 @@ class ClientCore:
             welcome.session, welcome.epoch, welcome.window, welcome.message_bytes
         )
         self._nonce = b""
+        self._known = True
         self.refusal = None
         self._ping_at_s = now_s + self.limits.ping_s
         self._server(welcome.server, now_s)
@@ -492,6 +497,8 @@ class ClientCore:
         session = self.session
         if session is None or not self.link.connected or self._server_is(ServerStatus.STOPPING):
             return
+        if not self._known:
+            return  # the answer to the sync that was sent on connecting is under way
         if self._held:
             return  # the server has no room for what it was asked already
         while self._queue:

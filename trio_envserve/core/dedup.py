@@ -120,6 +120,9 @@ class DedupCache:
             return False
         session.connection = connection
         session.route = route
+        for entry in session.entries.values():
+            if entry.kept is not None:  # whatever the old one still carried is lost
+                entry.kept.sent_probe = -1
         return True
 
     def lapsed(self, now_s: float) -> Iterator[Session]:
@@ -177,14 +180,14 @@ class DedupCache:
     def may_enter(self, session: Session, size_bytes: int) -> bool:
         """Whether one more request may wait, in all and of this session (G8).
 
-        Outcomes beyond their bound (those of deadlines that passed before a
-        dispatch) take up room of the queue: else they had no bound at all.
+        Kept outcomes of what never ran (deadlines that passed before a dispatch)
+        take up room of the queue: else they had no bound at all.
         A body larger than its bound may wait, but alone.
         """
         limits, share = self.limits, self.limits.session_share
         if self.queued_count + self.kept_unrun >= limits.queue:
             return False
-        if session.queued_count >= limits.queue * share:
+        if session.queued_count + session.kept_unrun >= limits.queue * share:
             return False
         if self.held_bytes and self.held_bytes + size_bytes > limits.queue_bytes:
             return False
@@ -410,6 +413,7 @@ def _finish_kept(
     cache.kept_unrun -= not entry.executions
     cache.kept_bytes -= entry.kept.size_bytes
     session.kept_count -= 1
+    session.kept_unrun -= not entry.executions
     session.kept_bytes -= entry.kept.size_bytes
     _remove(cache, session, entry)
     return ()
@@ -460,6 +464,7 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: Kept) -> None
     cache.kept_unrun += not entry.executions
     cache.kept_bytes += kept.size_bytes
     session.kept_count += 1
+    session.kept_unrun += not entry.executions
     session.kept_bytes += kept.size_bytes
 
 

@@ -20,6 +20,7 @@ each other politely: the kind and version of :class:`Hello` and of
 from __future__ import annotations
 
 import dataclasses
+import io
 import typing
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
@@ -403,10 +404,13 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
     try:
-        array = cbor2.loads(
-            header, max_depth=8, allow_indefinite=False, allow_duplicate_keys=False,
-            semantic_decoders=_NO_TAGS,
+        stream = io.BytesIO(header)
+        array = cbor2.load(
+            stream, max_depth=8, allow_indefinite=False, allow_duplicate_keys=False,
+            semantic_decoders=_NO_TAGS, read_size=len(header) or 1,
         )  # fmt: skip
+        if stream.tell() != len(header):  # cbor2 itself does not mind what follows
+            raise ValueError("bytes after the array")
     except Exception as error:  # cbor2 documents no complete list of what hostile bytes raise
         raise ProtocolError(f"header is not CBOR: {type(error).__name__}") from None
     if type(array) is not list or not array or not _is_uint(array[0]):

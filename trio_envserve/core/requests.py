@@ -43,7 +43,8 @@ class Kept:
     frames: tuple[Body, ...]
     size_bytes: int
     sent_probe: int = 0
-    """The last probe of its session that was answered before it was last sent."""
+    """The last probe of its session that was answered before it was last sent; -1 if
+    that was over an older connection."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -94,6 +95,8 @@ class Session:
     held_bytes: int = 0
     kept_bytes: int = 0
     kept_count: int = 0
+    kept_unrun: int = 0
+    """Of these, how many are of requests that never ran."""
 
     def state(self, sequence: int) -> State:
         """Where a sequence of this session stands."""

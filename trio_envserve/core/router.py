@@ -354,9 +354,7 @@ class Router:
         cache, queue, force = self.cache, self.queue, self.force
         if cache.queued_count:
             queue.resume(self._share_left)
-            while chosen := queue.pick(
-                force.workers.values(), self._share_left, suspects=cache.may_dispatch()
-            ):
+            while chosen := queue.pick(force.workers.values(), self._share_left):
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
                 execution = force.dispatch(session, entry, worker, self._clock.awake_s)

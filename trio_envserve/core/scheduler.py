@@ -12,8 +12,8 @@ worker is reserved, drains, runs the suspect, and is given back.  If another one
 is idle before it has drained, that one is taken.  If the worker dies then, it is
 beyond doubt whose fault it was.
 
-Lines whose session has used up its share of kept outcomes are skipped until
-it has room again.
+Lines and suspects whose session has used up its share of kept outcomes are
+skipped until it has room again; no worker is reserved for them meanwhile.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ class Scheduler:
             self._lines[session] = self._paused.pop(session)
 
     def pick(
-        self, workers: Iterable[Worker], share_left: Callable[[SessionId], bool], *,
-        suspects: bool = True,
-    ) -> tuple[Entry, Worker] | None:  # fmt: skip
-        """The next dispatch, taken out of the queue, or None if nothing can go.
-
-        ``suspects``: whether one of these may go, too.
-        """
+        self, workers: Iterable[Worker], share_left: Callable[[SessionId], bool]
+    ) -> tuple[Entry, Worker] | None:
+        """The next dispatch, taken out of the queue, or None if nothing can go."""
         workers = list(workers)
-        if self._suspects and suspects:
-            chosen = self._pick_suspect(workers)
-            if chosen is not None:
-                return chosen
+        suspect = next((e for e in self._suspects.values() if share_left(e.id.session)), None)
+        if suspect is not None:
+            worker = self._worker_for_suspect(workers)
+            if worker is not None:
+                del self._suspects[suspect.id]
+                return suspect, worker
+        else:
+            _give_back(workers)
         worker = min((w for w in workers if w.open()), key=lambda w: len(w.live), default=None)
         if worker is None:
             return None
         entry = self._next_entry(share_left)
         return None if entry is None else (entry, worker)
 
-    def _pick_suspect(self, workers: list[Worker]) -> tuple[Entry, Worker] | None:
+    def _worker_for_suspect(self, workers: list[Worker]) -> Worker | None:
         candidates = [w for w in workers if w.accepting and w.has_numbers()]
         if not candidates:
             return None
@@ -99,18 +99,12 @@ class Scheduler:
             reserved.reserved = False
             reserved = least
         reserved.reserved = True
-        if reserved.live:
-            return None
-        _, entry = self._suspects.popitem(last=False)
-        return entry, reserved
+        return None if reserved.live else reserved
 
     def release_reserved(self, workers: Iterable[Worker]) -> None:
         """Give back a worker reserved for suspects that are gone by now."""
-        if self._suspects:
-            return
-        for worker in workers:
-            if worker.reserved and not any(e.solo for e in worker.live.values()):
-                worker.reserved = False
+        if not self._suspects:
+            _give_back(workers)
 
     def _next_entry(self, share_left: Callable[[SessionId], bool]) -> Entry | None:
         while self._lines:
@@ -125,3 +119,10 @@ class Scheduler:
                 del self._lines[session]
             return entry
         return None
+
+
+def _give_back(workers: Iterable[Worker]) -> None:
+    """End reservations for what has not begun."""
+    for worker in workers:
+        if worker.reserved and not any(e.solo for e in worker.live.values()):
+            worker.reserved = False

@@ -240,8 +240,11 @@ class Pool:
         return sum(life.phase in (Phase.READY, Phase.RETIRING) for life in self.lives.values())
 
     def is_silent(self) -> bool:
-        """Whether there are workers for new work, and none gives a sign of life."""
-        ready = [life.silent for life in self.lives.values() if life.phase is Phase.READY]
+        """Whether there are workers, and none gives a sign of life: of those for new
+        work, or if there are none, of those that drain (they count as ready, too)."""
+        lives = self.lives.values()
+        ready = [life.silent for life in lives if life.phase is Phase.READY]
+        ready = ready or [life.silent for life in lives if life.phase is Phase.RETIRING]
         return bool(ready) and all(ready)
 
     def is_broken(self) -> bool:
