@@ -232,14 +232,17 @@ class Client:
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until the server has a worker ready.  ServerNotReady, with what
         is known, after ``timeout_s`` (default: the limit ``start_s``), and at
-        once if the server refuses this client."""
+        once if the server refuses this client or the client is closed."""
         limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
-            while self.health()[0] is not Health.HEALTHY:
+            while True:
+                if self._core.closed:
+                    raise ServerNotReady("the client was closed")
+                if self.health()[0] is Health.HEALTHY:
+                    return
                 if self._core.refusal is not None:
                     raise ServerNotReady(self._core.refusal.message)
                 await self._changed.park()
-            return
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health()[1]}")
 
     async def stats(self, timeout_s: float | None = None) -> dict[str, Any]:

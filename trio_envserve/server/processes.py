@@ -15,6 +15,7 @@ cannot have been given away yet, that is, before it is reaped.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -38,6 +39,7 @@ _BOOT = (
     "from trio_envserve.worker.main import main; main()"
 )
 _POLL_S = 0.05
+_STANDARD_STREAMS = 3
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -61,7 +63,8 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill it and what it has started, if it has not been reaped."""
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            # Not permitted: what macOS says of a group whose processes have all ended.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def listen(self, heard: Callable[[dict[str, Any]], None]) -> None:
@@ -106,8 +109,9 @@ def start_process(
     line = config.to_line()
     ours, theirs = socket.socketpair()
     try:
-        with theirs:
-            inherited = [theirs.fileno()] + ([] if lock is None else [lock])
+        with theirs, contextlib.ExitStack() as stack:
+            given = [theirs.fileno()] if lock is None else [theirs.fileno(), lock]
+            inherited = [_beyond_standard(descriptor, stack) for descriptor in given]
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
@@ -121,6 +125,14 @@ def start_process(
     except BaseException:
         ours.close()
         raise
+
+
+def _beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
+    """A copy that is no standard stream's number: where this process has closed one, its
+    number is given away again, and a worker makes its own streams of those."""
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD_STREAMS)
+    stack.callback(os.close, copy)
+    return copy
 
 
 def describe_exit(returncode: int) -> str:

@@ -1,0 +1,61 @@
+"""Whoever entered ``open_server`` or ``open_client`` in a scope that was cancelled
+already waited for ever: the system beside the block was shielded before it had been
+moved there, and nothing could end it any more, the caller's cancel least of all.
+"""
+
+import threading
+
+import pytest
+import trio
+
+from trio_envserve import open_client, open_server
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.net.background import open_background
+
+PATIENCE_S = 30.0
+"""What hangs here cannot be cancelled; it is left behind after so long."""
+
+
+def open_a_server(network: MemoryNetwork):
+    return open_server(trio.sleep, bind="memory:s", workers=0, network=network)
+
+
+def open_a_client(network: MemoryNetwork):
+    return open_client("memory:s", network=network)
+
+
+@pytest.mark.parametrize("opened", [open_a_server, open_a_client])
+def test_it_is_left_at_once(opened):
+    did = []
+
+    async def main():
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with opened(MemoryNetwork()):
+                did.append("began the block")
+        did.append("left it" if scope.cancelled_caught else "was not cancelled")
+
+    thread = threading.Thread(target=trio.run, args=(main,), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert did == ["left it"]
+
+
+async def test_what_was_opened_for_it_is_closed(autojump_clock):
+    did = []
+
+    async def run(serve):
+        did.append("opened")
+        try:
+            with trio.move_on_after(PATIENCE_S) as patience:
+                await serve("system")
+            did.append("hung" if patience.cancelled_caught else "served")
+        finally:
+            did.append("closed")
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with open_background(run):
+            did.append("began the block")
+    assert scope.cancelled_caught
+    assert did == ["opened", "closed"]
