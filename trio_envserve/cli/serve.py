@@ -88,6 +88,17 @@ class _Options(NamedTuple):
     help="Stay although the environment cannot be set up, and try again.",
 )
 @click.option(
+    "--record",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Record every input of the router to FILE, FILE.1, ...: see replay.",
+)
+@click.option(
+    "--record-bodies",
+    is_flag=True,
+    help="Record what is asked and answered, too, not only its length.",
+)
+@click.option(
     "--exit-with-parent",
     is_flag=True,
     help="Stop at once when the process that started this one has ended, however.",
@@ -97,8 +108,8 @@ class _Options(NamedTuple):
 def serve(
     environment: str, bind: str, workers: int, args: tuple[str, ...], worker_memory: int | None,
     recycle: int | None, worker_env: tuple[str, ...], limits: tuple[str, ...], drain_s: float,
-    keep_trying: bool, exit_with_parent: bool, log_level: str, log_json: bool, log_dir: str,
-    as_json: bool,
+    keep_trying: bool, record: str | None, record_bodies: bool, exit_with_parent: bool,
+    log_level: str, log_json: bool, log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve ENV (default: arithmetic) at an address.
 
@@ -123,6 +134,8 @@ def serve(
       {"event": "stopped", ..., "stats": ..., "exit": 0}  the last line
     """  # noqa: D301  # click wants the character itself
     parent = os.getppid() if exit_with_parent else None
+    if record_bodies and record is None:
+        raise click.UsageError("--record-bodies needs --record FILE")
 
     async def main(stop: Stop) -> Result:
         check_spec(environment)
@@ -136,6 +149,8 @@ def serve(
                 "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
                 "worker_environ": worker_environ(worker_env, workers),
                 "worker_logging": dataclasses.asdict(logs),
+                "record": record,
+                "record_bodies": record_bodies,
             },
         )  # fmt: skip
         configure(logs, "server")

@@ -6,7 +6,8 @@ Theory of operation
 starts its processes and keeps its time.  The nursery owns one task for each
 socket, the clock, one supervisor for each worker life, and the line of
 statistics.  Every input is handed to the router synchronously, and its effects
-are carried out, in order, before the next await.
+are carried out, in order, before the next await.  They go to the router itself,
+or through the tape of a recording (:mod:`.recording`), which offers the same.
 
 Closing is staged: take no more in, drain with a deadline, cancel, reap, flush
 and close the sockets.  It needs the tasks, so all of them run in the background
@@ -20,6 +21,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, final
 
 import trio
@@ -43,6 +45,7 @@ from ..net import (
 )
 from ..worker.config import check_args
 from .locks import AddressLocks, wait_text
+from .recording import Inputs, Recorder, open_recorder
 from .workers import InProcessWorkers, ProcessWorkers, Workers
 
 _log = logging.getLogger("trio_envserve.server")
@@ -54,10 +57,12 @@ class Server:
     """A running server.  Made by :func:`open_server`."""
 
     def __init__(
-        self, router: Router, front: RouterSocket, back: RouterSocket, workers: Workers,
-        nursery: trio.Nursery, limits: ServerLimits, flush_s: float,
+        self, router: Router, into: Inputs, front: RouterSocket, back: RouterSocket,
+        workers: Workers, nursery: trio.Nursery, limits: ServerLimits, flush_s: float,
     ) -> None:  # fmt: skip
         self._router = router
+        """To look at.  What changes it goes through ``_into``."""
+        self._into = into
         self._front = front
         self._back = back
         self._workers = workers
@@ -67,7 +72,7 @@ class Server:
         self._lag = LagMeter(limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
-        router.shell_stats = self._own_stats
+        into.shell_stats = self._own_stats
 
     @property
     def address(self) -> str:
@@ -111,10 +116,10 @@ class Server:
         """Take no more in and wait until nothing runs and every client that is
         still there has its outcomes.  False if that took longer than ``drain_s``
         (default: the limit of that name)."""
-        self._router.stop(_now_s())
+        self._into.stop(_now_s())
         self._carry_out()
         with trio.move_on_after(self._limits.drain_s if drain_s is None else drain_s):
-            while not self._router.drained(_now_s()):
+            while not self._into.drained(_now_s()):
                 await self._changed.park()
             return True
         return False
@@ -125,7 +130,7 @@ class Server:
         What they ran is answered "may have run".  The server itself ends with its
         block, which then has little left to wait for.
         """
-        self._router.kill_all(_now_s())
+        self._into.kill_all(_now_s())
         self._carry_out()
 
     # -- tasks ----------------------------------------------------------------
@@ -141,13 +146,13 @@ class Server:
     async def _serve_front(self) -> None:
         while True:
             for message in await self._front.receive():
-                self._router.client_message(bytes(message[0]), message[1:], _now_s())
+                self._into.client_message(bytes(message[0]), message[1:], _now_s())
             self._carry_out()
 
     async def _serve_back(self) -> None:
         while True:
             for message in await self._back.receive():
-                self._router.worker_message(message, _now_s())
+                self._into.worker_message(message, _now_s())
             self._carry_out()
 
     async def _keep_time(self) -> None:
@@ -157,7 +162,7 @@ class Server:
             await trio.sleep(self._limits.tick_s)
             self._lag.record(trio.current_time() - asked_s)
             await self._drain_input()
-            self._router.tick(_now_s())
+            self._into.tick(_now_s())
             self._carry_out()
 
     async def _drain_input(self) -> None:
@@ -183,28 +188,28 @@ class Server:
             text = wait_text(self.address)
             while (dead := locks.try_epochs(self._router.epoch)) is None:
                 waited_s = trio.current_time() - began_s
-                self._router.starting = text(waited_s)
+                self._into.starting = text(waited_s)
                 if waited_s >= self._limits.lock_s:
                     raise ServerStartError(
                         f"{self._router.starting}; find them with: fuser {locks.epochs.path}"
                     )
                 await trio.sleep(min(0.01 + waited_s / 10, 0.5))
-        self._router.open_pool(dead or set(), _now_s())
+        self._into.open_pool(dead or set(), _now_s())
         self._carry_out()
 
     async def _supervise(self, spawn: Spawn) -> None:
         """One life of a worker: from its start until it is reaped."""
-        router = self._router
+        into = self._into
 
         def started(pid: int) -> None:
-            router.spawned(spawn.worker, pid)
+            into.spawned(spawn.worker, pid)
 
         def pulse(lag_s: float, memory_bytes: int, where: str) -> None:
-            router.pulse(spawn.worker, _now_s(), lag_s, memory_bytes, where)
+            into.pulse(spawn.worker, _now_s(), lag_s, memory_bytes, where)
             self._carry_out()
 
         how = await self._workers.live(spawn, started, pulse)
-        router.exited(spawn.worker, _now_s(), how)
+        into.exited(spawn.worker, _now_s(), how)
         self._carry_out()
 
     # -- effects --------------------------------------------------------------
@@ -212,7 +217,7 @@ class Server:
     def _carry_out(self) -> None:
         """Do what the router says.  Synchronous: nothing comes in between."""
         self._inputs += 1
-        for effect in self._router.take():
+        for effect in self._into.take():
             match effect:
                 case ToClient(route, frames):
                     # Not sent is no loss: the outcome is kept, and the next sync asks for it.
@@ -233,8 +238,8 @@ class Server:
     async def _close(self) -> None:
         """Cancel what runs, end the workers, hand out what is left to say."""
         limits = self._limits
-        self._router.stop(_now_s())
-        self._router.cancel_all()
+        self._into.stop(_now_s())
+        self._into.cancel_all()
         self._carry_out()
         with trio.move_on_after(limits.stop_s):
             while self._router.force.live_count():
@@ -242,7 +247,7 @@ class Server:
         with trio.move_on_after(limits.stop_s):
             while self._router.pool.lives:
                 await self._changed.park()
-        self._router.kill_all(_now_s())
+        self._into.kill_all(_now_s())
         self._carry_out()
         while self._router.pool.lives:
             await self._changed.park()
@@ -261,6 +266,8 @@ async def open_server(
     network: Network | None = None,
     worker_environ: Sequence[Mapping[str, str]] = (),
     worker_logging: Mapping[str, Any] | None = None,
+    record: str | os.PathLike[str] | None = None,
+    record_bodies: bool = False,
     new_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES),
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
@@ -271,7 +278,9 @@ async def open_server(
     it may also be an object, a class or a closure, and what it breaks it breaks
     here.  ``worker_environ[i]``: environment variables of slot ``i`` on top of
     this process's (for example one GPU each).  ``worker_logging``: arguments of
-    :class:`~trio_envserve.logs.LogSetup` for the worker processes.
+    :class:`~trio_envserve.logs.LogSetup` for the worker processes.  ``record``: a
+    file for every input of the router, from which it can be replayed (the page on
+    the recorder); bodies only by their length, unless ``record_bodies``.
 
     The block begins when the address is bound; :meth:`Server.wait_ready` waits
     for a worker.  At its end what runs is cancelled, workers are ended and
@@ -309,14 +318,26 @@ async def open_server(
             else:
                 host = InProcessWorkers(environment, dict(args or {}), limits, wire)
             back = await stack.enter_async_context(host.open_back())
-            router = Router(
-                epoch=new_id(), slots=max(workers, 1), now_s=_now_s(), new_id=new_id,
-                limits=limits, wire=wire, pulses=host.pulses,
+            slots, now_s = max(workers, 1), _now_s()
+            make = partial(
+                Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
+                pulses=host.pulses,
             )  # fmt: skip
+            recorder: Recorder | None = None
+            if record is not None:
+                opened = open_recorder(
+                    record, make, new_id=new_id, now_s=now_s, slots=slots, pulses=host.pulses,
+                    bodies=record_bodies, environment=str(environment), address=front.address,
+                )  # fmt: skip
+                recorder = await stack.enter_async_context(opened)
+            router = make(new_id=new_id) if recorder is None else recorder.tape.router
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
-            server = Server(router, front, back, host, nursery, limits, wire.flush_s)
+            into = router if recorder is None else recorder.tape
+            server = Server(router, into, front, back, host, nursery, limits, wire.flush_s)
             server._start(locks)
+            if recorder is not None:
+                nursery.start_soon(recorder.keep_writing)
             _log.info("serving %s at %s, epoch %s", environment, front.address, short(router.epoch))
             await served(server)
             await server._close()

@@ -1,0 +1,144 @@
+"""`serve --record` and `replay`, as people run them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import ROOT, check_nothing_left, command, run, served
+
+pytestmark = pytest.mark.real
+INCIDENT = str(ROOT / "tests" / "recorder" / "incident.rec")
+
+
+async def test_a_server_that_was_stopped_is_replayed(tmp_path: Path):
+    async with served(tmp_path, "arithmetic", "--record", "a.rec", "--workers", "2") as (
+        server, address,
+    ):  # fmt: skip
+        assert (
+            await run(tmp_path, "eval", "arithmetic", "-n", "60", "--address", address)
+        ).code == 0
+        server.signal(15)
+        stopped = await server.wait()
+    assert stopped.code == 0
+    await check_nothing_left(tmp_path)
+
+    done = await run(tmp_path, "replay", "a.rec", "--json")
+    done.check_no_traceback()
+    assert done.code == 0, done.err
+    last = done.last
+    assert last["identical"] is True
+    assert (last["difference"], last["raised"], last["lost"], last["ended"]) == (
+        None,
+        None,
+        0,
+        True,
+    )
+    assert last["checked"] == last["step"] == last["inputs"] > 100
+    assert last["seconds"] > 0
+    assert len(last["epoch"]) == 32
+    assert last["recorded"]["environment"] == "arithmetic"
+    assert last["state"]["status"] == "stopping"
+    stats = stopped.last["stats"]["cache"]
+    assert last["state"]["cache"]["completed"] == stats["completed"] == 60
+
+    half = await run(tmp_path, "replay", "a.rec", "--step", str(last["step"] // 2), "--json")
+    assert half.last["step"] == last["step"] // 2
+    assert half.last["identical"] is True
+    (session,) = half.last["state"]["per_session"]
+    early = await run(tmp_path, "replay", "a.rec", "--at", "0", "--json")
+    assert (early.code, early.last["step"], early.last["identical"]) == (0, 0, None)
+
+    name = f"{session['session']}/0"
+    one = await run(tmp_path, "replay", "a.rec", "--request", name, "--json")
+    told = [(event["source"], event["target"]) for event in one.last["request"]]
+    assert told[0] == ("client", "router")
+    assert ("router", "client") in told
+    text = await run(tmp_path, "replay", "a.rec", "--request", name)
+    assert f"request {name}" in text.out
+    assert "- request, " in text.out
+    assert re.search(r"identical +yes", text.out)
+    assert "completed" in text.out
+
+
+async def test_a_server_that_was_killed_is_replayed(tmp_path: Path):
+    limits = ("--limit", "record_flush_s=0.01", "--limit", "record_file_bytes=20000")
+    options = ("--record", "a.rec", *limits)
+    async with served(tmp_path, "arithmetic", *options) as (server, address):
+        ask = ("-n", "300", "--address", address, "--json")
+        assert (await run(tmp_path, "eval", "arithmetic", *ask)).code == 0
+        server.signal(9)
+        await server.wait()
+    await check_nothing_left(tmp_path)
+    done = await run(tmp_path, "replay", "a.rec", "--json")
+    assert done.code == 0, done.err
+    assert (done.last["identical"], done.last["ended"]) == (True, False)
+    assert done.last["state"]["cache"]["completed"] == 300
+    assert len(done.last["files"]) > 1
+    # Without the first file, from the first state on.
+    (tmp_path / Path(done.last["files"][0]).name).unlink()
+    part = await run(tmp_path, "replay", "a.rec", "--json")
+    assert part.code == 0, part.err
+    assert part.last["identical"] is True
+    assert part.last["known_from"] > 0
+    assert part.last["state"] == done.last["state"]
+    assert "the state is known from after step" in (await run(tmp_path, "replay", "a.rec")).err
+
+
+async def test_bodies_are_recorded_when_asked_for(tmp_path: Path):
+    (tmp_path / "echo.py").write_text("def echo(rollout): return rollout.input\n")
+    (tmp_path / "inputs.jsonl").write_text('"a private prompt"\n')
+    for options, there in ((), False), (("--record-bodies",), True):
+        async with served(tmp_path, "echo:echo", "--record", "a.rec", *options) as (
+            server, address,
+        ):  # fmt: skip
+            ask = ("--inputs", "inputs.jsonl", "--address", address)
+            assert (await run(tmp_path, "eval", "echo:echo", *ask)).code == 0
+            server.signal(15)
+            assert (await server.wait()).code == 0
+        assert (b"a private prompt" in (tmp_path / "a.rec").read_bytes()) is there
+        assert (await run(tmp_path, "replay", "a.rec", "--json")).last["identical"] is True
+
+
+async def test_other_code_than_was_recorded_is_told(tmp_path: Path):
+    # The recorded version, as far as this recording tells, did one step less.
+    (tmp_path / "other.py").write_text(
+        "from trio_envserve.core.dedup import DedupCache\n"
+        "DedupCache.may_rerun = lambda self, entry: False\n"
+        "from trio_envserve.cli import main\n"
+        "raise SystemExit(main())\n"
+    )
+    async with command(tmp_path, "replay", INCIDENT, "--json", module="other") as running:
+        done = await running.wait()
+    assert (done.code, done.last["exit"]) == (1, 1)
+    assert done.last["identical"] is False
+    assert set(done.last["difference"]) == {"after", "step", "what"}
+    async with command(tmp_path, "replay", INCIDENT, module="other") as running:
+        done = await running.wait()
+    assert "not what version" in done.err
+    assert "the effects differ" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replay", "nothing.rec"], "cannot read nothing.rec: No such file"),
+        (["replay", "inputs.txt"], "inputs.txt is no recording"),
+        (["replay", INCIDENT, "--at", "1", "--step", "2"], "--at or --step, not both"),
+        (["replay", INCIDENT, "--at", "-1"], "-1"),
+        (["replay", INCIDENT, "--request", "7"], "a request is SESSION/SEQUENCE"),
+        (["replay", INCIDENT, "--request", "00000000/7"], "no request 00000000/7 was seen"),
+        (["serve", "--record", "inputs.txt", "--bind", "tcp://127.0.0.1:0"], "is no recording"),
+        (["serve", "--record", "no/a.rec", "--bind", "tcp://127.0.0.1:0"], "cannot record to"),
+        (["serve", "--record-bodies"], "--record-bodies needs --record FILE"),
+    ],
+)
+async def test_a_mistake_is_told_in_a_line(tmp_path: Path, arguments: list[str], said: str):
+    (tmp_path / "inputs.txt").write_text("text\n")
+    done = await run(tmp_path, *arguments, "--json")
+    done.check_no_traceback()
+    assert (done.code, done.last["exit"]) == (2, 2)
+    assert said in done.last["error"]["message"]
+    assert (tmp_path / "inputs.txt").read_text() == "text\n"

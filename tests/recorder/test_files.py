@@ -1,0 +1,222 @@
+"""The files that a server writes: bounded, kept, and never anybody else's."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_envserve import ConfigError, Rollout, ServerLimits, open_client, open_server
+from trio_envserve.core.router import Router
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.testing.recording import Player, load, replay
+
+HANG_S = 60.0
+
+
+async def serve_some(
+    path: Path, count: int = 5, *, bodies: bool = False, **limits: Any
+) -> dict[str, Any]:
+    """A recorded server, and a client with so many rollouts; the last statistics."""
+
+    async def run(rollout: Rollout) -> Any:
+        if rollout.input == "fail":
+            raise ValueError("no good")
+        await trio.lowlevel.checkpoint()
+        return rollout.input
+
+    network = MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(
+                run, bind="memory:s", workers=0, network=network, record=path,
+                record_bodies=bodies, limits=ServerLimits(**limits),
+            ) as server,
+            open_client(server.address, network=network) as client,
+        ):  # fmt: skip
+            for number in range(count):
+                await client.run_rollout({"prompt": f"very private {number}"})
+            (outcome,) = [await client.outcome("fail")]
+            assert outcome.error is not None
+            await client.stats()
+            return server.stats()
+
+
+@pytest.mark.parametrize("bodies", [False, True])
+async def test_a_session_is_recorded_and_replayed(tmp_path: Path, bodies: bool):
+    path = tmp_path / "a.rec"
+    stats = await serve_some(path, bodies=bodies)
+    whole = replay(path)
+    assert whole.identical
+    assert whole.epoch.hex() == stats["epoch"]
+    assert whole.router is not None
+    assert whole.router.cache.sessions == {}
+    counters = whole.router.stats()["cache"]
+    for name in ("requests", "entered", "dispatched", "completed"):
+        assert counters[name] == stats["cache"][name] >= 6
+    assert (b"very private" in path.read_bytes()) is bodies
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_session_in_virtual_hours(tmp_path: Path):
+    async def main() -> None:
+        network = MemoryNetwork()
+
+        async def slow(rollout: Rollout) -> Any:
+            await trio.sleep(rollout.input)
+
+        async with (
+            open_server(
+                slow, bind="memory:s", workers=0, network=network, record=tmp_path / "a.rec",
+                limits=ServerLimits(record_flush_s=100.0),
+            ) as server,
+            open_client(server.address, network=network) as client,
+        ):  # fmt: skip
+            with trio.move_on_after(900):
+                await client.outcome(1000.0)
+            await client.outcome(30.0)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    played = replay(tmp_path / "a.rec")
+    assert played.identical
+    assert played.seconds > 930
+
+
+async def test_the_files_are_bounded_in_size_and_number(tmp_path: Path):
+    path = tmp_path / "a.rec"
+    await serve_some(path, 200, record_file_bytes=4000, record_files=3, record_flush_s=0.01)
+    names = sorted(os.listdir(tmp_path))
+    assert names == ["a.rec", "a.rec.1", "a.rec.2"]
+    assert all((tmp_path / name).stat().st_size < 4000 + 10_000 for name in names)
+    player = Player(path)
+    assert len(player.files) == 3
+    for _ in player.moments():
+        pass
+    assert player.identical
+    assert player.known_from == player.about["step"] > 0
+    assert player.ended
+    assert replay(tmp_path / "a.rec.2").identical
+
+
+async def test_only_one_file_may_be_kept(tmp_path: Path):
+    path = tmp_path / "a.rec"
+    await serve_some(path, 50, record_file_bytes=4000, record_files=1)
+    assert os.listdir(tmp_path) == ["a.rec"]
+    assert replay(path).identical
+
+
+async def test_the_recording_of_an_earlier_server_is_kept(tmp_path: Path):
+    path = tmp_path / "a.rec"
+    first = await serve_some(path, 1)
+    second = await serve_some(path, 2)
+    assert replay(path).epoch.hex() == second["epoch"]
+    assert replay(tmp_path / "a.rec.1").epoch.hex() == first["epoch"]
+    assert len(Player(path).files) == 1
+
+
+async def test_nobodys_data_is_overwritten(tmp_path: Path):
+    path = tmp_path / "a.rec"
+    path.write_text("results\n")
+    with pytest.raises(ConfigError, match="is no recording"):
+        await serve_some(path)
+    assert path.read_text() == "results\n"
+    path.unlink()
+    path.symlink_to(tmp_path / "else")
+    with pytest.raises(ConfigError):
+        await serve_some(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match="is no recording"):
+        await serve_some(path)
+    path.rmdir()
+    (tmp_path / "a.rec.1").write_text("mine\n")
+    path.write_bytes(b"")  # of a server that died at once
+    with pytest.raises(ConfigError, match=r"a\.rec\.1 is there, and is no recording"):
+        await serve_some(path, record_files=2)
+    assert (tmp_path / "a.rec.1").read_text() == "mine\n"
+
+
+async def test_a_file_that_cannot_be_had_is_told_at_the_start(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"cannot record to .*: No such file"):
+        await serve_some(tmp_path / "no" / "a.rec")
+
+
+async def test_two_servers_never_share_a_file(tmp_path: Path):
+    path = tmp_path / "a.rec"
+    path.write_bytes(b"")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another server is recording"):
+            await serve_some(path)
+    finally:
+        os.close(fd)
+    await serve_some(path)
+
+
+async def test_a_disk_that_fails_ends_the_recording_and_not_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    caplog.set_level(logging.ERROR)
+    network = MemoryNetwork()
+    limits = ServerLimits(record_file_bytes=2000, record_flush_s=0.01)
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(
+                "arithmetic", bind="memory:s", workers=0, network=network, limits=limits,
+                record=folder / "a.rec",
+            ) as server,
+            open_client(server.address, network=network) as client,
+        ):  # fmt: skip
+            while not list(folder.glob("*")):
+                await trio.sleep(0.01)
+            for each in folder.iterdir():
+                each.unlink()
+            folder.rmdir()
+            while "the recording ends here" not in caplog.text:
+                await client.run_rollout({"index": 0})
+            for index in range(20):
+                assert await client.run_rollout({"index": index})
+    told = [record for record in caplog.records if "the recording ends here" in record.message]
+    assert len(told) == 1
+
+
+async def test_a_server_that_is_not_recorded_has_no_tape(tmp_path: Path):
+    async with open_server("arithmetic", workers=0, bind="memory:s", network=MemoryNetwork()) as s:
+        assert s._into is s._router
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_flaw_that_ends_the_server_is_on_its_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.rec"
+    shipped = Router._request
+
+    def flawed(self: Router, route: bytes, request: Any, body: Any, now_s: float) -> None:
+        if request.sequence == 3:
+            raise RuntimeError("a flaw")
+        shipped(self, route, request, body, now_s)
+
+    monkeypatch.setattr(Router, "_request", flawed)
+    with pytest.raises(RuntimeError, match="a flaw"):
+        await serve_some(path)
+    played = replay(path)
+    assert isinstance(played.raised, RuntimeError)
+    assert played.difference is None
+    last = list(load(path))[-1]
+    assert (last.name, last.raised) == ("client_message", "RuntimeError")
+    monkeypatch.undo()  # mended: what follows is not known, but this is gone
+    mended = replay(path)
+    assert mended.raised is None
+    assert mended.difference is not None
+    assert "raised RuntimeError, and does not now" in mended.difference.what

@@ -1,0 +1,267 @@
+"""Recordings as they are read: a checked-in incident, and files that are damaged."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.recorder.taped import files_of, recorded_simulations, write
+from trio_envserve import ConfigError
+from trio_envserve.core.router import Router
+from trio_envserve.server.recording import records
+from trio_envserve.testing.recording import BadRecording, Player, load, replay
+from trio_envserve.testing.recording_sequence import (
+    RequestName,
+    RequestWatch,
+    sequence_text,
+)
+from trio_envserve.testing.simulation import simulator
+
+INCIDENT = Path(__file__).parent / "incident.rec"
+MEANT = "if the router is meant to do something else now: python tests/recorder/make_incident.py"
+
+
+def story(path: Path, sequence: int) -> list[tuple[str, str, str]]:
+    player, session = Player(path), ""
+    for moment in player.moments():
+        if moment.router is not None and moment.router.cache.sessions:
+            session = next(iter(moment.router.cache.sessions)).hex()
+            break
+    watch = RequestWatch(RequestName(session[:8], sequence))
+    for moment in Player(path).moments():
+        watch.see(moment)
+    assert sequence_text(watch.events(), watch.name).count("\n") == len(watch.events()) + 1
+    return [(each.what.partition(",")[0], each.target, each.state) for each in watch.events()]
+
+
+# -- an incident -----------------------------------------------------------------
+
+
+def test_an_incident_is_replayed():
+    played = replay(INCIDENT)
+    assert played.difference is None, (played.difference, MEANT)
+    assert played.identical
+    assert played.raised is None
+    assert played.router is not None
+    counters = played.router.cache.counters
+    assert (counters.entered, counters.reruns, counters.lost) == (3, 1, 1)
+    assert counters.finished == 3
+    assert played.router.pool.restarts == 1
+
+
+def test_the_story_of_each_request():
+    ran_twice, lost, cancelled = (story(INCIDENT, sequence) for sequence in range(3))
+    how = "it was ended by SIGKILL"
+    assert ran_twice[:7] == [
+        ("request", "router", "running"),
+        ("dispatch 0", "w0-1", "running"),
+        (f"its process has ended: {how}", "router", "running"),
+        (f"lost: {how}", "router", "waiting"),
+        ("dispatch 0", "w0-2", "running"),
+        ("outcome 0", "router", "completed"),
+        ("outcome", "client", "completed"),
+    ], MEANT
+    assert lost[3:5] == [
+        (f"lost: {how}", "router", "completed"),
+        ("outcome", "client", "completed"),
+    ]
+    for each in (ran_twice, lost):  # by a finish, or by the next statement
+        assert each[-1] in [(f"{what}", "router", "finished") for what in FINISHED]
+    assert cancelled[-2:] == [("stop 1", "w0-2", "finished"), ("outcome 1", "router", "finished")]
+
+
+FINISHED = ("finish", "sync: it is finished")
+
+
+def test_inputs_are_loaded_without_playing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Router, "__init__", None)
+    inputs = list(load(INCIDENT))
+    assert [each.step for each in inputs] == list(range(1, len(inputs) + 1))
+    assert [each.name for each in inputs][:2] == ["open_pool", "spawned"]
+    assert inputs[0].drawn
+    assert inputs[0].at_s < inputs[-1].at_s
+
+
+def test_other_code_is_found_out_where_it_goes_apart(monkeypatch: pytest.MonkeyPatch):
+    (lost,) = [each.step for each in load(INCIDENT) if each.name == "exited"][:1]
+    monkeypatch.setattr("trio_envserve.core.dedup.DedupCache.may_rerun", lambda cache, entry: False)
+    played = replay(INCIDENT)
+    assert played.identical is False
+    assert played.difference is not None
+    assert played.difference.after <= lost + 20
+    assert lost < played.difference.step
+    assert "effects differ" in str(played.difference)
+    # It goes on: what the other code comes to can be looked at.
+    assert played.router is not None
+    assert played.router.cache.counters.lost == 2
+    assert replay(INCIDENT, until_step=lost - 1).identical is not False
+
+
+def test_code_that_draws_other_ids_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    def fewer(self: Router, dead_epochs: object, now_s: float) -> None:
+        self.starting = ""
+
+    tick = Router.tick
+
+    def more(self: Router, now_s: float) -> None:
+        tick(self, now_s)
+        self._new_id()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Router, "open_pool", fewer)
+        played = replay(INCIDENT)
+        assert str(played.difference) == "step 1: the router draws fewer ids"
+    with monkeypatch.context() as patch:
+        patch.setattr(Router, "tick", more)
+        played = replay(INCIDENT)
+        assert played.difference is not None
+        assert played.difference.what == "the router draws more ids"
+
+
+def test_code_that_raises_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    def broken(self: Router, now_s: float) -> None:
+        raise RuntimeError("a flaw")
+
+    monkeypatch.setattr(Router, "tick", broken)
+    played = replay(INCIDENT)
+    assert isinstance(played.raised, RuntimeError)
+    assert played.difference is not None
+    assert "raises RuntimeError: a flaw" in played.difference.what
+
+
+# -- damage ----------------------------------------------------------------------
+
+
+def a_recording(folder: Path, *, file_bytes: int = 2**40) -> list[Path]:
+    with recorded_simulations(file_bytes) as tapes:
+        simulator.run(3)
+    files = files_of(tapes[0])
+    path = write(files, folder / "a.rec")
+    return [path.with_name(f"a.rec.{n}" if n else "a.rec") for n in range(len(files))]
+
+
+def header_bytes(path: Path) -> int:
+    with path.open("rb") as stream:
+        cbor2.CBORDecoder(stream).decode()
+        return stream.tell()
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_recording(tmp_path_factory.mktemp("whole"))[0]
+
+
+@pytest.fixture(scope="module")
+def with_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    paths = a_recording(tmp_path_factory.mktemp("parts"), file_bytes=2000)
+    assert len(paths) > 3
+    for path in paths[2:]:
+        path.unlink()
+    return paths[1]
+
+
+@given(data=st.data())
+def test_a_torn_end_is_no_damage(data: st.DataObject, recording: Path):
+    whole = recording.read_bytes()
+    cut = data.draw(st.integers(header_bytes(recording), len(whole)))
+    torn = recording.with_name("torn.rec")
+    torn.write_bytes(whole[:cut])
+    player = Player(torn)
+    count = sum(1 for _ in player.moments())
+    assert player.difference is None
+    assert player.identical or not player.checks
+    assert count == player.inputs == player.step
+    assert not player.ended
+
+
+@given(data=st.data())
+def test_damaged_bytes_are_told_or_are_harmless(
+    data: st.DataObject, recording: Path, with_state: Path
+):
+    whole = bytearray(data.draw(st.sampled_from([recording, with_state])).read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    bad = recording.with_name("bad.rec")
+    bad.write_bytes(whole)
+    with contextlib.suppress(BadRecording):  # and nothing else is raised
+        replay(bad)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"root:x:0:0\n", "is no recording"),
+        (cbor2.dumps([1, 2.0, b"", []]), "is no recording"),
+        (cbor2.dumps([0, "else", 1, {}]), "is no recording"),
+        (cbor2.dumps([0, records.NAME, 99, {}]), "has format 99, and this version reads 1"),
+        (cbor2.dumps([0, records.NAME, 1]), "its header has no description"),
+        (cbor2.dumps([0, records.NAME, 1, {"epoch": 3}]), "no right recording, file, step"),
+        (cbor2.dumps(cbor2.CBORTag(99, [])), "is no recording"),
+    ],
+)
+def test_what_is_no_recording_is_refused(content: bytes, said: str, tmp_path: Path):
+    path = tmp_path / "a.rec"
+    path.write_bytes(content)
+    with pytest.raises(BadRecording, match=said):
+        replay(path)
+    with pytest.raises(ConfigError):
+        load(path)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path):
+    for path in (tmp_path, tmp_path / "no"):
+        with pytest.raises(BadRecording, match="cannot read"):
+            replay(path)
+
+
+def test_damage_in_the_middle_says_where(recording: Path, tmp_path: Path):
+    whole = recording.read_bytes()
+    for odd in (cbor2.dumps([77]), cbor2.dumps([6, "no time"]), cbor2.dumps([1.5]), b"\xff"):
+        path = tmp_path / "a.rec"
+        path.write_bytes(whole + odd + whole)
+        with pytest.raises(BadRecording, match=f"damaged at byte {len(whole)}"):
+            replay(path)
+    path.write_bytes(whole + whole)
+    with pytest.raises(BadRecording, match="a second header"):
+        replay(path)
+
+
+def test_a_missing_file_between_two_is_a_new_beginning(tmp_path: Path):
+    paths = a_recording(tmp_path, file_bytes=3000)
+    paths[1].write_bytes(paths[2].read_bytes())  # somebody's mistake
+    player = Player(paths[0])
+    assert [file.path for file in player.files] == [paths[0]]
+    for _ in player.moments():
+        pass
+    assert player.identical
+
+
+# -- names of requests -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1f2e/7", "1F2E#7"])
+def test_a_request_is_named_as_in_logs(text: str):
+    assert RequestName.parse(text) == ("1f2e", 7)
+
+
+@pytest.mark.parametrize("text", ["", "7", "/7", "xy/7", "1f2e/", "1f2e/-1", "1f2e/x"])
+def test_a_wrong_name_is_refused(text: str):
+    with pytest.raises(ConfigError, match="SESSION/SEQUENCE"):
+        RequestName.parse(text)
+
+
+def test_a_request_that_is_not_there_and_one_that_is_two(recording: Path):
+    watch = RequestWatch(RequestName("00" * 16, 0))
+    with pytest.raises(ConfigError, match="was seen"):
+        watch.events()
+    watch = RequestWatch(RequestName("", 0))
+    for moment in Player(recording).moments():
+        watch.see(moment)
+    with pytest.raises(ConfigError, match="give more digits"):
+        watch.events()

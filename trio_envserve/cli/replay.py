@@ -1,0 +1,222 @@
+"""The verb ``replay``: what a recorded server did, once more and step by step."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from typing import Any
+
+import click
+import trio
+
+from ..core.requests import Session, State
+from ..core.router import Router
+from ..core.terms import short
+from ..testing.recording import Player
+from ..testing.recording_sequence import Event, RequestName, RequestWatch, sequence_text
+from .common import AT_ONCE, EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .render import Table, show_tables
+
+TURN_INPUTS = 512
+"""Inputs that are played before signals have a turn."""
+SAY_EVERY_S = 3.0
+MOST_SESSIONS = 20
+"""Sessions in the table for people; ``--json`` has all."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "--at",
+    "until_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop so long after the server began.",
+)
+@click.option(
+    "--step",
+    "until_step",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Stop after the Nth input.",
+)
+@click.option(
+    "--request",
+    metavar="SESSION/SEQ",
+    help="Show the way of one request; SESSION as in logs, or its first digits.",
+)
+@json_option
+def replay(
+    file: str, until_s: float | None, until_step: int | None, request: str | None, as_json: bool
+) -> int:
+    """Replay the recording FILE (of serve --record) through this version's code.
+
+    The older files FILE.1, FILE.2, ... of the same recording are played first. It
+    says whether this code does what the recorded server did, or at which step not,
+    and shows the state at the end, or at the moment that is asked for.
+
+    \b
+    Examples:
+      trio-envserve replay incident.rec
+      trio-envserve replay incident.rec --at 61.5
+      trio-envserve replay incident.rec --request 1f2e3d4c/7
+      trio-envserve replay incident.rec --json | jq .state.per_session
+
+    Exit code 1: it did something else.
+    """  # noqa: D301  # click wants the character itself
+    if until_s is not None and until_step is not None:
+        raise click.UsageError("give --at or --step, not both")
+
+    async def main(stop: Stop) -> Result:
+        watch = None if request is None else RequestWatch(RequestName.parse(request))
+        player = Player(file)
+        with trio.CancelScope() as work:
+            stop.on_first = work.cancel
+            await _play(player, watch, until_step, until_s)
+        events = None if watch is None or work.cancelled_caught else watch.events()
+        summary = _summary(player, events)
+        if not as_json:
+            if watch is not None and events is not None:
+                put(f"{sequence_text(events, watch.name)}\n")
+            show_tables(_tables(player, summary), put)
+            _tell(player)
+        if work.cancelled_caught:
+            return Result(stop.interrupted_code, summary)
+        return Result(AT_ONCE if player.identical is False else OK, summary)
+
+    return run_verb(main, as_json=as_json)
+
+
+async def _play(
+    player: Player, watch: RequestWatch | None, until_step: int | None, until_s: float | None
+) -> None:
+    said_s = trio.current_time()
+    for moment in player.moments(until_step=until_step, until_s=until_s):
+        if watch is not None:
+            watch.see(moment)
+        if player.inputs % TURN_INPUTS == 0:
+            await trio.lowlevel.checkpoint()
+            if trio.current_time() - said_s >= SAY_EVERY_S:
+                said_s = trio.current_time()
+                say(f"replayed {player.inputs} inputs, up to {player.at_s:.1f} s")
+
+
+def _tell(player: Player) -> None:
+    """What is to be known about the result, on standard error."""
+    if player.about["file"] > 0 or player.lost:
+        begins = "nowhere" if player.known_from is None else f"after step {player.known_from}"
+        say(f"not all inputs are there: the state is known from {begins} on")
+    if player.raised is not None:
+        say(f"the router raised at step {player.step}:")
+        say("".join(traceback.format_exception(player.raised)).rstrip())
+    if player.difference is not None:
+        version = player.about["version"]
+        say(f"not what version {version} did when it was recorded: {player.difference}")
+
+
+# -- the result -----------------------------------------------------------------
+
+
+def _summary(player: Player, events: list[Event] | None) -> dict[str, Any]:
+    about, difference, raised = player.about, player.difference, player.raised
+    began = time.gmtime(about["time"])
+    summary: dict[str, Any] = {
+        "files": [str(file.path) for file in player.files],
+        "recorded": {
+            **{name: about[name] for name in ("version", "environment", "address", "slots")},
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", began),
+        },
+        "epoch": about["epoch"].hex(),
+        "inputs": player.inputs,
+        "step": player.step,
+        "seconds": player.at_s,
+        "known_from": player.known_from,
+        "lost": player.lost,
+        "ended": player.ended,
+        "checks": player.checks,
+        "checked": player.checked,
+        "identical": player.identical,
+        "difference": None if difference is None else difference._asdict(),
+        "raised": None if raised is None else f"{type(raised).__name__}: {raised}",
+        "state": None if player.router is None else state_of(player.router),
+    }
+    if events is not None:
+        summary["request"] = [event._asdict() for event in events]
+    return summary
+
+
+def state_of(router: Router) -> dict[str, Any]:
+    """The statistics of a router, and each of its sessions."""
+    sessions = [_session(router, each) for each in router.cache.sessions.values()]
+    return {**router.stats(), "per_session": sessions}
+
+
+def _session(router: Router, session: Session) -> dict[str, Any]:
+    states = Counter(entry.state for entry in session.entries.values())
+    return {
+        "session": short(session.id),
+        "name": session.name,
+        "ended": session.ended,
+        "waiting": states[State.WAITING],
+        "running": states[State.RUNNING],
+        "completed": states[State.COMPLETED],
+        "finished": len(session.finished),
+        "kept_bytes": session.kept_bytes,
+        "unheard_s": round(router._clock.awake_s - session.heard_s, 3),
+    }
+
+
+# -- for people -----------------------------------------------------------------
+
+
+def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
+    recorded, checks = summary["recorded"], player.checks
+    verdict = {
+        True: f"yes ({checks} checks, up to step {player.checked})",
+        False: "no",
+        None: "nothing to compare with",
+    }[player.identical]
+    rows = [
+        ("recorded", f"{recorded['began']}, version {recorded['version']}"),
+        ("server", f"{recorded['environment']} at {recorded['address']}"),
+        ("epoch", summary["epoch"][:8]),
+        ("inputs", str(player.inputs)),
+        ("at step", str(player.step)),
+        ("at seconds", f"{player.at_s:.6f}"),
+        ("identical", verdict),
+        ("ended", "in order" if player.ended else "not by then"),
+    ]
+    if player.lost:
+        rows.append(("inputs not recorded", str(player.lost)))
+    tables = [Table(f"replay of {summary['files'][-1]}", (), rows)]
+    state = summary["state"]
+    return tables if state is None else tables + _state_tables(state)
+
+
+def _state_tables(state: dict[str, Any]) -> list[Table]:
+    cache = state["cache"]
+    router = [
+        ("status", state["status"]),
+        ("waiting, running", f"{state['waiting']}, {state['running']}"),
+        ("kept", f"{state['kept']} ({state['kept_bytes']} bytes)"),
+        ("worker restarts", str(state["worker_restarts"])),
+        ("malformed, fenced", f"{state['malformed']}, {state['fenced']}"),
+    ]
+    sessions = sorted(
+        state["per_session"], key=lambda s: s["waiting"] + s["running"] + s["completed"],
+        reverse=True,
+    )  # fmt: skip
+    names = ("session", "name", "waiting", "running", "completed", "finished", "unheard_s")
+    shown = [tuple(str(each[name]) for name in names) for each in sessions[:MOST_SESSIONS]]
+    title = f"sessions ({len(sessions)})"
+    if len(sessions) > MOST_SESSIONS:
+        title = f"sessions ({len(sessions)}, of which {MOST_SESSIONS} are shown)"
+    columns = ("worker", "phase", "pid", "pending", "done", "failed", "restarts")
+    workers = [tuple(str(each[name]) for name in columns) for each in state["per_worker"]]
+    return [
+        Table("router", (), router),
+        Table("counters", (), [(name, str(count)) for name, count in cache.items()]),
+        Table(title, names, shown),
+        Table("workers", columns, workers),
+    ]

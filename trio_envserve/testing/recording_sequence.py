@@ -1,0 +1,298 @@
+"""The story of one request in a recording: who sent what to whom, and when.
+
+Theory of operation
+-------------------
+A request is known by its session's first bytes, as logs show them, and its
+sequence.  Each moment of a replay is searched for what concerns it: messages
+that name it, statements that include it, stops of its executions, the end of
+their workers.  Where no state is known only the inputs can be shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ..core import messages
+from ..core.errors import ConfigError, ProtocolError
+from ..core.ranges import Ranges
+from ..core.requests import State
+from ..core.router import ToClient
+from ..core.slots import Kill, Lost
+from ..core.terms import Status
+from ..core.workforce import ToWorker
+from ..server.recording import records
+from .recording import Input, Moment
+
+CLIENT, ROUTER = "client", "router"
+WANTED = "sync: it is wanted"
+
+
+class RequestName(NamedTuple):
+    """Which request is meant."""
+
+    prefix: str
+    """The session's first hexadecimal digits."""
+    sequence: int
+
+    @classmethod
+    def parse(cls, text: str) -> RequestName:
+        """From ``SESSION/SEQUENCE``, or with ``#`` as logs have it.  ConfigError."""
+        session, _, sequence = text.replace("#", "/").rpartition("/")
+        try:
+            bytes.fromhex(session + "0" * (len(session) % 2))
+            number = int(sequence)
+        except ValueError:
+            number = -1
+        if not session or number < 0:
+            raise ConfigError(
+                f"a request is SESSION/SEQUENCE, such as 1f2e3d4c/7 (the session as in logs), "
+                f"not {text!r}"
+            )
+        return cls(session.lower(), number)
+
+
+class Event(NamedTuple):
+    """One arrow: from whom to whom."""
+
+    at_s: float
+    step: int
+    source: str
+    target: str
+    """:data:`CLIENT`, :data:`ROUTER`, or the name of a worker."""
+    what: str
+    state: str
+    """Of the request, after the step; empty where it is not known."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Story:
+    """Of one session that the prefix fits."""
+
+    events: list[Event] = dataclasses.field(default_factory=list)
+    running: dict[bytes, set[int]] = dataclasses.field(default_factory=dict)
+    """The numbers of its executions, by worker, those being stopped included."""
+    open: bool = False
+    """The client did not say yet that it is finished."""
+
+
+class RequestWatch:
+    """Sees every :class:`Moment` of a replay, keeps what concerns one request."""
+
+    def __init__(self, name: RequestName) -> None:
+        self.name = name
+        self._stories: defaultdict[bytes, _Story] = defaultdict(_Story)
+
+    def see(self, moment: Moment) -> None:
+        """The next moment."""
+        one, at = moment.input, (moment.input.at_s, moment.input.step)
+        found = list(self._of_input(one))
+        # A loss is told last, and is the reason for the rest.
+        for effect in sorted(moment.effects, key=lambda each: not isinstance(each, Lost)):
+            found += self._of_effect(effect)
+        for session, source, target, what in found:
+            if what == WANTED and len(found) == 1:
+                continue  # each second there is one; those that are answered tell something
+            story = self._stories[session]
+            state = self._state(moment, session)
+            story.events.append(Event(*at, source, target, what, state))
+
+    def events(self) -> list[Event]:
+        """All of it.  ConfigError if there is no such request, or more than one."""
+        sessions = [session for session, story in self._stories.items() if story.events]
+        if not sessions:
+            raise ConfigError(f"no request {self.name.prefix}/{self.name.sequence} was seen")
+        if len(sessions) > 1:
+            fit = ", ".join(session.hex()[:12] for session in sessions)
+            raise ConfigError(f"session {self.name.prefix} is one of {fit}: give more digits")
+        return self._stories[sessions[0]].events
+
+    def _state(self, moment: Moment, session: bytes) -> str:
+        if moment.router is None:
+            return ""
+        known = moment.router.cache.sessions.get(session)
+        return (State.FINISHED if known is None else known.state(self.name.sequence)).value
+
+    # -- inputs ---------------------------------------------------------------
+
+    def _of_input(self, one: Input) -> Iterator[tuple[bytes, str, str, str]]:
+        if one.code == records.CLIENT:
+            frames = one.arguments[1]
+            message = self._message(frames[0]) if frames else None
+            if message is not None:
+                yield from self._of_client(message, frames)
+        elif one.code == records.WORKER:
+            yield from self._of_worker(one.arguments[0])
+        elif one.code == records.EXITED:
+            worker, how = one.arguments
+            for session, story in self._stories.items():
+                if story.running.get(worker):
+                    yield session, _name(worker), ROUTER, f"its process has ended: {how}"
+
+    def _of_client(self, message: Any, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
+        sequence = self.name.sequence
+        what = ""
+        match message:
+            case messages.Request(sequence=number) if number == sequence:
+                what = f"request, {_bytes(frames[1:])}"
+                self._stories[message.session].open = True
+            case messages.Cancel(sequence=number) if number == sequence:
+                what = "cancel"
+            case messages.Finish() if sequence in Ranges.from_flat(message.finished):
+                what = "finish"
+                self._stories[message.session].open = False
+            case messages.Sync() if self._stories[message.session].open:
+                if sequence in Ranges.from_flat(message.pending):
+                    what = WANTED
+                elif sequence < message.next:
+                    what = "sync: it is finished"
+                    self._stories[message.session].open = False
+            case messages.Goodbye() if self._stories[message.session].open:
+                what = "goodbye"
+        if what:
+            yield message.session, CLIENT, ROUTER, what
+
+    def _of_worker(self, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
+        worker = frames[0]
+        if len(frames) == 5:
+            message = self._message(frames[3])
+            ours = isinstance(message, messages.WorkerOutcome)
+            if ours and message.sequence == self.name.sequence:
+                what = f"outcome {message.number}, {_status(message.status)}"
+                yield message.session, _name(worker), ROUTER, what + _sizes(frames[4:])
+                self._ran(message.session, worker, message.number)
+            return
+        if len(frames) != 3:
+            return
+        for session, story in self._stories.items():
+            numbers = story.running.get(worker)
+            message = _decoded(frames[2]) if numbers else None
+            if isinstance(message, messages.Missing | messages.Declined):
+                for number in sorted((numbers or set()) & set(Ranges.from_flat(message.numbers))):
+                    what = type(message).__name__.lower()
+                    yield session, _name(worker), ROUTER, f"{what} {number}"
+                    if what == "declined":
+                        self._ran(session, worker, number)
+
+    def _ran(self, session: bytes, worker: bytes, number: int) -> None:
+        self._stories[session].running.get(worker, set()).discard(number)
+
+    # -- effects --------------------------------------------------------------
+
+    def _of_effect(self, effect: Any) -> list[tuple[bytes, str, str, str]]:
+        match effect:
+            case ToClient(_, frames):
+                message = self._message(frames[0])
+                what = self._to_client(message, frames)
+                return [(message.session, ROUTER, CLIENT, what)] if what else []
+            case ToWorker(worker, frames):
+                return list(self._to_worker(worker, frames))
+            case Kill(worker, why):
+                return [
+                    (session, ROUTER, _name(worker), f"kill: {why}")
+                    for session, story in self._stories.items()
+                    if story.running.get(worker)
+                ]
+            case Lost(worker, why):
+                return [
+                    (session, _name(worker), ROUTER, f"lost: {why}")
+                    for session, story in self._stories.items()
+                    if story.running.pop(worker, None)
+                ]
+        return []
+
+    def _to_client(self, message: Any, frames: Any) -> str:
+        match message:
+            case messages.Outcome() if message.sequence == self.name.sequence:
+                return f"outcome, {_status(message.status)}{_sizes(frames[1:])}"
+            case messages.Refused() if message.sequence == self.name.sequence:
+                return f"refused: {message.code}"
+            case messages.Cancelled() if message.sequence == self.name.sequence:
+                return f"cancelled, {'started' if message.started else 'never started'}"
+            case messages.Synced() if self.name.sequence in Ranges.from_flat(message.missing):
+                return "it is missing"
+            case messages.Unknown() if self._stories[message.session].open:
+                return "the session is unknown"
+        return ""
+
+    def _to_worker(self, worker: bytes, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
+        message = self._message(frames[1])
+        if isinstance(message, messages.Dispatch):
+            if message.sequence == self.name.sequence:
+                running = self._stories[message.session].running
+                running.setdefault(worker, set()).add(message.number)
+                what = f"dispatch {message.number}{_sizes(frames[2:])}"
+                yield message.session, ROUTER, _name(worker), what
+            return
+        for session, story in self._stories.items():
+            numbers = story.running.get(worker)
+            if numbers:
+                stop = _decoded(frames[1])
+                if isinstance(stop, messages.Stop):
+                    for number in sorted(numbers & set(Ranges.from_flat(stop.numbers))):
+                        yield session, ROUTER, _name(worker), f"stop {number}"
+
+    def _message(self, header: Any) -> Any:
+        """The message of a header, if it is of a session that is meant."""
+        prefix = self.name.prefix
+        whole = bytes.fromhex(prefix[: len(prefix) // 2 * 2])
+        if type(header) is not bytes or whole not in header:
+            return None
+        message = _decoded(header)
+        session = getattr(message, "session", b"")
+        return message if session.hex().startswith(prefix) else None
+
+
+def _decoded(header: Any) -> Any:
+    try:
+        return messages.decode(header, most_bytes=len(header))
+    except (ProtocolError, TypeError):
+        return None
+
+
+def _name(worker: bytes) -> str:
+    return worker.decode("ascii", "replace")
+
+
+def _status(status: int) -> str:
+    return Status(status).name.lower() if messages.is_status(status) else f"status {status}"
+
+
+def _bytes(frames: Any) -> str:
+    return f"{sum(each if type(each) is int else len(each) for each in frames)} bytes"
+
+
+def _sizes(frames: Any) -> str:
+    return f", {_bytes(frames)}" if frames else ""
+
+
+def sequence_text(events: list[Event], name: RequestName) -> str:
+    """The events as a sequence diagram of plain text."""
+    left, right = 36, 48
+    lines = [
+        f"request {name.prefix}/{name.sequence}",
+        f"  {'seconds':>12} {'step':>9}  {CLIENT:<{left}} {ROUTER:^11} {'worker':>{right}}",
+    ]
+    before = ""
+    for event in events:
+        state = event.state if event.state != before else ""
+        before = event.state or before
+        client = worker = ""
+        if CLIENT in (event.source, event.target):
+            client = _arrow(event.what, left, to_right=event.source == CLIENT)
+        else:
+            to_right = event.source == ROUTER
+            whose = event.target if to_right else event.source
+            worker = f"{_arrow(event.what, right - 8, to_right=to_right)} {whose}"
+        start = f"  {event.at_s:12.6f} {event.step:>9}  {client:<{left}} {state:^11} {worker}"
+        lines.append(start.rstrip())
+    return "\n".join(lines)
+
+
+def _arrow(what: str, width: int, *, to_right: bool) -> str:
+    room = width - 6
+    text = what if len(what) <= room else f"{what[: room - 3]}..."
+    line = "-" * (width - len(text) - 4)
+    return f"- {text} {line}>" if to_right else f"<{line} {text} -"
