@@ -1,0 +1,76 @@
+"""The tables of docs/conformance.md.  ``python tests/conformance/drawn.py`` draws them anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trio_envserve.testing.conformance.cases import CASES
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"
+PROTOCOL = PAGE.with_name("protocol.md")
+
+CAUGHT: dict[str, str] = {
+    "duplicates-run-again": "a-duplicate-of-a-running-request-is-coalesced",
+    "finished-looks-unseen": "a-duplicate-of-a-finished-request-is-refused",
+    "reruns-without-consent": "without-consent-a-death-ends-the-request",
+    "spans-one-too-long": "a-finish-is-of-its-sequences-only",
+    "sync-names-nothing-missing": "what-was-never-seen-is-named",
+    "sync-replays-nothing": "outcomes-are-replayed-on-a-new-connection",
+    "what-was-sent-is-finished": "an-outcome-lost-on-its-way-is-replayed",
+    "cancel-is-forgotten": "a-cancel-may-overtake-its-request",
+    "cancelled-is-kept": "what-a-sync-leaves-out-is-finished",
+    "deadline-stops-nothing": "a-deadline-stops-what-runs",
+    "kept-outcomes-are-evicted": "outcomes-are-kept-beside-each-other",
+    "replay-has-a-new-header": "a-duplicate-of-a-completed-request-is-replayed",
+    "digest-is-not-compared": "another-request-with-the-id-of-a-running-one-is-a-conflict",
+    "cancel-says-it-never-ran": "a-cancel-never-denies-a-run",
+    "window-is-not-kept": "a-full-window-refuses-for-now",
+    "every-lost-session-is-gone": "an-unknown-session-is-told",
+    "any-server-answers-a-ping": "a-session-of-this-epoch-that-is-not-there-is-gone",
+    "answers-go-to-the-first-connection": "answers-go-to-the-newest-connection",
+}
+"""Mutants of the server, and the case that shows each."""
+
+
+def cases_table() -> str:
+    """Every case."""
+    lines = ["| case | says | section | |", "|---|---|---|---|"]
+    for case in CASES:
+        proxy = " (proxy)" if case.faults else ""
+        lines.append(
+            f"| `{case.name}`{proxy} | {case.line} | [{case.section}]({link(case.section)}) "
+            f"| {case.guarantee} |"
+        )
+    return "\n".join(lines)
+
+
+def mutants_table() -> str:
+    """Every mutant that a test serves."""
+    lines = ["| mutant | case that fails |", "|---|---|"]
+    return "\n".join(lines + [f"| `{name}` | `{case}` |" for name, case in CAUGHT.items()])
+
+
+def link(heading: str) -> str:
+    """Where a heading of the protocol document is."""
+    words = re.sub(r"[^\w\- ]", "", heading.lower())
+    return f"protocol.md#{words.replace(' ', '-')}"
+
+
+def headings() -> list[str]:
+    """The headings of the protocol document, in order."""
+    return re.findall(r"^##+ (.+)$", PROTOCOL.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def redrawn(page: str) -> str:
+    """The page with its tables as the code has them."""
+    for name, table in (("cases", cases_table()), ("mutants", mutants_table())):
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        before, found, rest = page.partition(begin)
+        assert found, name
+        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(redrawn(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,56 @@
+"""The cases as they stand: where they come from, and what the page says of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conformance import drawn
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.testing.conformance.cases import CASES, SECTIONS, select
+from trio_envserve.testing.conformance.environment import OPERATIONS
+
+GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 10))}
+
+
+def test_each_case_is_from_a_section_of_the_protocol_document():
+    headings = drawn.headings()
+    assert {case.section for case in CASES} == set(SECTIONS)
+    assert [heading for heading in headings if heading in SECTIONS] == list(SECTIONS)
+
+
+def test_each_case_says_what_is_right_in_one_sentence():
+    assert len({case.name for case in CASES}) == len(CASES) >= 25
+    for case in CASES:
+        assert re.fullmatch(r"[A-Z][^\n]*[.]", case.line), case.name
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", case.name)
+        assert case.guarantee in GUARANTEES
+        assert set(case.needs) <= set(OPERATIONS)
+
+
+def test_every_guarantee_has_cases_through_the_proxy_or_not():
+    assert {case.guarantee for case in CASES} == GUARANTEES
+    assert sum(case.faults for case in CASES) >= 5
+
+
+def test_the_page_has_the_tables_of_the_code():
+    page = drawn.PAGE.read_text(encoding="utf-8")
+    assert drawn.redrawn(page) == page, "run: python -m tests.conformance.drawn"
+
+
+def test_the_page_has_every_operation_of_the_environment():
+    page = drawn.PAGE.read_text(encoding="utf-8")
+    table = page.partition("| `op` | what it does |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \| ", table, re.MULTILINE) == list(OPERATIONS)
+
+
+def test_cases_are_chosen_by_pattern():
+    names = [case.name for case in select(["a-cancel-*", "*deadline*"])]
+    assert "a-cancel-stops-what-runs" in names
+    assert "a-deadline-stops-what-runs" in names
+    assert "a-hello-gets-a-welcome" not in names
+    assert list(select()) == list(CASES)
+    assert not any(case.faults for case in select(faults=False))
+    with pytest.raises(ConfigError, match="no case matches 'a-cancle'"):
+        select(["*", "a-cancle"])

@@ -1,0 +1,166 @@
+"""This project's own server is judged, and passes; and what cannot be judged is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from trio_envserve import Server, ServerLimits, WireLimits, open_server
+from trio_envserve.core import messages
+from trio_envserve.net import RouterSocket, open_zmq_network
+from trio_envserve.testing.conformance.cases import select
+from trio_envserve.testing.conformance.run import NotServed, Options, Report, conform
+from trio_envserve.testing.conformance.verdicts import Mark
+
+pytestmark = pytest.mark.real
+
+ENVIRONMENT = "trio_envserve.testing.conformance.environment:Conformance"
+TCP = "tcp://127.0.0.1:0"
+PATIENCE_S = 60.0
+"""For a right server on a busy machine."""
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, bind: str = TCP, *, workers: int = 0, **limits: Any
+) -> AsyncIterator[Server]:
+    args = {"directory": str(folder / "runs"), "die": workers > 0}
+    async with open_server(
+        ENVIRONMENT, args=args, bind=bind, workers=workers,
+        limits=ServerLimits(restart_pause_s=0.02, restart_pause_max_s=0.1, **limits),
+        wire=WireLimits(message_bytes=1 << 20),
+    ) as server:  # fmt: skip
+        yield server
+
+
+async def judged(address: str, *patterns: str, patience_s: float = PATIENCE_S) -> Report:
+    return await conform(
+        Options(address, select(patterns), wait_s=PATIENCE_S, patience_s=patience_s)
+    )
+
+
+def failures(report: Report) -> list[tuple[str, str, str]]:
+    return [(each.case.name, each.expected, each.seen) for each in report.failed]
+
+
+async def test_the_projects_own_server_passes_every_case(tmp_path: Path):
+    with trio.fail_after(300):
+        async with served(tmp_path, workers=1, window=256) as server:
+            report = await judged(server.address)
+    assert failures(report) == []
+    assert report.of(Mark.SKIPPED) == []
+    assert report.ok
+
+
+async def test_a_server_without_worker_processes_is_not_killed(tmp_path: Path):
+    with trio.fail_after(120):
+        async with served(tmp_path) as server:
+            report = await judged(server.address, "*death*", "*allowance-caps*", "a-hello-*")
+    assert failures(report) == []
+    skipped = {each.seen for each in report.of(Mark.SKIPPED)}
+    assert skipped == {"the environment does not offer die"}
+    assert len(report.of(Mark.PASSED)) == 2
+
+
+async def test_over_ipc_all_is_judged_but_what_needs_the_proxy(tmp_path: Path):
+    with trio.fail_after(120):
+        async with served(tmp_path, f"ipc://{tmp_path}/s") as server:
+            report = await judged(server.address, "*half*", "*cancel*")
+    assert failures(report) == []
+    assert {each.seen for each in report.of(Mark.SKIPPED)} == {
+        "the fault proxy is for tcp addresses"
+    }
+
+
+async def test_another_environment_is_no_verdict_about_its_server():
+    with trio.fail_after(120):
+        async with open_server("arithmetic", bind=TCP, workers=0) as server:
+            with pytest.raises(NotServed, match="serves 'arithmetic'"):
+                await judged(server.address)
+
+
+async def test_nobody_there_is_no_verdict(tmp_path: Path):
+    with trio.fail_after(120):
+        with pytest.raises(NotServed, match="no server to judge"):
+            await conform(Options(f"ipc://{tmp_path}/nobody", wait_s=0.1))
+
+
+# -- servers that are none ------------------------------------------------------
+
+
+async def answer(router: RouterSocket, how: Any) -> None:
+    while True:
+        for route, *frames in await router.receive():
+            for reply in how([bytes(frame) for frame in frames]):
+                router.send_nowait(bytes(route), reply)
+
+
+def welcome(hello: messages.Hello) -> bytes:
+    status = {"status": "ready", "environment": "odd"}
+    return messages.encode(
+        messages.Welcome(1, hello.nonce, b"s" * 16, b"e" * 16, 10, 1 << 20, status)
+    )
+
+
+async def judged_as(how: Any) -> Report:
+    """The verdicts about a server that answers each message as ``how`` says."""
+    async with (
+        open_zmq_network() as network,
+        network.open_router(TCP, limits=WireLimits()) as router,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(answer, router, how)
+        report = await judged(router.address, "a-hello-*", "statistics-*", patience_s=0.5)
+        nursery.cancel_scope.cancel()
+    return report
+
+
+def about(frames: list[bytes]) -> list[list[bytes]]:
+    """What any server has to answer before it is judged."""
+    message = messages.decode(frames[0], most_bytes=1 << 20)
+    if isinstance(message, messages.Hello):
+        return [[welcome(message)]]
+    if isinstance(message, messages.Request):
+        from trio_envserve.core.values import encode
+
+        head = messages.Outcome(message.session, message.sequence, 0, "", 0.0, 1)
+        body = encode({"conformance": 1, "operations": []})
+        return [[messages.encode(head), body]]
+    if isinstance(message, messages.AskStats):
+        return [[messages.encode(messages.Stats(message.probe)), b"\xa0"]]
+    return []
+
+
+async def test_a_server_that_answers_with_nonsense_fails():
+    answered = 0
+
+    def nonsense(frames: list[bytes]) -> list[list[bytes]]:
+        nonlocal answered
+        answered += 1
+        return about(frames) if answered <= 4 else [[b"\xff nonsense"]]
+
+    with trio.fail_after(120):
+        report = await judged_as(nonsense)
+    assert not report.ok
+    assert "a message of this document" in {each.expected for each in report.failed}
+
+
+async def test_a_server_that_falls_silent_is_told_once():
+    answered = 0
+
+    def silent(frames: list[bytes]) -> list[list[bytes]]:
+        nonlocal answered
+        answered += 1
+        return about(frames) if answered <= 4 else []
+
+    with trio.fail_after(120):
+        report = await judged_as(silent)
+    assert len(report.failed) == 1
+    assert report.failed[0].expected == "a server that answers"
+    assert all("no answer any more" in each.seen for each in report.of(Mark.SKIPPED))
+    assert not report.ok

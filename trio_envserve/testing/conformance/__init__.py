@@ -1,0 +1,1 @@
+"""Judges any server that speaks the wire, from outside: see ``docs/conformance.md``."""

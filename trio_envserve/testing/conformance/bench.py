@@ -1,0 +1,211 @@
+"""What a case has: peers, counts of what ran, and the fault proxy.
+
+Theory of operation
+-------------------
+Each case has a :class:`Bench` of its own and leaves nothing behind: when it
+ends, all its sessions are ended and all its gates opened, by a connection of
+the bench's own, which also shows that the server still answers.
+
+Counts are asked for by that connection, as requests of a session of its own.
+They are the environment's word; nothing is believed that the server says of
+itself.  What *must come* to be counted is waited for; what must *not* be
+counted is looked at once more a moment later (``settle_s``), since a second
+start may be on its way.  Too short a moment can only let a wrong server pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple, final
+
+import trio
+
+from ...core import messages
+from ...net import Network
+from ..proxy import FaultProxy, open_fault_proxy
+from .peer import Peer, open_peer
+from .verdicts import CaseFailed, CaseSkipped, TimedOut, Unreachable
+
+LOOK_S = 0.02
+"""Between two looks at a count."""
+
+
+class Counts(NamedTuple):
+    """How often a key was started, and how its runs ended."""
+
+    started: int
+    results: int
+    errors: int
+    cancelled: int
+
+    @property
+    def running(self) -> int:
+        """Runs that have not ended (a killed worker's never do)."""
+        return self.started - self.results - self.errors - self.cancelled
+
+
+@final
+class Bench:
+    """What a case has.  Made by :func:`open_bench`."""
+
+    def __init__(
+        self, network: Network, address: str, control: Peer, *, patience_s: float, settle_s: float
+    ) -> None:
+        self.network = network
+        self.address = address
+        self.patience_s = patience_s
+        self.settle_s = settle_s
+        self._control = control
+        self._peers: list[Peer] = []
+        self._sessions: set[bytes] = set()
+        self._sequences = itertools.count()
+        self._keys = itertools.count()
+        self._word = secrets.token_hex(8)
+        self._gates: set[str] = set()
+
+    # -- peers ----------------------------------------------------------------
+
+    @asynccontextmanager
+    async def connection(
+        self, *, through: str | None = None, identity: bytes | None = None
+    ) -> AsyncIterator[Peer]:
+        """A connection without a session."""
+        async with open_peer(
+            self.network, through or self.address, patience_s=self.patience_s, identity=identity
+        ) as peer:
+            self._peers.append(peer)
+            yield peer
+
+    @asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[Peer]:
+        """A connection with a new session."""
+        async with self.connection(**options) as peer:
+            await peer.hello()
+            yield peer
+
+    @asynccontextmanager
+    async def next_connection(self, of: Peer, **options: Any) -> AsyncIterator[Peer]:
+        """The next connection of another peer's client; nothing was said on it yet."""
+        async with self.connection(**options) as peer:
+            peer.resume(of)
+            yield peer
+
+    def be_patient(self, seconds: float) -> None:
+        """Wait longer than usual for what is counted, such as for a new worker."""
+        self.patience_s = max(self.patience_s, seconds)
+        self._control.patience_s = self.patience_s
+
+    def end_later(self, session: bytes) -> None:
+        """End this session, too, when the case has ended."""
+        self._sessions.add(session)
+
+    def proxy(self, seed: int = 0) -> AbstractAsyncContextManager[FaultProxy]:
+        """A fault proxy in front of the server."""
+        return open_fault_proxy(self.address, seed=seed)
+
+    # -- inputs ---------------------------------------------------------------
+
+    def key(self) -> str:
+        """A key that nobody has used."""
+        return f"{self._word}-{next(self._keys)}"
+
+    def echo(self, value: Any = None) -> dict[str, Any]:
+        """An input that is answered with its value."""
+        return {"op": "echo", "key": self.key(), "value": value}
+
+    def wait(self, *, stubborn: bool = False, **fields: Any) -> dict[str, Any]:
+        """An input that runs until :meth:`open`, or for its ``seconds``."""
+        key = self.key()
+        self._gates.add(key)
+        return {"op": "wait", "key": key, "stubborn": stubborn, **fields}
+
+    # -- the environment's word ------------------------------------------------
+
+    async def open(self, asked: dict[str, Any]) -> None:
+        """Let what waits go on."""
+        await self.ask({"op": "open", "key": asked["key"]})
+        self._gates.discard(asked["key"])
+
+    async def counts(self, asked: dict[str, Any]) -> Counts:
+        """How often this input ran so far."""
+        found = await self.ask({"op": "count", "key": asked["key"]})
+        try:
+            return Counts(*(int(found[name]) for name in Counts._fields))
+        except (TypeError, KeyError, ValueError):
+            expected = f"counts by {', '.join(Counts._fields)} from the environment"
+            raise CaseFailed(expected, repr(found)) from None
+
+    async def counted(self, asked: dict[str, Any], what: str, **wanted: int) -> Counts:
+        """Wait until these counts (or ``running``) are so; fails the case if
+        they never are."""
+        counts = None
+        with trio.move_on_after(self.patience_s):
+            while True:
+                counts = await self.counts(asked)
+                if all(getattr(counts, name) == number for name, number in wanted.items()):
+                    return counts
+                if any(
+                    getattr(counts, name) > number
+                    for name, number in wanted.items()
+                    if name != "running"
+                ):
+                    break  # they only ever grow
+                await trio.sleep(LOOK_S)
+        numbers = ", ".join(f"{name} {number}" for name, number in wanted.items())
+        seen = "no count from the environment" if counts is None else repr(counts)
+        raise CaseFailed(f"{what}: {numbers}", seen)
+
+    async def ran(self, asked: dict[str, Any], times: int, what: str) -> None:
+        """Fail the case unless it was started so often, now and a moment later."""
+        await self.counted(asked, what, started=times)
+        await trio.sleep(self.settle_s)
+        await self.counted(asked, what, started=times)
+
+    async def ask(self, asked: dict[str, Any]) -> Any:
+        """The result of a request of the bench's own session."""
+        control = self._control
+        sequence = next(self._sequences)
+        control.transmit(sequence, asked)
+        value = await control.result(sequence, f"the environment's answer to {asked['op']!r}")
+        control.finish(sequence)
+        return value
+
+    # -- the end --------------------------------------------------------------
+
+    async def clear(self) -> None:
+        """End all sessions of the case; fails it if the server does not answer."""
+        control = self._control
+        for session in self._sessions | {peer.session for peer in self._peers}:
+            if session:
+                control.send(messages.Goodbye(session))
+        for key in sorted(self._gates):
+            await self.ask({"op": "open", "key": key})
+        control.goodbye()
+        try:
+            await control.barrier()
+        except CaseFailed as error:
+            raise CaseFailed("a server that answers after all this", error.seen) from None
+
+
+@asynccontextmanager
+async def open_bench(
+    network: Network, address: str, *, patience_s: float, settle_s: float
+) -> AsyncIterator[Bench]:
+    """A bench, closed at the end of the block.  Raises :class:`Unreachable`."""
+    async with AsyncExitStack() as stack:
+        try:
+            opened = open_peer(network, address, patience_s=patience_s)
+            control = await stack.enter_async_context(opened)
+            await control.hello(name="conform-bench")
+        except TimedOut as error:
+            raise Unreachable("a server that answers", error.seen) from None
+        yield Bench(network, address, control, patience_s=patience_s, settle_s=settle_s)
+
+
+def skip_unless(right: bool, why: str) -> None:
+    """Skip the case unless it can be judged."""
+    if not right:
+        raise CaseSkipped(why)

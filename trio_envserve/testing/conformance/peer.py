@@ -1,0 +1,364 @@
+"""A client that says exactly what it is told to, right or wrong.
+
+Theory of operation
+-------------------
+A :class:`Peer` is one connection.  It keeps no promises: it sends what a case
+gives it, whenever, and holds all that came until somebody asks for it.  What it
+does check is the form of what the server sends: a message that this document
+does not allow fails the case it was met in.
+
+Waiting has a limit (``patience_s``), after which a case fails with what it had
+waited for.  That nothing came is never concluded from a time: messages to one
+connection keep their order, so what has not come before the answer to a later
+question (:meth:`Peer.barrier`) was not sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
+
+import trio
+
+from ...core import messages, values
+from ...core.errors import ProtocolError
+from ...core.limits import MIB, PROTOCOL_VERSION, WireLimits
+from ...core.messages import Message
+from ...core.ranges import Ranges
+from ...core.terms import Body
+from ...net import ConnectionEvent, DealerSocket, Network, unwrap_single
+from .verdicts import CaseFailed, TimedOut, check
+
+T = TypeVar("T")
+
+HELLO_AGAIN_S = 0.5
+HEADER_BYTES = 16 * MIB
+"""What is read of a server's header: generous, it is the server that is judged."""
+
+WIRE = WireLimits(
+    message_bytes=1 << 31, reconnect_max_s=0.1, peer_queue_messages=100_000,
+    peer_queue_bytes=1 << 31,
+)  # fmt: skip
+"""A peer of cases may send more than it should, and finds its server again at once."""
+
+Spans: TypeAlias = "list[int]"
+
+_FRAMES = {messages.Outcome: 2, messages.Stats: 2}
+_OF_SERVERS = (
+    messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
+    messages.Cancelled, messages.Stats, messages.Error,
+)  # fmt: skip
+
+
+class Sent(NamedTuple):
+    """One transmission of a request: sent again, it is the same bytes."""
+
+    sequence: int
+    key: str
+    frames: tuple[Body, ...]
+
+
+class Received(NamedTuple):
+    """A message of the server, and its frames."""
+
+    message: Any
+    frames: tuple[bytes, ...]
+
+
+@final
+class Peer:
+    """One connection.  Opened by :func:`open_peer`."""
+
+    def __init__(self, socket: DealerSocket, patience_s: float, made: list[None]) -> None:
+        self.patience_s = patience_s
+        self.session = b""
+        self.nonce = b""
+        self.epoch = b""
+        self.window = 0
+        self.message_bytes = 0
+        """The largest frame that the server takes."""
+        self.server: dict[str, Any] = {}
+        """The server's last status record."""
+        self.connection = 1
+        self.probe = 0
+        self.received: list[Received] = []
+        """What came and was not asked for yet, in order."""
+        self._socket = socket
+        self._made = made
+        self._stats_probe = 0
+
+    @property
+    def connections(self) -> int:
+        """How often the connection was made: more than once if it was lost."""
+        return len(self._made)
+
+    # -- saying ---------------------------------------------------------------
+
+    def send(self, message: Message, *body: Body) -> None:
+        """Send a message."""
+        self.send_frames(messages.encode(message), *body)
+
+    def send_frames(self, *frames: Body) -> None:
+        """Send any frames at all."""
+        if not self._socket.send_nowait(frames):
+            raise CaseFailed("a connection that takes messages", "its outbox is full")
+
+    def resume(self, other: Peer, *, connection: int | None = None) -> None:
+        """Go on with the session of another peer, as the client's next connection."""
+        self.session, self.nonce, self.epoch = other.session, other.nonce, other.epoch
+        self.window, self.message_bytes = other.window, other.message_bytes
+        self.connection = other.connection + 1 if connection is None else connection
+        self.probe = other.probe
+
+    def transmit(
+        self, sequence: int, asked: Any, *, body: Body | None = None, digest: bytes | None = None,
+        rerun: bool | None = None, allowance: int = 1, deadline_s: float | None = None,
+        session: bytes | None = None, **fields: Any,
+    ) -> Sent:  # fmt: skip
+        """Send a request.  ``fields`` are further fields of its body."""
+        if body is None:
+            body = body_of(asked, **fields)
+        if digest is None:
+            options = repr((rerun, allowance, deadline_s)).encode()
+            digest = hashlib.blake2b(bytes(body) + options, digest_size=16).digest()
+        header = messages.encode(
+            messages.Request(
+                session or self.session, sequence, digest, rerun, allowance, deadline_s
+            )
+        )
+        key = asked.get("key", "") if isinstance(asked, dict) else ""
+        sent = Sent(sequence, key, (header, body))
+        self.again(sent)
+        return sent
+
+    def again(self, sent: Sent) -> None:
+        """One more transmission, the same bytes."""
+        self.send_frames(*sent.frames)
+
+    def finish(self, *sequences: int) -> None:
+        """Say that these are finished."""
+        self.send(messages.Finish(self.session, Ranges(sequences).flat()))
+
+    def goodbye(self) -> None:
+        """End the session."""
+        self.send(messages.Goodbye(self.session))
+
+    def sync_nowait(
+        self, next_sequence: int, pending: Spans, *, connection: int | None = None
+    ) -> int:
+        """State what is held; the probe."""
+        self.probe += 1
+        number = self.connection if connection is None else connection
+        self.send(
+            messages.Sync(self.session, self.epoch, number, self.probe, next_sequence, pending)
+        )
+        return self.probe
+
+    # -- hearing --------------------------------------------------------------
+
+    async def next(
+        self,
+        kind: type[T] | tuple[type[T], ...],
+        what: str = "",
+        where: Callable[[T], bool] = lambda message: True,
+    ) -> tuple[T, tuple[bytes, ...]]:
+        """The next message of a kind that fits; others stay.  Fails the case if
+        none comes in time; ``what`` says what it would have been."""
+        with trio.move_on_after(self.patience_s):
+            while True:
+                for index, (message, frames) in enumerate(self.received):
+                    if isinstance(message, kind) and where(message):
+                        del self.received[index]
+                        return message, frames
+                await self.receive()
+        held = ", ".join(type(each.message).__name__ for each in self.received[:8]) or "nothing"
+        raise TimedOut(what or f"a message {kind}", f"after {self.patience_s:g} s {held}")
+
+    async def receive(self) -> None:
+        """Take in what has come; waits for something."""
+        for batch in await self._socket.receive():
+            frames = tuple(bytes(frame) for frame in batch)
+            self.received.append(Received(read(frames), frames))
+
+    def all(self, kind: type[T]) -> list[tuple[T, tuple[bytes, ...]]]:
+        """Those of a kind that came and were not asked for; they stay."""
+        return [(each.message, each.frames) for each in self.received if type(each.message) is kind]
+
+    def forget(self) -> None:
+        """Forget what came and was not asked for."""
+        self.received.clear()
+
+    async def hello(
+        self, nonce: bytes = b"", *, message_bytes: int = 1 << 28, name: str = "conform"
+    ) -> messages.Welcome:
+        """Ask for a session, as often as needed, and be it."""
+        self.nonce = nonce or os.urandom(16)
+        hello = messages.Hello(PROTOCOL_VERSION, self.nonce, self.connection, name, message_bytes)
+        patient, self.patience_s = self.patience_s, HELLO_AGAIN_S
+        began_s = trio.current_time()
+        try:
+            while True:
+                self.send(hello)
+                try:
+                    welcome, _ = await self.next(
+                        messages.Welcome, "a welcome", lambda each: each.nonce == self.nonce
+                    )
+                    break
+                except TimedOut:
+                    if trio.current_time() - began_s > patient:
+                        raise
+        finally:
+            self.patience_s = patient
+        self.session, self.epoch = welcome.session, welcome.epoch
+        self.window, self.message_bytes = welcome.window, welcome.message_bytes
+        self.server = welcome.server
+        return welcome
+
+    async def outcome(self, sequence: int, what: str = "") -> Received:
+        """The next outcome of this sequence.  Fails at once if it is refused instead."""
+        what = what or f"an outcome of sequence {sequence}"
+
+        def fits(message: Any) -> bool:
+            return bool(message.session == self.session and message.sequence == sequence)
+
+        found = Received(*await self.next((messages.Outcome, messages.Refused), what, fits))
+        if isinstance(found.message, messages.Refused):
+            late = [m for m, _ in self.all(messages.Outcome) if fits(m)]
+            check(bool(late), what, found.message)
+            found = Received(*await self.next(messages.Outcome, what, fits))
+        return found
+
+    async def result(self, sequence: int, what: str = "") -> Any:
+        """The value of a request that must have one."""
+        outcome = await self.outcome(sequence, what)
+        check(outcome.message.status == 0, "a result", describe(outcome))
+        return value_of(outcome)
+
+    async def error(self, sequence: int, what: str = "") -> dict[str, Any]:
+        """The error record of a request that must end with one."""
+        outcome = await self.outcome(sequence, what)
+        check(outcome.message.status != 0, "an error", describe(outcome))
+        record = value_of(outcome)
+        expected = "an error record with code, verdict and message"
+        check(isinstance(record, dict), expected, record)
+        check({"code", "verdict", "message"} <= set(record), expected, record)
+        return dict(record)
+
+    async def refused(self, sequence: int, code: str) -> messages.Refused:
+        """The refusal of a transmission, which must be this one."""
+        refused, _ = await self.next(
+            messages.Refused,
+            f"a refusal ({code}) of sequence {sequence}",
+            lambda each: each.session == self.session and each.sequence == sequence,
+        )
+        check(refused.code == code, f"the refusal {code!r}", refused)
+        return refused
+
+    async def refused_for_good(self, sequence: int, code: str) -> None:
+        """The same, and without a delay."""
+        refused = await self.refused(sequence, code)
+        check(refused.delay_s is None, "a refusal for good: delay_s is null", refused)
+
+    async def sync(
+        self, next_sequence: int, pending: Spans, *, connection: int | None = None
+    ) -> messages.Synced:
+        """State what is held, and wait for the answer."""
+        probe = self.sync_nowait(next_sequence, pending, connection=connection)
+        synced, _ = await self.next(
+            messages.Synced, f"the answer to probe {probe}", lambda each: each.probe == probe
+        )
+        self.server = synced.server
+        return synced
+
+    async def unknown(self) -> messages.Unknown:
+        """The answer to a message of a session that is not known."""
+        unknown, _ = await self.next(
+            messages.Unknown, "Unknown", lambda each: each.session == self.session
+        )
+        return unknown
+
+    async def cancel(self, sequence: int) -> bool:
+        """Cancel, and hear whether it ever started."""
+        self.send(messages.Cancel(self.session, sequence))
+        cancelled, _ = await self.next(
+            messages.Cancelled,
+            f"the answer to the cancel of sequence {sequence}",
+            lambda each: each.session == self.session and each.sequence == sequence,
+        )
+        return cancelled.started
+
+    async def barrier(self) -> None:
+        """Until the server has taken in everything that was sent before on this
+        connection, and what it answered at once is here."""
+        self._stats_probe += 1
+        probe = self._stats_probe
+        self.send(messages.AskStats(probe))
+        await self.next(messages.Stats, "an answer at all", lambda each: each.probe == probe)
+
+
+def read(frames: tuple[bytes, ...]) -> Any:
+    """A server's message, its form checked."""
+    try:
+        message = messages.decode(frames[0], most_bytes=HEADER_BYTES)
+    except ProtocolError as error:
+        raise CaseFailed("a message of this document", f"{frames[0][:64].hex()}: {error}") from None
+    check(isinstance(message, _OF_SERVERS), "a message that a server sends to clients", message)
+    wanted = _FRAMES.get(type(message), 1)
+    check(len(frames) == wanted, f"{wanted} frames of {type(message).__name__}", len(frames))
+    return message
+
+
+def body_of(asked: Any, *, kind: str = "rollout", **fields: Any) -> bytes:
+    """The body of a request."""
+    return values.encode(
+        {
+            "kind": kind, "input": asked, "model": {"endpoint": "oracle", "name": ""},
+            "sampling_args": {}, "max_retries": 0, "state_columns": [], **fields,
+        }
+    )  # fmt: skip
+
+
+def value_of(outcome: Received) -> Any:
+    """The decoded body of an outcome."""
+    try:
+        return values.decode(outcome.frames[1])
+    except values.DecodingError as error:
+        raise CaseFailed("a body that can be decoded", str(error)) from None
+
+
+def describe(outcome: Received) -> str:
+    """An outcome, for people."""
+    header = outcome.message._replace(session=outcome.message.session[:4])
+    return f"{header} with {values.decode(outcome.frames[1])!r}"
+
+
+def same_bytes(outcomes: Iterable[Received]) -> bool:
+    """Whether all transmissions of an outcome are the same, header and body."""
+    return len({each.frames for each in outcomes}) <= 1
+
+
+@asynccontextmanager
+async def open_peer(
+    network: Network, address: str, *, patience_s: float, identity: bytes | None = None
+) -> AsyncIterator[Peer]:
+    """A connection, made, without a session.  Fails the case if it cannot be made."""
+    made: list[None] = []
+    connected = trio.Event()
+
+    def on_event(event: ConnectionEvent) -> None:
+        if event is ConnectionEvent.CONNECTED:
+            made.append(None)
+            connected.set()
+
+    with unwrap_single():
+        async with network.open_dealer(
+            address, identity=identity, limits=WIRE, on_event=on_event
+        ) as socket:
+            with trio.move_on_after(patience_s):
+                await connected.wait()
+            if not connected.is_set():
+                raise TimedOut(f"a connection to {address}", f"none after {patience_s:g} s")
+            yield Peer(socket, patience_s, made)

@@ -1,0 +1,120 @@
+"""A case, and what can become of it.
+
+Theory of operation
+-------------------
+A case is an async function whose name is the case's name and whose docstring is
+the one line that says what a right server does.  It returns (passed), raises
+:class:`CaseFailed` (with what was expected and what was seen) or
+:class:`CaseSkipped` (this server cannot be asked).  :func:`case` turns it into
+a :class:`Case` and says where the line comes from: a heading of
+``docs/protocol.md``, and the guarantee.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...core.errors import EnvServeError
+
+if TYPE_CHECKING:
+    from .bench import Bench
+
+CaseMain: TypeAlias = "Callable[[Bench], Awaitable[None]]"
+
+
+class CaseFailed(EnvServeError):
+    """The server is not right: ``expected`` of it, and ``seen`` instead."""
+
+    def __init__(self, expected: str, seen: str) -> None:
+        super().__init__(f"expected {expected}; seen: {seen}")
+        self.expected = expected
+        self.seen = seen
+
+
+class TimedOut(CaseFailed):
+    """Something did not come in time."""
+
+
+class Unreachable(CaseFailed):
+    """The server did not answer before the case began: what was before it is to blame."""
+
+
+class CaseSkipped(EnvServeError):
+    """The case says nothing about this server; the text says why."""
+
+
+class Mark(enum.Enum):
+    """What became of a case."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that a right server does.  Made by :func:`case`."""
+
+    name: str
+    line: str
+    """What a right server does, as one sentence."""
+    section: str
+    """The heading of ``docs/protocol.md`` that says so."""
+    guarantee: str
+    """``G1`` to ``G9``, or ``wire`` for the form of messages."""
+    needs: tuple[str, ...]
+    """Operations of the environment without which it cannot be judged."""
+    faults: bool
+    """Whether it runs through the fault proxy."""
+    main: CaseMain
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """A case, judged."""
+
+    case: Case
+    mark: Mark
+    expected: str = ""
+    seen: str = ""
+    """What was there instead, or why the case was skipped."""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            **describe(self.case), "verdict": self.mark.value, "expected": self.expected,
+            "seen": self.seen, "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+
+
+def case(
+    section: str, guarantee: str, *, needs: tuple[str, ...] = (), faults: bool = False
+) -> Callable[[CaseMain], Case]:
+    """Make a case of an async function; see the module's text."""
+
+    def make(main: CaseMain) -> Case:
+        line = " ".join((inspect.getdoc(main) or "").split())
+        name = getattr(main, "__name__", "").replace("_", "-")
+        return Case(name, line, section, guarantee, needs, faults, main)
+
+    return make
+
+
+def describe(case: Case) -> dict[str, Any]:
+    """What a case is, as plain data."""
+    return {
+        "name": case.name, "section": case.section, "guarantee": case.guarantee, "line": case.line,
+        "faults": case.faults,
+    }  # fmt: skip
+
+
+def check(right: bool, expected: str, seen: object) -> None:
+    """Fail the case unless it is right."""
+    if not right:
+        text = seen if isinstance(seen, str) else repr(seen)
+        raise CaseFailed(expected, text if len(text) <= 400 else f"{text[:397]}...")
