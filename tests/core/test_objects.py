@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.value_strategies import TAGGED_SCALARS, same
 from trio_envserve.core.values import DecodingError, EncodingError, decode, encode
+from trio_envserve.testing.strategies import same, scalars
 
 
 def back(value):
     return decode(encode(value))
 
 
-@given(TAGGED_SCALARS)
+@given(scalars())
 def test_tagged_scalars_come_back(value):
     assert same(back(value), value)
 

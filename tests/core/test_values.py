@@ -21,11 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.value_strategies import KEYS, PLAIN_VALUES, VALUES, normal, same
 from trio_envserve.core import values as values_module
 from trio_envserve.core.errors import ConfigError, EnvServeError
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.values import DecodingError, EncodingError, decode, encode
+from trio_envserve.testing.strategies import keys, normal, plain_values, same, values
 
 SMALL = WireLimits(depth=5, items=30)
 
@@ -43,35 +43,35 @@ def refused(value, **options):
 # --- round trips -----------------------------------------------------------
 
 
-@given(VALUES)
+@given(values())
 def test_a_value_comes_back_in_its_normal_form(value):
     assert same(decode(encode(value)), normal(value))
 
 
-@given(VALUES)
+@given(values())
 def test_a_normal_form_comes_back_as_it_is(value):
     once = decode(encode(value))
     assert same(decode(encode(once)), once)
 
 
-@given(VALUES)
+@given(values())
 def test_a_memoryview_is_as_good_as_bytes(value):
     body = encode(value)
     assert same(decode(memoryview(body)), decode(body))
     assert same(decode(memoryview(bytearray(body))), decode(body))
 
 
-@given(PLAIN_VALUES)
+@given(plain_values())
 def test_a_plain_tree_is_encoded_as_cbor2_does(value):
     assert encode(value) == cbor2.dumps(value)
 
 
-@given(VALUES)
+@given(values())
 def test_the_same_value_gives_the_same_bytes(value):
     assert encode(value) == encode(value)
 
 
-@given(st.lists(KEYS, max_size=4, unique_by=repr))
+@given(st.lists(keys(), max_size=4, unique_by=repr))
 def test_sets_do_not_depend_on_their_order(members):
     encodings = {encode({"s": set(order)}) for order in permutations(members)}
     if len(set(members)) == len(members):
@@ -366,7 +366,7 @@ def test_items_are_bounded_even_where_memory_is_not():
     assert decode(encode([0] * 29, limits=SMALL), limits=SMALL) == [0] * 29
 
 
-@given(VALUES, st.integers(1, 6), st.integers(1, 60))
+@given(values(), st.integers(1, 6), st.integers(1, 60))
 def test_what_can_be_encoded_can_be_decoded_under_the_same_limits(value, depth, items):
     limits = WireLimits(depth=depth, items=items)
     try:
@@ -400,7 +400,7 @@ TAG_NUMBERS = (
 )  # fmt: skip
 
 ANYTHING = st.recursive(
-    st.one_of(PLAIN_VALUES, st.binary(max_size=20), st.sampled_from([cbor2.undefined])),
+    st.one_of(plain_values(), st.binary(max_size=20), st.sampled_from([cbor2.undefined])),
     lambda inner: st.one_of(
         st.builds(cbor2.CBORTag, st.sampled_from(TAG_NUMBERS), inner),
         st.lists(inner, max_size=3),
@@ -419,7 +419,7 @@ def test_any_tags_give_a_value_or_a_decoding_error(value):
         return
 
 
-@given(VALUES, st.data())
+@given(values(), st.data())
 def test_a_damaged_body_gives_a_value_or_a_decoding_error(value, data):
     body = bytearray(encode(value))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -430,7 +430,7 @@ def test_a_damaged_body_gives_a_value_or_a_decoding_error(value, data):
         return
 
 
-@given(VALUES)
+@given(values())
 def test_a_body_cut_short_or_too_long_is_refused(value):
     body = encode(value)
     hostile(body[:-1])

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.value_strategies import VALUES
 from trio_envserve.core.values import encode
 from trio_envserve.core.values_scan import (
     LEAST_CUT_BYTES,
@@ -16,6 +15,7 @@ from trio_envserve.core.values_scan import (
     placeholder,
     scan,
 )
+from trio_envserve.testing.strategies import values
 
 LARGE = bytes(LEAST_CUT_BYTES)
 MANY = 1 << 30
@@ -115,7 +115,7 @@ def test_items_are_counted(value):
             scan(data, items=right - 1)
 
 
-@given(VALUES)
+@given(values())
 def test_a_scan_never_fails(value):
     scan(memoryview(encode(value)), items=MANY)
 
