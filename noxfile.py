@@ -41,6 +41,7 @@ nox.options.sessions = [
     "slow",
     "minimum",
     "regressions",
+    "laboratory",
     "demo",
 ]
 
@@ -152,7 +153,11 @@ def lint(session: nox.Session) -> None:
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
-    for folder, disabled in [("trio_envserve", ""), ("tests", ON_PURPOSE_IN_TESTS)]:
+    for folder, disabled in [
+        ("trio_envserve", ""),
+        ("examples", ""),
+        ("tests", ON_PURPOSE_IN_TESTS),
+    ]:
         rules = [f"--enable={ASYNC_RULES}", f"--disable={disabled}"]
         session.run("flake8-async", *rules, *sorted(map(str, Path(folder).rglob("*.py"))))
 
@@ -194,6 +199,14 @@ assert importlib.resources.files("trio_envserve").joinpath("py.typed").is_file()
 for entry in importlib.metadata.entry_points(group="trio_envserve.envs"):
     entry.load()
 """
+
+
+@nox.session
+def laboratory(session: nox.Session) -> None:
+    """Seeds that nobody has tried, and every order of events in a small system."""
+    session.install(".[cli]")
+    session.run("trio-envserve", "fuzz", "--seconds", "20", "--json")
+    session.run("trio-envserve", "explore", "--json")
 
 
 @nox.session
