@@ -210,6 +210,13 @@ def laboratory(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Real processes under random faults for ten minutes.  Not by default: it is long."""
+    session.install(".[cli]")
+    session.run("trio-envserve", "soak", "--minutes", "10", "--json", *session.posargs)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """The main job, shown: it fails if anything ran twice or was lost."""
     session.install(".[cli]")

@@ -3,7 +3,7 @@ connection again, in the session of the old server.  The new one did not know th
 session, so the call ended as "it may have run", though no server had ever had it:
 a restart failed also those calls without consent that were made after it.
 
-Found by the soak: 24 of 15,000 calls ended so, and no kill during them explained it.
+Found by the soak: one of its calls a minute ended so, and no kill explained it.
 """
 
 from tests.core.helpers import Pair

@@ -8,8 +8,9 @@ import trio
 
 from trio_envserve import open_client, open_server
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.testing.demo.logs import CallerTap, JsonLog
+from trio_envserve.testing.demo.logs import CallerTap
 from trio_envserve.testing.demo.wiretap import TappedNetwork
+from trio_envserve.testing.logs import JsonLog
 from trio_envserve.testing.retransmit import RetransmittingNetwork
 
 

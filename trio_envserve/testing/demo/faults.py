@@ -36,9 +36,10 @@ import trio
 
 from ...core.messages import KINDS, Outcome
 from ...core.terms import ID_BYTES
+from ..logs import EnvironmentLog, JsonLog, WorkerLife
 from ..proxy import FaultProxy
 from .judge_logs import LEAST_FAULTS, LEAST_LIVING
-from .logs import EnvironmentLog, JsonLog, RequestId, WorkerLife
+from .logs import RequestId
 from .process import DemoServer
 
 T = TypeVar("T")

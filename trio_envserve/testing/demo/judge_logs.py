@@ -98,9 +98,13 @@ class Logs:
     @classmethod
     def read(cls, directory: Path) -> Logs:
         """Read a directory.  Raises OSError, and ValueError for a bad line."""
-        environment, callers, killer = (
-            list(_lines(directory / name)) for name in (ENVIRONMENT, CALLERS, KILLER)
+        return cls.of(
+            *(list(read_lines(directory / name)) for name in (ENVIRONMENT, CALLERS, KILLER))
         )
+
+    @classmethod
+    def of(cls, environment: list[Line], callers: list[Line], killer: list[Line]) -> Logs:
+        """From the lines themselves."""
         logs = cls(environment, callers, killer)
         for number, line in enumerate(logs.environment):
             logs._environment_line(number, line)
@@ -144,7 +148,7 @@ def judge(directory: str | Path) -> dict[str, Any]:
         logs = Logs.read(Path(directory))
     except (OSError, ValueError, KeyError) as error:
         return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"]}
-    figures = _callers(logs) | _runs(logs) | _faults(logs) | repeats(logs)
+    figures = _callers(logs) | runs(logs) | _faults(logs) | repeats(logs)
     problems = list(_problems(figures))
     return {**figures, "ok": not problems, "problems": problems}
 
@@ -171,13 +175,13 @@ def _callers(logs: Logs) -> dict[str, Any]:
     }
 
 
-def _runs(logs: Logs) -> dict[str, Any]:
+def runs(logs: Logs) -> dict[str, Any]:
     """How often each key was run, and with what right."""
     reruns = twice = early = 0
     for key, starts in logs.starts.items():
         consent = key in logs.asks and logs.asks[key]["rerun"] is True
         for (_, before), (number, again) in itertools.pairwise(starts):
-            proven = _died_before(logs, before, number, again)
+            proven = died_before(logs, before, number, again)
             answer = logs.answers.get(key)
             useless = answer is not None and answer["monotonic"] < again["monotonic"]
             early += consent and not proven
@@ -194,7 +198,7 @@ def _runs(logs: Logs) -> dict[str, Any]:
     }
 
 
-def _died_before(logs: Logs, before: Line, number: int, again: Line) -> bool:
+def died_before(logs: Logs, before: Line, number: int, again: Line) -> bool:
     """Whether the process of one start is proven to have ended before another."""
     process = before["process"]
     death = logs.deaths.get(process)
@@ -315,7 +319,8 @@ def _problems(figures: dict[str, Any]) -> Iterator[str]:
             yield f"only {figures[name]} {text}, so nothing is shown: {least} wanted"
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines of one log.  Raises OSError, and ValueError for a bad one."""
     with path.open() as file:
         for number, text in enumerate(file, 1):
             try:

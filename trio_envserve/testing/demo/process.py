@@ -28,13 +28,17 @@ class DemoServer:
     Made by :func:`open_demo_server`.
     """
 
-    def __init__(self, command: Sequence[str], options: dict[str, Any], directory: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], options: dict[str, Any], directory: Path,
+        cwd: Path | None = None,
+    ) -> None:  # fmt: skip
         self.address = ""
         self.ended_by_itself = False
         """Whether the process was found dead when nobody had killed it."""
         self._command = command
         self._options = options
         self._directory = directory
+        self._cwd = cwd
         self._process: trio.Process | None = None
 
     @property
@@ -42,6 +46,11 @@ class DemoServer:
         """Of the process that serves now."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def serving(self) -> bool:
+        """Whether there is such a process."""
+        return self._process is not None
 
     async def start(self) -> None:
         """Start it; returns once the address is bound.  ServerStartError, with
@@ -52,6 +61,7 @@ class DemoServer:
                 [*self._command, json.dumps(options)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                 env={**os.environ, "XDG_RUNTIME_DIR": str(self._directory)},
+                cwd=self._cwd,
                 process_group=0,  # Ctrl-C is for the demonstration, which ends it
             )  # fmt: skip
         stdout = self._process.stdout
@@ -107,14 +117,15 @@ async def _reap(process: trio.Process) -> None:
 
 @asynccontextmanager
 async def open_demo_server(
-    options: dict[str, Any], directory: Path, command: Sequence[str] = SERVER_COMMAND
-) -> AsyncGenerator[DemoServer, None]:
+    options: dict[str, Any], directory: Path, command: Sequence[str] = SERVER_COMMAND,
+    *, cwd: Path | None = None,
+) -> AsyncGenerator[DemoServer, None]:  # fmt: skip
     """Start ``command`` with ``options`` as its last argument, as
     :mod:`.demo_server` takes them, and stop it when the block ends.
 
     Its files (locks, logs) are all in ``directory``.
     """
-    server = DemoServer(command, options, directory)
+    server = DemoServer(command, options, directory, cwd)
     try:
         await server.start()
         yield server

@@ -30,11 +30,12 @@ import trio
 from ...client import Client, Outcome, open_client
 from ...core.errors import ConfigError
 from ...net import Network, open_zmq_network, unwrap_single
+from ..logs import EnvironmentLog, JsonLog
 from ..proxy import open_fault_proxy
 from ..retransmit import RetransmittingNetwork
 from .faults import Faults, poll, schedule
 from .judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
-from .logs import CallerTap, EnvironmentLog, JsonLog, RequestId
+from .logs import CallerTap, RequestId
 from .process import SERVER_COMMAND, DemoServer, open_demo_server
 from .wiretap import TappedNetwork
 

@@ -4,7 +4,8 @@
 
 The argument is one JSON object with the arguments of
 :func:`~trio_envserve.server.open_server` (``environment``, ``args``, ``bind``,
-``workers``) and ``log_directory``.  When the address is bound it prints one
+``workers``, ``limits`` as an object of those that are not the default) and
+``log_directory``.  When the address is bound it prints one
 line, ``{"address": ..., "pid": ...}``.  It stops when its standard input ends,
 so nothing is left behind however the demonstration ends.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 import trio
 
+from ...core.limits import ServerLimits
 from ...logs import LogSetup, configure, set_title
 from ...server import open_server
 
@@ -27,6 +29,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         raise SystemExit("this is started by `trio-envserve demo`, with one JSON object")
     options = json.loads(sys.argv[1])
+    options["limits"] = ServerLimits(**options.get("limits", {}))
     logging = {"level": "INFO", "directory": options.pop("log_directory")}
     configure(LogSetup(**logging), "server")
     trio.run(_serve, options, logging)

@@ -1,0 +1,213 @@
+"""The clients of the soak as processes: started, told what to do, killed, replaced.
+
+Theory of operation
+-------------------
+A slot has one client process after the other: when one was killed, the next
+takes its place, under a name of its own (``c1-2`` is the second life of slot 1).
+A client that ends without having been killed ends the soak.  What a client says
+on standard output moves plain state here; whoever waits for it waits on that.
+
+A client ends when its standard input does, so none is left behind however this
+process ends.  (One that is stopped just then is woken by the system, which
+continues, and hangs up, a stopped process group that has lost its parent.)
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import trio
+
+from .programs import CLIENT_PROGRAM
+
+_END_S = 20.0
+"""How long a client may take to end when it is told to."""
+
+
+class ClientEnded(Exception):
+    """A client process ended, and nobody had killed it."""
+
+
+@final
+class CallerProcess:
+    """One life of one client."""
+
+    def __init__(self, name: str, process: trio.Process) -> None:
+        self.name = name
+        self.asked = 0
+        self.ended = 0
+        self.ready = False
+        self.idle = False
+        self.killed = False
+        self.steady: list[dict[str, Any]] = []
+        """What came of each measurement."""
+        self._process = process
+        self._telling = trio.Lock()
+
+    @property
+    def pid(self) -> int:
+        """Of this process."""
+        return self._process.pid
+
+    @property
+    def living(self) -> bool:
+        """Whether it runs, and was not killed."""
+        return not self.killed and self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing happens if it has ended."""
+        if number == signal.SIGKILL:
+            self.killed = True
+        self._process.send_signal(number)
+
+    async def tell(self, **command: Any) -> None:
+        """Say what to do.  Nothing happens if it has been killed."""
+        assert self._process.stdin is not None
+        try:
+            async with self._telling:
+                await self._process.stdin.send_all(json.dumps(command).encode() + b"\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            if self.living:
+                raise
+
+    async def listen(self, changed: Callable[[], object]) -> int:
+        """Take in what it says until it has ended; returns its status."""
+        assert self._process.stdout is not None
+        rest = b""
+        while more := await self._process.stdout.receive_some(65536):
+            *lines, rest = (rest + more).split(b"\n")
+            for line in lines:
+                self._heard(json.loads(line))
+            changed()
+        return await self._process.wait()
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        match said["event"]:
+            case "ready":
+                self.ready = True
+            case "count":
+                self.asked, self.ended = said["asked"], said["ended"]
+            case "idle":
+                self.idle = True
+            case "steady":
+                self.steady.append(said)
+
+    async def aclose(self) -> None:
+        """Tell it to end, and reap it; kill it if that takes too long."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with trio.CancelScope(shield=True):
+            await process.stdin.aclose()
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+            with trio.move_on_after(_END_S):
+                await process.wait()
+            process.kill()
+            await process.wait()
+            await process.stdout.aclose()
+
+
+@final
+class Callers:
+    """All clients.  Each slot is a task of the soak's nursery: :meth:`live`."""
+
+    def __init__(
+        self, directory: Path, options: dict[str, Any], slots: int,
+        ended_by_itself: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self.lives: list[CallerProcess | None] = [None] * slots
+        """By slot, who lives there now."""
+        self.before_ended = 0
+        """Calls with an end of those that are dead by now; the others have none."""
+        self.in_flight = 0
+        """Calls at once for each; 0: they rest."""
+        self._directory = directory
+        self._options = options
+        self._ended_by_itself = ended_by_itself
+        self._changed = trio.lowlevel.ParkingLot()
+
+    async def live(self, slot: int) -> None:
+        """One client after the other, until cancelled."""
+        number = 0
+        while True:
+            number += 1
+            caller = await self._start(f"c{slot}-{number}")
+            self.lives[slot] = caller
+            try:
+                if self.in_flight:
+                    await caller.tell(do="load", in_flight=self.in_flight)
+                else:
+                    await caller.tell(do="rest")
+                status = await caller.listen(self._changed.unpark_all)
+            finally:
+                await caller.aclose()  # noqa: ASYNC102  # it is shielded, and bounded
+            if not caller.killed:
+                self._ended_by_itself(caller.name)
+                raise ClientEnded(
+                    f"client {caller.name} ended with status {status}: {self._errors(caller.name)}"
+                )
+            self.before_ended += caller.ended
+
+    async def _start(self, name: str) -> CallerProcess:
+        options = {**self._options, "name": name}
+        with (self._directory / f"client-{name}.log").open("ab") as errors:
+            process = await trio.lowlevel.open_process(
+                [*CLIENT_PROGRAM, json.dumps(options)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=self._directory,
+                process_group=0,  # Ctrl-C is for the soak, which ends it
+            )  # fmt: skip
+        return CallerProcess(name, process)
+
+    def _errors(self, name: str) -> str:
+        return (self._directory / f"client-{name}.log").read_text(errors="replace")[-2000:]
+
+    # -- what they do ---------------------------------------------------------
+
+    async def load(self, in_flight: int) -> None:
+        """All of them ask, and those that come after them, so many at once."""
+        self.in_flight = in_flight
+        for caller in self._living():
+            await caller.tell(do="load", in_flight=in_flight)
+
+    async def rest(self) -> None:
+        """None of them asks anything new."""
+        self.in_flight = 0
+        for caller in self._living():
+            caller.idle = False
+            await caller.tell(do="rest")
+
+    async def wait_all(self, condition: Callable[[CallerProcess], bool]) -> None:
+        """Sleep until every slot has a living client of which this is true."""
+        while not all(
+            caller is not None and caller.living and condition(caller) for caller in self.lives
+        ):
+            await self._changed.park()
+
+    async def steady(self, caller: CallerProcess, requests: int, in_flight: int) -> dict[str, Any]:
+        """Let one of them ask for so many short rollouts; what came of it."""
+        done = len(caller.steady)
+        await caller.tell(do="steady", requests=requests, in_flight=in_flight)
+        while len(caller.steady) == done:
+            await self._changed.park()
+        return caller.steady[done]
+
+    def _living(self) -> list[CallerProcess]:
+        return [caller for caller in self.lives if caller is not None and caller.living]
+
+    # -- figures --------------------------------------------------------------
+
+    @property
+    def asked(self) -> int:
+        """Calls made so far that have or want an end, as far as they have said."""
+        return self.before_ended + sum(caller.asked for caller in self.lives if caller)
+
+    @property
+    def ended(self) -> int:
+        """Calls answered or withdrawn so far, as far as they have said."""
+        return self.before_ended + sum(caller.ended for caller in self.lives if caller)
