@@ -36,8 +36,7 @@ OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS = 0, 1, 2, 3, 4
 EPILOG = """\b
 Exit codes:
   0  done, or stopped as asked
-  1  stopped at once: by a second signal, or because the parent ended; and what a verb
-     that checks has found wrong
+  1  a check failed; or stopped at once: by a second signal, or because the parent ended
   2  wrong usage: an option, an address, an environment's name, a missing extra
   3  could not start: address in use, environment broken, server not there
   4  eval: finished, but some rollouts ended in errors
