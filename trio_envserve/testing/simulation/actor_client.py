@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 class SimClient(Process):
     """One client process: core, connection, and the callers in it."""
 
-    def __init__(self, world: World, index: int, asks: tuple[Ask, ...]) -> None:
-        super().__init__(world.events, f"c{index}")
+    def __init__(self, world: World, index: int, asks: tuple[Ask, ...], *, life: int = 1) -> None:
+        name = f"c{index}" if life == 1 else f"c{index}.{life}"
+        super().__init__(world.events, name, world.luck_of(name))
         self.world = world
+        self.life = life
         self.core = ClientCore(
-            name=self.name, new_id=world.new_id, now_s=self.events.now_s, limits=world.plan.client
-        )
+            name=self.name, new_id=world.new_id, now_s=self.events.now_s,
+            limits=world.plan.client, wire=world.wire,
+        )  # fmt: skip
         self.link: Link | None = None
         self.route = world.network.new_route()
         self.away_s = 0.0
@@ -31,17 +34,25 @@ class SimClient(Process):
         self._keys: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._tick_at_s = float("inf")
+        self._unasked = {ask.key: ask for ask in asks}
         for ask in asks:
-            self.events.after(ask.at_s, self.post, self._ask, ask)
+            self.events.after(max(0.0, ask.at_s - self.events.now_s), self.post, self._ask, ask)
         self._connect()
         self._arm()
 
     # -- callers --------------------------------------------------------------
 
+    def has_more(self) -> bool:
+        """Whether some callers have not asked yet; if it is dead, another client's will."""
+        return bool(self._unasked)
+
     def _ask(self, ask: Ask) -> None:
         now_s, world = self.events.now_s, self.world
         if self.core.closed:
             return
+        del self._unasked[ask.key]
+        if len(ask.body) > world.plan.message_bytes:
+            world.faults[Fault.HUGE] += 1
         may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
         world.judge.asked(
             judging.Call(ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s)
@@ -49,7 +60,8 @@ class SimClient(Process):
         number = self.core.submit(
             ask.body, now_s, rerun=ask.rerun, max_executions=ask.max_executions, limit_s=ask.limit_s
         )
-        self.events.note(self.name, f"asks {ask.key}: {ask.rerun}, {ask.max_executions}")
+        consent = {None: "rerun as declared", True: "rerun", False: "no rerun"}[ask.rerun]
+        self.events.note(self.name, f"asks {ask.key}: {consent}, {ask.max_executions} at most")
         self._keys[number] = ask.key
         self._numbers[ask.key] = number
         if ask.cancel_after_s is not None:
@@ -85,6 +97,8 @@ class SimClient(Process):
             super().die(how)
             self.world.judge.gone_clients.setdefault(self.name, self.events.now_s)
             self.world.network.close(self.link)
+            rest = tuple(self._unasked.values())
+            self.events.after(self.rng.uniform(0.05, 1.0), self.world.come_back, self, rest)
 
     # -- its connection -------------------------------------------------------
 
@@ -92,11 +106,12 @@ class SimClient(Process):
         if not self.alive:
             return
         if not self.held:
-            if self.world.plan.has(Fault.NEW_ROUTE):
+            if self.world.plan.has(Fault.NEW_ROUTE) and self.core.connections:
+                self.world.faults[Fault.NEW_ROUTE] += 1
                 self.route = self.world.network.new_route()
             self.link = self.world.network.connect(self, self.route, worker=False)
         if self.link is None:
-            self.events.after(self.world.rng.uniform(0.05, 0.4), self._connect)
+            self.events.after(self.rng.uniform(0.05, 0.4), self._connect)
         else:
             self._input(self.core.connected)
 
@@ -104,7 +119,7 @@ class SimClient(Process):
         """The connection is gone."""
         self.link = None
         self.post(self._input, self.core.disconnected, "connection lost")
-        self.events.after(self.away_s + self.world.rng.uniform(0.01, 0.2), self._connect)
+        self.events.after(self.away_s + self.rng.uniform(0.01, 0.2), self._connect)
         self.away_s = 0.0
 
     def take_in(self, frames: Frames) -> None:
@@ -114,6 +129,7 @@ class SimClient(Process):
     def _message(self, frames: Frames) -> None:
         self.core.message(frames, self.events.now_s)
         self._carry_out()
+        self.world.judge.client_heard(self, frames)
 
     def _input(self, what: Callable[..., None], *args: Any) -> None:
         what(*(self.events.now_s, *args))
@@ -158,7 +174,7 @@ class SimClient(Process):
                 key = self._keys[effect.call]
                 world.judge.answered(key, effect.status, bytes(effect.body))
                 self.events.after(
-                    world.rng.choice((0.0, 0.001, 0.1)), self.post, self._received, effect.call
+                    self.rng.choice((0.0, 0.001, 0.1)), self.post, self._received, effect.call
                 )
             case Fail():
                 key = self._keys[effect.call]
@@ -171,5 +187,6 @@ class SimClient(Process):
 
     def _received(self, number: int) -> None:
         if self._numbers.pop(self._keys[number], None) is not None:
+            self.world.judge.received(self._keys[number])
             self.core.received(number, self.events.now_s)
             self._carry_out()

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.router import Router, ToClient
-from ...core.slots import Kill, Lost, Spawn
+from ...core.slots import Kill, Lost, Report, Spawn
 from ...core.workforce import ToWorker
 from .actor_worker import SimWorker
-from .bounds import audit
+from .bounds import at_a_bound, audit
+from .coverage import count_pairs
 from .faults import Fault
 from .network import Frames, Link, Process
 
@@ -24,7 +25,7 @@ class SimServer(Process):
     """One life of a server: a router, its tick, and the worker processes it starts."""
 
     def __init__(self, world: World, number: int) -> None:
-        super().__init__(world.events, f"server{number}")
+        super().__init__(world.events, f"server{number}", world.luck_of(f"server{number}"))
         self.world = world
         self.epoch = world.new_id()
         self.client_links: dict[bytes, Link] = {}
@@ -32,13 +33,18 @@ class SimServer(Process):
         self.workers: dict[bytes, SimWorker] = {}
         self.locked = False
         self.peak_live = 0
-        self._ticks = 0
+        """The most executions at once since what is kept was last below its bounds."""
+        self._ticks = self._refused = self._lapsed = 0
+        self.empty_since_s: dict[int, float] = {}
+        """The slots that nobody is in, and since when."""
         self._stopping_s: float | None = None
         self._stage = 0
         self.router = Router(
             epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
-            new_id=world.new_id, limits=world.plan.server,
+            new_id=world.new_id, limits=world.plan.server, wire=world.wire,
         )  # fmt: skip
+        count_pairs(self.router.cache, world.pairs)
+        self.events.note(self.name, "starts")
         self._clock()
 
     # -- what comes in ----------------------------------------------------------
@@ -51,6 +57,7 @@ class SimServer(Process):
         self.router.client_message(link.route, frames, self.events.now_s)
         self.world.judge.server_heard(self, link.peer.name, frames)
         self._carry_out()
+        self.world.judge.server_has_dealt()
 
     def _from_worker(self, link: Link, frames: Frames) -> None:
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
@@ -67,6 +74,7 @@ class SimServer(Process):
     def reaped(self, worker: bytes, how: str) -> None:
         """A worker's process has ended."""
         self.world.judge.leaving.add(self.workers[worker])
+        self.workers[worker].reaped = True
         self.router.exited(worker, self.events.now_s, how)
         self._carry_out()
 
@@ -91,12 +99,27 @@ class SimServer(Process):
             self.router.open_pool(self.world.dead_epochs(self), now_s)
         self.router.tick(now_s)
         self._carry_out()
+        self._count_bounds()
+        self.world.judge.pool_seen(self)
         self._ticks += 1
         if self._ticks % 4 == 0:
             for wrong in audit(self.router, self.peak_live):
                 self.world.judge.violation("G8", wrong)
+        if not at_a_bound(self.router):
+            self.peak_live = self.router.force.live_count()
         if self._stopping_s is not None:
             self._drain(now_s)
+
+    def _count_bounds(self) -> None:
+        """How often tiny bounds made somebody wait."""
+        cache, plan = self.router.cache, self.world.plan
+        refused = cache.counters.refused_for_now
+        if plan.has(Fault.TINY_BOUNDS):
+            paused = cache.queued_count and not cache.may_dispatch()
+            self.world.faults[Fault.TINY_BOUNDS] += refused - self._refused + bool(paused)
+        if plan.has(Fault.SHORT_LEASE):
+            self.world.faults[Fault.SHORT_LEASE] += self._lapsed
+        self._refused, self._lapsed = refused, 0
 
     def stop(self) -> None:
         """SIGTERM: drain, then cancel, then kill, then exit."""
@@ -117,7 +140,7 @@ class SimServer(Process):
             self._stage = 2
             self.router.kill_all(now_s)
         elif self._stage == 2 and not any(w.alive for w in self.workers.values()):
-            self.world.end_server(self, "drained", self.world.rng.uniform(0.0, 2.0))
+            self.world.end_server(self, "drained", self.rng.uniform(0.0, 2.0))
             return
         self._carry_out()
 
@@ -133,7 +156,7 @@ class SimServer(Process):
                         world.judge.server_told_client(self, link.peer.name, effect.frames)
                     world.network.send(link, effect.frames, up=False)
                 case ToWorker():
-                    world.judge.server_told_worker(self.workers[effect.worker], effect.frames)
+                    world.judge.statement_sent(self.workers[effect.worker], effect.frames)
                     world.network.send(
                         self.worker_links.get(effect.worker), effect.frames, up=False
                     )
@@ -141,18 +164,20 @@ class SimServer(Process):
                     self._spawn(effect)
                 case Kill():
                     worker = self.workers[effect.worker]
-                    world.judge.leaving.add(worker)
-                    world.events.after(world.rng.uniform(0.0, 0.05), worker.die, effect.why)
+                    world.judge.kill_sent(self, worker, effect.why)
+                    world.events.after(self.rng.uniform(0.0, 0.05), worker.die, effect.why)
                 case Lost():
+                    self.events.note(self.name, f"takes {effect.worker.decode()} for dead")
                     world.judge.declared_lost(self.workers[effect.worker])
-                case _:
-                    self.events.note(self.name, getattr(effect, "text", ""))
+                case Report():
+                    self._lapsed += effect.text.endswith("lease ended")
+                    self.events.note(self.name, effect.text)
         self.peak_live = max(self.peak_live, self.router.force.live_count())
 
     def _spawn(self, spawn: Spawn) -> None:
         worker = SimWorker(self.world, self, spawn)
         self.workers[spawn.worker] = worker
-        if self.world.strikes(Fault.NO_SPAWN, 0.2):
+        if self.world.strikes(Fault.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
         else:
             self.router.spawned(spawn.worker, len(self.workers))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...core import messages
 from ...core.errors import ErrorInfo
 from ...core.slots import Spawn
-from ...core.terms import Status, Verdict
+from ...core.terms import RequestId, Status, Verdict
 from ...core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
 from . import judge as judging
 from .faults import Fault
@@ -27,16 +27,26 @@ class SimWorker(Process):
     """One worker process: heartbeat, worker core, and the environment's code."""
 
     def __init__(self, world: World, server: SimServer, spawn: Spawn) -> None:
-        super().__init__(world.events, f"{server.name}/{spawn.worker.decode()}")
+        name = f"{server.name}/{spawn.worker.decode()}"
+        super().__init__(world.events, name, world.luck_of(name))
         self.world = world
         self.server = server
         self.id = spawn.worker
+        self.slot = spawn.slot
         self.core = WorkerCore(spawn.incarnation, header_bytes=1 << 20)
         self.link: Link | None = None
         self._running: dict[int, judging.Execution] = {}
         self._ignoring: set[int] = set()
+        self._huge: set[int] = set()
+        self._reported: list[judging.Execution] = []
         self._blocked_s: float | None = None
-        self._hello_s: float | None = None
+        self.set_up_s: float | None = None
+        """When its environment was set up."""
+        self.known_s: float | None = None
+        """When its router first answered its hello, which is a sign of life, too."""
+        self.reaped = False
+        self.told_to_stop: set[int] = set()
+        """Dispatches that are to stop, of which the router has not heard the end."""
         world.worker_by_incarnation[spawn.incarnation] = self
         world.network.worker_named[spawn.worker] = self
         self._connect()
@@ -44,13 +54,12 @@ class SimWorker(Process):
         self._set_up()
 
     def _set_up(self) -> None:
-        rng = self.world.rng
-        delay_s = rng.uniform(0.05, 0.6)
-        if self.world.strikes(Fault.SLOW_START, 0.3):
+        delay_s = self.rng.uniform(0.05, 0.6)
+        if self.world.strikes(Fault.SLOW_START, 0.3, self.rng):
             return
-        if self.world.strikes(Fault.KILL_EARLY, 0.3):
+        if self.world.strikes(Fault.KILL_EARLY, 0.3, self.rng):
             self.events.after(delay_s, self.die, "killed before its hello")
-        elif self.world.strikes(Fault.SET_UP_FAILS, 0.2):
+        elif self.world.strikes(Fault.SET_UP_FAILS, 0.2, self.rng):
             self.events.after(delay_s, self.post, self._broken)
         else:
             self.events.after(delay_s, self.post, self._hello)
@@ -61,7 +70,7 @@ class SimWorker(Process):
         self.events.after(0.05, self.die, "set-up failed")
 
     def _hello(self) -> None:
-        self._hello_s = self.events.now_s
+        self.set_up_s = self.events.now_s
         self._beat()
 
     def _beat(self) -> None:
@@ -73,12 +82,27 @@ class SimWorker(Process):
 
     def _state(self) -> None:
         if not self.core.acknowledged:
-            self._do([self.core.hello(1, "simulated", self.world.declares_rerun())])
+            self._do([self.core.hello(1, "simulated", self.world.declares_rerun(self.rng))])
         self._do([self.core.beat({})])
+        while self.world.strikes(Fault.CONFUSED_WORKER, 0.6, self.rng):
+            self._do([self._confused()])
+
+    def _confused(self) -> ToRouter:
+        """The outcome of a dispatch that there never was: for a request that it has
+        reported before, one that somebody else may run, or none at all."""
+        known = [execution.request for execution in self._reported]
+        request = self.rng.choice(known) if known else RequestId(self.world.new_id(), 0)
+        near = request.sequence + self.rng.randint(1, 6)
+        sequence = self.rng.choice((request.sequence, near, near, 1 << 40))
+        number = (1 << 40) + self.rng.randrange(1000)
+        header = messages.encode(
+            messages.WorkerOutcome(request.session, sequence, number, Status.RESULT, 0.0)
+        )
+        return ToRouter((self.core.incarnation, b"nobody", header, b"made up"))
 
     def woke(self, late_s: float) -> None:
         """A beat is overdue."""
-        if self._hello_s is not None:
+        if self.set_up_s is not None:
             self._state()
 
     def _pulse(self) -> None:
@@ -90,6 +114,11 @@ class SimWorker(Process):
             self.server.post(self.server.pulse, self.id, lag_s)
         self.events.after(self.world.plan.server.pulse_s, self._pulse)
 
+    def quiet_s(self, now_s: float) -> float:
+        """For how long its router has had no sign of life: it is stopped, or dead."""
+        quiet_s = self.stopped_for_s(now_s) if self.died_s is None else now_s - self.died_s
+        return quiet_s if self.known_s is None else min(quiet_s, now_s - self.known_s)
+
     # -- its link -------------------------------------------------------------
 
     def _connect(self) -> None:
@@ -97,12 +126,12 @@ class SimWorker(Process):
             return
         self.link = self.world.network.connect(self, self.id, worker=True)
         if self.link is None:
-            self.events.after(self.world.rng.uniform(0.05, 0.3), self._connect)
+            self.events.after(self.rng.uniform(0.05, 0.3), self._connect)
 
     def cut_off(self) -> None:
         """The connection is gone: another is made, perhaps to another server."""
         self.link = None
-        self.events.after(self.world.rng.uniform(0.01, 0.3), self._connect)
+        self.events.after(self.rng.uniform(0.01, 0.3), self._connect)
 
     def take_in(self, frames: Frames) -> None:
         """A message has arrived."""
@@ -130,10 +159,10 @@ class SimWorker(Process):
 
     def _run(self, run: Run) -> None:
         key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
-        if self._hello_s is None:
+        if self.set_up_s is None:
             self.world.judge.violation("G5", f"{key} starts before its environment is set up")
-        execution = self.world.judge.started(key, self, self.server, run.request, run.number)
         self.events.note(self.name, f"runs {key} ({behaviour}) as {run.number}")
+        execution = self.world.judge.started(key, self, self.server, run.request, run.number)
         self._running[run.number] = execution
         duration_s = float(duration)
         if behaviour == "block":
@@ -143,14 +172,15 @@ class SimWorker(Process):
             self.events.after(duration_s, self._unblock, run.number)
         elif behaviour == "hang":
             self.world.faults[Fault.HANG] += 1
-        elif behaviour == "kill" or (
-            behaviour == "kill-sometimes" and self.world.rng.random() < 0.6
-        ):
+        elif behaviour == "kill" or (behaviour == "kill-sometimes" and self.rng.random() < 0.6):
             self.world.faults[Fault.POISON] += 1
             self.events.after(duration_s, self._killed_by, run.number)
         else:
             if behaviour == "ignore":
                 self._ignoring.add(run.number)
+            elif behaviour == "huge":
+                self.world.faults[Fault.HUGE] += 1
+                self._huge.add(run.number)
             failed = behaviour == "raise"
             self.events.after(duration_s, self.post, self._ends, run.number, failed)
             if behaviour == "last-words":
@@ -164,17 +194,18 @@ class SimWorker(Process):
 
     def _killed_by(self, number: int) -> None:
         if number in self._running:
-            self.die("killed by the environment")
+            self.die("killed by a rollout")
 
     def _halt(self, number: int) -> None:
         execution = self._running.get(number)
         if execution is None:
             return
         execution.halted = True
+        self.events.note(self.name, f"{execution.key} is cancelled")
         if number in self._ignoring:
             self.world.faults[Fault.IGNORE_CANCEL] += 1
             return
-        delay_s = self.world.rng.uniform(0.0, 0.1)
+        delay_s = self.rng.uniform(0.0, 0.1)
         self.events.after(delay_s, self.post, self._report, number, Status.CANCELLED)
 
     def _ends(self, number: int, failed: bool) -> None:
@@ -185,12 +216,15 @@ class SimWorker(Process):
         if execution is None:
             return
         payload = f"{execution.key} by {self.name} as {number}".encode()
+        if number in self._huge:
+            payload += bytes(self.world.plan.message_bytes)
         if status is not Status.RESULT:
             code = "rollout-failed" if status is Status.ERROR else "cancelled"
             payload = messages.encode_error(
                 ErrorInfo(code, Verdict.RAN_AND_FAILED, payload.decode())
             )
         self.events.note(self.name, f"{execution.key} ends: {status.name}")
+        self._reported.append(execution)
         self.world.judge.ended(execution, status, payload)
         self._do(self.core.ended(number, status, payload, 0.0))
 
@@ -201,5 +235,6 @@ class SimWorker(Process):
         super().die(how)
         self.world.network.close(self.link)
         if self.server.alive:
-            delay_s = self.world.rng.uniform(0.0, 0.1)
+            late = self.world.strikes(Fault.SLOW_DEATH, 0.4, self.rng)
+            delay_s = self.rng.uniform(1.0, 3.0) if late else self.rng.uniform(0.0, 0.1)
             self.events.after(delay_s, self.server.post, self.server.reaped, self.id, how)

@@ -13,9 +13,14 @@ from ...core.router import Router
 
 
 def audit(router: Router, peak_live: int) -> list[str]:
-    """What is over its bound, or is not what it is counted as (G8)."""
+    """What is over its bound, or is not what it is counted as (G8).
+
+    What is kept may pass its bound by what was running: at most ``peak_live``
+    outcomes, of the largest's size; and by one outcome of each session that had
+    none, so that those who fetch theirs are not stopped by those who do not.
+    """
     cache, limits, wrong = router.cache, router.limits, []
-    kept = kept_bytes = held = by_workers = 0
+    kept = kept_bytes = held = by_workers = by_workers_bytes = largest_bytes = 0
     for session in cache.sessions.values():
         for entry in session.entries.values():
             held += entry.body_bytes if entry.body is not None else 0
@@ -23,7 +28,10 @@ def audit(router: Router, peak_live: int) -> list[str]:
                 assert entry.kept is not None
                 kept += 1
                 kept_bytes += entry.kept.size_bytes
-                by_workers += entry.executions > 0
+                if entry.executions:
+                    by_workers += 1
+                    by_workers_bytes += entry.kept.size_bytes
+                    largest_bytes = max(largest_bytes, entry.kept.size_bytes)
         if len(session.entries) > limits.window:
             wrong.append(f"a session of {len(session.entries)} entries")
         if session.finished.span_count() > 2 * limits.window + 2:
@@ -35,9 +43,18 @@ def audit(router: Router, peak_live: int) -> list[str]:
         "queued": (len(router.queue), cache.queued_count),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
-    if by_workers > limits.kept_outcomes + peak_live:
+    over = peak_live + sum(session.kept_count > 0 for session in cache.sessions.values())
+    if by_workers > limits.kept_outcomes + over:
         wrong.append(f"{by_workers} outcomes kept")
+    if by_workers_bytes > limits.kept_bytes + over * largest_bytes:
+        wrong.append(f"{by_workers_bytes} bytes of outcomes kept")
     return wrong
+
+
+def at_a_bound(router: Router) -> bool:
+    """Whether as much is kept as may be."""
+    cache, limits = router.cache, router.limits
+    return cache.kept_count >= limits.kept_outcomes or cache.kept_bytes >= limits.kept_bytes
 
 
 def unfinished(router: Router) -> list[str]:

@@ -22,7 +22,7 @@ class HostileClient(Process):
     """Sends what comes to its mind, about ten times a second."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.events, "hostile")
+        super().__init__(world.events, "hostile", world.luck_of("hostile"))
         self.world = world
         self.link: Link | None = None
         self.session = b""
@@ -51,17 +51,18 @@ class HostileClient(Process):
             self.link = network.connect(self, network.new_route(), worker=False)
         for frames in self._thoughts():
             network.send(self.link, frames, up=True)
-        self.events.after(self.world.rng.uniform(0.02, 0.2), self._act)
+        self.events.after(self.rng.uniform(0.02, 0.2), self._act)
 
     def _thoughts(self) -> list[tuple[Body, ...]]:
-        rng = self.world.rng
+        rng = self.rng
         if not self.session:
             nonce = self.world.new_id()
-            hello = messages.Hello(PROTOCOL_VERSION, nonce, 1, "x" * 100, 1 << 20)
+            version = PROTOCOL_VERSION + (rng.random() < 0.1)
+            hello = messages.Hello(version, nonce, 1, "x" * 100, 1 << 20)
             return [(messages.encode(hello),)]
         self.world.faults[Fault.HOSTILE] += 1
         sequence = rng.randint(0, 60)
-        match rng.randint(0, 9):
+        match rng.randint(0, 10):
             case 0 | 1 | 2:
                 return self._request(sequence)
             case 3:
@@ -86,6 +87,10 @@ class HostileClient(Process):
                     self.session, self.world.new_id(), 1, 0, rng.randint(0, 200), holes
                 )
                 return [(messages.encode(sync),)]
+            case 9:
+                whose = self.world.new_id()  # it cannot know anybody's
+                finish = messages.Finish(whose, [0, 1 << 20])
+                return [(messages.encode(finish),), (messages.encode(messages.Goodbye(whose)),)]
             case _:
                 start = rng.randint(0, 1 << 30)
                 return [*self._request(start), (messages.encode(

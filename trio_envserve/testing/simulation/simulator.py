@@ -9,29 +9,30 @@ virtual seconds; then calms down and waits until everything has come to rest.
 A judge (:mod:`.judge`) compares what happened with the guarantees.
 
 One integer decides everything: the same seed gives the same trace, whose hash
-is part of the result.  ``python -m trio_envserve.testing.simulation.simulator`` runs many
-seeds, or prints one as a log (``--trace SEED``).
+is part of the result.  It decides twice: first the *plan* (:mod:`.faults`), which
+may also be given, and then the *luck*: which message is how late, whom a fault
+strikes.  ``trio-envserve fuzz`` runs many seeds, or shows one.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import sys
-import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
+from ...core.limits import WireLimits
 from ...core.terms import Epoch, Incarnation
 from .actor_client import SimClient
 from .actor_server import SimServer
 from .actor_worker import SimWorker
 from .bounds import unanswered, unfinished
-from .faults import Fault, Plan, draw
+from .coverage import IMPOSSIBLE, Pair, name_of
+from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
-from .judge import Judge
-from .network import Events, Network
+from .judge import Judge, Violation
+from .network import Events, Network, Process, Record
 
 CALM_S = 45.0
 """Virtual time after the last fault in which everything must come to rest, the
@@ -40,6 +41,13 @@ work itself not counted: longer than a lease and than a client waits for a serve
 MOST_EVENTS = 200_000
 """A run of more events is taken for one that never ends."""
 
+NOBODY_S = 0.1
+"""A fault that finds nobody to strike tries again after this."""
+
+
+LATEST_S = 10.0
+"""How long after its time the last fault may still strike."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
@@ -47,15 +55,28 @@ class Run:
 
     seed: int
     harsh: bool
+    plan: Plan
     events: int
     virtual_s: float
     faults: dict[str, int]
+    pairs: dict[str, int]
+    """How often each (state, input) of the dedup cache occurred."""
     asked: int
     told: dict[str, int]
     executions: int
-    violations: tuple[str, ...]
+    violations: tuple[Violation, ...]
     digest: str
-    log: tuple[str, ...] = ()
+    """The hash of the trace, recorded or not."""
+    trace: tuple[Record, ...] = ()
+
+    def breaks(self, guarantee: str) -> bool:
+        """Whether this guarantee was broken."""
+        return any(violation.guarantee == guarantee for violation in self.violations)
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The trace as lines for people."""
+        return tuple(map(str, self.trace))
 
 
 class World:
@@ -64,22 +85,29 @@ class World:
     def __init__(
         self, seed: int, *, harsh: bool = False, trace: bool = False, plan: Plan | None = None
     ) -> None:
-        self.rng = Random(seed * 2 + harsh)
-        self.plan = plan or draw(self.rng, harsh=harsh)  # what is drawn first: see plan_of
+        self.seed = seed * 2 + harsh
+        self.plan = plan or plan_of(seed, harsh=harsh)
+        self.rng = self.luck_of("world")
+        self.wire = WireLimits(message_bytes=self.plan.message_bytes)
         self.faults: Counter[Fault] = Counter()
+        self.pairs: Counter[Pair] = Counter()
         self.events = Events(trace=trace)
-        self.judge = Judge(lambda: self.events.now_s, self.events.note)
-        self.judge.lease_s = self.plan.server.lease_s
-        self.network = Network(self.events, self.rng, self.plan, self.faults)
+        self.judge = Judge(lambda: self.events.now_s, self.events.note, self.plan)
+        self.network = Network(self.events, self.plan, self.faults)
         self.worker_by_incarnation: dict[Incarnation, SimWorker] = {}
         self.servers: list[SimServer] = []
         self.start_server()
         self.clients = [SimClient(self, index, asks) for index, asks in enumerate(self.plan.asks)]
         if self.plan.has(Fault.HOSTILE):
             HostileClient(self)
+        self._to_strike = len(self.plan.moments)
         for at_s, fault in self.plan.moments:
             self.events.after(at_s, self.strike, fault)
         self.events.after(self.plan.busy_s, self._calm_down)
+
+    def luck_of(self, name: str) -> Random:
+        """A source of its own for each who draws: see :class:`~.network.Process`."""
+        return Random(f"{self.seed}/{name}")
 
     def new_id(self) -> bytes:
         """128 bits that are random in the world."""
@@ -87,9 +115,9 @@ class World:
 
     # -- the environment ------------------------------------------------------
 
-    def declares_rerun(self) -> bool:
+    def declares_rerun(self, rng: Random) -> bool:
         """What the environment says of itself in a worker that starts now."""
-        return self.plan.declares_rerun != self.strikes(Fault.FLIP_RERUN, 0.5)
+        return self.plan.declares_rerun != self.strikes(Fault.FLIP_RERUN, 0.5, rng)
 
     def may_declare_rerun(self) -> bool:
         """Whether a call that leaves it to the environment may run again."""
@@ -135,47 +163,62 @@ class World:
         """The epochs before this server's."""
         return frozenset(s.epoch for s in self.servers if s is not server)
 
+    # -- clients --------------------------------------------------------------
+
+    def come_back(self, client: SimClient, asks: tuple[Ask, ...]) -> None:
+        """A client's process has ended, and another one asks for the rest."""
+        index = self.clients.index(client)
+        again = SimClient(self, index, asks, life=client.life + 1)
+        self.clients[index] = again
+
     # -- faults ---------------------------------------------------------------
 
-    def strikes(self, fault: Fault, chance: float) -> bool:
-        """Whether a fault of this kind happens here and now."""
-        if not self.plan.has(fault) or self.network.calm or self.rng.random() >= chance:
+    def strikes(self, fault: Fault, chance: float, rng: Random) -> bool:
+        """Whether a fault of this kind happens here and now to who asks, by its luck."""
+        if not self.plan.has(fault) or self.network.calm or rng.random() >= chance:
             return False
         self.faults[fault] += 1
         return True
 
     def strike(self, fault: Fault) -> None:
-        """A fault that happens at a moment, to whoever is there."""
-        rng = self.rng
+        """A fault that happens at a moment, to whoever is there; later if nobody is."""
+        if self.network.calm:
+            return
+        if not self._struck(fault):
+            self.events.after(NOBODY_S, self.strike, fault)
+            return
         self.faults[fault] += 1
-        self.events.note("fault", fault.value)
+        self._to_strike -= 1
+
+    def _struck(self, fault: Fault) -> bool:
+        rng = self.rng
         client = rng.choice(self.clients)
-        workers = [w for w in self.server.workers.values() if w.alive]
+        whom = self._whom(fault, client)
+        if whom is None:
+            return False
+        self.events.note("fault", f"{fault.value}: {whom.name}")
         match fault:
             case Fault.CUT_CLIENT:
                 self.network.cut(client.link)
             case Fault.CUT_LONG:
                 client.away_s = rng.uniform(1.0, 8.0)
                 self.network.cut(client.link)
-            case Fault.HALF_OPEN if client.link is not None:
+            case Fault.HALF_OPEN:
+                assert client.link is not None
                 client.link.half_open = True
                 self.events.after(rng.uniform(1.0, 4.0), self.network.cut, client.link)
-            case Fault.CUT_WORKER if workers:
-                self.network.cut(rng.choice(workers).link)
-            case Fault.KILL_WORKER if workers:
-                rng.choice(workers).die("killed")
-            case Fault.STOP_WORKER if workers:
-                worker = rng.choice(workers)
-                worker.hold("stopped")
-                self.events.after(rng.uniform(0.5, 4.0), worker.release, "stopped")
+            case Fault.CUT_WORKER if isinstance(whom, SimWorker):
+                self.network.cut(whom.link)
+            case Fault.KILL_WORKER:
+                whom.die("killed")
+            case Fault.STOP_WORKER:
+                self._stop(whom, rng.uniform(0.5, 4.0))
             case Fault.KILL_SERVER:
                 self.end_server(self.server, "killed", rng.uniform(0.3, 3.0))
             case Fault.RESTART_FAST:
                 self.end_server(self.server, "killed", rng.uniform(0.001, 0.05))
             case Fault.STOP_SERVER:
-                server = self.server
-                server.hold("stopped")
-                self.events.after(rng.uniform(0.5, 9.0), server.release, "stopped")
+                self._stop(whom, rng.uniform(0.5, 9.0))
             case Fault.DRAIN_SERVER:
                 self.server.post(self.server.stop)
             case Fault.KILL_CLIENT:
@@ -183,21 +226,47 @@ class World:
             case Fault.CLOSE_CLIENT:
                 client.post(client.close)
             case Fault.STOP_CLIENT:
-                client.hold("stopped")
-                self.events.after(rng.uniform(0.5, 8.0), client.release, "stopped")
+                self._stop(whom, rng.uniform(0.5, 8.0))
+            case Fault.SUSPEND:
+                for_s = rng.uniform(1.0, 9.0)
+                for process in (*self.clients, *self.servers, *workers_of(self.servers)):
+                    self._stop(process, for_s + rng.uniform(0.0, 0.05))
             case Fault.CANCEL_STORM:
                 client.post(client.cancel_all)
             case _:
                 pass
+        return True
+
+    def _whom(self, fault: Fault, client: SimClient) -> Process | None:
+        """Whom it can strike now: somebody alive, and connected where that is cut."""
+        whom: Process = client
+        cuts = fault in (Fault.CUT_CLIENT, Fault.CUT_LONG, Fault.HALF_OPEN)
+        if fault in _OF_WORKERS:
+            cuts = fault is Fault.CUT_WORKER
+            workers = [w for w in self.server.workers.values() if w.alive and (w.link or not cuts)]
+            if not workers:
+                return None
+            whom = self.rng.choice(workers)
+        elif fault in _OF_SERVERS:
+            whom = self.server
+        elif cuts and client.link is None:
+            return None
+        return whom if whom.alive else None
+
+    def _stop(self, whom: Process, for_s: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        whom.hold("stopped")
+        self.events.after(for_s, whom.release, "stopped")
 
     def _calm_down(self) -> None:
         """No more faults: what is stopped continues, what is half open is cut."""
+        if self._to_strike and self.events.now_s < self.plan.busy_s + LATEST_S:
+            self.events.after(NOBODY_S, self._calm_down)
+            return
         self.events.note("world", "calm")
         self.network.calm = True
-        for process in (*self.clients, *self.servers):
+        for process in (*self.clients, *self.servers, *workers_of(self.servers)):
             process.release("stopped")
-        for worker in self.worker_by_incarnation.values():
-            worker.release("stopped")
         for client in self.clients:
             if client.link is not None and client.link.half_open:
                 self.network.cut(client.link)
@@ -210,29 +279,48 @@ class World:
 
     def left(self) -> list[str]:
         """What has not come to rest."""
+        if not self.network.calm:
+            return ["faults go on"]
         if not self.server.alive or not self.server.locked:
             return ["no server runs"]
         left = unfinished(self.server.router)
         for client in self.clients:
             if client.alive:
                 left += unanswered(client.name, client.core)
+            if client.has_more():
+                left.append(f"client {client.name} has more to ask")
         if any(e.live() for call in self.judge.calls.values() for e in call.executions):
             left.append("environment code still runs")
         return left
 
-    def run(self) -> None:
-        """Until everything is at rest, or should be."""
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Until everything is at rest, or should be; or until this says so."""
         work_s = sum(ask.duration_s for asks in self.plan.asks for ask in asks)
-        until_s = self.plan.busy_s + CALM_S + work_s
+        until_s = self.plan.busy_s + LATEST_S + CALM_S + work_s
         look_at_s = self.plan.busy_s + 1.0
         while self.events.count < MOST_EVENTS and self.events.now_s < until_s:
             if not self.events.step():
                 break
+            if until is not None and self.judge.violations and until():
+                return
             if self.events.now_s >= look_at_s:
                 look_at_s += 0.5
                 if self.at_rest():
                     break
         self.judge.end(self.left())
+        for pair in IMPOSSIBLE.keys() & self.pairs.keys():
+            self.judge.violation("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
+
+
+_OF_WORKERS = frozenset({Fault.CUT_WORKER, Fault.KILL_WORKER, Fault.STOP_WORKER})
+_OF_SERVERS = frozenset(
+    {Fault.KILL_SERVER, Fault.RESTART_FAST, Fault.STOP_SERVER, Fault.DRAIN_SERVER}
+)
+
+
+def workers_of(servers: list[SimServer]) -> list[SimWorker]:
+    """Every worker that these have ever started."""
+    return [worker for server in servers for worker in server.workers.values()]
 
 
 def plan_of(seed: int, *, harsh: bool = False) -> Plan:
@@ -240,67 +328,35 @@ def plan_of(seed: int, *, harsh: bool = False) -> Plan:
     return draw(Random(seed * 2 + harsh), harsh=harsh)
 
 
-def run(seed: int, *, harsh: bool = False, trace: bool = False) -> Run:
-    """Simulate one seed.  An exception of a core is a violation of its own."""
-    world = World(seed, harsh=harsh, trace=trace)
+def run(
+    seed: int, *, harsh: bool = False, trace: bool = False, plan: Plan | None = None,
+    until: str = "",
+) -> Run:  # fmt: skip
+    """Simulate one seed, or another plan with a seed's luck.
+
+    An exception of a core is a violation of its own.  ``until``: stop at the first
+    violation of this guarantee.
+    """
+    world = World(seed, harsh=harsh, trace=trace, plan=plan)
+    judge = world.judge
     try:
-        world.run()
-    except Exception:  # whatever a core raises is what is looked for
-        world.judge.violation("CRASH", traceback.format_exc(limit=-4))
-    calls = [call for call in world.judge.calls.values() if call.honest]
+        world.run((lambda: judge.violations[-1].guarantee == until) if until else None)
+    except Exception as error:  # whatever a core raises is what is looked for
+        text = "".join(traceback.format_exception(error, limit=-4))
+        judge.violation("CRASH", text.rstrip())
+    calls = [call for call in judge.calls.values() if call.honest]
     return Run(
         seed=seed,
         harsh=harsh,
+        plan=world.plan,
         events=world.events.count,
         virtual_s=world.events.now_s,
-        faults={fault.value: n for fault, n in world.faults.items()},
+        faults={fault.value: world.faults[fault] for fault in Fault if world.faults[fault]},
+        pairs={name_of(pair): n for pair, n in world.pairs.items()},
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),
-        executions=sum(len(call.executions) for call in world.judge.calls.values()),
-        violations=tuple(world.judge.violations),
+        executions=sum(len(call.executions) for call in judge.calls.values()),
+        violations=tuple(judge.violations),
         digest=world.events.digest(),
-        log=tuple(world.events.lines or ()),
+        trace=tuple(world.events.trace or ()),
     )
-
-
-def table(runs: list[Run], took_s: float) -> str:
-    """What became of many seeds, for people."""
-    faults: Counter[str] = Counter()
-    told: Counter[str] = Counter()
-    for each in runs:
-        faults.update(each.faults)
-        told.update(each.told)
-    bad = [each for each in runs if each.violations]
-    lines = [
-        f"runs {len(runs)}  events {sum(r.events for r in runs)}  "
-        f"virtual {sum(r.virtual_s for r in runs):.0f} s  took {took_s:.1f} s  "
-        f"({len(runs) / took_s:.0f} runs/s)",
-        f"asked {sum(r.asked for r in runs)}  executions {sum(r.executions for r in runs)}",
-        "told: " + ", ".join(f"{what} {n}" for what, n in told.most_common()),
-        "faults: " + ", ".join(f"{what} {n}" for what, n in faults.most_common()),
-        f"seeds with violations: {len(bad)}",
-    ]
-    lines += [f"  seed {r.seed}: {r.violations[0]}" for r in bad[:30]]
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line.  Exit code 1 if a seed violates a guarantee."""
-    parser = argparse.ArgumentParser(prog="simulator", description="Simulate many seeds.")
-    parser.add_argument("--seeds", default="0:200", help="FROM:TO, the end not included")
-    parser.add_argument("--harsh", action="store_true", help="duplicate, delay and reorder too")
-    parser.add_argument("--trace", type=int, metavar="SEED", help="print the log of one seed")
-    options = parser.parse_args(arguments)
-    if options.trace is not None:
-        one = run(options.trace, harsh=options.harsh, trace=True)
-        sys.stdout.write("\n".join((*one.log, *one.violations)) + "\n")
-        return bool(one.violations)
-    first, _, last = options.seeds.partition(":")
-    began_s = time.monotonic()
-    runs = [run(seed, harsh=options.harsh) for seed in range(int(first), int(last))]
-    sys.stdout.write(table(runs, time.monotonic() - began_s) + "\n")
-    return any(each.violations for each in runs)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

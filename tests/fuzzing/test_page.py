@@ -1,0 +1,34 @@
+"""The page names every mutant, every kind of fault and every figure that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trio_envserve.testing.fuzzing.tally import Tally
+from trio_envserve.testing.mutants import MUTANTS
+from trio_envserve.testing.mutants.patching import ANY
+from trio_envserve.testing.simulation.coverage import IMPOSSIBLE, POSSIBLE
+from trio_envserve.testing.simulation.faults import Fault
+
+PAGE = Path(__file__).parent.parent.parent.joinpath("docs/fuzzing.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_mutants_is_that_of_the_code():
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+    assert rows == [
+        (m.name, m.prose, "any" if m.guarantees == ANY else ", ".join(m.guarantees))
+        for m in MUTANTS
+    ]
+    assert f"in {len(MUTANTS)} ways" in PAGE
+
+
+def test_every_kind_of_fault_is_named():
+    for fault in Fault:
+        assert fault.value in PAGE, fault
+
+
+def test_every_figure_is_explained():
+    explained = set(re.findall(r"`(\w+)`", PAGE))
+    assert set(Tally().figures(1.0)) <= explained
+    assert f"the other {len(IMPOSSIBLE)} of {len(IMPOSSIBLE) + len(POSSIBLE)} pairs" in PAGE

@@ -1,0 +1,339 @@
+"""The verb ``fuzz``: simulated runs by the thousand, and one that fails made small.
+
+What is run is in :mod:`trio_envserve.testing.fuzzing`; here are the options, the
+progress, and what is printed (:mod:`.fuzz_report`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from ..testing.fuzzing import campaign
+from ..testing.fuzzing.campaign import Campaign, ProcessDied, cores
+from ..testing.fuzzing.failure import Failure, is_harsh
+from ..testing.fuzzing.failure import text as failure_text
+from ..testing.fuzzing.hunt import MOST_RUNS, Catch
+from ..testing.fuzzing.origin import describe, origin
+from ..testing.fuzzing.saved import load, save
+from ..testing.fuzzing.tally import Tally
+from ..testing.mutants import MUTANTS, find
+from ..testing.simulation.plans import to_data
+from .common import USAGE, CommandError, Result, Stop, json_option, put, run_verb, say
+from .fuzz_report import catches_table, count, progress_of, run_tables
+from .render import show_tables
+
+FAILED = 1
+"""Exit code when a guarantee broke; of mutants, when one was not caught."""
+
+DEFAULT_S = 30.0
+SHOWN = 3
+"""So many failures, of different guarantees, are made small and shown."""
+
+_EPILOG = """\b
+Exit codes:
+  0  no guarantee broke; with --mutant: it was caught, all of them were
+  1  a guarantee broke; with --mutant: one was not caught
+  2  wrong usage
+  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
+"""
+
+
+class _Options:
+    """What was asked for; checked where options exclude each other."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.seconds: float | None = given["seconds"]
+        self.runs: int | None = given["runs"]
+        self.seed: int | None = given["seed"]
+        self.harsh: bool = given["harsh"]
+        self.mutant: str = given["mutant"] or ""
+        self.saved: Path | None = given["saved"]
+        self.save: Path | None = given["save"]
+        alone = self.mutant not in ("", "all")  # so that it is the same seed each time
+        self.jobs: int = given["jobs"] or (1 if alone else cores())
+        self.trace: bool = given["trace"]
+        self.keep_going: bool = given["keep_going"]
+        self.as_json: bool = given["as_json"]
+        self.many = self.seconds is not None or self.runs is not None
+        if self.seconds is not None and self.runs is not None:
+            raise click.UsageError("--seconds and --runs exclude each other")
+        if self.mutant and self.mutant != "all":
+            try:
+                find(self.mutant)
+            except KeyError as error:
+                raise click.UsageError(error.args[0]) from None
+        if self.mutant == "all" and (self.many or self.saved or self.harsh):
+            raise click.UsageError("--mutant all has its own number of runs and modes, and no file")
+        if self.trace and (self.many or (self.seed is None and self.saved is None)):
+            raise click.UsageError("--trace is for one run: give --seed or --saved")
+
+    @property
+    def single(self) -> bool:
+        """Whether one seed is to be run once."""
+        return self.seed is not None and not self.many
+
+    def base(self) -> int:
+        """The first seed.  Of mutants always the same: each shows what it did before."""
+        if self.seed is not None:
+            return self.seed
+        return 0 if self.mutant else int.from_bytes(os.urandom(4), "big") // 2
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="How long.  [default: 30]")
+@click.option("--runs", type=click.IntRange(min=1), help="How many runs, however long.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**62),
+    help="Run this seed, once; with --seconds or --runs the first of many.",
+)  # fmt: skip
+@click.option("--harsh", is_flag=True, help="All runs harsh; else the odd seeds are.")
+@click.option(
+    "--mutant", metavar="NAME|all",
+    help="Break the core on purpose and see it caught; all of them, one by one.",
+)  # fmt: skip
+@click.option(
+    "--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Keep failures, made small, as files that a test suite can replay.",
+)  # fmt: skip
+@click.option(
+    "--saved", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="Replay such a file.",
+)  # fmt: skip
+@click.option("--trace", is_flag=True, help="Print all that happens in the one run.")
+@click.option("--keep-going", is_flag=True, help="Do not stop at the first failure.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one for each core]")
+@json_option
+def fuzz(**given: Any) -> int:
+    """Simulate whole systems under random faults and look for a broken guarantee.
+
+    Clients, a server with its restarts, workers and environment code, all around
+    the pure code that ships, on a virtual clock and network. Each seed draws its
+    own mix of faults; a judge that knows only what the environment's log and the
+    callers saw compares what happened with the guarantees. A failure is made small
+    and drawn.
+
+    \b
+    Examples:
+      trio-envserve fuzz
+      trio-envserve fuzz --runs 1000 --seed 0 --json
+      trio-envserve fuzz --mutant lost-when-killed
+      trio-envserve fuzz --mutant all
+      trio-envserve fuzz --seed 7 --trace
+    """  # noqa: D301  # click wants the character itself
+    options = _Options(given)
+    made_by = origin()
+
+    async def main(stop: Stop) -> Result:
+        with trio.CancelScope() as working:
+            stop.on_first = working.cancel
+            try:
+                result = await _chosen(options, made_by, stop)
+            except* ProcessDied as died:
+                raise CommandError(f"{_first(died)}; its last words are above", FAILED) from None
+            return Result(result.exit_code, {**result.summary, **made_by})
+        say("interrupted")  # before there was anything to tell
+        return Result(stop.interrupted_code, {"interrupted": True, **made_by})
+
+    return run_verb(main, as_json=options.as_json)
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """One of those that were raised at the same time."""
+    one: BaseException = group
+    while isinstance(one, BaseExceptionGroup):
+        one = one.exceptions[0]
+    return one
+
+
+async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
+    if options.mutant == "all":
+        return await _mutants(options, stop)
+    if options.saved is not None:
+        return await _replay(options, options.saved)
+    if options.single:
+        return await _one(options, made_by)
+    return await _many(options, made_by, stop)
+
+
+# -- many runs ----------------------------------------------------------------
+
+
+async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
+    base = options.base()
+    runs, seconds = options.runs, options.seconds
+    if not options.many:
+        runs, seconds = (MOST_RUNS, None) if options.mutant else (None, DEFAULT_S)
+    began_s = trio.current_time()
+    fuzzing = Campaign(
+        base=base, harsh=options.harsh, mutant=options.mutant, runs=runs, seconds=seconds,
+        jobs=options.jobs, keep_going=options.keep_going,
+    )  # fmt: skip
+    mode = "all harsh" if options.harsh else "usual and harsh by turns"
+    say(f"{describe(made_by)}; seeds from {base}, {mode}, {count(options.jobs, 'process')}")
+    if options.mutant:
+        say(f"mutant {options.mutant}: {find(options.mutant).prose}")
+    with trio.CancelScope() as searching:
+        stop.on_first = searching.cancel
+        async with progress_of(fuzzing.tally, runs=runs, seconds=seconds):
+            await fuzzing.run()
+    interrupted = searching.cancelled_caught
+    took_s = trio.current_time() - began_s
+    figures = {**fuzzing.tally.figures(took_s), "seed": base, "jobs": options.jobs}
+    if interrupted:
+        say(f"interrupted after {count(fuzzing.tally.runs, 'run')}")
+        return Result(stop.interrupted_code, {**figures, "interrupted": True, "failures": []})
+    with trio.CancelScope() as shrinking:
+        stop.on_first = shrinking.cancel
+        failures = await _examined(fuzzing, options, made_by)
+    if shrinking.cancelled_caught:
+        say("interrupted while a failure was made small")
+        return Result(stop.interrupted_code, {**figures, "interrupted": True, "failures": []})
+    if not options.as_json and not options.mutant:
+        show_tables(run_tables(fuzzing.tally, figures), put)
+    broke = bool(fuzzing.found)
+    if options.mutant:
+        _say_mutant(options.mutant, fuzzing.tally, caught=broke)
+        broke = not broke
+    return Result(FAILED if broke else 0, {**figures, "failures": failures})
+
+
+def _say_mutant(name: str, tally: Tally, *, caught: bool) -> None:
+    say(f"{name}: {'caught' if caught else 'NOT CAUGHT'} after {count(tally.runs, 'run')}")
+
+
+async def _examined(
+    fuzzing: Campaign, options: _Options, made_by: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The first failure of each guarantee, made small, shown and kept."""
+    firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
+    failures = []
+    for found in list(firsts.values())[:SHOWN]:
+        say(f"seed {found.seed} breaks {found.guarantee}; making it small")
+        failure = await campaign.examine(found, mutant=options.mutant)
+        failures.append(_shown(failure, options, made_by) | {"seed_digest": found.digest})
+    return failures
+
+
+def _shown(failure: Failure, options: _Options, made_by: dict[str, Any]) -> dict[str, Any]:
+    path = save(failure, options.save, made_by) if options.save else None
+    footer = f"Kept: trio-envserve fuzz --saved {path}" if path else ""
+    if failure.mutant and path:
+        footer += f" --mutant {failure.mutant}"
+    if not options.as_json:
+        put(failure_text(failure, f"{footer}\n".lstrip("\n")))
+    return failure.to_data() | {"command": failure.command(), "saved": path and str(path)}
+
+
+# -- one run ------------------------------------------------------------------
+
+
+async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
+    assert options.seed is not None
+    harsh = is_harsh(options.seed, always=options.harsh)
+    began_s = trio.current_time()
+    ran = await campaign.one(options.seed, harsh=harsh, mutant=options.mutant, trace=options.trace)
+    took_s = trio.current_time() - began_s
+    failures = []
+    for guarantee, violation in ran["violations"][:1]:
+        found = campaign.Found(options.seed, harsh, guarantee, violation, ran["digest"])
+        _print_log(ran, options)
+        failure = await campaign.examine(found, mutant=options.mutant)
+        failures.append(_shown(failure, options, made_by))
+    if not failures:
+        _print_log(ran, options)
+    return _told(options, ran, options.seed, failures, took_s, harsh=harsh)
+
+
+async def _replay(options: _Options, path: Path) -> Result:
+    try:
+        failure = load(path)
+    except ValueError as error:
+        raise CommandError(str(error), USAGE) from None
+    began_s = trio.current_time()
+    ran = await campaign.one(
+        failure.luck, harsh=failure.harsh, mutant=options.mutant, trace=options.trace,
+        plan=to_data(failure.plan),
+    )  # fmt: skip
+    took_s = trio.current_time() - began_s
+    _print_log(ran, options)
+    broke = any(guarantee == failure.guarantee for guarantee, _ in ran["violations"])
+    failures = [failure.to_data() | {"saved": str(path)}] * broke
+    if broke and not options.as_json:
+        put(failure_text(failure))
+    return _told(options, ran, failure.luck, failures, took_s, harsh=failure.harsh)
+
+
+def _print_log(ran: dict[str, Any], options: _Options) -> None:
+    if options.trace and not options.as_json:
+        put("\n".join(ran["log"]))
+
+
+def _told(
+    options: _Options, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]],
+    took_s: float, *, harsh: bool,
+) -> Result:  # fmt: skip
+    """The result of one run, printed."""
+    tally = Tally.from_data(ran["tally"])
+    figures = tally.figures(took_s)
+    figures |= {
+        "seed": seed, "harsh": harsh, "digest": ran["digest"], "virtual_s": ran["virtual_s"],
+        "failures": failures, "broken": [violation for _, violation in ran["violations"]],
+    }  # fmt: skip
+    if options.trace:
+        figures["log"] = ran["log"]
+    if not options.as_json:
+        mode = "harsh" if harsh else "usual"
+        put(
+            f"seed {seed} ({mode}): {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
+            f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
+        )
+    broke = bool(ran["violations"])
+    if options.mutant:
+        broke = not broke
+    return Result(FAILED if broke else 0, figures)
+
+
+# -- mutants ------------------------------------------------------------------
+
+
+def _data(catch: Catch) -> dict[str, Any]:
+    return {**catch._asdict(), "seconds": round(catch.seconds, 3)}
+
+
+async def _mutants(options: _Options, stop: Stop) -> Result:
+    catches: list[Catch] = []
+    began_s = trio.current_time()
+    names = [mutant.name for mutant in MUTANTS]
+
+    def caught(catch: Catch) -> None:
+        catches.append(catch)
+        by = f"caught by {catch.guarantee}" if catch.caught else "NOT CAUGHT"
+        runs = f"{count(catch.runs, 'run')}, {catch.seconds:.1f} s"
+        say(f"{len(catches)}/{len(names)} {catch.name}: {by} ({runs})")
+
+    with trio.CancelScope() as hunting:
+        stop.on_first = hunting.cancel
+        await campaign.hunt_all(names, base=options.base(), jobs=options.jobs, caught=caught)
+    catches.sort(key=lambda catch: names.index(catch.name))
+    summary = {
+        "mutants": [_data(catch) for catch in catches],
+        "count": len(names),
+        "caught": sum(catch.caught for catch in catches),
+        "clean_without": all(catch.clean for catch in catches),
+        "slowest_s": round(max((catch.seconds for catch in catches), default=0.0), 3),
+        "seconds": round(trio.current_time() - began_s, 3),
+        "seed": options.base(),
+        "jobs": options.jobs,
+    }
+    if hunting.cancelled_caught:
+        say(f"interrupted after {count(len(catches), 'mutant')}")
+        return Result(stop.interrupted_code, {**summary, "interrupted": True})
+    if not options.as_json:
+        show_tables([catches_table(catches)], put)
+    ok = len(catches) == len(names) and all(catch.caught and catch.clean for catch in catches)
+    return Result(0 if ok else FAILED, summary)

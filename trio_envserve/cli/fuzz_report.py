@@ -1,0 +1,135 @@
+"""What ``fuzz`` shows: where it stands, what its runs came to, what was caught."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from ..core.dedup import Input
+from ..core.requests import State
+from ..testing.fuzzing.hunt import Catch
+from ..testing.fuzzing.tally import Tally
+from ..testing.simulation.coverage import IMPOSSIBLE, name_of
+from .common import say
+from .render import PLAIN_EVERY_S, Table
+
+LOOK_S = 0.1
+
+
+def count(number: int, what: str) -> str:
+    """``1 run``, ``2 runs``, ``2 processes``."""
+    return f"{number:,} {what}" + ("es" if what.endswith("s") else "s") * (number != 1)
+
+
+# -- progress -----------------------------------------------------------------
+
+
+@asynccontextmanager
+async def progress_of(
+    tally: Tally, *, runs: int | None, seconds: float | None
+) -> AsyncIterator[None]:
+    """While the block lasts: a bar on a terminal, else a line every few seconds."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_show, tally, runs, seconds)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _show(tally: Tally, runs: int | None, seconds: float | None) -> None:
+    began_s = trio.current_time()
+
+    def line() -> str:
+        took_s = trio.current_time() - began_s
+        return (
+            f"{count(tally.runs, 'run')}, {tally.runs / max(took_s, 0.1):.0f} a second, "
+            f"{tally.virtual_s / 3600:.2f} simulated hours, {count(tally.violating, 'failure')}"
+        )
+
+    if not sys.stderr.isatty():
+        while True:
+            await trio.sleep(PLAIN_EVERY_S)
+            say(line())
+    await _bar(line, lambda: _part(tally, began_s, runs, seconds))
+
+
+def _part(tally: Tally, began_s: float, runs: int | None, seconds: float | None) -> float:
+    """How much of it is done."""
+    if seconds is not None:
+        return (trio.current_time() - began_s) / seconds
+    return tally.runs / runs if runs else 0.0
+
+
+async def _bar(line: Callable[[], str], part: Callable[[], float]) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        while True:
+            bar.update(task, completed=min(1.0, part()), description=line())
+            await trio.sleep(LOOK_S)
+
+
+# -- tables -------------------------------------------------------------------
+
+
+def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
+    """What many runs came to."""
+    average, least = figures["average"], figures["least"]
+    rate = figures["runs_per_minute"]
+    rows = [
+        ("runs, of them harsh", f"{tally.runs:,}, {tally.harsh:,}"),
+        ("runs in which a guarantee broke", f"{tally.violating:,}"),
+        ("seconds", f"{figures['seconds']:.1f}"),
+        ("runs a minute", f"{rate:,.0f}"),
+        ("simulated hours", f"{figures['simulated_hours']:.2f}"),
+        ("events", f"{tally.events:,}"),
+        ("executions", f"{tally.executions:,}"),
+    ]
+    rows += [
+        (f"{name} of a run: average, least", f"{average[name]:.1f}, {least.get(name, 0)}")
+        for name in ("clients", "workers", "requests", "faults")
+    ]
+    verdict = "FAILED" if tally.violating else "passed"
+    faults = [(name, f"{times:,}") for name, times in figures["faults"].items()]
+    return [
+        Table(f"fuzz {verdict} (seeds from {figures['seed']})", (), rows),
+        Table("how often each fault struck", (), faults),
+        pairs_table(tally),
+    ]
+
+
+def pairs_table(tally: Tally) -> Table:
+    """Inputs down, states across; ``-`` is what cannot occur."""
+    rows = []
+    for input in Input:
+        cells = [
+            "-" if (state, input) in IMPOSSIBLE else f"{tally.pairs[name_of((state, input))]:,}"
+            for state in State
+        ]
+        rows.append((input.value, *cells))
+    title = "how often each input came to a request in each state"
+    return Table(title, ("input", *(state.value for state in State)), rows)
+
+
+def catches_table(catches: Sequence[Catch]) -> Table:
+    """How each mutant was caught."""
+    rows = [
+        (
+            catch.name,
+            catch.guarantee or "NOT CAUGHT",
+            str(catch.runs),
+            f"{catch.seconds:.1f}",
+            "" if catch.seed is None else str(catch.seed),
+            "clean" if catch.clean else "FAILS TOO",
+        )
+        for catch in catches
+    ]
+    caught = sum(catch.caught for catch in catches)
+    title = f"{caught} of {count(len(catches), 'mutant')} caught"
+    return Table(title, ("mutant", "by", "runs", "seconds", "seed", "without it"), rows)

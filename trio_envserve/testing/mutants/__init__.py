@@ -1,0 +1,35 @@
+"""Variants of the core that are broken on purpose: each must be caught.
+
+A check that no mutant fails is not a check.  Each mutant is applied from outside
+(:mod:`.patching`) and names the guarantees by which it may be found.  They stand
+by what is broken: the dedup cache (:mod:`.cache`), the router and what it says
+(:mod:`.router`), workers and their processes (:mod:`.workers`), the client's side
+(:mod:`.client`).
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from . import cache, client, router, workers
+from .patching import Mutant, Patches
+
+__all__ = ["MUTANTS", "Mutant", "Patches", "find"]
+
+MUTANTS: tuple[Mutant, ...] = (
+    *cache.FAMILY.mutants,
+    *router.FAMILY.mutants,
+    *workers.FAMILY.mutants,
+    *client.FAMILY.mutants,
+)
+"""All of them; their names are unique."""
+
+
+def find(name: str) -> Mutant:
+    """The mutant of this name.  KeyError with the near names if there is none."""
+    for mutant in MUTANTS:
+        if mutant.name == name:
+            return mutant
+    near = difflib.get_close_matches(name, [mutant.name for mutant in MUTANTS], n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise KeyError(f"no mutant {name!r}{hint}")

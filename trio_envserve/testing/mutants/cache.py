@@ -1,0 +1,274 @@
+"""Mutants of the dedup cache: its table, its bounds, its ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import dedup, messages, outcomes
+from ...core.dedup import TABLE, DedupCache, Do, Effects, Input
+from ...core.ranges import Ranges
+from ...core.requests import Session, State
+from ..simulation.faults import Fault
+from .patching import Family, Patches
+
+FAMILY = Family()
+
+
+@FAMILY.mutant("G1")
+def duplicates_run_again(patch: Patches) -> None:
+    """A duplicate of a running request is queued, and runs as well."""
+
+    def again(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
+        if entry.body is None:
+            entry.body = ask.body
+            cache.held_bytes += entry.body_bytes
+            session.held_bytes += entry.body_bytes
+        entry.state = State.WAITING
+        dedup._queue(cache, session, +1)
+        return ((Do.QUEUE, entry),)
+
+    patch.item(TABLE[Input.REQUEST], State.RUNNING, again)
+
+
+@FAMILY.mutant("G2", "G7", "G9")
+def finished_looks_unseen(patch: Patches) -> None:
+    """What is finished is forgotten, and then looks like never seen."""
+
+    def state(self: Any, sequence: int) -> State:
+        entry = self.entries.get(sequence)
+        return State.NOT_SEEN if entry is None else entry.state
+
+    patch.attribute(Session, "state", state)
+
+
+@FAMILY.mutant("G2")
+def reruns_without_consent(patch: Patches) -> None:
+    """A dead worker's requests run again, whether or not anybody has consented."""
+
+    def may_rerun(self: Any, entry: Any) -> bool:
+        return bool(entry.executions < entry.allowance)
+
+    patch.attribute(DedupCache, "may_rerun", may_rerun)
+
+
+@FAMILY.mutant("G2", needs=(Fault.POISON,))
+def reruns_for_ever(patch: Patches) -> None:
+    """Consent to a rerun is consent to any number: what kills its workers never ends."""
+
+    def may_rerun(self: Any, entry: Any) -> bool:
+        return bool(self.declared_rerun if entry.rerun is None else entry.rerun)
+
+    patch.attribute(DedupCache, "may_rerun", may_rerun)
+
+
+@FAMILY.mutant()
+def spans_one_too_long(patch: Patches) -> None:
+    """A span of finished sequences has one more at its end."""
+    add_span = Ranges.add_span
+    patch.attribute(Ranges, "add_span", lambda self, a, b: add_span(self, a, b + 1))
+
+
+@FAMILY.mutant("G2", "G4", "G7", "G8", "G9")
+def sync_off_by_one(patch: Patches) -> None:
+    """A statement finishes all up to its next sequence, that one included."""
+    sync = DedupCache.sync
+
+    def too_far(self: Any, session: Any, next_sequence: int, *rest: Any) -> Any:
+        return sync(self, session, next_sequence + 1, *rest)
+
+    patch.attribute(DedupCache, "sync", too_far)
+
+
+@FAMILY.mutant("G9")
+def sync_names_nothing_missing(patch: Patches) -> None:
+    """The server never says which requests it has not seen."""
+    sync = DedupCache.sync
+    patch.attribute(DedupCache, "sync", lambda self, *args: (sync(self, *args)[0], Ranges()))
+
+
+@FAMILY.mutant("G9")
+def sync_replays_nothing(patch: Patches) -> None:
+    """An outcome that was lost on its way is not sent again."""
+    sync = DedupCache.sync
+
+    def silent(self: Any, *args: Any) -> Any:
+        effects, missing = sync(self, *args)
+        return [effect for effect in effects if effect[0] is not Do.ANSWER], missing
+
+    patch.attribute(DedupCache, "sync", silent)
+
+
+@FAMILY.mutant("G7", "G8")
+def finish_frees_a_running_request(patch: Patches) -> None:
+    """What is finished while it runs is taken for ended: nobody stops it."""
+
+    def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
+        execution = entry.execution
+        dedup._remove(cache, session, entry)
+        if execution.number in execution.worker.live:
+            execution.worker.end(execution)
+        execution.worker.accepting = True
+        return ()
+
+    patch.item(TABLE[Input.FINISH], State.RUNNING, finish)
+
+
+@FAMILY.mutant("G7", "G9", needs=(Fault.MANGLE,))
+def cancel_is_forgotten(patch: Patches) -> None:
+    """A cancel that overtakes its request leaves nothing behind: the request runs."""
+    patch.item(TABLE[Input.FINISH], State.NOT_SEEN, dedup._ignore)
+
+
+@FAMILY.mutant("G7", "G8")
+def cancelled_is_kept(patch: Patches) -> None:
+    """A request cancelled while it runs keeps "cancelled" as the outcome for a retry."""
+
+    def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
+        execution = entry.execution
+        dedup._keep(cache, session, entry, outcomes.stopped(entry))
+        return ((Do.STOP, execution),)
+
+    patch.item(TABLE[Input.FINISH], State.RUNNING, finish)
+
+
+@FAMILY.mutant("G7", "G8")
+def deadline_stops_nothing(patch: Patches) -> None:
+    """A deadline answers the request, and its execution goes on."""
+    expire = dedup._expire_running
+
+    def answer(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
+        execution = entry.execution
+        effects = expire(cache, session, sequence, entry, arg)
+        execution.entry = execution.body = None
+        return effects[:1]
+
+    patch.item(TABLE[Input.DEADLINE], State.RUNNING, answer)
+
+
+@FAMILY.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
+def lease_ends_and_work_goes_on(patch: Patches) -> None:
+    """What a client left running when its lease ended is not cancelled."""
+
+    def leave(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
+        entry.execution.entry = entry.execution.body = None
+        dedup._remove(cache, session, entry)
+        return ()
+
+    patch.item(TABLE[Input.LEASE_ENDED], State.RUNNING, leave)
+
+
+@FAMILY.mutant("G4", "G9")
+def kept_outcomes_are_evicted(patch: Patches) -> None:
+    """A new outcome throws away those that its session has not fetched yet."""
+    complete = dedup._complete
+
+    def evict(cache: Any, session: Any, sequence: int, entry: Any, kept: Any) -> Effects:
+        effects = complete(cache, session, sequence, entry, kept)
+        for other in [e for e in session.entries.values() if e.state is State.COMPLETED]:
+            if other is not entry:
+                dedup._finish_kept(cache, session, other.id.sequence, other, None)
+        return effects
+
+    patch.item(TABLE[Input.OUTCOME], State.RUNNING, evict)
+
+
+@FAMILY.mutant("G3")
+def replay_has_a_new_header(patch: Patches) -> None:
+    """An outcome sent a second time is encoded anew, and differs."""
+
+    def replay(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
+        header, payload = entry.kept.frames
+        message = messages.decode(header, most_bytes=1 << 20)
+        assert isinstance(message, messages.Outcome)
+        changed = messages.encode(message._replace(duration_s=1.5))
+        entry.kept.frames = (changed, payload)
+        return ((Do.ANSWER, entry),)
+
+    patch.item(TABLE[Input.REQUEST], State.COMPLETED, replay)
+
+
+@FAMILY.mutant("G6", needs=(Fault.HOSTILE,))
+def digest_is_not_compared(patch: Patches) -> None:
+    """A request is known by its id alone: another payload gets the first one's outcome."""
+
+    def request(self: Any, session: Any, sequence: int, ask: Any) -> Effects:
+        self.counters.requests += 1
+        effects: Effects = self.step(session, sequence, Input.REQUEST, ask)
+        return effects
+
+    patch.attribute(DedupCache, "request", request)
+
+
+@FAMILY.mutant("G6", "G1", "G2", "CRASH", needs=(Fault.HOSTILE,))
+def conflict_replaces_the_first(patch: Patches) -> None:
+    """Another payload under the same id takes the place of the one that waits."""
+
+    def replace(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
+        entry.body = ask.body
+        return ()
+
+    patch.item(TABLE[Input.OTHER_DIGEST], State.WAITING, replace)
+
+
+@FAMILY.mutant("G9")
+def cancel_says_it_never_ran(patch: Patches) -> None:
+    """The answer to every cancel is that the request did not run."""
+    patch.attribute(DedupCache, "ever_started", lambda *args: False)
+
+
+@FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
+def kept_outcomes_have_no_bound(patch: Patches) -> None:
+    """At the bound of kept outcomes dispatching goes on."""
+    patch.attribute(DedupCache, "may_dispatch", lambda self: True)
+    patch.attribute(DedupCache, "share_left", lambda self, session: True)
+
+
+@FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.CUT_LONG))
+def kept_bytes_are_not_counted(patch: Patches) -> None:
+    """Kept outcomes are bounded in number, and not in bytes."""
+
+    def may_dispatch(self: Any) -> bool:
+        return bool(self.kept_count - self.kept_unrun < self.limits.kept_outcomes)
+
+    def share_left(self: Any, session: Any) -> bool:
+        if not self.may_dispatch():
+            return not session.kept_count and not session.live_executions
+        most = self.limits.kept_outcomes * self.limits.session_share
+        return bool(session.kept_count < most)
+
+    patch.attribute(DedupCache, "may_dispatch", may_dispatch)
+    patch.attribute(DedupCache, "share_left", share_left)
+
+
+@FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.HOSTILE))
+def window_is_not_kept(patch: Patches) -> None:
+    """A session may have any number of unfinished requests."""
+    enter = dedup._enter
+
+    def unbounded(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
+        entries = session.entries
+        session.entries = _Uncounted(entries)
+        try:
+            return enter(cache, session, sequence, entry, ask)
+        finally:
+            entries |= session.entries
+            session.entries = entries
+
+    patch.item(TABLE[Input.REQUEST], State.NOT_SEEN, unbounded)
+
+
+class _Uncounted(dict[int, Any]):
+    """Looks empty."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@FAMILY.mutant("G8")
+def bytes_are_not_given_back(patch: Patches) -> None:
+    """The bytes of a request's body count as held after it is dropped."""
+
+    def drop(cache: Any, session: Any, entry: Any) -> None:
+        entry.body = None
+
+    patch.attribute(dedup, "_drop_body", drop)

@@ -1,0 +1,145 @@
+"""Mutants of the router: what it does with the cache's word, and what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import messages
+from ...core import router as routing
+from ...core.clock import AwakeClock
+from ...core.dedup import DedupCache, Do, Input
+from ...core.requests import State
+from ...core.router import Router, ToClient
+from ...core.slots import Pool
+from ..simulation.faults import Fault
+from .patching import Family, Patches
+
+FAMILY = Family()
+
+EXPIRE_S = 1.0
+"""After how long :func:`kept_outcomes_expire` forgets: sooner than any retry."""
+
+
+@FAMILY.mutant("G1", needs=(Fault.STOP_CLIENT, Fault.SHORT_LEASE, Fault.IGNORE_CANCEL))
+def every_lost_session_is_gone(patch: Patches) -> None:
+    """Of a session that it does not know the server says that nothing of it runs."""
+    original = Router._session
+
+    def session(self: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
+        found = original(self, route, session_id, epoch)
+        if found is None:
+            self._send(route, messages.Unknown(session_id, True, self.epoch))
+        return found
+
+    patch.attribute(Router, "_session", session)
+
+
+@FAMILY.mutant("G9")
+def any_server_answers_a_ping(patch: Patches) -> None:
+    """A ping is answered whether the session is known or not: a restart goes unseen."""
+    original = Router._sync
+
+    def sync(self: Any, route: Any, message: Any) -> None:
+        if message.session in self.cache.sessions:
+            original(self, route, message)
+        else:
+            synced = messages.Synced(message.session, message.probe, [], self.status())
+            self._send(route, synced)
+
+    patch.item(routing._HANDLERS, messages.Sync, sync)
+
+
+@FAMILY.mutant("G4", "G9")
+def what_was_sent_is_finished(patch: Patches) -> None:
+    """An outcome that was handed to the socket counts as received."""
+    do = Router._do
+
+    def forget(self: Any, session: Any, effects: Any, asker: Any = None) -> None:
+        do(self, session, effects, asker)
+        for what, entry in effects:
+            if what is Do.ANSWER and entry.state is State.COMPLETED:
+                self.cache.step(session, entry.id.sequence, Input.FINISH)
+
+    patch.attribute(Router, "_do", forget)
+
+
+@FAMILY.mutant("G2", "G4", "G9")
+def kept_outcomes_expire(patch: Patches) -> None:
+    """An outcome is kept for a second, and then forgotten as if never asked for."""
+    tick = Router.tick
+
+    def expire(self: Any, now_s: float) -> None:
+        tick(self, now_s)
+        for session in self.cache.sessions.values():
+            for sequence, entry in list(session.entries.items()):
+                if entry.state is State.COMPLETED:
+                    since_s = self.__dict__.setdefault("since_s", {}).setdefault(entry.id, now_s)
+                    if now_s - since_s > EXPIRE_S:
+                        self.cache.step(session, sequence, Input.FINISH)
+                        session.finished = _without(session.finished, sequence)
+
+    patch.attribute(Router, "tick", expire)
+
+
+def _without(finished: Any, sequence: int) -> Any:
+    kept = type(finished)()
+    for start, stop in finished.spans():
+        kept.add_span(start, min(stop, sequence) if start <= sequence < stop else stop)
+        if start <= sequence < stop:
+            kept.add_span(sequence + 1, stop)
+    return kept
+
+
+@FAMILY.mutant("G9", needs=(Fault.NEW_ROUTE,))
+def answers_go_to_the_first_connection(patch: Patches) -> None:
+    """A client that has reconnected is answered where it was before."""
+    patch.attribute(DedupCache, "moved", lambda *args: None)
+
+
+@FAMILY.mutant("G4", needs=(Fault.SUSPEND, Fault.SHORT_LEASE))
+def leases_run_while_it_is_stopped(patch: Patches) -> None:
+    """A server that was stopped takes its clients for silent meanwhile."""
+
+    def read(self: Any, now_s: float) -> float:
+        self.awake_s += max(0.0, now_s - self._last_s)
+        self._last_s = max(now_s, self._last_s)
+        awake_s: float = self.awake_s
+        return awake_s
+
+    patch.attribute(AwakeClock, "read", read)
+
+
+@FAMILY.mutant("G3", "G7", "G8")
+def a_second_answer_is_forwarded(patch: Patches) -> None:
+    """An outcome from an execution that had already ended is kept and sent on."""
+    stray = Router._stray
+
+    def forward(self: Any, late: Any) -> None:
+        stray(self, late)
+        session = self.cache.sessions.get(late.session)
+        if session is not None:
+            header = messages.encode(
+                messages.Outcome(late.session, late.sequence, 0, "late", 0.0, 1)
+            )
+            self._out.append(ToClient(session.route, (header, b"late")))
+            self.cache.kept_count += 1
+
+    patch.attribute(Router, "_stray", forward)
+
+
+@FAMILY.mutant("G9")
+def a_dead_pool_is_ready(patch: Patches) -> None:
+    """Every process counts as a ready worker, whatever has become of it."""
+    patch.attribute(Pool, "ready_count", lambda self: len(self.lives))
+
+
+@FAMILY.mutant("G9", needs=(Fault.STOP_WORKER,))
+def a_stopped_pool_is_ready(patch: Patches) -> None:
+    """Workers that give no sign of life count as ready until they are dead."""
+    patch.attribute(Pool, "is_silent", lambda self: False)
+
+
+@FAMILY.mutant("G7", "G8", "G9", needs=(Fault.DRAIN_SERVER,))
+def a_stopping_server_starts_workers(patch: Patches) -> None:
+    """A server that drains replaces its workers for ever, and never ends."""
+    patch.attribute(Pool, "stop", lambda self: None)

@@ -1,0 +1,249 @@
+"""Mutants of workers: their side of the link, the router's, and their processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import executions, messages
+from ...core.ranges import Ranges
+from ...core.slots import Lost, Pool
+from ...core.terms import RequestId
+from ...core.worker import Run, WorkerCore
+from ...core.workforce import Workforce
+from ..simulation.faults import Fault
+from .patching import Family, Patches
+
+FAMILY = Family()
+
+
+@FAMILY.mutant("G1", "G2")
+def a_number_is_run_twice(patch: Patches) -> None:
+    """A worker runs a dispatch as often as it arrives."""
+
+    def dispatch(self: Any, dispatch: Any, body: Any) -> Any:
+        self.seen.add(dispatch.number)
+        request = RequestId(dispatch.session, dispatch.sequence)
+        self.running[dispatch.number] = (request, dispatch.client)
+        return [Run(dispatch.number, request, dispatch.client, body)]
+
+    patch.attribute(WorkerCore, "_dispatch", dispatch)
+
+
+@FAMILY.mutant("G5", "G9")
+def a_worker_takes_any_incarnation(patch: Patches) -> None:
+    """A worker runs any dispatch that reaches it, whichever life it was meant for."""
+    message = WorkerCore.message
+
+    def anybodys(self: Any, frames: Any) -> Any:
+        return message(self, (self.incarnation, *frames[1:]))
+
+    patch.attribute(WorkerCore, "message", anybodys)
+
+
+@FAMILY.mutant(needs=(Fault.MANGLE, Fault.RESTART_FAST))
+def the_router_hears_any_incarnation(patch: Patches) -> None:
+    """The router believes an earlier life of a worker as it does the present one."""
+    message = Workforce.message
+
+    def any_incarnation(self: Any, frames: Any, now_s: float) -> Any:
+        life = self.pool.lives.get(bytes(frames[0]))
+        if life is not None:
+            frames = (frames[0], life.incarnation, *frames[2:])
+        return message(self, frames, now_s)
+
+    patch.attribute(Workforce, "message", any_incarnation)
+
+
+@FAMILY.mutant("G1")
+def silence_is_death(patch: Patches) -> None:
+    """A worker that gives no sign of life is declared dead, and lives."""
+    check = Pool._check
+
+    def no_proof(self: Any, life: Any, now_s: float) -> Any:
+        silent = life.pulses and now_s - life.heard_s >= self.limits.silence_kill_s
+        if silent and life.reaped_s is None:
+            self._leave_slot(life, now_s, "silent", failed=False)
+            life.reaped_s = now_s - 1.0
+        return check(self, life, now_s)
+
+    patch.attribute(Pool, "_check", no_proof)
+
+
+@FAMILY.mutant("G1")
+def lost_when_killed(patch: Patches) -> None:
+    """Work is declared lost when the kill is sent, not when the process is reaped."""
+    tick, kill = Pool.tick, Pool.kill
+
+    def note(self: Any, life: Any, now_s: float, why: str) -> Any:
+        effects = kill(self, life, now_s, why)
+        self.__dict__.setdefault("killed", []).extend(effects and [Lost(life.id, why)])
+        return effects
+
+    def declare(self: Any, now_s: float) -> Any:
+        effects = tick(self, now_s)
+        lost, self.__dict__["killed"] = self.__dict__.get("killed", []), []
+        return [*effects, *lost]
+
+    patch.attribute(Pool, "kill", note)
+    patch.attribute(Pool, "tick", declare)
+
+
+@FAMILY.mutant("G9", needs=(Fault.BLOCK_LOOP,))
+def a_blocked_loop_is_silence(patch: Patches) -> None:
+    """Only the pulse of an event loop that is on time counts as a sign of life."""
+    pulse = Pool.pulse
+
+    def on_time(self: Any, life: Any, now_s: float, lag_s: float, *rest: Any) -> Any:
+        heard_s = life.heard_s
+        effects = pulse(self, life, now_s, lag_s, *rest)
+        if lag_s >= self.limits.blocked_report_s:
+            life.heard_s = heard_s
+        return effects
+
+    patch.attribute(Pool, "pulse", on_time)
+
+
+@FAMILY.mutant("G8", "G9", needs=(Fault.SLOW_START,))
+def a_start_may_take_for_ever(patch: Patches) -> None:
+    """A worker that never says hello is waited for."""
+    check = Pool._check
+
+    def patient(self: Any, life: Any, now_s: float) -> Any:
+        life.born_s = now_s
+        return check(self, life, now_s)
+
+    patch.attribute(Pool, "_check", patient)
+
+
+@FAMILY.mutant("G2")
+def work_goes_to_who_retires(patch: Patches) -> None:
+    """A worker that was told to exit still gets executions, which are lost with it."""
+    patch.attribute(executions.Worker, "open", lambda self: len(self.live) < self.capacity)
+
+
+@FAMILY.mutant("G8")
+def capacity_is_not_kept(patch: Patches) -> None:
+    """A worker gets one execution more than it can take at once."""
+
+    def crowded(self: Any) -> bool:
+        room = self.accepting and not self.reserved and len(self.live) <= self.capacity
+        return bool(room and self.has_numbers())
+
+    patch.attribute(executions.Worker, "open", crowded)
+
+
+@FAMILY.mutant("G4", needs=(Fault.KILL_AFTER_OUTCOME,))
+def last_words_are_thrown_away(patch: Patches) -> None:
+    """What a worker had sent before it died is not taken in."""
+    message = Workforce.message
+
+    def deaf(self: Any, frames: Any, now_s: float) -> Any:
+        life = self.pool.lives.get(bytes(frames[0]))
+        return [] if life is None or life.reaped_s is not None else message(self, frames, now_s)
+
+    patch.attribute(Workforce, "message", deaf)
+
+
+@FAMILY.mutant("G7", "G8")
+def cancel_stays_at_the_router(patch: Patches) -> None:
+    """The worker is never told that an execution is to stop."""
+
+    def stop(self: Any, execution: Any, now_s: float) -> None:
+        execution.entry = execution.body = None
+
+    patch.attribute(Workforce, "stop", stop)
+
+
+@FAMILY.mutant("G7", needs=(Fault.MANGLE,))
+def an_early_stop_is_forgotten(patch: Patches) -> None:
+    """A stop that overtakes its dispatch leaves nothing behind at the worker."""
+    stop = WorkerCore._stop
+
+    def late_only(self: Any, numbers: Any) -> Any:
+        return stop(self, Ranges(n for n in numbers if n in self.seen))
+
+    patch.attribute(WorkerCore, "_stop", late_only)
+
+
+@FAMILY.mutant("G4", "G7", "G8", "G9")
+def an_outcome_is_sent_once(patch: Patches) -> None:
+    """A worker forgets an outcome as soon as it was sent."""
+    ended = WorkerCore.ended
+
+    def once(self: Any, number: int, status: Any, payload: Any, duration_s: Any) -> Any:
+        effects = ended(self, number, status, payload, duration_s)
+        self._kept.clear()
+        return effects
+
+    patch.attribute(WorkerCore, "ended", once)
+
+
+@FAMILY.mutant("G8", "G9", needs=(Fault.CUT_WORKER,))
+def a_lost_dispatch_is_not_repeated(patch: Patches) -> None:
+    """The router hears that a dispatch never arrived, and leaves it at that."""
+    patch.attribute(Workforce, "_missing", lambda self, life, missing: None)
+
+
+@FAMILY.mutant("G8", "G9", needs=(Fault.CUT_WORKER,))
+def a_worker_never_says_what_it_misses(patch: Patches) -> None:
+    """A worker does not notice that a dispatch has not arrived."""
+    patch.attribute(WorkerCore, "_absent", lambda self, live, cancelled: [])
+
+
+@FAMILY.mutant("G1", "G2", "G4", "G9")
+def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
+    """A dispatch that is still on its way is given up, and taken for a death."""
+    missing = Workforce._missing
+
+    def give_up(self: Any, life: Any, message: Any) -> None:
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return
+        for number in Ranges.from_flat(message.numbers):
+            execution = worker.live.get(number)
+            if execution is not None and execution.body is not None:
+                execution.number = worker.next_number  # a new number for the same execution
+                worker.next_number += 1
+                worker.live[execution.number] = worker.live.pop(number)
+                session, entry = execution.session, execution.entry
+                if entry is not None:
+                    execution.header = _header(session, entry, execution.number)
+        missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
+
+    patch.attribute(Workforce, "_missing", give_up)
+
+
+def _header(session: Any, entry: Any, number: int) -> bytes:
+
+    return messages.encode(messages.Dispatch(session.id, entry.id.sequence, number, session.name))
+
+
+@FAMILY.mutant("G9")
+def a_replacement_is_never_started(patch: Patches) -> None:
+    """A slot whose worker has died stays empty."""
+    leave = Pool._leave_slot
+
+    def for_ever(self: Any, life: Any, now_s: float, why: str, *, failed: bool) -> None:
+        leave(self, life, now_s, why, failed=failed)
+        self.slots[life.slot].start_at_s = float("inf")
+
+    patch.attribute(Pool, "_leave_slot", for_ever)
+
+
+@FAMILY.mutant("G9", needs=(Fault.SLOW_DEATH,))
+def a_replacement_waits_for_the_dead(patch: Patches) -> None:
+    """A place in the pool stays empty until the old process has ended."""
+    tick = Pool.tick
+
+    def wait(self: Any, now_s: float) -> Any:
+        ending = {life.slot for life in self.lives.values()}
+        held = [slot for slot in self.slots if slot.life is None and slot.index in ending]
+        starts_s = [slot.start_at_s for slot in held]
+        for slot in held:
+            slot.start_at_s = float("inf")
+        effects = tick(self, now_s)
+        for slot, start_s in zip(held, starts_s, strict=True):
+            slot.start_at_s = start_s
+        return effects
+
+    patch.attribute(Pool, "tick", wait)

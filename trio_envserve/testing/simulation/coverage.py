@@ -1,0 +1,75 @@
+"""Which (state, input) pairs of the dedup cache a run has reached.
+
+Theory of operation
+-------------------
+Counted from outside: :func:`count_pairs` stands before one cache's ``step``,
+sees what the cell is about to be looked up by, and calls on.  The shipped code
+has no trace of it.
+
+A pair is *possible* unless its cell says that it cannot be, or the code that
+feeds the table never asks for it: :data:`IMPOSSIBLE` has the reason of each.
+A run that reaches one of those after all is told so by the judge: either the
+reason is wrong, or the code is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, TypeAlias
+
+from ...core.dedup import TABLE, DedupCache, Effects, Input
+from ...core.requests import Session, State
+
+Pair: TypeAlias = tuple[State, Input]
+
+
+def name_of(pair: Pair) -> str:
+    """A pair for people and for JSON."""
+    state, input = pair
+    return f"{state.value}: {input.value}"
+
+
+_ABANDONED = "an execution whose request is finished belongs to no request any more"
+
+_GUARDED: dict[Pair, str] = {
+    (State.NOT_SEEN, Input.DEADLINE): "a deadline begins when its request has entered",
+    (State.FINISHED, Input.OTHER_DIGEST): "the digest is forgotten: it comes as any request",
+    (State.FINISHED, Input.DISPATCH): "only what waits is dispatched",
+    (State.FINISHED, Input.OUTCOME): _ABANDONED,
+    (State.FINISHED, Input.WORKER_DEAD): _ABANDONED,
+    (State.FINISHED, Input.DEADLINE): "a deadline looks for what is not finished",
+    (State.FINISHED, Input.LEASE_ENDED): "a lease ends what is not finished",
+}
+
+
+def _impossible() -> dict[Pair, str]:
+    never = TABLE[Input.DISPATCH][State.NOT_SEEN]  # the cell that raises
+    cells = {
+        (state, input): "the table's cell says that it cannot be"
+        for input, row in TABLE.items()
+        for state, cell in row.items()
+        if cell is never
+    }
+    return cells | _GUARDED
+
+
+IMPOSSIBLE: dict[Pair, str] = _impossible()
+"""The pairs that cannot occur, and why."""
+
+POSSIBLE: tuple[Pair, ...] = tuple(
+    (state, input) for input in Input for state in State if (state, input) not in IMPOSSIBLE
+)
+"""All others, input by input."""
+
+
+def count_pairs(cache: DedupCache, pairs: Counter[Pair]) -> None:
+    """Count every step of this cache from now on."""
+    step = cache.step
+
+    def counting(session: Session, sequence: int, input: Input, arg: Any = None) -> Effects:
+        entry = session.entries.get(sequence)
+        state = entry.state if entry is not None else session.state(sequence)
+        pairs[state, input] += 1
+        return step(session, sequence, input, arg)
+
+    cache.step = counting  # type: ignore[method-assign]  # this cache's alone, to look on

@@ -1,0 +1,95 @@
+"""Whether what is said and done about health is right (G9): no false alarms,
+and no all-clear from a pool that is dead or stopped.
+
+The judge knows which worker was stopped, and when; it never asks the router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...core import messages
+from ...core.ranges import Ranges
+from ...core.terms import Body
+from .judge_wires import Wires
+
+if TYPE_CHECKING:
+    from .actor_server import SimServer
+    from .actor_worker import SimWorker
+
+CATCH_UP_S = 0.5
+"""For so long after it was continued, a server may tell what was true before."""
+
+REPLACED_S = 0.9
+"""A place in the pool may be empty for so long: the longest pause, and some ticks."""
+
+SETTLE_S = 3.0
+"""After it was stopped, a process may be taken for silent for a while."""
+
+
+class Health(Wires):
+    """The part of the judge that looks after healths."""
+
+    def kill_sent(self, server: SimServer, worker: SimWorker, why: str) -> None:
+        """A server kills a worker: does it have a reason that is one?"""
+        reason = (
+            worker in self.leaving
+            or not worker.alive
+            or worker.known_s is None
+            or server in self.draining
+            or bool(worker.told_to_stop)
+            or worker.moved_s(self.clock()) < SETTLE_S
+            or server.moved_s(self.clock()) < SETTLE_S
+        )
+        self.leaving.add(worker)
+        if not reason:
+            text = f"{worker.name} is killed for nothing: {why}"
+            keys = [e.key for e in self.by_dispatch.values() if e.worker is worker and e.live()]
+            self.violation("G9", text, keys[0] if keys else "")
+
+    def statement_sent(self, worker: SimWorker, frames: Sequence[Body]) -> None:
+        """A server sends to a worker: what does the server know, and want to end?"""
+        self.server_told_worker(worker, frames)
+        message = self.read(frames[1])
+        if isinstance(message, messages.State):
+            if worker.known_s is None:
+                worker.known_s = self.clock()
+            live = Ranges.from_flat(message.live)
+            worker.told_to_stop = {n for n in worker.told_to_stop if n in live}
+            worker.told_to_stop.update(Ranges.from_flat(message.cancelled))
+        elif isinstance(message, messages.Stop):
+            worker.told_to_stop.update(Ranges.from_flat(message.numbers))
+
+    def status_told(self, server: SimServer, status: dict[str, Any]) -> None:
+        """What a server says of itself: is it ready while nobody could work?"""
+        now_s = self.clock()
+        if status["status"] != "ready" or server.moved_s(now_s) < CATCH_UP_S:
+            return
+        workers = server.workers.values()
+        there = [w for w in workers if w.set_up_s is not None and not w.reaped]
+        limits = self.plan.server
+        silent_s = limits.silence_report_s + limits.tick_s + 0.1
+        if not there:
+            self.violation("G9", f"{server.name} says that it is ready, and has no worker")
+        elif server.moved_s(now_s) <= silent_s:
+            return  # it measures silence in its own awake time
+        elif all(worker.quiet_s(now_s) > silent_s for worker in there):
+            self.violation(
+                "G9", f"{server.name} says that it is ready; no worker gives a sign of life"
+            )
+
+    def pool_seen(self, server: SimServer) -> None:
+        """What ends is replaced soon, however long its process takes to end."""
+        now_s = self.clock()
+        taken = {w.slot for w in server.workers.values() if w not in self.leaving}
+        idle = server in self.draining or not server.locked
+        if idle or server.moved_s(now_s) < SETTLE_S:
+            server.empty_since_s.clear()
+            return
+        for slot in range(self.plan.workers):
+            if slot in taken:
+                server.empty_since_s.pop(slot, None)
+            elif now_s - server.empty_since_s.setdefault(slot, now_s) > REPLACED_S:
+                server.empty_since_s[slot] = now_s
+                self.violation("G9", f"{server.name} does not replace a worker that ends")

@@ -1,0 +1,147 @@
+"""What the judge writes down: calls, executions, violations, and shared facts.
+
+The facts of a run that all parts of the judge read; none of them is what a core
+believes.  See :mod:`.judge`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Self
+
+from ...core.messages import Message, decode
+from ...core.ranges import Ranges
+from ...core.terms import Body, RequestId, Status, Verdict
+
+if TYPE_CHECKING:
+    from .faults import Plan
+    from .network import Process
+
+
+MOST_BYTES = 1 << 20
+"""The largest header that is looked at."""
+
+
+class Violation(str):
+    """A guarantee that did not hold: a line for people, and its parts."""
+
+    guarantee: str
+    """``G1`` to ``G9``, or ``CRASH``: a core raised, or did what it cannot."""
+    at_s: float
+    text: str
+    key: str
+    """The call that it happened to, or the empty string."""
+
+    def __new__(cls, guarantee: str, at_s: float, text: str, key: str = "") -> Self:
+        """The line is made of the parts."""
+        self = super().__new__(cls, f"{guarantee} at {at_s:.3f} s: {text}")
+        self.guarantee, self.at_s, self.text, self.key = guarantee, at_s, text, key
+        return self
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Execution:
+    """What the environment's log says of one execution."""
+
+    key: str
+    worker: Process
+    server: Process
+    request: RequestId
+    number: int
+    started_s: float
+    ended_s: float | None = None
+    status: Status | None = None
+    payload: bytes = b""
+    halted: bool = False
+    delivered: bool = False
+    """Its outcome has arrived at its router, before its worker was declared lost."""
+
+    def live(self) -> bool:
+        """From its start to its end, or to the death of its process."""
+        return self.ended_s is None and self.worker.alive
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Call:
+    """What a caller asked, and was told."""
+
+    key: str
+    client: str
+    consent: bool
+    most: int
+    limit_s: float | None
+    asked_s: float
+    honest: bool = True
+    cancelled_s: float | None = None
+    told: str = ""
+    told_s: float = 0.0
+    verdict: Verdict | None = None
+    received: bool = False
+    """The caller has the outcome in hands."""
+    executions: list[Execution] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(slots=True)
+class Hearing:
+    """When a server last heard a client, and how much, and how often, the server had
+    slept then."""
+
+    at_s: float
+    slept_s: float
+    sleeps: int
+
+
+def key_of(body: Body) -> str:
+    """The unique name of a call, which is the beginning of its body."""
+    return bytes(body[:64]).partition(b"|")[0].decode()
+
+
+def _decode(header: Body) -> Message:
+    return decode(header, most_bytes=MOST_BYTES)
+
+
+class Book:
+    """The facts, and the violations found so far."""
+
+    def __init__(
+        self, clock: Callable[[], float], note: Callable[[str, str], None], plan: Plan
+    ) -> None:
+        self.clock = clock
+        self.note = note
+        self.plan = plan
+        self.read: Callable[[Body], Message] = lru_cache(maxsize=256)(_decode)
+        """A message by its header; most are looked at twice, as sent and as dealt with."""
+        self.violations: list[Violation] = []
+        self.calls: dict[str, Call] = {}
+        self.draining: set[Process] = set()
+        """Servers that were asked to stop."""
+        self.gone_clients: dict[str, float] = {}
+        """Clients that were killed or closed, and when."""
+        self.leaving: set[Process] = set()
+        """Workers that were told to exit, are to be killed, or were reaped."""
+        self.sessions: dict[bytes, tuple[Process, str]] = {}
+        """Who granted each session, and to which client."""
+        self.first: dict[RequestId, str] = {}
+        """The first body under each id that was not refused for now."""
+        self.asked_in: dict[str, bytes] = {}
+        """The session in which a server last took in a request of this key."""
+        self.started_as: dict[RequestId, str] = {}
+        """The body that was started under each id."""
+        self.finished: dict[bytes, Ranges] = {}
+        self.heard: dict[bytes, Hearing] = {}
+        """By session: a late message of an earlier one does not count."""
+        self.silent: set[bytes] = set()
+        """Sessions that were once unheard for a lease."""
+        self.by_dispatch: dict[tuple[Process, int], Execution] = {}
+
+    def violation(self, guarantee: str, text: str, key: str = "") -> None:
+        """A guarantee does not hold; for the call of this key, if it is one's."""
+        violation = Violation(guarantee, self.clock(), text, key)
+        self.violations.append(violation)
+        self.note("VIOLATION", violation)
+
+    def key_of_request(self, request: RequestId) -> str:
+        """The call of this id, as far as one is known."""
+        return self.started_as.get(request) or self.first.get(request, "")

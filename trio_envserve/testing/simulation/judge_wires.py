@@ -1,0 +1,247 @@
+"""What the judge sees pass on the wires.
+
+It reads messages as they are sent and once they have been dealt with, knows
+from them what each side has been told, and holds against it what is done and
+said afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...core import messages
+from ...core.errors import ProtocolError
+from ...core.ranges import Ranges
+from ...core.terms import Body, RequestId, Status
+from .judge_records import Book, Call, Hearing, key_of
+
+if TYPE_CHECKING:
+    from .actor_server import SimServer
+    from .faults import Plan
+    from .network import Process
+
+
+TICKS_S = 0.6
+"""By how much a lease may seem shorter or longer than it is: some ticks."""
+
+
+class Wires(Book):
+    """The part of the judge that listens."""
+
+    def __init__(
+        self, clock: Callable[[], float], note: Callable[[str, str], None], plan: Plan
+    ) -> None:
+        super().__init__(clock, note, plan)
+        self.stopped: set[tuple[Process, int]] = set()
+        """Dispatches that their workers were told to stop."""
+        self.lost: set[Process] = set()
+        """Workers whose executions their router takes for ended."""
+        self._outcomes: dict[RequestId, tuple[bytes, ...]] = {}
+        self._unreceived: dict[RequestId, Call] = {}
+        """Under which id a call was answered, until its caller has the outcome."""
+        self._given_up: set[RequestId] = set()
+        """Requests that their client has asked to end, whatever came of them."""
+        self._over: set[bytes] = set()
+        """Sessions whose client was told that nothing of them runs any more."""
+        self._dispatched: set[tuple[Process, int]] = set()
+        self._owed: tuple[RequestId, str] | None = None
+        """A request with another body than the first, whose sender is to be told."""
+
+    def _decoded(self, frames: Sequence[Body], at: int = 0) -> messages.Message | None:
+        """None for garbage."""
+        try:
+            return self.read(frames[at])
+        except (ProtocolError, IndexError):
+            return None
+
+    # -- between clients and servers ------------------------------------------
+
+    def server_heard(self, server: Process, client: str, frames: Sequence[Body]) -> None:
+        """A server has dealt with a client's message; what it says comes next."""
+        message = self._decoded(frames)
+        session = getattr(message, "session", None)
+        if session is None or self.sessions.get(session, (None, ""))[0] is not server:
+            return
+        self._compare(session)
+        self.heard[session] = Hearing(self.clock(), server.held_s, server.held_times)
+        if isinstance(message, messages.Request):
+            if len(frames) == 2:
+                self._request_heard(RequestId(session, message.sequence), key_of(frames[1]))
+            return
+        if client == "hostile":
+            return  # a server may ignore what it states; what it is promised counts
+        finished = self.finished.setdefault(session, Ranges())
+        match message:
+            case messages.Finish():
+                finished.update(Ranges.from_flat(message.finished))
+            case messages.Cancel():
+                finished.add(message.sequence)
+                self._given_up.add(RequestId(session, message.sequence))
+            case messages.Sync():
+                for span in Ranges.from_flat(message.pending).gaps(message.next):
+                    finished.add_span(*span)
+            case messages.Goodbye():
+                finished.add_span(0, 1 << 40)
+                return
+        self._acknowledged(session, finished)
+
+    def _request_heard(self, request: RequestId, key: str) -> None:
+        first = self.first.setdefault(request, key)
+        self.asked_in[key] = request.session
+        if first != key:
+            self._owed = (request, key)
+
+    def server_has_dealt(self) -> None:
+        """Everything that follows from the last message was sent."""
+        if self._owed is not None:
+            (request, key), self._owed = self._owed, None
+            first = self.first.get(request, "?")
+            self.violation("G6", f"{key} comes as {request}, was {first}: not refused", key)
+
+    def _acknowledged(self, session: bytes, finished: Ranges) -> None:
+        """G4: nothing is finished between its arrival and its caller's receiving it."""
+        for request, call in list(self._unreceived.items()):
+            if call.received or call.cancelled_s is not None or call.client in self.gone_clients:
+                del self._unreceived[request]
+            elif request.session == session and request.sequence in finished:
+                del self._unreceived[request]
+                if request in self._given_up:
+                    continue
+                text = f"{call.key} is acknowledged before its caller has the outcome"
+                self.violation("G4", text, call.key)
+
+    def _compare(self, session: bytes) -> None:
+        """Remember a silence that may have ended the session's lease."""
+        last = self.heard.get(session)
+        if last is None:
+            return
+        server = self.sessions[session][0]
+        silence_s = self.clock() - last.at_s - (server.held_s - last.slept_s)
+        # Each sleep may count as much as one step, however long it was.
+        sleeps_s = self.plan.server.awake_step_s * (server.held_times - last.sleeps)
+        if silence_s >= self.plan.server.lease_s - sleeps_s - TICKS_S:
+            self.silent.add(session)
+
+    def unheard(self, session: bytes) -> bool:
+        """Whether the session's lease may have ended: then it is over for all its calls."""
+        self._compare(session)
+        return session in self.silent
+
+    def server_told_client(self, server: SimServer, client: str, frames: Sequence[Body]) -> None:
+        """A server sends to a client."""
+        message = self.read(frames[0])
+        match message:
+            case messages.Welcome():
+                self.sessions[message.session] = (server, client)
+                self.heard.setdefault(
+                    message.session, Hearing(self.clock(), server.held_s, server.held_times)
+                )
+                self.status_told(server, message.server)
+            case messages.Synced():
+                self.status_told(server, message.server)
+            case messages.Outcome():
+                self._outcome_sent(RequestId(message.session, message.sequence), frames)
+            case messages.Refused():
+                request = RequestId(message.session, message.sequence)
+                if self._owed is not None and self._owed[0] == request:
+                    self._owed = None
+                elif message.delay_s is not None:
+                    self.first.pop(request, None)
+            case messages.Unknown():
+                self._owed = None
+                if message.gone:
+                    self._promised_gone(message.session)
+            case messages.Cancelled() if not message.started:
+                self._promised_not_to_run(RequestId(message.session, message.sequence))
+
+    def status_told(self, server: SimServer, status: dict[str, Any]) -> None:
+        """What a server says of itself, to a client: see :mod:`.judge_health`."""
+
+    def _promised_not_to_run(self, request: RequestId) -> None:
+        """The server says that it never ran and never will."""
+        self.finished.setdefault(request.session, Ranges()).add(request.sequence)
+        if request in self.started_as:
+            key = self.started_as[request]
+            self.violation("G9", f"{request} is said not to have started, and it had", key)
+
+    def _promised_gone(self, session: bytes) -> None:
+        """The server says that nothing of this session runs any more."""
+        for call in self.calls.values():
+            if any(e.request.session == session and e.live() for e in call.executions):
+                text = f"{call.key} runs, and its session is said to be gone"
+                self.violation("G1", text, call.key)
+
+    def _outcome_sent(self, request: RequestId, frames: Sequence[Body]) -> None:
+        sent = tuple(map(bytes, frames))
+        key = self.key_of_request(request)
+        if self._outcomes.setdefault(request, sent) != sent:
+            self.violation("G3", f"{request}: two outcomes that differ", key)
+        if request.sequence in self.finished.get(request.session, ()):
+            self.violation("G7", f"{request} is answered after it was finished", key)
+        call = self.calls.get(self.started_as.get(request, ""))
+        if call is None or not call.executions:
+            return
+        # A result is never that of an execution that was proven over before.
+        *earlier, last = call.executions
+        if any(e.payload == sent[1] for e in earlier) and last.request == request:
+            text = f"{call.key}: the outcome is of an execution before the last"
+            self.violation("G5", text, call.key)
+
+    def client_heard(self, client: Process, frames: Sequence[Body]) -> None:
+        """A client has dealt with a server's message."""
+        message = self._decoded(frames)
+        if isinstance(message, messages.Unknown) and message.gone:
+            self._over.add(message.session)
+        if not isinstance(message, messages.Outcome) or message.session in self._over:
+            return
+        request = RequestId(message.session, message.sequence)
+        call = self.calls.get(self.key_of_request(request))
+        if call is None or call.client != client.name:
+            return
+        if not call.told and call.cancelled_s is None:
+            again = message.status != Status.RESULT and not message.executions
+            if not again:  # else it did not run here, and another server is asked
+                self.violation("G4", f"{call.key}: its outcome was thrown away", call.key)
+        elif call.told_s == self.clock() and not call.told.startswith("fail"):
+            self._unreceived[request] = call
+
+    # -- between servers and workers ------------------------------------------
+
+    def server_told_worker(self, worker: Process, frames: Sequence[Body]) -> None:
+        """A server sends to a worker."""
+        message = self.read(frames[1])
+        if isinstance(message, messages.Retire):
+            self.leaving.add(worker)
+        if not isinstance(message, messages.Dispatch):
+            return
+        request = RequestId(message.session, message.sequence)
+        key = self.key_of_request(request)
+        if worker in self.leaving and (worker, message.number) not in self._dispatched:
+            text = f"an execution is spent on {worker.name}, which is to end"
+            self.violation("G2", text, key)
+        self._dispatched.add((worker, message.number))
+        if message.sequence in self.finished.get(message.session, ()):
+            self.violation("G7", f"{request} is dispatched after it was finished", key)
+
+    def worker_heard(self, worker: Process, frames: Sequence[Body]) -> None:
+        """A worker has dealt with a message of its router."""
+        message = self._decoded(frames, 1) if len(frames) == 2 else None
+        if isinstance(message, messages.Stop):
+            self.stopped.update((worker, n) for n in Ranges.from_flat(message.numbers))
+
+    def outcome_arrived(self, worker: Process, frames: Sequence[Body]) -> None:
+        """An outcome has arrived at the worker's own router."""
+        if len(frames) != 4 or worker in self.lost:
+            return
+        message = self.read(frames[2])
+        if isinstance(message, messages.WorkerOutcome):
+            execution = self.by_dispatch.get((worker, message.number))
+            if execution is not None:
+                execution.delivered = True
+
+    def declared_lost(self, worker: Process) -> None:
+        """The router takes the worker's executions for ended."""
+        self.lost.add(worker)
+        if worker.alive:
+            self.violation("G1", f"{worker.name} is declared lost and lives")

@@ -1,0 +1,48 @@
+"""A plan as plain data and back: so a schedule can be kept in a file.
+
+Everything is written down, the limits that are as shipped too: a file shows the
+same schedule when defaults have changed.  What a plan of this version must have
+and the data has not, or has otherwise, is a ValueError that says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ...core.limits import ClientLimits, ServerLimits
+from .faults import Ask, Fault, Plan
+
+
+def to_data(plan: Plan) -> dict[str, Any]:
+    """Lists, mappings, numbers and text only, for JSON."""
+    data = dataclasses.asdict(plan)
+    data["faults"] = [fault.name for fault in Fault if fault in plan.faults]
+    data["moments"] = [[at_s, fault.name] for at_s, fault in plan.moments]
+    data["delay_s"] = list(plan.delay_s)
+    data["asks"] = [[_ask_to_data(ask) for ask in asks] for asks in plan.asks]
+    return data
+
+
+def from_data(data: dict[str, Any]) -> Plan:
+    """The plan.  ValueError if the data is of no plan of this version."""
+    try:
+        made = dict(data)
+        made["faults"] = frozenset(Fault[name] for name in data["faults"])
+        made["moments"] = tuple((at_s, Fault[name]) for at_s, name in data["moments"])
+        low_s, high_s = data["delay_s"]
+        made["delay_s"] = (low_s, high_s)
+        made["asks"] = tuple(tuple(map(_ask_from_data, asks)) for asks in data["asks"])
+        made["server"] = ServerLimits(**data["server"])
+        made["client"] = ClientLimits(**data["client"])
+        return Plan(**made)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a plan of this version: {type(error).__name__}: {error}") from error
+
+
+def _ask_to_data(ask: Ask) -> dict[str, Any]:
+    return dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
+
+
+def _ask_from_data(data: dict[str, Any]) -> Ask:
+    return Ask(**{**data, "body": data["body"].encode("ascii")})
