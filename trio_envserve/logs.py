@@ -52,7 +52,10 @@ def log_file(setup: LogSetup, who: str) -> Path:
 
 
 def configure(setup: LogSetup, who: str) -> None:
-    """Configure the root logger of this process, which must be ours."""
+    """Configure the root logger of this process, which must be ours.
+
+    Raises OSError if there can be no such file.
+    """
     handler: logging.Handler
     if setup.directory:
         file = log_file(setup, who)

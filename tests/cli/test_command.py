@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import ROOT, check_nothing_left, command, run, served
+from tests.cli.commands import ROOT, check_nothing_left, command, run, served, until
+from trio_envserve.cli.group import VERBS
 
 pytestmark = pytest.mark.real
 
@@ -198,6 +199,44 @@ async def test_serve_status_and_eval_from_other_processes(tmp_path: Path):
         server.signal(15)
         assert (await server.wait()).last["stats"]["cache"]["completed"] == 50
     await check_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+async def test_a_watch_ends_when_nobody_reads_it_any_more(tmp_path: Path, form: tuple[str, ...]):
+    async with served(tmp_path) as (_, address):
+        arguments = ("status", address, "--watch", "--every-s", "0.1", *form)
+        async with command(tmp_path, *arguments) as watch:
+            await watch.line()
+            assert watch.process.stdout is not None
+            watch.process.stdout.close()
+            await until(lambda: watch.process.poll() is not None)
+        assert watch.process.returncode == 0
+        assert watch.err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "--bind", "tcp://127.0.0.1:0", "--log-dir", "file/logs"),
+        ("eval", "arithmetic", "--log-dir", "file/logs"),
+        ("run-with", "arithmetic", "--log-dir", "file/logs", "--json", "--", "true"),
+        ("demo", "--keep", "file/logs"),
+        ("soak", "--keep", "file/logs"),
+        ("soak", "--keep", "/proc"),
+    ],
+)
+async def test_a_folder_that_cannot_be_written_is_told_in_a_line(
+    tmp_path: Path, arguments: tuple[str, ...]
+):
+    (tmp_path / "file").write_text("no folder")
+    if "/proc" in arguments and sys.platform != "linux":
+        pytest.skip("has no folder that nobody can write to")
+    given = arguments if "--json" in arguments else (*arguments, "--json")
+    done = await run(tmp_path, *given)
+    assert (done.code, done.last["exit"]) == (2, 2)
+    assert "cannot " in done.last["error"]["message"]
+    assert done.err.startswith("trio-envserve: error: cannot ")
+    done.check_no_traceback()
 
 
 async def test_status_of_nobody(tmp_path: Path):
@@ -387,7 +426,7 @@ def test_a_missing_extra_says_what_to_install(missing: str):
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from trio_envserve.cli import main\n"
-        "sys.exit(main(['status', 'tcp://127.0.0.1:1']))"
+        "sys.exit(main(['status', 'tcp://127.0.0.1:1', '--json']))"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120,
@@ -396,16 +435,19 @@ def test_a_missing_extra_says_what_to_install(missing: str):
     assert run.returncode == 2
     assert 'pip install "trio-envserve[cli]"' in run.stderr
     assert "Traceback" not in run.stderr
+    told = json.loads(run.stdout)
+    assert told["exit"] == 2
+    assert missing in told["error"]["message"]
 
 
 async def test_help_names_examples_and_exit_codes(tmp_path: Path):
-    for verb in ("serve", "eval", "status", "demo"):
+    for verb in ("serve", "eval", "status", "demo", "replay", "conform", "fuzz", "soak", "explore"):
         done = await run(tmp_path, verb, "--help")
         assert done.code == 0
         assert "Examples:" in done.out
         assert "Exit codes:" in done.out
     listed = await run(tmp_path, "--help")
-    for verb in ("serve", "eval", "status", "demo"):
+    for verb in VERBS:
         assert f"  {verb} " in listed.out
 
 

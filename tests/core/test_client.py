@@ -231,6 +231,15 @@ def test_replies_that_nobody_waits_for_are_ignored():
     assert len(pair.answers) == 1
 
 
+def test_that_a_session_is_over_is_no_news_to_a_client_that_has_ended_it():
+    pair = Pair()
+    unknown = messages.Unknown(session_id(pair), True, identifier(6))
+    pair.client.close(pair.now_s)
+    pair.settle()
+    hear(pair, unknown)
+    assert not [report for report in pair.reports if report.level == "warning"]
+
+
 @pytest.mark.parametrize(
     "frames", [(), (b"\xff",), (messages.encode(messages.Goodbye(b"x" * 16)), b"")]
 )

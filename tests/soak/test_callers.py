@@ -90,6 +90,18 @@ async def test_a_client_that_is_stopped_ends_all_the_same(tmp_path):
     assert lines(tmp_path)[-1]["event"] == "end"
 
 
+async def test_a_client_that_waits_for_its_server_ends_when_it_is_told_to(tmp_path):
+    callers = callers_of(tmp_path, f"ipc://{tmp_path}/nobody")
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(callers.live, 0)
+            while not (tmp_path / CALLERS).exists() or not lines(tmp_path):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    # It was not killed for taking too long.
+    assert [line["event"] for line in lines(tmp_path)] == ["client", "end"]
+
+
 async def test_a_client_that_ends_by_itself_is_a_failure(tmp_path):
     ended: list[str] = []
     callers = callers_of(tmp_path, "no address", ended=ended.append)

@@ -13,6 +13,7 @@ command needs the extra ``cli``, and says so where it is missing.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 
@@ -39,11 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        print(
-            f"trio-envserve: the command needs {error.name}, which is not installed: "
-            'pip install "trio-envserve[cli]"',
-            file=sys.stderr,
+        message = (
+            f"the command needs {error.name}, which is not installed: "
+            'pip install "trio-envserve[cli]"'
         )
+        print(f"trio-envserve: {message}", file=sys.stderr)
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            about = {"type": type(error).__name__, "message": message}
+            print(json.dumps({"error": about, "exit": 2}))
         return 2
     code = run(arguments, interrupts)
     interrupts.ignore()

@@ -26,6 +26,7 @@ import trio
 
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady, ServerStartError
 from ..core.limits import MIB, ServerLimits
+from ..logs import LogSetup, configure
 from ..net import unwrap_single
 from .interrupts import Interrupts
 
@@ -189,19 +190,32 @@ def say(text: str) -> None:
         print(f"trio-envserve: {text}", file=sys.stderr, flush=True)
 
 
-def emit(record: dict[str, Any]) -> None:
-    """An object, as one line of standard output, there at once."""
-    put(json.dumps(record, allow_nan=False))
+def emit(record: dict[str, Any]) -> bool:
+    """An object, as one line of standard output, there at once; see :func:`put`."""
+    return put(json.dumps(record, allow_nan=False))
 
 
-def put(text: str) -> None:
-    """Text on standard output, there at once."""
+def put(text: str) -> bool:
+    """Text on standard output, there at once.
+
+    Returns whether somebody may read it: False once, when the reader has gone.
+    """
     try:
         print(text, flush=True)
     except BrokenPipeError:
         # The reader has what it wanted (`| head -1`).  Python would complain once
         # more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def start_logging(setup: LogSetup, who: str) -> None:
+    """Configure this process's logging.  ConfigError if the folder cannot be written to."""
+    try:
+        configure(setup, who)
+    except OSError as error:
+        raise ConfigError(f"cannot log to {setup.directory}: {error.strerror}") from error
 
 
 # -- values of options --------------------------------------------------------

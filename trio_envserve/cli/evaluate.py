@@ -27,7 +27,7 @@ from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
 from ..envs.check import check_spec
 from ..envs.loading import load
-from ..logs import LogSetup, configure, set_title
+from ..logs import LogSetup, set_title
 from ..server import Server, open_server
 from ..worker.failures import describe_exception
 from .common import (
@@ -47,6 +47,7 @@ from .common import (
     run_verb,
     say,
     server_limits,
+    start_logging,
     worker_environ,
 )
 from .render import progress, show_tables
@@ -230,7 +231,7 @@ def evaluate(
         )  # fmt: skip
         if not (address and inputs):
             check_spec(environment)
-        configure(logs, "eval" if address else "server")
+        start_logging(logs, "eval" if address else "server")
         result = await _evaluate(options, stop)
         if not as_json:
             title = f"{environment}, model {model}"
@@ -377,7 +378,7 @@ async def _run(
 
 # -- the file of results ------------------------------------------------------
 
-Writer: TypeAlias = Callable[[Mapping[str, Any]], None]
+Writer: TypeAlias = Callable[[Mapping[str, Any]], object]
 
 
 @contextmanager

@@ -69,14 +69,17 @@ def rich_tables(tables: Sequence[Table]) -> Any:
     return Group(*made)
 
 
-def show_tables(tables: Sequence[Table], put: Callable[[str], None]) -> None:
-    """Print tables on standard output; ``put`` prints plain text there."""
+def show_tables(tables: Sequence[Table], put: Callable[[str], bool]) -> bool:
+    """Print tables on standard output; ``put`` prints plain text there.
+
+    Returns whether somebody may read them, as ``put`` says.
+    """
     if sys.stdout.isatty():
         from rich.console import Console
 
         Console().print(rich_tables(tables))
-    else:
-        put(tables_text(tables))
+        return True
+    return put(tables_text(tables))
 
 
 @contextmanager

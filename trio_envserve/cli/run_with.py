@@ -27,7 +27,7 @@ import click
 import trio
 
 from ..envs.check import check_spec
-from ..logs import LogSetup, configure, set_title
+from ..logs import LogSetup, set_title
 from ..server import Server, open_server
 from .common import (
     AT_ONCE,
@@ -42,6 +42,7 @@ from .common import (
     run_verb,
     say,
     server_limits,
+    start_logging,
     worker_environ,
 )
 from .serve import SAY_EVERY_S
@@ -132,7 +133,7 @@ def run_with(
                 "worker_logging": dataclasses.asdict(logs),
             },
         )  # fmt: skip
-        configure(logs, "server")
+        start_logging(logs, "server")
         return await _run_with(options, stop)
 
     return run_verb(main, as_json=as_json)

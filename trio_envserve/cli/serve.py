@@ -20,7 +20,7 @@ from ..core.errors import ServerStartError
 from ..core.health import ServerStatus
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
-from ..logs import LogSetup, configure, set_title
+from ..logs import LogSetup, set_title
 from ..server import Server, open_server
 from .common import (
     AT_ONCE,
@@ -39,6 +39,7 @@ from .common import (
     run_verb,
     say,
     server_limits,
+    start_logging,
     worker_environ,
 )
 from .parent import wait_parent_gone
@@ -153,7 +154,7 @@ def serve(
                 "record_bodies": record_bodies,
             },
         )  # fmt: skip
-        configure(logs, "server")
+        start_logging(logs, "server")
         return await _serve(options, stop)
 
     return run_verb(main, as_json=as_json)

@@ -85,15 +85,12 @@ async def _watch(
     client: Client, address: str, wait_s: float, every_s: float, last: dict[str, Any],
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show ``last``, then go on; ``last`` is kept up to date."""
+    """Show ``last``, then go on while somebody reads it; ``last`` is kept up to date."""
     if as_json or not sys.stdout.isatty():
-        while True:
-            if as_json:
-                emit(last)
-            else:
-                show_tables(status_tables(last), put)
+        while emit(last) if as_json else show_tables(status_tables(last), put):
             await trio.sleep(every_s)
             last.update(await _stats(client, address, wait_s))
+        return
     from rich.live import Live
 
     with Live(rich_tables(status_tables(last)), auto_refresh=False) as live:

@@ -319,7 +319,8 @@ class ClientCore:
             self.session = None
             session.lost_s = now_s
             self.lost.append(session)
-            self._report("warning", f"the server does not know session {short(session.id)}")
+            if not self.closed:  # else it has taken the goodbye before it was asked again
+                self._report("warning", f"the server does not know session {short(session.id)}")
             # What was known of the old one says nothing about the new.
             status = {"status": ServerStatus.STARTING.value, "reason": "it grants no session yet"}
             self._server(status, now_s)

@@ -89,7 +89,10 @@ class Arithmetic:
     def task(self, index: int, seed: int | None = None) -> Task:
         """The task at ``index``.  Raises ``IndexError`` outside of the size."""
         if not 0 <= index < self.size:
-            raise IndexError(f"index {index} is not within 0..{self.size - 1}")
+            raise IndexError(
+                f"index {index} is not within 0..{self.size - 1}; "
+                "for more give the environment the argument size"
+            )
         rng = random.Random(f"{self.seed if seed is None else seed}/{index}")
         total = rng.randint(2, 20)
         questions, answers = [], []

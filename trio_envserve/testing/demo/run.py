@@ -114,10 +114,16 @@ async def run_demo(options: DemoOptions, progress: Progress | None = None) -> di
 def _prepared(directory: Path) -> Path:
     """The folder, made if need be, by a name that holds in other processes too."""
     directory = directory.absolute()
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in (ENVIRONMENT, CALLERS, KILLER):
-        if (directory / name).exists():
-            raise ConfigError(f"{directory} has the logs of an earlier run; give an empty folder")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (ENVIRONMENT, CALLERS, KILLER):
+            if (directory / name).exists():
+                raise ConfigError(
+                    f"{directory} has the logs of an earlier run; give an empty folder"
+                )
+        (directory / KILLER).touch()
+    except OSError as error:
+        raise ConfigError(f"cannot keep logs in {directory}: {error.strerror}") from error
     return directory
 
 

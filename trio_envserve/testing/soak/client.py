@@ -14,7 +14,8 @@ does is said to it on standard input, a JSON object a line:
   answered when they are done.
 
 Standard output has ``{"event": "ready" | "count" | "idle" | "steady", ...}``, a line
-each.  It ends when its standard input does.
+each.  It ends when its standard input does, also while it waits for the server;
+what it was told meanwhile is done once that is ready.
 
 Every call of the load is written to the log before it is made and after it is
 answered or withdrawn, by what its caller has in hands and nothing else.  It keeps
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import sys
@@ -62,13 +64,7 @@ async def _run(options: dict[str, Any]) -> None:
     async with open_zmq_network() as network:
         tapped = TappedNetwork(network, _Tap(name, log))
         async with open_client(address, name=name, wire=WIRE, network=tapped) as client:
-            caller = _Caller(client, options, log)
-            await client.wait_ready()
-            _say("ready")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(caller.count)
-                await caller.obey(nursery)
-                nursery.cancel_scope.cancel()
+            await _Caller(client, options, log).obey()
     log.write("end", client=name)
 
 
@@ -114,14 +110,29 @@ class _Caller:
         self._loading = False
         self._resting = False
 
-    async def obey(self, nursery: trio.Nursery) -> None:
+    async def obey(self) -> None:
         """Carry out what is said on standard input, until its end."""
+        said, orders = trio.open_memory_channel[dict[str, Any]](math.inf)
         rest = b""
-        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+        async with (
+            trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(self._carry_out_all, orders, nursery)
             while more := await stdin.receive_some(4096):
                 *lines, rest = (rest + more).split(b"\n")
                 for line in lines:
-                    self._carry_out(json.loads(line), nursery)
+                    said.send_nowait(json.loads(line))
+            nursery.cancel_scope.cancel()
+
+    async def _carry_out_all(
+        self, orders: trio.MemoryReceiveChannel[dict[str, Any]], nursery: trio.Nursery
+    ) -> None:
+        await self._client.wait_ready()
+        _say("ready")
+        nursery.start_soon(self._count)
+        async for command in orders:
+            self._carry_out(command, nursery)
 
     def _carry_out(self, command: dict[str, Any], nursery: trio.Nursery) -> None:
         match command:
@@ -135,7 +146,7 @@ class _Caller:
             case {"do": "steady", "requests": int(requests), "in_flight": int(in_flight)}:
                 nursery.start_soon(self._steady, requests, in_flight)
 
-    async def count(self) -> None:
+    async def _count(self) -> None:
         """Say now and then how far it is."""
         while True:
             _say("count", asked=self._asked, ended=self._ended)

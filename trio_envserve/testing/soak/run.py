@@ -344,8 +344,14 @@ def counted(sample: dict[str, Any]) -> dict[str, Any]:
 def _prepared(directory: Path) -> Path:
     """The folder, made if need be, by a name that holds in other processes too."""
     directory = directory.resolve()
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in (ENVIRONMENT, CALLERS, KILLER, SAMPLES):
-        if (directory / name).exists():
-            raise ConfigError(f"{directory} has the logs of an earlier run; give an empty folder")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (ENVIRONMENT, CALLERS, KILLER, SAMPLES):
+            if (directory / name).exists():
+                raise ConfigError(
+                    f"{directory} has the logs of an earlier run; give an empty folder"
+                )
+        (directory / KILLER).touch()
+    except OSError as error:
+        raise ConfigError(f"cannot keep logs in {directory}: {error.strerror}") from error
     return directory
