@@ -1,0 +1,130 @@
+"""What a request costs, counted: the same on any machine, and not more than before."""
+
+import pickle
+import shutil
+import sys
+
+import pytest
+
+from trio_envserve.core.router import Router
+from trio_envserve.testing.bench import counted as counting
+from trio_envserve.testing.bench.counted import (
+    BATCH,
+    MACHINES,
+    Counter,
+    Joined,
+    bytecodes,
+    counted,
+    instructions,
+    problems,
+    replay,
+)
+
+
+@pytest.fixture(scope="module")
+def record():
+    return counted(with_instructions=False)
+
+
+def test_a_request_costs_no_more_than_expected(record):
+    assert record["expected"] is not None, "trio-envserve bench --counted --accept"
+    assert record["problems"] == []
+
+
+def test_the_cost_does_not_grow_with_what_is_pending_or_done(record):
+    for machine in MACHINES:
+        assert record["bytecodes_10000_in_flight"][machine] < 1.1 * record["bytecodes"][machine]
+        assert record["bytecodes_after_20000"][machine] < 1.1 * record["bytecodes"][machine]
+
+
+def test_the_same_inputs_give_the_same_counts():
+    assert bytecodes() == bytecodes()
+
+
+def test_all_that_is_asked_is_answered_and_received():
+    joined = Joined(Counter())
+    joined.keep_in_flight(64)
+    for _ in range(10):
+        joined.turn()
+    stats = joined.router.stats()
+    assert stats["cache"]["finished"] >= 9 * BATCH
+    assert stats["running"] == 64
+    assert (stats["malformed"], stats["cache"]["refused_for_now"]) == (0, 0)
+
+
+def test_a_dearer_router_is_noticed(monkeypatch):
+    plain = Router.client_message
+
+    def dearer(self, *arguments):
+        for _ in range(50):
+            pass
+        plain(self, *arguments)
+
+    monkeypatch.setattr(Router, "client_message", dearer)
+    found = counted(with_instructions=False)["problems"]
+    assert any(problem.startswith("the router executes") for problem in found)
+
+
+def test_a_cost_that_grows_with_what_is_pending_is_noticed(monkeypatch):
+    plain = Router.take
+
+    def looks_at_all(self):
+        for session in self.cache.sessions.values():
+            for _ in session.entries:
+                pass
+        return plain(self)
+
+    monkeypatch.setattr(Router, "take", looks_at_all)
+    found = counted(with_instructions=False)["problems"]
+    assert any("with 10,000 in flight" in problem for problem in found)
+
+
+def test_dearer_machine_code_is_noticed(record):
+    dearer = {**record, "instructions": 110_000.0, "expected_instructions": 100_000}
+    assert problems(dearer) == [
+        "the router executes 110000 instructions for a request, 100000 expected"
+    ]
+    assert problems({**dearer, "instructions": 102_000.0}) == []
+
+
+def test_another_trace_function_is_given_back():
+    def mine(frame, event, argument):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(mine)
+    try:
+        bytecodes()
+        assert sys.gettrace() is mine
+    finally:
+        sys.settrace(before)
+
+
+def test_a_replayed_router_does_the_same(tmp_path):
+    joined = Joined(Counter())
+    joined.keep_in_flight(20)
+    for _ in range(3):
+        joined.turn()
+    path = tmp_path / "inputs"
+    path.write_bytes(pickle.dumps(joined.inputs))
+    assert replay(path, len(joined.inputs)).stats() == joined.router.stats()
+
+
+def test_accepted_counts_are_expected(monkeypatch, tmp_path, record):
+    path = tmp_path / "counted.json"
+    path.write_text('{"bytecodes": {}, "instructions": {}, "tolerance": 0.03}')
+    monkeypatch.setattr(counting, "EXPECTED", path)
+    counting.accept({**record, "instructions": 1234.4})
+    again = counted(with_instructions=False)
+    assert again["problems"] == []
+    assert again["expected"] == pytest.approx(record["bytecodes"], rel=0.01)
+    assert again["expected_instructions"] == 1234
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="counts under valgrind")
+def test_machine_instructions_are_counted():
+    found = instructions()
+    assert found is not None
+    assert found > 10_000

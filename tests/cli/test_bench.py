@@ -1,0 +1,84 @@
+"""The verb ``bench``: small runs, wrong usage, and interrupted in the middle."""
+
+import json
+import signal
+import sys
+
+import pytest
+
+from tests.cli.commands import check_nothing_left, command, run
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(sys.platform != "linux", reason="finds leftovers in /proc"),
+]
+
+SMALL = ("bench", "--quick", "--no-peer", "--case", "inflight-1")
+
+
+async def test_a_quick_run_writes_record_chart_and_tables(tmp_path):
+    outs = ("--out", "record.json", "--out", "chart.svg", "--out", "tables.md")
+    done = await run(tmp_path, *SMALL, *outs, "--json")
+    assert done.code == 0, done.err
+    done.check_no_traceback()
+    record = done.last
+    assert record["judged"]["ok"]
+    assert [case["name"] for case in record["cases"]] == ["inflight-1"]
+    written = json.loads((tmp_path / "record.json").read_text())
+    assert {**written, "exit": 0} == record
+    assert (tmp_path / "chart.svg").read_text().startswith("<svg")
+    assert "1 in flight" in (tmp_path / "tables.md").read_text()
+    await check_nothing_left(tmp_path)
+
+
+async def test_tables_for_people(tmp_path):
+    done = await run(tmp_path, *SMALL)
+    assert done.code == 0, done.err
+    assert "requests/s" in done.out
+    assert "0 started twice, 0 lost" in done.out
+
+
+async def test_the_list_of_cases(tmp_path):
+    done = await run(tmp_path, "bench", "--list", "--json")
+    assert "inflight-1000" in done.last["cases"]
+    assert "inflight-1000" in (await run(tmp_path, "bench", "--list")).out
+
+
+async def test_a_request_is_counted(tmp_path):
+    done = await run(tmp_path, "bench", "--counted", "--json", PATH="")  # so without valgrind
+    assert done.code == 0, done.err
+    assert done.last["problems"] == []
+    assert done.last["instructions"] is None
+    assert "valgrind is not installed" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--case", "nonsense"), "no case is named like nonsense"),
+        (("--out", "bench.png"), "a name that ends in"),
+        (("--out", "nowhere/bench.md"), "there is no folder nowhere"),
+        (("--accept",), "--accept needs --counted"),
+        (("--rounds", "0"), "--rounds"),
+    ],
+)
+async def test_wrong_usage(tmp_path, arguments, text):
+    done = await run(tmp_path, "bench", *arguments)
+    assert done.code == 2
+    assert text in done.err
+    done.check_no_traceback()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+async def test_interrupted_it_leaves_nothing(tmp_path, number, code):
+    arguments = ("bench", "--rounds", "1000", "--no-peer", "--case", "inflight-64", "--json")
+    async with command(tmp_path, *arguments) as running:
+        await running.said("inflight-64: ")
+        running.signal(number)
+        done = await running.wait()
+    assert done.code == code
+    done.check_no_traceback()
+    await check_nothing_left(tmp_path)
+    if code == 130:
+        assert "interrupted" in done.err
+        assert done.last["judged"]["ok"]

@@ -1,0 +1,269 @@
+"""The verb ``bench``: this project, a plain socket loop and a peer, side by side.
+
+Runs :class:`~trio_envserve.testing.bench.run.Bench`, or counts what a request
+costs the pure machines (:mod:`~trio_envserve.testing.bench.counted`), and
+writes the record down in the forms that are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from ..core.errors import ConfigError
+from ..testing.bench.cases import CASES, OURS, Case, chosen
+from ..testing.bench.chart import svg
+from ..testing.bench.counted import accept, counted
+from ..testing.bench.profile import Line, profile
+from ..testing.bench.report import about, load_rows, mark_rows, markdown, special_rows
+from ..testing.bench.run import QUICK, Bench, Options
+from .common import OK, Result, Stop, emit, json_option, put, run_verb, say
+from .render import Table, show_tables
+
+PROFILED = ("inflight-64", "inflight-1000")
+"""Cases to profile if none is named."""
+
+FAILED = 1
+"""Exit code when something ran twice or was lost, or a count is too large."""
+
+_EPILOG = """\b
+Exit codes:
+  0  measured; nothing ran twice, nothing was lost (marks not reached are no failure)
+  1  something ran twice, was lost, or came to no end; with --counted: it costs more than
+     expected
+  2  wrong usage
+  3  a contender could not be started
+  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "--case",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only the cases with such a name, e.g. 'inflight-*'. Repeatable.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    show_default="5; 1 if quick",
+    help="How often each contender runs each load, in turn.",
+)
+@click.option(
+    "--out",
+    "outs",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the record to FILE: .json, .svg (a chart), .md or .txt (tables). Repeatable.",
+)
+@click.option("--list", "listing", is_flag=True, help="List the cases.")
+@click.option("--quick", is_flag=True, help="See that everything runs; figures say nothing.")
+@click.option(
+    "--counted",
+    "counting",
+    is_flag=True,
+    help="Count what a request costs, in instructions: the same on any busy machine.",
+)
+@click.option(
+    "--accept",
+    "accepting",
+    is_flag=True,
+    help="With --counted: make these counts the expected ones.",
+)
+@click.option(
+    "--profile",
+    "profiling",
+    is_flag=True,
+    help="Show where server, worker and client spend their time (--case; default: inflight-64 "
+    "and inflight-1000).",
+)
+@click.option(
+    "--peer-python",
+    metavar="PYTHON",
+    help="A Python that has the peer installed. Default: one in the cache folder, made "
+    "when it is first needed.",
+)
+@click.option("--no-peer", is_flag=True, help="Leave the peer out.")
+@json_option
+def bench(
+    patterns: tuple[str, ...], rounds: int | None, outs: tuple[Path, ...], listing: bool,
+    quick: bool, counting: bool, accepting: bool, profiling: bool,
+    peer_python: str | None, no_peer: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Measure throughput, latency, memory and recovery, beside others.
+
+    Ours is the command with default settings and all guarantees on; plain is a
+    loop of three synchronous programs without any logic, the limit of one message
+    for each request; the peer is another environment server, in a virtual
+    environment of its own. They run in turn, round by round, and what counts are
+    the ratios of each round. Meanwhile the environment keeps a log, which is judged.
+
+    \b
+    Examples:
+      trio-envserve bench --out bench.json --out bench.svg --out bench.md
+      trio-envserve bench --case 'inflight-*' --rounds 3 --no-peer
+      trio-envserve bench --quick --json
+      trio-envserve bench --counted
+      trio-envserve bench --profile
+    """  # noqa: D301  # click wants the character itself
+    if accepting and not counting:
+        raise click.UsageError("--accept needs --counted")
+    if listing:
+        return _list(as_json)
+    if counting:
+        return run_verb(lambda stop: _count(stop, accepting=accepting, outs=outs, as_json=as_json),
+                        as_json=as_json)  # fmt: skip
+
+    if profiling:
+        cases = [case for case in chosen(patterns or PROFILED) if case.load]
+        return run_verb(lambda stop: _profile(stop, cases, as_json=as_json), as_json=as_json)
+
+    async def main(stop: Stop) -> Result:
+        _check_outs(outs)
+        cases = chosen(patterns)
+        if not cases:
+            raise ConfigError(f"no case is named like {' or '.join(patterns)}; see --list")
+        base = QUICK if quick else Options()
+        options = base._replace(
+            cases=cases, rounds=rounds or base.rounds, peer=not no_peer, peer_python=peer_python
+        )
+        return await _run(options, stop, outs=outs, as_json=as_json)
+
+    return run_verb(main, as_json=as_json)
+
+
+async def _run(options: Options, stop: Stop, *, outs: tuple[Path, ...], as_json: bool) -> Result:
+    running = Bench(options, say)
+    with trio.CancelScope() as working:
+        stop.on_first = working.cancel
+        await running.run()
+    record = running.record()
+    _write(record, outs)
+    if not as_json:
+        show_tables(tables(record), put)
+    if working.cancelled_caught:
+        say("interrupted; the figures so far")
+        return Result(stop.interrupted_code, record)
+    if not record["judged"]["ok"]:
+        say(f"FAILED: the environment's log says {record['judged']}")
+        return Result(FAILED, record)
+    return Result(FAILED if record["failed"] else OK, record)
+
+
+async def _count(
+    stop: Stop, *, accepting: bool, outs: tuple[Path, ...], as_json: bool
+) -> Result:  # fmt: skip
+    with trio.CancelScope() as working:
+        stop.on_first = working.cancel
+        record = await trio.to_thread.run_sync(counted, abandon_on_cancel=True)
+    if working.cancelled_caught:
+        stop.left_behind = True
+        return Result(stop.interrupted_code, {})
+    if accepting:
+        accept(record)
+    for out in outs:
+        out.write_text(json.dumps(record, indent=2) + "\n")
+    if not as_json:
+        show_tables([_counts(record)], put)
+    if record["instructions"] is None:
+        say("machine instructions were not counted: valgrind is not installed, or does not work")
+    if record["expected"] is None:
+        say(f"nothing is expected of Python {record['python']} yet: see --accept")
+    for problem in record["problems"]:
+        say(f"FAILED: {problem}")
+    return Result(FAILED if record["problems"] and not accepting else OK, record)
+
+
+async def _profile(stop: Stop, cases: list[Case], *, as_json: bool) -> Result:
+    found: dict[str, dict[str, list[Line]]] = {}
+    with trio.CancelScope() as working:
+        stop.on_first = working.cancel
+        for case in cases:
+            say(f"profiling: {case.title}")
+            found[case.name] = await profile(case.load_of(OURS))
+    if not as_json:
+        for name, programs in found.items():
+            show_tables([_hot(f"{who}, {name}", programs[who]) for who in programs], put)
+    record = {"profiles": {n: {who: [x._asdict() for x in some] for who, some in by.items()}
+                           for n, by in found.items()}}  # fmt: skip
+    return Result(stop.interrupted_code if working.cancelled_caught else OK, record)
+
+
+def _hot(title: str, some: list[Line]) -> Table:
+    rows = [
+        (line.function, f"{line.own_us:.1f}", f"{line.with_callees_us:.1f}", f"{line.calls:.2f}")
+        for line in some
+    ]
+    return Table(f"{title}: for one request", ("", "own µs", "with callees", "calls"), rows)
+
+
+def _list(as_json: bool) -> int:
+    if as_json:
+        emit({"cases": {case.name: case.title for case in CASES}, "exit": OK})
+    else:
+        show_tables([Table("cases", (), [(case.name, case.title) for case in CASES])], put)
+    return OK
+
+
+_FORMS = {
+    ".json": lambda record: json.dumps(record, indent=2) + "\n",
+    ".svg": svg,
+    ".md": markdown,
+    ".txt": markdown,
+}
+
+
+def _check_outs(outs: tuple[Path, ...]) -> None:
+    for out in outs:
+        if out.suffix not in _FORMS:
+            raise ConfigError(f"--out {out}: a name that ends in {', '.join(_FORMS)} expected")
+        if not out.parent.is_dir():
+            raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+
+
+def _write(record: dict[str, Any], outs: tuple[Path, ...]) -> None:
+    for out in outs:
+        out.write_text(_FORMS[out.suffix](record))
+        say(f"wrote {out}")
+
+
+def tables(record: dict[str, Any]) -> list[Table]:
+    """The record for people."""
+    found = []
+    for title, rows in (
+        ("loads: median (min-max)", load_rows(record)),
+        ("special cases", special_rows(record)),
+        ("marks: ratios of the same round, or plain figures", mark_rows(record)),
+    ):
+        if len(rows) > 1:
+            found.append(Table(title, rows[0], rows[1:]))
+    found.append(Table("this run", (), [(about(record),)]))
+    return found
+
+
+def _counts(record: dict[str, Any]) -> Table:
+    expected = record["expected"] or {}
+    rows = [
+        (
+            f"{machine}: bytecodes", f"{record['bytecodes'][machine]:.0f}",
+            f"{record['bytecodes_10000_in_flight'][machine]:.0f}",
+            f"{record['bytecodes_after_20000'][machine]:.0f}",
+            f"{expected[machine]:.0f}" if machine in expected else "-",
+        )
+        for machine in record["bytecodes"]
+    ]  # fmt: skip
+    got, wanted = record["instructions"], record["expected_instructions"]
+    if got:
+        rows.append(
+            ("router: instructions", f"{got:.0f}", "", "", f"{wanted:.0f}" if wanted else "-")
+        )
+    columns = ("", "64 in flight", "10,000 in flight", "after 20,000", "expected")
+    return Table("one request, counted", columns, rows)

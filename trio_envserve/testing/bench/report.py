@@ -1,0 +1,103 @@
+"""A run's record as tables: for people at the terminal, and for the documentation."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from .cases import ALL, OURS
+
+Record: TypeAlias = "dict[str, Any]"
+Rows: TypeAlias = "list[tuple[str, ...]]"
+
+SHOWN = (
+    ("per_s", "requests/s"),
+    ("mb_per_s", "MB/s"),
+    ("p50_ms", "p50 ms"),
+    ("router_us", "router CPU µs"),
+    ("worker_us", "worker CPU µs"),
+    ("client_us", "client CPU µs"),
+)
+"""Measures of loads, as they are headed."""
+
+
+def number(value: float) -> str:
+    """Three digits that count, thousands set apart."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if value else "0"
+
+
+def spread(figures: dict[str, float]) -> str:
+    """A median, and what it lies between."""
+    if figures["n"] == 1:
+        return number(figures["median"])
+    return f"{number(figures['median'])} ({number(figures['min'])}-{number(figures['max'])})"
+
+
+def load_rows(record: Record) -> Rows:
+    """A row for each case and contender; the first names the columns."""
+    rows: Rows = [("case", "who", *(heading for _, heading in SHOWN))]
+    for case in record["cases"]:
+        if "per_s" not in case["figures"][OURS]:
+            continue
+        for who in ALL:
+            figures = case["figures"].get(who)
+            if figures:
+                cells = [spread(figures[m]) if m in figures else "" for m, _ in SHOWN]
+                rows.append((case["title"] if who == OURS else "", who, *cells))
+    return rows
+
+
+def special_rows(record: Record) -> Rows:
+    """A row for each figure of the special cases."""
+    rows: Rows = [("case", "figure", "median (min-max)")]
+    for case in record["cases"]:
+        if "per_s" in case["figures"][OURS]:
+            continue
+        for measure, figures in case["figures"][OURS].items():
+            rows.append((case["title"], measure.replace("_", " "), spread(figures)))
+    return rows
+
+
+def mark_rows(record: Record) -> Rows:
+    """A row for each mark."""
+    rows: Rows = [("case", "figure", "against", "wanted", "got", "reached")]
+    for mark in record["marks"]:
+        rows.append(
+            (
+                mark["case"], mark["measure"].replace("_", " "), mark["against"] or "-",
+                mark["wanted"], spread(mark["got"]), "yes" if mark["reached"] else "no",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def about(record: Record) -> str:
+    """When, where and with what."""
+    where, judged = record["machine"], record["judged"]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    text = (
+        f"{record['date']}; {where['processor']}, {where['cores']} cores, {where['system']}, "
+        f"load {where['load_before']} before and {where['load_after']} after; {versions}; "
+        f"{record['rounds']} rounds of {record['seconds']:g} s. "
+        f"The environment's log: {judged.get('asked', 0):,} requests, "
+        f"{judged.get('started_twice', 0)} started twice, {judged.get('lost', 0)} lost."
+    )
+    return " ".join([text, *(f"Note: {note}." for note in record["notes"])])
+
+
+def markdown(record: Record) -> str:
+    """All of it, for a page of the documentation."""
+    parts = [about(record)]
+    titles = ("Marks", "Loads", "Special cases")
+    for title, rows in zip(titles, (mark_rows(record), load_rows(record), special_rows(record)),
+                           strict=True):  # fmt: skip
+        if len(rows) > 1:
+            parts += [f"**{title}**", _table(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Rows) -> str:
+    first, *rest = rows
+    rule = tuple("---" for _ in first)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (first, rule, *rest))
