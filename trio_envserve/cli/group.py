@@ -27,7 +27,14 @@ VERBS = {
     "serve": Verb("serve", "serve", "Serve an environment at an address."),
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
     "status": Verb("status", "status", "Show what a server is doing."),
+    "replay": Verb("replay", "replay", "Replay what a recorded server did, step by step."),
+    "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
+    "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),
     "demo": Verb("demo", "demo", "Run 1,000 rollouts while everything is cut and killed."),
+    "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
+    "explore": Verb("explore", "explore", "Try every interleaving in small systems."),
+    "soak": Verb("soak", "soak", "Kill, stop and cut real processes for minutes."),
+    "bench": Verb("bench", "bench", "Measure it beside a plain loop and a peer."),
 }
 
 

@@ -1,0 +1,44 @@
+"""What is broken on purpose is found, where the table says that it shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.testing.exploration.configurations import (
+    BEYOND,
+    SHOWS,
+    TABLE,
+    configuration,
+    showing,
+)
+from trio_envserve.testing.exploration.search import explore
+from trio_envserve.testing.mutants import MUTANTS, find
+
+NAMES = {mutant.name for mutant in MUTANTS}
+PAIRS = [(name, mutant) for name in SHOWS if name != "ci" for mutant in SHOWS[name]]
+
+
+@pytest.mark.parametrize(("name", "mutant"), PAIRS)
+def test_a_mutant_is_found_by_its_guarantee(name: str, mutant: str):
+    broken = find(mutant)
+    with broken.applied():
+        figures = explore(configuration(name)).figures
+    assert figures.found is not None, f"{figures.states} states, exhausted {figures.exhausted}"
+    broke = {text.partition(":")[0] for text in figures.found.violations}
+    assert any(map(broken.caught_by, broke)), figures.found.violations
+
+
+def test_the_tables_name_what_there_is():
+    assert set(SHOWS) <= {each.name for each in TABLE}
+    shown = {mutant for each in SHOWS.values() for mutant in each}
+    assert shown <= NAMES
+    assert set(BEYOND) <= NAMES
+    assert not shown & set(BEYOND)
+    assert len(shown) >= 40
+
+
+def test_the_smallest_configuration_comes_first():
+    assert [each.name for each in showing("reruns-without-consent")] == ["crash", "small"]
+    assert showing("no-such-mutant") == []
+    with pytest.raises(KeyError, match="did you mean small"):
+        configuration("smal")

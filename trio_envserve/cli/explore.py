@@ -1,0 +1,156 @@
+"""The verb ``explore``: every interleaving of a small system, one after the other.
+
+What is explored is in :mod:`trio_envserve.testing.exploration`; here are the
+options, the progress, and what is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import click
+import trio
+
+from ..testing.exploration.configurations import TABLE, Configuration, configuration, showing
+from ..testing.exploration.search import Figures, Search
+from ..testing.exploration.story import tell
+from ..testing.mutants import find
+from .common import Result, Stop, json_option, put, run_verb, say
+from .render import PLAIN_EVERY_S, Table, show_tables
+
+FAILED = 1
+"""Exit code when a guarantee broke, or the mutant was not caught."""
+
+_EPILOG = """\b
+Exit codes:
+  0  all states were looked at and no guarantee broke; with --mutant: it was caught
+  1  a guarantee broke; with --mutant: it was not caught
+  2  wrong usage
+  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
+"""
+
+_ROWS = (
+    ("states", "distinct states, exchanged clients and workers counted once"),
+    ("transitions", "actions that were tried, each in each state where it can happen"),
+    ("depth", "actions to the states that are farthest from the first"),
+    ("quiet_states", "states in which nothing more happens by itself, each run to its rest"),
+    ("exhausted", "whether no state is left that was not looked at"),
+    ("transitions_per_second", "transitions a second"),
+    ("peak_mib", "most memory that was used, in MiB"),
+    ("seconds", "seconds"),
+)
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "--config", "name", metavar="NAME",
+    help="What is explored; see --list.  [default: ci; of a mutant, the smallest that shows it]",
+)  # fmt: skip
+@click.option(
+    "--mutant", metavar="NAME", help="Break the core on purpose and see it caught; see fuzz."
+)
+@click.option("--list", "listing", is_flag=True, help="Show all configurations and end.")
+@json_option
+def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) -> int:
+    """Try every interleaving in a small system and look for a broken guarantee.
+
+    The pure code that ships, as a server with its restarts, workers, and clients,
+    with messages in order on each link and each kind of trouble as often as the
+    configuration says. States that differ only in names, clock readings and counters
+    are one. The search is breadth first: what is printed when a guarantee breaks is
+    a shortest way to break it.
+
+    \b
+    Examples:
+      trio-envserve explore
+      trio-envserve explore --list
+      trio-envserve explore --config restart
+      trio-envserve explore --mutant acknowledged-on-arrival
+    """  # noqa: D301  # click wants the character itself
+    chosen = _chosen(name, mutant)
+    if listing:
+        return _list(as_json=as_json)
+
+    async def main(stop: Stop) -> Result:
+        broken = find(mutant).applied() if mutant else contextlib.nullcontext()
+        with broken:
+            return await _explore(chosen, mutant, stop, as_json=as_json)
+
+    return run_verb(main, as_json=as_json)
+
+
+def _chosen(name: str | None, mutant: str | None) -> Configuration:
+    """The configuration that was asked for.  UsageError if there is none."""
+    try:
+        if mutant:
+            find(mutant)
+        if name is not None:
+            return configuration(name)
+    except KeyError as error:
+        raise click.UsageError(error.args[0]) from None
+    if not mutant:
+        return configuration("ci")
+    shown_in = showing(mutant)
+    if not shown_in:
+        text = f"no configuration is known to show {mutant}: name one with --config"
+        raise click.UsageError(text)
+    return shown_in[0]
+
+
+async def _explore(
+    chosen: Configuration, mutant: str | None, stop: Stop, *, as_json: bool
+) -> Result:
+    say(f"exploring {chosen.name}: {chosen.describe()}" + (f"; mutant {mutant}" if mutant else ""))
+    search = Search(chosen)
+    next_s = trio.current_time() + PLAIN_EVERY_S
+    for figures in search.run():
+        await trio.lowlevel.checkpoint()
+        if stop.asked.is_set():
+            break
+        if trio.current_time() >= next_s:
+            next_s = trio.current_time() + PLAIN_EVERY_S
+            _say_progress(figures)
+    figures = search.figures
+    record = {**figures.record(), "mutant": mutant or ""}
+    found = figures.found
+    if stop.asked.is_set() and not (figures.exhausted or found):
+        say(f"interrupted after {figures.states} states, {figures.frontier} not looked at yet")
+        return Result(stop.interrupted_code, {**record, "interrupted": True, "path": []})
+    path = tell(search.world, found) if found else []
+    if not as_json:
+        if path:
+            put("\n".join(path))
+        show_tables([_table(figures, record)], put)
+    elif path:
+        say("the shortest way to it:\n" + "\n".join(path))
+    if mutant:
+        caught = f"caught by {', '.join(record['violated'])}" if found else "NOT CAUGHT"
+        say(f"{mutant}: {caught}, after {figures.states} states")
+    failed = (found is None) if mutant else (found is not None)
+    return Result(FAILED if failed else 0, {**record, "path": path})
+
+
+def _say_progress(figures: Figures) -> None:
+    rate = round(figures.transitions / max(figures.seconds, 1e-9))
+    say(
+        f"{figures.states} states, {figures.frontier} not looked at yet, depth {figures.depth}, "
+        f"{rate} transitions/s"
+    )
+
+
+def _table(figures: Figures, record: dict[str, Any]) -> Table:
+    verdict = "found a violation" if figures.found else "passed"
+    rows = [(text, str(record[key])) for key, text in _ROWS]
+    return Table(f"explore {verdict} ({figures.configuration.name})", (), rows)
+
+
+def _list(*, as_json: bool) -> int:
+    async def main(stop: Stop) -> Result:
+        if not as_json:
+            rows = [(each.name, each.describe()) for each in TABLE]
+            show_tables([Table("configurations", (), rows)], put)
+        record = {each.name: each.record() for each in TABLE}
+        return Result(0, {"configurations": record})
+
+    return run_verb(main, as_json=as_json)

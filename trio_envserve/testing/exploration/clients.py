@@ -1,0 +1,154 @@
+"""Clients by number: what can happen to one, and what it then does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...core.calls import Stage
+from ...core.client import Answer, ClientCore, Fail, ToServer
+from . import names
+from .machines import LONG_AGO_S, NOT_YET_S, NOW_S, Catalogue
+from .mail import Mail
+
+
+class ClientInfo(NamedTuple):
+    """What can happen to a client by itself."""
+
+    probe: int
+    connections: int
+    connected: bool
+    closed: bool
+    calls: tuple[int, ...]
+    """Those that the caller could still cancel."""
+    answered: tuple[int, ...]
+    """Of those, the ones that the caller was given and has not taken."""
+    limited: tuple[int, ...]
+    """Of those, the ones of which the limit could pass."""
+    asking: tuple[int, ...]
+    """Of those, the ones that the server was asked whether they ever ran."""
+    requests: tuple[tuple[bytes, int, int], ...]
+    """Session, sequence and call of each that was sent."""
+    unflushed: bool
+    held: bool
+    """Whether a call waits to be sent again, or a lost session to be given up."""
+    sessions: tuple[bytes, ...]
+    """All that it knows of."""
+    lost: tuple[bytes, ...]
+    """Lost sessions, of which it is not known whether anything of them still runs."""
+
+
+class Clients(Catalogue):
+    """Clients."""
+
+    def __init__(
+        self, mail: Mail, limits: tuple[Any, ...], options: Callable[[], dict[str, Any]]
+    ) -> None:
+        super().__init__(mail, limits)
+        self._options = options
+
+    def new(self, index: int) -> int:
+        """The first local state of a client: not connected."""
+        core = ClientCore(
+            name=names.client_name(index), new_id=names.Nonces(index), now_s=NOW_S,
+            limits=self._limits["ClientLimits"], wire=self._limits["WireLimits"],
+        )  # fmt: skip
+        return self.add(core)
+
+    def calm(self, machine: ClientCore) -> None:
+        """No ping, flush, scan or limit is due."""
+        machine._ping_at_s = machine._scan_at_s = NOT_YET_S
+        machine._flush_at_s = None if machine._flush_at_s is None else NOT_YET_S
+        for call in machine.calls.values():
+            call.asked_s = NOW_S
+            call.held_until_s = call.cancel_until_s = NOT_YET_S
+        for session in machine.lost:
+            session.lost_s = NOW_S
+
+    def look(self, machine: ClientCore) -> ClientInfo:
+        """See :class:`ClientInfo`."""
+
+        def at(*stages: Stage) -> tuple[int, ...]:
+            return tuple(n for n, call in machine.calls.items() if call.stage in stages)
+
+        calls = machine.calls.values()
+        return ClientInfo(
+            probe=machine._probe,
+            connections=machine.connections,
+            connected=machine.link.connected,
+            closed=machine.closed,
+            calls=tuple(machine.calls),
+            answered=at(Stage.ANSWERED),
+            limited=tuple(
+                call.number for call in calls
+                if call.limit_s is not None and call.stage in (Stage.QUEUED, Stage.SENT)
+            ),
+            asking=at(Stage.EXPIRED),
+            requests=tuple(
+                (call.session.id, call.sequence, call.number) for call in calls if call.session
+            ),
+            unflushed=machine._flush_at_s is not None and machine.link.connected,
+            held=bool(machine._held) or any(not session.calls for session in machine.lost),
+            sessions=tuple(session.id for session in machine._sessions()),
+            lost=tuple(session.id for session in machine.lost if session.calls),
+        )  # fmt: skip
+
+    def run(self, machine: ClientCore, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the caller, the connection, the server or a timer does."""
+        match given:
+            case ("message", message):
+                machine.message(self.mail.frames[message], NOW_S)
+            case ("ask", key):
+                machine.submit(key, NOW_S, **self._options())
+            case ("take", call):
+                machine.received(call, NOW_S)
+            case ("cancel", call):
+                machine.cancel(call, NOW_S)
+            case ("connect",):
+                machine.connected(NOW_S)
+            case ("cut",):
+                machine.disconnected(NOW_S, "connection lost")
+            case ("close",):
+                machine.close(NOW_S)
+            case (timer, *which):
+                getattr(self, f"_due_{timer}")(machine, *which)
+                machine.tick(NOW_S)
+        return tuple(filter(None, map(self._effect, machine.take())))
+
+    def _due_ping(self, machine: ClientCore) -> None:
+        machine._ping_at_s = NOW_S
+
+    def _due_flush(self, machine: ClientCore) -> None:
+        machine._flush_at_s = NOW_S
+
+    def _due_scan(self, machine: ClientCore) -> None:
+        """What was refused for now is tried again."""
+        machine._scan_at_s = NOW_S
+        for call in machine._held.values():
+            call.held_until_s = NOW_S
+
+    def _due_limit(self, machine: ClientCore, call: int) -> None:
+        machine._scan_at_s = NOW_S
+        machine.calls[call].asked_s = LONG_AGO_S
+
+    def _due_again(self, machine: ClientCore, call: int) -> None:
+        """It asks once more whether the call ever ran."""
+        machine._scan_at_s = NOW_S
+        machine.calls[call].held_until_s = NOW_S
+
+    def _due_despair(self, machine: ClientCore, session: bytes) -> None:
+        """It has waited long enough for a lost session."""
+        machine._scan_at_s = NOW_S
+        for each in machine.lost:
+            if each.id == session:
+                each.lost_s = LONG_AGO_S
+
+    def _effect(self, effect: Any) -> Any:
+        match effect:
+            case ToServer():
+                return ("server", self.mail.number(effect.frames))
+            case Answer():
+                return ("answer", effect.call, effect.status, bytes(effect.body))
+            case Fail():
+                return ("fail", effect.call, effect.info.code, effect.info.verdict)
+        return None

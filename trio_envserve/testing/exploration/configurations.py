@@ -1,0 +1,245 @@
+"""What is explored: small systems, and how much may happen in each.
+
+The machines are those that ship; what is small is how many there are of them and
+how often each kind of trouble may come.  Within these bounds everything is tried
+at every moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+from ...core.limits import ClientLimits, ServerLimits
+
+_ALWAYS = ("clients", "requests", "workers")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A small system and its bounds.  What has no bound here is free: deliveries, ends
+    of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
+
+    name: str
+    clients: int = 1
+    requests: int = 1
+    """Calls of each client, made in order at any time."""
+    workers: int = 1
+    capacity: int = 2
+    """Executions at once on one worker."""
+    consent: bool | None = False
+    """What calls say of a further execution; None: as the environment declares."""
+    declared: bool = False
+    """What the environment declares."""
+    allowance: int = 3
+    """Executions that a call allows, if a further one has consent."""
+    limited: bool = False
+    """Whether calls have a time limit."""
+    window: int = 16
+    """Unfinished requests of one session."""
+    kept: int = 16
+    """Outcomes kept for clients before dispatching pauses."""
+    kept_bytes: int = 1 << 20
+    """The same in bytes."""
+    queue: int = 16
+    """Requests waiting at the server before new ones are refused for now."""
+    recycle: int | None = None
+    """Executions after which a worker is replaced."""
+
+    pings: int = 0
+    """A client states what it holds, though nothing has gone wrong (see :mod:`.rest`)."""
+    beats: int = 0
+    """The same for a worker."""
+    losses: int = 0
+    """A message is lost, the connection stays."""
+    strays: int = 0
+    """A message, or a copy of it, is left behind and arrives at any time later: what no
+    single connection does."""
+    cuts: int = 0
+    """A client's connection is cut and what is on its way is lost."""
+    late: bool = False
+    """At a cut, what the client had sent may also arrive later, on its old route."""
+    worker_cuts: int = 0
+    """The same for a worker's, without late messages."""
+    crashes: int = 0
+    """A worker dies; what it had sent still arrives, or does not."""
+    kills: int = 0
+    """A worker is silent, or ignores a cancel, for so long that it is killed."""
+    restarts: int = 0
+    """The server is killed and replaced; busy workers of it live on for a while."""
+    cancels: int = 0
+    """A caller gives up."""
+    limits: int = 0
+    """A call's limit passes at the client, or its deadline at the server."""
+    leases: int = 0
+    """A client's lease ends: it was silent for long."""
+    despairs: int = 0
+    """A client has waited long enough for a lost session."""
+    closes: int = 0
+    """A client is closed."""
+    forgeries: int = 0
+    """Somebody sends another payload under the id of a request that the server knows."""
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """How often each kind of trouble may come."""
+        return {name: getattr(self, name) for name in BOUNDED}
+
+    @property
+    def most(self) -> int:
+        """Executions of one call that are allowed."""
+        consent = self.declared if self.consent is None else self.consent
+        return self.allowance if consent else 1
+
+    def describe(self) -> str:
+        """One line for people: what is not as usual."""
+        parts = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name != "name" and (value != field.default or field.name in _ALWAYS):
+                parts.append(field.name if value is True else f"{field.name} {value}")
+        return ", ".join(parts)
+
+    def record(self) -> dict[str, int | bool | None]:
+        """For programs: all its bounds."""
+        fields = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
+
+    def server_limits(self) -> ServerLimits:
+        """The limits of its servers."""
+        return ServerLimits(
+            worker_capacity=self.capacity, window=self.window, kept_outcomes=self.kept,
+            kept_bytes=self.kept_bytes,
+            queue=self.queue, recycle_executions=self.recycle, session_share=1.0,
+        )  # fmt: skip
+
+    def client_limits(self) -> ClientLimits:
+        """The limits of its clients."""
+        return ClientLimits(max_executions=self.allowance)
+
+
+BOUNDED = (
+    "pings", "beats", "losses", "strays", "cuts", "worker_cuts", "crashes", "kills", "restarts",
+    "cancels", "limits", "leases", "despairs", "closes", "forgeries",
+)  # fmt: skip
+"""The kinds of trouble that are counted, in the order in which a state counts them."""
+
+
+TABLE: tuple[Configuration, ...] = (
+    # A few hundred or thousand states each, around one kind of trouble.
+    Configuration(name="lost", requests=2, losses=2),
+    Configuration(name="cut", pings=1, cuts=1, late=True, cancels=1),
+    Configuration(name="beat", beats=1, worker_cuts=1, cancels=1),
+    Configuration(name="crash", workers=2, crashes=1),
+    Configuration(name="rerun", crashes=2, consent=True, allowance=2),
+    Configuration(name="kill", workers=2, kills=1, cancels=1),
+    Configuration(name="limit", limited=True, limits=1, losses=1),
+    Configuration(name="lease", leases=1, despairs=1, strays=1, consent=True),
+    Configuration(name="restart", restarts=1, consent=True, allowance=2),
+    Configuration(name="stray", strays=1, beats=1, cancels=1),
+    Configuration(name="late", strays=1, limits=1, limited=True),
+    Configuration(name="bound", requests=4, capacity=1, kept=1),
+    Configuration(name="heavy", requests=4, capacity=1, kept_bytes=1),
+    Configuration(name="full", requests=3, capacity=1, queue=1, window=2, cancels=1),
+    Configuration(name="recycle", requests=2, recycle=1),
+    Configuration(name="forged", requests=2, capacity=1, forgeries=1),
+    Configuration(name="twins", clients=2, workers=2, capacity=1, cuts=1),
+    Configuration(name="allowed", crashes=2, leases=1, consent=True),
+    Configuration(name="ghost", strays=1, restarts=1),
+    # A bit of everything.
+    Configuration(name="small", cuts=1, cancels=1, crashes=1),
+    # Two of each.
+    Configuration(
+        name="pair", requests=2, workers=2, capacity=1, losses=1, crashes=1, cancels=1,
+        consent=True, allowance=2,
+    ),
+    Configuration(
+        name="couple", clients=2, workers=2, capacity=1, cuts=1, crashes=1, cancels=1
+    ),
+    # A bit of everything, much of it.
+    Configuration(
+        name="ci", losses=1, cuts=1, cancels=1, crashes=1, restarts=1, consent=True, allowance=2
+    ),
+    Configuration(
+        name="nightly", requests=2, losses=1, cuts=1, crashes=1, restarts=1, consent=True,
+        allowance=2,
+    ),
+)  # fmt: skip
+"""All configurations, the small ones first."""
+
+SHOWS: dict[str, tuple[str, ...]] = {
+    "lost": (
+        "spans-one-too-long", "sync-replays-nothing", "kept-outcomes-are-evicted",
+        "what-was-sent-is-finished", "an-outcome-is-sent-once", "a-lost-request-is-not-repeated",
+        "sync-names-nothing-missing", "a-lost-dispatch-is-not-repeated",
+        "a-worker-never-says-what-it-misses",
+    ),
+    "cut": (
+        "sync-off-by-one", "replay-has-a-new-header", "duplicates-run-again",
+        "answers-go-to-the-first-connection", "a-retransmission-has-a-new-id",
+    ),
+    "beat": ("a-number-is-run-twice", "cancel-stays-at-the-router", "a-cancel-is-not-told"),
+    "crash": ("reruns-without-consent", "last-words-are-thrown-away", "acknowledged-on-arrival"),
+    "rerun": ("reruns-for-ever", "a-replacement-is-never-started"),
+    "kill": ("silence-is-death", "lost-when-killed"),
+    "limit": (
+        "deadline-stops-nothing", "cancel-says-it-never-ran", "a-passed-limit-means-it-never-ran",
+    ),
+    "lease": ("lease-ends-and-work-goes-on", "every-welcome-is-taken"),
+    "restart": ("every-lost-session-is-gone", "any-server-answers-a-ping"),
+    "stray": (
+        "finished-looks-unseen", "an-early-stop-is-forgotten", "a-second-answer-is-forwarded",
+        "what-a-worker-says-it-misses-is-lost",
+    ),
+    "late": ("cancel-is-forgotten",),
+    "bound": ("kept-outcomes-have-no-bound", "bytes-are-not-given-back", "capacity-is-not-kept"),
+    "heavy": ("kept-bytes-are-not-counted",),
+    "full": ("finish-frees-a-running-request",),
+    "recycle": ("work-goes-to-who-retires",),
+    "forged": ("digest-is-not-compared", "conflict-replaces-the-first"),
+    "allowed": ("a-new-session-resets-the-allowance",),
+    "ghost": ("a-worker-takes-any-incarnation",),
+    "small": (
+        "a-lost-request-is-not-repeated", "a-cancel-is-not-told", "acknowledged-on-arrival",
+        "a-replacement-is-never-started", "answers-go-to-the-first-connection",
+        "bytes-are-not-given-back", "last-words-are-thrown-away", "reruns-without-consent",
+        "sync-names-nothing-missing", "sync-replays-nothing", "what-was-sent-is-finished",
+        "work-goes-to-who-retires",
+    ),
+    "ci": (),
+}  # fmt: skip
+"""The mutants that a configuration shows."""
+
+BEYOND: dict[str, str] = {
+    "leases-run-while-it-is-stopped": "clocks stand here",
+    "kept-outcomes-expire": "clocks stand here",
+    "a-start-may-take-for-ever": "clocks stand here",
+    "a-blocked-loop-is-silence": "there are no pulses here",
+    "an-unhealthy-server-is-not-heard": "health is told to people; no guarantee rests on it here",
+    "a-dead-pool-is-ready": "what a server says of its pool decides nothing",
+    "a-stopped-pool-is-ready": "what a server says of its pool decides nothing",
+    "a-replacement-waits-for-the-dead": "slower, and every slowness is explored",
+    "a-stopping-server-starts-workers": "servers are killed here, and do not drain",
+    "window-is-not-kept": "all clients keep to their window here",
+    "cancelled-is-kept": "the next statement of its client repairs it before anybody can tell",
+    "a-lost-session-is-not-heard": "a lost session's outcomes are excused here",
+    "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "
+    "are dead before there are others of their names",
+}
+"""The mutants that no configuration shows, and why."""
+
+
+def configuration(name: str) -> Configuration:
+    """The configuration of this name.  KeyError with the near ones if there is none."""
+    for each in TABLE:
+        if each.name == name:
+            return each
+    names = [each.name for each in TABLE]
+    near = difflib.get_close_matches(name, names, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+    raise KeyError(f"no configuration {name!r}; {hint}")
+
+
+def showing(mutant: str) -> list[Configuration]:
+    """The configurations that show this mutant, the smallest first."""
+    return [each for each in TABLE if mutant in SHOWS.get(each.name, ())]

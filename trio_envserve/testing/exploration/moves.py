@@ -1,0 +1,17 @@
+"""What an action does: by its name, the method that does it."""
+
+from __future__ import annotations
+
+from .moves_of_clients import ClientMoves
+from .moves_of_servers import ServerMoves
+from .moves_of_workers import WorkerMoves
+from .step import Action
+
+
+class Move(ClientMoves, ServerMoves, WorkerMoves):
+    """One action, from a state to the next."""
+
+    def take(self, action: Action) -> None:
+        """Do it."""
+        name, *where = action
+        getattr(self, f"_{name}")(*where)

@@ -1,0 +1,142 @@
+"""Names and ids of an explored system: each says whose it is.
+
+The pure machines take ids from outside.  Here an id is a function of its place
+(the second session of client 0 at the first server), not of the path that led
+there, so two paths to the same situation give the same ids, and exchanging two
+clients or two workers is an exchange of names in whatever holds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...core.slots import Pool
+from ...core.terms import ID_BYTES
+
+
+def client_name(index: int) -> str:
+    """How a client calls itself."""
+    return f"c{index}"
+
+
+def request_key(client: int, call: int) -> bytes:
+    """The body of a request: which call it is."""
+    return b"c%dr%d" % (client, call)
+
+
+def route(client: int, connection: int) -> bytes:
+    """The routing id of a client's connection: a new one each time."""
+    return b"c%d/%d" % (client, connection)
+
+
+def epoch(life: int) -> bytes:
+    """The epoch of a server's life."""
+    return _id(b"epoch-%d" % life)
+
+
+def session(life: int, nonce: bytes) -> bytes:
+    """The session that this server opens for this nonce."""
+    return _id(b"e%d-" % life + nonce.rstrip(b"."))
+
+
+def nonce(client: int, number: int) -> bytes:
+    """A client's next nonce."""
+    return _id(b"n%d-c%d-" % (number, client))
+
+
+def incarnation(life: int, worker: bytes) -> bytes:
+    """The incarnation of a worker of this server."""
+    return _id(b"e%d-" % life + worker)
+
+
+def owner(name: bytes) -> int:
+    """The client in a session id or route."""
+    found = _CLIENT.search(name)
+    assert found is not None
+    return int(found[1])
+
+
+def connection_of(name: bytes) -> int:
+    """The connection's number in a route."""
+    return int(name.partition(b"/")[2])
+
+
+def slot_of(worker: bytes) -> int:
+    """The slot in a worker's id."""
+    return int(worker[1 : worker.index(b"-")])
+
+
+def _id(text: bytes) -> bytes:
+    assert len(text) <= ID_BYTES, text
+    return text.ljust(ID_BYTES, b".")
+
+
+_CLIENT = re.compile(rb"c(\d)")
+_NAME = re.compile(rb"c(\d)|w(\d)(?=-|$)")
+
+
+class Renaming(NamedTuple):
+    """An exchange of clients, and of worker slots: the new number of each."""
+
+    clients: tuple[int, ...]
+    slots: tuple[int, ...]
+    spelled: Mapping[bytes, bytes]
+    """Names for what has none in itself: the digests of requests."""
+
+    def of(self, text: bytes) -> bytes:
+        """The text with all names in it exchanged."""
+        return _NAME.sub(self._one, self.spelled.get(text, text))
+
+    def _one(self, found: re.Match[bytes]) -> bytes:
+        if found[1] is not None:
+            return b"c%d" % self.clients[int(found[1])]
+        return b"w%d" % self.slots[int(found[2])]
+
+
+class Nonces:
+    """A client's source of ids."""
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        self.drawn = 0
+
+    def __call__(self) -> bytes:
+        """The next nonce."""
+        self.drawn += 1
+        return nonce(self.client, self.drawn)
+
+
+class ServerIds:
+    """A router's source of ids: for incarnations and for sessions.
+
+    ``session`` is set before a hello is handed in: the id of the session that
+    it would open.  For a worker the slot that has just counted one more life
+    says whose incarnation is asked for.
+    """
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.session: bytes | None = None
+        self.pool: Pool | None = None
+        self._lives: list[int] = []
+
+    def attach(self, pool: Pool) -> None:
+        """Serve this pool, as it is now."""
+        self.pool = pool
+        self._lives = [slot.lives for slot in pool.slots]
+
+    def __call__(self) -> bytes:
+        """The id that is asked for."""
+        if self.session is not None:
+            return self.session
+        assert self.pool is not None
+        for index, slot in enumerate(self.pool.slots):
+            if slot.lives != self._lives[index]:
+                self._lives[index] = slot.lives
+                return incarnation(self.life, b"w%d-%d" % (index, slot.lives))
+        raise AssertionError("an id is asked for, and nothing starts")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ServerIds, (self.life,)

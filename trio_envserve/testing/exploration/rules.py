@@ -1,0 +1,247 @@
+"""What is left out of the form of each class, or replaced, and why.
+
+Nothing else is: an attribute without a rule is in the form with all that it holds.
+A rule that is wrong makes two states one that are not, and the exploration blind to
+one of them: ``tests/exploration/test_sameness.py`` looks for that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...core.calls import Call, ClientSession, Stage
+from ...core.client import ClientCore
+from ...core.dedup import DedupCache
+from ...core.executions import Execution, Worker
+from ...core.health import Link
+from ...core.requests import Entry, Kept, Session
+from ...core.router import Router
+from ...core.scheduler import Scheduler
+from ...core.slots import Life, Pool, Slot
+from ...core.worker import WorkerCore, _Kept
+from ...core.workforce import Workforce
+from . import names
+from .leaves import Bag, Counted, Form, Rule
+from .wire import frames_form
+
+
+def _index(core: ClientCore) -> int:
+    return names.owner(core.name.encode())
+
+
+_CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when it says so"
+_PEOPLE = "for people and statistics; nothing is decided by it"
+_CONSTANT = "the same in every state of a configuration"
+_DERIVED = "follows from what is in the form"
+
+
+def _out(why: str, *fields: str) -> dict[str, Rule]:
+    return dict.fromkeys(fields, Rule(why))
+
+
+def _is_set(owner: Any, value: Any, form: Form) -> bool:
+    return value is not None
+
+
+def _where(entry: Entry, execution: Execution | None, form: Form) -> Any:
+    return None if execution is None else (execution.worker.id, execution.number)
+
+
+def _entries(session: Session, entries: dict[int, Entry], form: Form) -> Any:
+    """In the order of their arrival, and whether a sync that answers the newest probe,
+    and one that repeats it, would have their outcome sent again."""
+    return tuple(
+        (form(entry), _is_sent_before(entry, session.probe), _is_sent_before(entry, 0))
+        for entry in entries.values()
+    )
+
+
+def _is_sent_before(entry: Entry, probe: int) -> bool:
+    return entry.kept is not None and entry.kept.sent_probe < probe
+
+
+def _live_deadlines(router: Router, deadlines: Any, form: Form) -> Any:
+    sessions = router.cache.sessions
+    return Bag(
+        tuple(
+            (session, sequence)
+            for _, session, sequence in deadlines
+            if session in sessions
+            and sequence in sessions[session].entries
+            and sessions[session].entries[sequence].kept is None
+        )
+    )
+
+
+def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]], form: Form) -> Any:
+    return tuple((session, tuple(map(form, line))) for session, line in lines.items())
+
+
+RULES: dict[type, dict[str, Rule]] = {
+    Router: {
+        **_out(_CONSTANT, "limits", "wire", "shell_stats", "_new_id"),
+        **_out(_PEOPLE, "malformed", "_log_second", "_log_lines"),
+        **_out(_CLOCK, "_clock"),
+        **_out("empty between steps", "_out"),
+        **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most_deadlines"),
+        "starting": Rule("the text is for people", lambda owner, text, form: bool(text)),
+        "_deadlines": Rule("those of what is answered or gone do nothing", _live_deadlines),
+    },
+    DedupCache: {
+        **_out(_CONSTANT, "limits"),
+        **_out(_DERIVED, "epoch", "_by_nonce"),
+        **_out(_PEOPLE, "counters"),
+        "sessions": Rule(
+            "in the order in which they were heard, which only says whose lease ends first; "
+            "the explorer ends any of them",
+            lambda owner, sessions, form: Bag(tuple(map(form, sessions.values()))),
+        ),
+    },
+    Session: {
+        **_out(_CLOCK, "heard_s"),
+        **_out(_CONSTANT, "message_bytes"),
+        **_out(_DERIVED, "name", "nonce"),
+        "route": Rule(
+            "each connection has a route of its own",
+            lambda session, route, form: Counted(
+                "connection", names.owner(route), names.connection_of(route)
+            ),
+        ),
+        "connection": Rule(
+            "compared with each other only",
+            lambda session, number, form: Counted("connection", names.owner(session.id), number),
+        ),
+        "probe": Rule(
+            "compared with each other only; 0 is before all",
+            lambda session, number, form: number
+            and Counted("probe", names.owner(session.id), number),
+        ),
+        "entries": Rule("with what their outcomes are compared by", _entries),
+    },
+    Entry: {
+        "execution": Rule("in the form of its worker", _where),
+    },
+    Kept: {
+        **_out("only compared with its session's; see there", "sent_probe"),
+        **_out(_DERIVED, "size_bytes"),
+        "frames": Rule(
+            "decoded; texts are for people", lambda kept, frames, form: frames_form(frames)
+        ),
+    },
+    Scheduler: {
+        "_lines": Rule("their entries are in the form of the cache", _lines),
+        "_paused": Rule(
+            "no order among them", lambda owner, lines, form: Bag(_lines(owner, lines, form))
+        ),
+        "_suspects": Rule(
+            "in the form of the cache", lambda owner, entries, form: tuple(map(form, entries))
+        ),
+    },
+    Pool: {
+        **_out(_CONSTANT, "limits", "_new_id", "_pulses"),
+        **_out(_PEOPLE, "restarts"),
+        "slots": Rule("alike", lambda owner, slots, form: Bag(tuple(map(form, slots)))),
+        "lives": Rule(
+            "each for itself", lambda owner, lives, form: Bag(tuple(map(form, lives.values())))
+        ),
+        "broken": Rule("the text is for people", lambda owner, text, form: bool(text)),
+    },
+    Slot: {
+        "start_at_s": Rule("a clock reading, or never", lambda slot, at_s, form: math.isinf(at_s)),
+        **_out("says how long the next pause is, and all pauses are explored", "failures"),
+        "index": Rule("its name", lambda slot, index, form: b"w%d" % index),
+        "life": Rule("in the form of the pool", lambda slot, life, form: life and life.id),
+    },
+    Life: {
+        **_out(_CLOCK, "born_s", "heard_s", "ending_s"),
+        **_out(_CONSTANT, "pulses"),
+        **_out(_DERIVED, "slot"),
+        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "why"),
+        "ready_s": Rule(_CLOCK, _is_set),
+        "reaped_s": Rule(_CLOCK, _is_set),
+    },
+    Workforce: {
+        **_out(_CONSTANT, "limits", "header_bytes"),
+        **_out(_PEOPLE, "fenced", "strays", "stats"),
+        **_out("empty between steps", "out"),
+        **_out("the router's", "pool"),
+    },
+    Worker: {
+        **_out(_CONSTANT, "capacity", "most"),
+        **_out(_PEOPLE, "done", "failed"),
+    },
+    Execution: {
+        **_out("it is listed under its worker", "worker"),
+        **_out(_CLOCK, "dispatched_s"),
+        **_out("a function of its number and its request", "header"),
+        "session": Rule("in the form of the cache", lambda owner, session, form: session.id),
+        "entry": Rule("in the form of the cache", _is_set),
+        "stop_s": Rule(_CLOCK, _is_set),
+    },
+    ClientCore: {
+        **_out(_CONSTANT, "limits", "wire"),
+        **_out(_CLOCK, "_ping_at_s", "_scan_at_s", "_unready_s"),
+        **_out(_PEOPLE, "retransmitted", "reissued", "_refused_text"),
+        **_out("empty between steps", "_out"),
+        "sessions": Rule("only whether there was one", lambda owner, count, form: bool(count)),
+        "connections": Rule(
+            "only counts on",
+            lambda core, number, form: Counted("connection", _index(core), number),
+        ),
+        "_probe": Rule(
+            "only counts on", lambda core, number, form: Counted("probe", _index(core), number)
+        ),
+        "_new_id": Rule("how many were drawn", lambda core, source, form: source.drawn),
+        "_queue": Rule("in the form of the calls", lambda core, calls, form: tuple(calls)),
+        "_held": Rule("in the form of the calls", lambda core, calls, form: tuple(calls)),
+        "_burst": Rule("more than there are calls is all", lambda core, burst, form: min(burst, 8)),
+        "_flush_at_s": Rule(_CLOCK, _is_set),
+        "refusal": Rule(_PEOPLE, lambda core, info, form: info and info.code),
+        "calls": Rule(
+            "by number", lambda core, calls, form: tuple(form(calls[n]) for n in sorted(calls))
+        ),
+    },
+    Call: {
+        **_out(_CLOCK, "asked_s", "held_until_s", "cancel_until_s"),
+        **_out("a function of body and options", "digest"),
+        **_out("a function of its id, digest and options", "frames"),
+        "session": Rule("in the form of the client", lambda call, of, form: of and of.id),
+        "sent_probe": Rule(
+            "compared with answers only, once it was sent",
+            lambda call, number, form: None
+            if call.stage is Stage.QUEUED
+            else Counted("sent", names.owner(call.body), number),
+        ),
+    },
+    ClientSession: {
+        **_out(_CONSTANT, "window", "message_bytes"),
+        **_out(_DERIVED, "epoch"),
+        "calls": Rule(
+            "by number",
+            lambda owner, calls, form: tuple((n, call.number) for n, call in calls.items()),
+        ),
+        "unflushed": Rule("a set", lambda owner, numbers, form: tuple(sorted(numbers))),
+        "lost_s": Rule(_CLOCK, _is_set),
+    },
+    Link: {
+        **_out(_CONSTANT, "limits", "born_s"),
+        **_out(_CLOCK, "answered_s", "asked_s"),
+        **_out(_PEOPLE, "trouble"),
+        "server": Rule(
+            "all but its status is for people", lambda owner, record, form: record.get("status")
+        ),
+    },
+    WorkerCore: {
+        **_out(_CONSTANT, "header_bytes"),
+        **_out(_PEOPLE, "fenced", "repeated", "malformed"),
+        "_beat": Rule("only counts on", lambda core, beat, form: Counted("beat", 0, beat)),
+    },
+    _Kept: {
+        "frames": Rule("decoded", lambda kept, frames, form: frames_form(frames)),
+        "after_beat": Rule(
+            "compared with answers only", lambda kept, beat, form: Counted("beat", 0, beat)
+        ),
+    },
+}  # fmt: skip
+"""What is left out of the form of each class, or replaced, and why."""

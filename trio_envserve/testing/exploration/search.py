@@ -1,0 +1,234 @@
+"""The walk through all states of a configuration, breadth first.
+
+Theory of operation
+-------------------
+States are found layer by layer: all that take n actions, then all that take
+n + 1.  Each is looked at once, by its digest (:meth:`World.canonical`); of a
+state that was found only its predecessor and the action between are kept.  So
+the first violation that is met has a shortest path to it, and the path can be
+walked again.
+
+A digest has 8 bytes.  Among n states the chance that any two share one, so
+that one of them is not looked at, is below n * n / 2**65: one in 370,000 for
+ten million states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import resource
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .configurations import Configuration
+from .rest import at_rest, is_quiet, run_to_rest
+from .state import State
+from .step import Action
+from .world import World
+
+CHUNK = 2_000
+"""States that are looked at between two reports of progress."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counterexample:
+    """A violation, and a shortest way to it."""
+
+    violations: tuple[str, ...]
+    path: tuple[Action, ...]
+    """The actions from the blank state."""
+    opening: int
+    """How many of them belong to the opening."""
+    aftermath: tuple[Action, ...] = ()
+    """What happens by itself after the path, until the violation shows."""
+
+    @property
+    def steps(self) -> int:
+        """The length of the path from the first state on."""
+        return max(0, len(self.path) - self.opening)
+
+
+@dataclasses.dataclass(slots=True)
+class Figures:
+    """How far the exploration of a configuration is."""
+
+    configuration: Configuration
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    """Actions from the first state to those found last."""
+    frontier: int = 0
+    """States that were found and not looked at yet."""
+    quiet: int = 0
+    """States in which nothing more happens by itself, each run to its rest."""
+    local_states: dict[str, int] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+    exhausted: bool = False
+    found: Counterexample | None = None
+
+    def record(self) -> dict[str, Any]:
+        """For programs."""
+        found = self.found
+        return {
+            "config": self.configuration.name,
+            "bounds": self.configuration.record(),
+            "states": self.states,
+            "transitions": self.transitions,
+            "depth": self.depth,
+            "exhausted": self.exhausted,
+            "quiet_states": self.quiet,
+            "local_states": self.local_states,
+            "transitions_per_second": round(self.transitions / max(self.seconds, 1e-9)),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+            "seconds": round(self.seconds, 2),
+            "violations": len(found.violations) if found else 0,
+            "violated": sorted({text.partition(":")[0] for text in found.violations})
+            if found
+            else [],
+        }
+
+
+class Search:
+    """One exploration.  Iterate over :meth:`run`; it ends at the first violation."""
+
+    def __init__(self, configuration: Configuration, *, most_states: int | None = None) -> None:
+        self.world = World(configuration)
+        self.figures = Figures(configuration)
+        self._most_states = most_states
+        self._opening: list[Action] = []
+        self._seen: set[bytes] = set()
+        self._parents = array("I")
+        self._actions = array("H")
+        self._action_numbers: dict[Action, int] = {}
+        self._action_list: list[Action] = []
+
+    def run(self) -> Iterator[Figures]:
+        """Explore; yields the figures after every chunk, and at the end."""
+        began_s = time.monotonic()
+        with _no_collections():
+            for _ in self._explore():
+                self._measure(began_s)
+                yield self.figures
+        self._measure(began_s)
+        yield self.figures
+
+    def _measure(self, began_s: float) -> None:
+        world, figures = self.world, self.figures
+        figures.states = len(self._seen)
+        figures.seconds = time.monotonic() - began_s
+        figures.local_states = {
+            "router": len(world.routers), "client": len(world.clients),
+            "worker": len(world.workers), "messages": len(world.mail.frames),
+        }  # fmt: skip
+
+    # -- the walk ---------------------------------------------------------------
+
+    def _explore(self) -> Iterator[None]:
+        first = self._open()
+        if first is None:
+            return
+        self._enter(self.world.canonical(first), 0, ())
+        layer = [(first, 0)]
+        looked = 0
+        while layer:
+            found: list[tuple[State, int]] = []
+            for count, (state, index) in enumerate(layer, 1):
+                if not self._look(state, index, found):
+                    return
+                self.figures.frontier = len(layer) - count + len(found)
+                looked += 1
+                if looked % CHUNK == 0:
+                    yield
+                if self._most_states is not None and len(self._seen) >= self._most_states:
+                    return
+            layer = found
+            self.figures.depth += bool(layer)
+        self.figures.frontier = 0
+        self.figures.exhausted = True
+
+    def _open(self) -> State | None:
+        """The first state; None if something is violated before it is reached."""
+        state = self.world.blank()
+        for action in self.world.opening():
+            self._opening.append(action)
+            state, violations = self.world.move(state, action)
+            if violations:
+                self.figures.found = Counterexample(
+                    tuple(violations), tuple(self._opening), len(self._opening)
+                )
+                return None
+        return state
+
+    def _look(self, state: State, index: int, found: list[tuple[State, int]]) -> bool:
+        """Look at one state; False if it, or an action from it, violates something."""
+        world, figures, seen = self.world, self.figures, self._seen
+        actions = world.certain(state)
+        if is_quiet(world, state, actions):
+            figures.quiet += 1
+            violations, way = run_to_rest(world, state)
+            if violations:
+                self._report(violations, index, aftermath=way)
+                return False
+            if not at_rest(world, state):
+                actions += world.timers(state)
+        for action in (*actions, *world.trouble(state)):
+            after, violations = world.move(state, action)
+            figures.transitions += 1
+            if violations:
+                self._report(violations, index, action)
+                return False
+            key = world.canonical(after)
+            if key not in seen:
+                found.append((after, self._enter(key, index, action)))
+        return True
+
+    def _enter(self, key: bytes, parent: int, action: Action) -> int:
+        """A state that was never seen: its number."""
+        self._seen.add(key)
+        number = self._action_numbers.get(action)
+        if number is None:
+            number = self._action_numbers[action] = len(self._action_list)
+            self._action_list.append(action)
+        self._parents.append(parent)
+        self._actions.append(number)
+        return len(self._parents) - 1
+
+    def _report(
+        self,
+        violations: list[str],
+        index: int,
+        *last: Action,
+        aftermath: Sequence[Action] = (),
+    ) -> None:
+        path = list(reversed(last))
+        while index:
+            path.append(self._action_list[self._actions[index]])
+            index = self._parents[index]
+        path += reversed(self._opening)
+        self.figures.found = Counterexample(
+            tuple(violations), tuple(reversed(path)), len(self._opening), tuple(aftermath)
+        )
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Nothing here is garbage in cycles, and there is much to look through in vain."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def explore(configuration: Configuration, *, most_states: int | None = None) -> Search:
+    """Explore to the end, or to the first violation, or to so many states."""
+    search = Search(configuration, most_states=most_states)
+    for _ in search.run():
+        pass
+    return search

@@ -1,0 +1,170 @@
+"""Routers by number: what can happen to a server, and what it then does."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Any, NamedTuple
+
+from ...core.messages import Hello
+from ...core.router import Router, ToClient
+from ...core.slots import Kill, Lost, Phase, Spawn
+from ...core.workforce import ToWorker
+from ..simulation.bounds import audit, unfinished
+from . import names
+from .machines import LONG_AGO_S, NOT_YET_S, NOW_S, Catalogue
+from .mail import Mail
+
+
+class RouterInfo(NamedTuple):
+    """What can happen to a router by itself, and what is wrong with it."""
+
+    empty_slots: tuple[int, ...]
+    unsettled: tuple[bytes, ...]
+    """Workers that were reaped and not yet declared lost."""
+    watched: tuple[bytes, ...]
+    """Workers that would be killed if they were silent for long."""
+    ignored: tuple[bytes, ...]
+    """Workers with executions that were told to stop."""
+    sessions: tuple[bytes, ...]
+    deadlines: tuple[tuple[bytes, int], ...]
+    closed: bool
+    """Whether it may not start workers yet."""
+    requests: tuple[tuple[bytes, int], ...]
+    """Those that it knows, not finished."""
+    wrong: tuple[str, ...]
+    left: tuple[str, ...]
+    """What a router at rest should not hold any more."""
+
+
+class Routers(Catalogue):
+    """Servers."""
+
+    def __init__(self, mail: Mail, limits: tuple[Any, ...], slots: int, capacity: int) -> None:
+        super().__init__(mail, limits)
+        self._slots = slots
+        self._at_once = slots * capacity
+
+    def new(self, life: int) -> int:
+        """The first local state of a server's life: workers not started."""
+        if life in self._fresh:
+            return self._fresh[life]
+        ids = names.ServerIds(life)
+        router = Router(
+            epoch=names.epoch(life), slots=self._slots, now_s=NOW_S, new_id=ids,
+            limits=self._limits["ServerLimits"], wire=self._limits["WireLimits"],
+        )  # fmt: skip
+        return self._fresh.setdefault(life, self.add(router))
+
+    def ready(self, machine: Router) -> None:
+        """Restored ids serve the restored pool."""
+        ids: Any = machine._new_id
+        ids.attach(machine.pool)
+
+    def calm(self, machine: Router) -> None:
+        """No lease, suspicion, settling or start is due."""
+        for slot in machine.pool.slots:
+            if slot.start_at_s < math.inf:  # else it is never to start
+                slot.start_at_s = NOT_YET_S
+        for session in machine.cache.sessions.values():
+            session.heard_s = NOW_S
+        for life in machine.pool.lives.values():
+            life.heard_s = NOW_S
+            life.reaped_s = None if life.reaped_s is None else NOW_S
+        for worker in machine.force.workers.values():
+            for execution in worker.live.values():
+                execution.stop_s = None if execution.stop_s is None else NOW_S
+
+    def look(self, machine: Router) -> RouterInfo:
+        """See :class:`RouterInfo`."""
+        pool, sessions = machine.pool, machine.cache.sessions
+        alive = [life for life in pool.lives.values() if life.reaped_s is None]
+        return RouterInfo(
+            empty_slots=tuple(
+                slot.index for slot in pool.slots
+                if slot.life is None and slot.start_at_s < math.inf
+                and not (pool.stopping or machine.starting)
+            ),
+            unsettled=tuple(e.id for e in pool.lives.values() if e.reaped_s is not None),
+            watched=tuple(life.id for life in alive if life.phase is not Phase.ENDING),
+            ignored=tuple(
+                life.id for life in alive
+                if life.phase is not Phase.ENDING and life.id in machine.force.workers
+                and machine.force.workers[life.id].oldest_stop_s() is not None
+            ),
+            sessions=tuple(s.id for s in sessions.values() if not s.ended),
+            deadlines=tuple(
+                (session, sequence) for _, session, sequence in machine._deadlines
+                if session in sessions and sequence in sessions[session].entries
+                and sessions[session].entries[sequence].kept is None
+            ),
+            closed=bool(machine.starting),
+            requests=tuple((s.id, n) for s in sessions.values() for n in s.entries),
+            wrong=tuple(audit(machine, self._at_once)),
+            left=tuple(unfinished(machine)),
+        )  # fmt: skip
+
+    def run(self, machine: Router, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``client`` and ``worker`` messages; everything else is a timer or a death."""
+        match given:
+            case ("client", route, message):
+                self._client(machine, route, message)
+            case ("worker", worker, message):
+                machine.worker_message((worker, *self.mail.frames[message]), NOW_S)
+            case ("exited", worker):
+                machine.exited(worker, NOW_S, "it ended")
+            case ("open", dead_epochs):
+                machine.open_pool(dead_epochs, NOW_S)
+            case ("tick",):
+                machine.tick(NOW_S)
+            case (timer, *which):
+                getattr(self, f"_due_{timer}")(machine, *which)
+                machine.tick(NOW_S)
+        return tuple(filter(None, map(self._effect, machine.take())))
+
+    def _client(self, machine: Router, route: bytes, message: int) -> None:
+        hello = self.mail.message[message]
+        ids: Any = machine._new_id
+        if isinstance(hello, Hello):
+            ids.session = names.session(ids.life, hello.nonce)
+        machine.client_message(route, self.mail.frames[message], NOW_S)
+        ids.session = None
+
+    def _due_start(self, machine: Router, slot: int) -> None:
+        machine.pool.slots[slot].start_at_s = NOW_S
+
+    def _due_settle(self, machine: Router, worker: bytes) -> None:
+        machine.pool.lives[worker].reaped_s = LONG_AGO_S
+
+    def _due_silence(self, machine: Router, worker: bytes) -> None:
+        machine.pool.lives[worker].heard_s = LONG_AGO_S
+
+    def _due_stop(self, machine: Router, worker: bytes) -> None:
+        for execution in machine.force.workers[worker].live.values():
+            if execution.stop_s is not None:
+                execution.stop_s = LONG_AGO_S
+
+    def _due_lease(self, machine: Router, session: bytes) -> None:
+        machine.cache.sessions[session].heard_s = LONG_AGO_S
+        machine.cache.sessions.move_to_end(session, last=False)
+
+    def _due_deadline(self, machine: Router, session: bytes, sequence: int) -> None:
+        machine._deadlines = [
+            (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
+            for each in machine._deadlines
+        ]
+        heapq.heapify(machine._deadlines)
+
+    def _effect(self, effect: Any) -> Any:
+        match effect:
+            case ToClient():
+                return ("client", effect.route, self.mail.number(effect.frames))
+            case ToWorker():
+                return ("worker", effect.worker, self.mail.number(effect.frames))
+            case Spawn():
+                return ("spawn", effect.worker, effect.incarnation)
+            case Kill():
+                return ("kill", effect.worker)
+            case Lost():
+                return ("lost", effect.worker)
+        return None

@@ -1,0 +1,61 @@
+"""What a global state is: local states and messages by number, and what may still happen."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .judge import Past
+
+DEAD = -1
+"""In place of the core of a worker whose process is dead."""
+
+
+class ClientPart(NamedTuple):
+    """A client and its link; messages by number, the oldest first."""
+
+    core: int
+    asked: int = 0
+    """How many of its calls it has made."""
+    up: tuple[int, ...] = ()
+    down: tuple[int, ...] = ()
+    late: tuple[tuple[str, int, int], ...] = ()
+    """What was left behind and still arrives: which way, its connection, the message."""
+
+
+class Running(NamedTuple):
+    """Environment code that runs."""
+
+    number: int
+    key: bytes
+    session: bytes
+    halted: bool
+
+
+class WorkerPart(NamedTuple):
+    """A worker's process and its link."""
+
+    id: bytes
+    life: int
+    """The life of the server that started it."""
+    core: int
+    runs: tuple[Running, ...] = ()
+    up: tuple[int, ...] = ()
+    down: tuple[int, ...] = ()
+    late: tuple[tuple[str, int], ...] = ()
+    """What was left behind and still arrives: which way, and the message."""
+    doomed: bool = False
+    """It was killed or told to exit, and will be dead soon."""
+    reaped: bool = False
+
+
+class State(NamedTuple):
+    """A whole system at one moment."""
+
+    life: int
+    """Which life of the server this is."""
+    router: int
+    clients: tuple[ClientPart, ...]
+    workers: tuple[WorkerPart, ...]
+    left: tuple[int, ...]
+    """How often each kind of trouble may still come."""
+    past: Past

@@ -1,0 +1,67 @@
+"""Workers by number: what can happen to one, and what it then does."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...core.terms import Status
+from ...core.worker import Exit, Halt, Run, ToRouter, WorkerCore
+from .machines import Catalogue
+from .mail import Mail
+
+
+class WorkerInfo(NamedTuple):
+    """What the explorer needs to know of a worker's core."""
+
+    beat: int
+    acknowledged: bool
+    begun: tuple[int, ...]
+    """The numbers of the dispatches that it has seen."""
+
+
+class Workers(Catalogue):
+    """Worker processes."""
+
+    def __init__(self, mail: Mail, limits: tuple[Any, ...], rerun: bool) -> None:
+        super().__init__(mail, limits)
+        self._rerun = rerun
+
+    def new(self, incarnation: bytes) -> int:
+        """The first local state of a worker."""
+        if incarnation not in self._fresh:
+            core = WorkerCore(incarnation, header_bytes=1 << 20)
+            self._fresh[incarnation] = self.add(core)
+        return self._fresh[incarnation]
+
+    def look(self, machine: WorkerCore) -> WorkerInfo:
+        """See :class:`WorkerInfo`."""
+        return WorkerInfo(machine._beat, machine.acknowledged, tuple(machine.seen))
+
+    def run(self, machine: WorkerCore, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the router, the environment's code or the heartbeat does."""
+        effects: list[Any]
+        match given:
+            case ("message", message):
+                effects = list(machine.message(self.mail.frames[message]))
+            case ("ended", number, status, payload):
+                effects = list(machine.ended(number, Status(status), payload, None))
+            case ("hello",):
+                effects = [machine.hello(1, "explored", self._rerun)]
+            case ("beat",):
+                effects = [] if machine.acknowledged else [
+                    machine.hello(1, "explored", self._rerun)
+                ]  # fmt: skip
+                effects.append(machine.beat({}))
+        return tuple(map(self._effect, effects))
+
+    def _effect(self, effect: Any) -> Any:
+        match effect:
+            case ToRouter():
+                return ("router", self.mail.number(effect.frames))
+            case Run():
+                return ("run", effect.number, tuple(effect.request), bytes(effect.body))
+            case Halt():
+                return ("halt", effect.number)
+            case Exit():
+                return ("exit",)
+        raise TypeError(effect)

@@ -1,0 +1,331 @@
+"""A small system: its states, what can happen in each, and which are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, TypeAlias, TypeVar
+
+from ...core import calls
+from ...core.limits import WireLimits
+from . import names
+from .canonical import Newest, digest, lower, renamings
+from .clients import Clients
+from .configurations import BOUNDED, Configuration
+from .forms import form
+from .judge import CallPast, Past
+from .leaves import Counted
+from .mail import Mail
+from .moves import Move
+from .servers import Routers
+from .state import DEAD, ClientPart, State, WorkerPart
+from .step import Action
+from .workers import Workers
+
+T = TypeVar("T")
+
+Transition: TypeAlias = tuple[State, list[str]]
+
+
+class World:
+    """One configuration, with everything that was ever found out about it.
+
+    ``merge``: see :attr:`Catalogue.merge`."""
+
+    def __init__(self, configuration: Configuration, *, merge: bool = True) -> None:
+        self.configuration = configuration
+        limits = (configuration.server_limits(), configuration.client_limits(), WireLimits())
+        self.mail = Mail()
+        self.routers = Routers(self.mail, limits, configuration.workers, configuration.capacity)
+        self.clients = Clients(self.mail, limits, self._options)
+        self.workers = Workers(self.mail, limits, configuration.declared)
+        for machines in (self.routers, self.clients, self.workers):
+            machines.merge = merge
+        self._keys = [
+            names.request_key(client, call)
+            for client in range(configuration.clients)
+            for call in range(configuration.requests)
+        ]
+        spelled = {self._digest_of(key): b"the digest of " + key for key in self._keys}
+        self._renamings = renamings(configuration.clients, configuration.workers, spelled)
+        # A call that was last sent so long before the newest probe is named missing by no
+        # answer on its way: probes are numbered anew only when the last one is answered.
+        in_order = not (configuration.late or configuration.strays)
+        far = 1 << 30
+        self._most = {"sent": 2 if in_order else far, "probe": far, "connection": far, "beat": far}
+        self._digests: dict[Any, bytes] = {}
+        self._parts: dict[Any, Any] = {}
+
+    def once(self, part: T) -> T:
+        """The one that is kept of all equal parts of states: they have much in common."""
+        known: T = self._parts.setdefault(part, part)
+        return known
+
+    def _options(self) -> dict[str, Any]:
+        asked = self.configuration
+        return {"rerun": asked.consent, "limit_s": 60.0 if asked.limited else None}
+
+    def _digest_of(self, key: bytes) -> bytes:
+        options = self._options()
+        return calls.digest(key, options["rerun"], self.configuration.allowance, options["limit_s"])
+
+    # -- states -----------------------------------------------------------------
+
+    def blank(self) -> State:
+        """Before anything: a server that has started nothing, clients not connected."""
+        asked = self.configuration
+        return State(
+            life=0,
+            router=self.routers.new(0),
+            clients=tuple(ClientPart(self.clients.new(n)) for n in range(asked.clients)),
+            workers=(),
+            left=tuple(asked.bounds.values()),
+            past=Past(tuple(map(CallPast, self._keys))),
+        )
+
+    def opening(self) -> Iterator[Action]:
+        """What leads from a blank state to the first: all are connected and ready,
+        nothing was asked.  Yields actions; the caller takes them."""
+        yield ("open",)
+        for slot in range(self.configuration.workers):
+            yield ("start", slot)
+            yield ("wup", slot)
+            yield ("wdown", slot)
+        for client in range(self.configuration.clients):
+            yield ("connect", client)
+            yield ("up", client)
+            yield ("down", client)
+
+    def move(self, state: State, action: Action) -> Transition:
+        """The state after an action, and what it violates."""
+        move = Move(self, state)
+        move.take(action)
+        return move.state(), move.judge.violations
+
+    # -- what can happen ----------------------------------------------------------
+
+    def certain(self, state: State) -> list[Action]:
+        """What happens by itself, sooner or later, in no certain order."""
+        actions: list[Action] = []
+        requests = self.configuration.requests
+        infos = self.clients.info
+        for c, client in enumerate(state.clients):
+            info = infos[client.core]
+            if client.up:
+                actions.append(("up", c))
+            if client.down:
+                actions.append(("down", c))
+            if client.late:
+                actions.append(("late", c))
+            if not info.connected:
+                actions.append(("connect", c))
+            if client.asked < requests and not info.closed:
+                actions.append(("ask", c))
+            actions += [("take", c, call) for call in info.answered]
+            if info.unflushed:
+                actions.append(("flush", c))
+            if info.held:
+                actions.append(("scan", c))
+        for w, worker in enumerate(state.workers):
+            self._certain_of_worker(state, w, worker, actions)
+        router = self.routers.info[state.router]
+        actions += [("settle", worker) for worker in router.unsettled]
+        actions += [("start", slot) for slot in router.empty_slots]
+        after, effects = self.routers.step(state.router, ("tick",))
+        forms = self.routers.form
+        if effects or (after != state.router and forms[after] != forms[state.router]):
+            actions.append(("tick",))
+        if router.closed and not any(w.core != DEAD and w.life < state.life for w in state.workers):
+            actions.append(("open",))
+        return actions
+
+    def _certain_of_worker(
+        self, state: State, w: int, worker: WorkerPart, actions: list[Action]
+    ) -> None:
+        if worker.up:
+            actions.append(("wup", w))
+        if worker.late:
+            actions.append(("wlate", w))
+        if worker.core == DEAD:
+            if worker.life == state.life and not worker.reaped:
+                actions.append(("reap", w))
+            return
+        if worker.down:
+            actions.append(("wdown", w))
+        for run in worker.runs:
+            actions.append(("end", w, run.number, True))
+            if run.halted:
+                actions.append(("end", w, run.number, False))
+        if worker.doomed or worker.life < state.life:
+            actions.append(("die", w, True))
+            if worker.up:
+                actions.append(("die", w, False))
+
+    def timers(self, state: State) -> list[Action]:
+        """What a second of silence makes due: these repair what was lost.  Free, since
+        they only come where nothing else does; what they send is no news."""
+        actions: list[Action] = []
+        for c, client in enumerate(state.clients):
+            info = self.clients.info[client.core]
+            actions += [("again", c, call) for call in info.asking]
+            actions.append(("idle_ping", c))
+        known = {s for c in state.clients for s in self.clients.info[c.core].sessions}
+        sessions = self.routers.info[state.router].sessions
+        actions += [("idle_lease", session) for session in sessions if session not in known]
+        workers = enumerate(state.workers)
+        actions += [("idle_beat", w) for w, part in workers if part.core != DEAD]
+        return actions
+
+    def trouble(self, state: State) -> list[Action]:
+        """What may happen as well, as often as its bound allows."""
+        left = dict(zip(BOUNDED, state.left, strict=True))
+        actions: list[Action] = []
+        for c, client in enumerate(state.clients):
+            self._trouble_of_client(c, client, left, actions)
+        for w, worker in enumerate(state.workers):
+            if worker.core != DEAD and worker.life == state.life:
+                self._trouble_of_worker(w, worker, left, actions)
+            elif worker.core != DEAD and left["beats"]:
+                actions.append(("beat", w))
+        router = self.routers.info[state.router]
+        if left["kills"]:
+            living = {w.id for w in state.workers if w.core != DEAD and w.life == state.life}
+            actions += [("silence", worker) for worker in router.watched if worker in living]
+            actions += [("stop", worker) for worker in router.ignored if worker in living]
+        if left["leases"]:
+            actions += [("lease", session) for session in router.sessions]
+        if left["limits"]:
+            actions += [("deadline", *request) for request in router.deadlines]
+        if left["restarts"]:
+            actions.append(("restart",))
+        if left["forgeries"]:
+            actions += [("forge", *request) for request in router.requests]
+        return actions
+
+    def _trouble_of_client(
+        self, c: int, client: ClientPart, left: dict[str, int], actions: list[Action]
+    ) -> None:
+        info = self.clients.info[client.core]
+        if info.connected:
+            if left["pings"]:
+                actions.append(("ping", c))
+            if left["cuts"]:
+                actions.append(("cut", c, False))
+                if self.configuration.late and client.up:
+                    actions.append(("cut", c, True))
+            ways = [way for way in ("up", "down") if getattr(client, way)]
+            if left["losses"]:
+                actions += [("lose", c, way) for way in ways]
+            if left["strays"]:
+                actions += [("stray", c, way, copy) for way in ways for copy in (True, False)]
+        if left["cancels"]:
+            actions += [("cancel", c, call) for call in info.calls]
+        if left["limits"]:
+            actions += [("limit", c, call) for call in info.limited]
+        if left["despairs"]:
+            actions += [("despair", c, session) for session in info.lost]
+        if left["closes"] and not info.closed:
+            actions.append(("close", c))
+
+    def _trouble_of_worker(
+        self, w: int, worker: WorkerPart, left: dict[str, int], actions: list[Action]
+    ) -> None:
+        if left["beats"]:
+            actions.append(("beat", w))
+        if left["crashes"]:
+            actions.append(("crash", w, True))
+            if worker.up:
+                actions.append(("crash", w, False))
+        if left["worker_cuts"]:
+            actions.append(("wcut", w))
+        ways = [way for way in ("up", "down") if getattr(worker, way)]
+        if left["losses"]:
+            actions += [("wlose", w, way) for way in ways]
+        if left["strays"]:
+            actions += [("wstray", w, way, copy) for way in ways for copy in (True, False)]
+
+    # -- which states are the same ------------------------------------------------
+
+    def canonical(self, state: State) -> bytes:
+        """8 bytes that are the same for the same states, and for no others."""
+        infos = self.clients.info
+        numbers: dict[tuple[str, int], int] = {}
+        base: list[int] = []
+        for c, client in enumerate(state.clients):
+            info = infos[client.core]
+            numbers["probe", c] = numbers["sent", c] = info.probe
+            numbers["connection", c] = info.connections
+            base += (info.probe, info.connections)
+        newest = Newest(numbers, self._most)
+        known = self._digests
+        counted = tuple(base)
+        least = b"\xff" * 8
+        rest = bytes(state.left) + bytes((state.life,))
+        for r, renaming in enumerate(self._renamings):
+            key: Any = (r, state.router, counted)
+            router = known.get(key)
+            if router is None:
+                router = known[key] = self._lowered(self.routers.form[state.router], r, newest)
+            clients: list[bytes] = [b""] * len(state.clients)
+            for c, part in enumerate(state.clients):
+                key = (r, c, part)
+                found = known.get(key)
+                if found is None:
+                    found = known[key] = self._lowered(self._client_form(c, part), r, newest)
+                clients[renaming.clients[c]] = found
+            workers: list[bytes] = []
+            for worker in state.workers:
+                key = (r, worker)
+                found = known.get(key)
+                if found is None:
+                    found = known[key] = self._worker(worker, r)
+                workers.append(found)
+            workers.sort()
+            key = (r, state.past)
+            past = known.get(key)
+            if past is None:
+                past = known[key] = self._past(state.past, r)
+            whole = b"".join((rest, router, past, *clients, *workers))
+            least = min(least, blake2b(whole, digest_size=8).digest())
+        return least
+
+    def _lowered(self, what: Any, r: int, newest: Newest) -> bytes:
+        return digest(lower(what, self._renamings[r], newest))
+
+    def _letters(self, numbers: tuple[int, ...]) -> Any:
+        return tuple(self.mail.form[number] for number in numbers)
+
+    def _client_form(self, c: int, part: ClientPart) -> Any:
+        late = tuple(
+            (way, Counted("connection", c, connection), self.mail.form[number])
+            for way, connection, number in part.late
+        )
+        return (
+            self.clients.form[part.core], part.asked, self._letters(part.up),
+            self._letters(part.down), late,
+        )  # fmt: skip
+
+    def _worker(self, part: WorkerPart, r: int) -> bytes:
+        core = None
+        numbers: dict[tuple[str, int], int] = {}
+        if part.core != DEAD:
+            numbers["beat", 0] = self.workers.info[part.core].beat
+            core = self.workers.form[part.core]
+        whole = (
+            part.id, part.life, core, form(part.runs), self._letters(part.up),
+            self._letters(part.down), tuple((way, self.mail.form[n]) for way, n in part.late),
+            part.doomed, part.reaped,
+        )  # fmt: skip
+        return self._lowered(whole, r, Newest(numbers, self._most))
+
+    def _past(self, past: Past, r: int) -> bytes:
+        of_calls = tuple(
+            (*call[:-1], None if call.sent is None else self.mail.form[call.sent])
+            for call in past.calls
+        )
+        renaming = self._renamings[r]
+        parts = [
+            lower(part, renaming, Newest({}, self._most))
+            for part in (of_calls, past.finished, past.stopped)
+        ]
+        return digest(tuple(sorted(part, key=repr) for part in parts))
