@@ -210,6 +210,13 @@ def laboratory(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Speed and memory beside a plain loop and a peer.  Not by default: it is long."""
+    session.install(".[cli]")
+    session.run("trio-envserve", "bench", "--json", *session.posargs)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Real processes under random faults for ten minutes.  Not by default: it is long."""
     session.install(".[cli]")

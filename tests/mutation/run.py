@@ -46,7 +46,7 @@ TESTS = {
     "ranges": ("tests/core/test_ranges.py",),
     "executions": ("tests/core/test_executions.py", "tests/core/test_workforce.py"),
     "scheduler": ("tests/core/test_scheduler.py",),
-    "worker": ("tests/core/test_worker.py",),
+    "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
 }
 """The tests of each module that may be mutated."""
 
