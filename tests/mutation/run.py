@@ -117,6 +117,8 @@ def try_all(module: str, chosen: list[Mutation]) -> list[tuple[Mutation, int]]:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[index] = os.waitstatus_to_exitcode(status)
+                if codes[index] == SURVIVED and len(chosen) > 1:
+                    sys.stderr.write(f"survives: {chosen[index].name}\n")
             elif time.monotonic() > until_s:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
