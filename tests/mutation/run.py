@@ -76,7 +76,9 @@ def judge(module: str, mutation: Mutation) -> int:
     import pytest
 
     os.chdir(ROOT)
-    sys.meta_path.insert(0, Changed(f"trio_envserve.core.{module}", mutation.source))
+    name = f"trio_envserve.core.{module}"
+    sys.meta_path.insert(0, Changed(name, mutation.source))
+    importlib.import_module(name)  # now: pytest rewrites the asserts of what it finds itself
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before: see main
     with open(os.devnull, "w") as nowhere:

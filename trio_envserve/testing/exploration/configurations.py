@@ -206,7 +206,16 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "sync-names-nothing-missing", "sync-replays-nothing", "what-was-sent-is-finished",
         "work-goes-to-who-retires",
     ),
-    "ci": (),
+    "ci": (
+        "a-cancel-is-not-told", "a-lost-dispatch-is-not-repeated",
+        "a-lost-request-is-not-repeated", "a-replacement-is-never-started",
+        "a-worker-never-says-what-it-misses", "acknowledged-on-arrival",
+        "an-outcome-is-sent-once", "answers-go-to-the-first-connection",
+        "any-server-answers-a-ping", "bytes-are-not-given-back", "cancel-stays-at-the-router",
+        "every-lost-session-is-gone", "last-words-are-thrown-away",
+        "sync-names-nothing-missing", "sync-off-by-one", "sync-replays-nothing",
+        "what-was-sent-is-finished", "work-goes-to-who-retires",
+    ),
 }  # fmt: skip
 """The mutants that a configuration shows."""
 
