@@ -393,6 +393,7 @@ def test_answers_go_to_the_newest_connection_not_to_the_newest_arrival():
     session = session_of(cache)
     cache.moved(session, b"third", 3)
     cache.moved(session, b"second", 2)
+    cache.moved(session, b"another third", 3)
     assert (session.route, session.connection) == (b"third", 3)
     open_again(cache, 1, 4, b"fourth")
     assert session.route == b"fourth"
@@ -406,7 +407,30 @@ def test_g7_a_lease_ends_after_silence_and_not_before():
     assert list(cache.lapsed(10.1)) == [quiet]
     assert list(cache.lapsed(15.1)) == [quiet, heard]
     cache.end(quiet)
+    assert cache.counters.sessions_ended == 1
     assert list(cache.lapsed(15.1)) == [heard]
+
+
+def test_g7_a_hello_is_a_sign_of_life():
+    cache = cache_with(lease_s=10.0)
+    session_of(cache, 1)
+    open_again(cache, 1)  # 9 s later
+    assert list(cache.lapsed(18.9)) == []
+
+
+def test_g4_what_an_older_connection_carried_is_replayed_on_the_new_one():
+    cache, session = made(State.COMPLETED)
+    outcome = session.entries[0].kept
+    assert outcome is not None
+    outcome.sent_probe = 0  # as the router marks it when it sends
+    cache.moved(session, b"new", 2)
+    effects, _ = cache.sync(session, 1, Ranges((0,)), 0)
+    assert dos(effects) == [Do.ANSWER]
+
+
+def test_g2_before_the_environment_has_declared_anything_there_is_no_consent():
+    cache, session = made(State.RUNNING, rerun=None, allowance=3)
+    assert not cache.may_rerun(session.entries[0])
 
 
 def test_g7_the_end_of_a_session_cancels_all_that_is_left():

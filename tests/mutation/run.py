@@ -42,7 +42,11 @@ SEEDS = 40
 """How many seeds the simulator gets, in each mode."""
 
 TESTS = {
-    "dedup": ("tests/core/test_dedup.py", "tests/core/test_dedup_machine.py"),
+    "dedup": (
+        "tests/core/test_dedup.py",
+        "tests/core/test_dedup_machine.py",
+        "tests/regressions_core",
+    ),
     "ranges": ("tests/core/test_ranges.py",),
     "executions": ("tests/core/test_executions.py", "tests/core/test_workforce.py"),
     "scheduler": ("tests/core/test_scheduler.py",),

@@ -113,17 +113,16 @@ class DedupCache:
         session.heard_s = now_s
         self.sessions.move_to_end(session.id)
 
-    def moved(self, session: Session, route: Route, connection: int) -> bool:
+    def moved(self, session: Session, route: Route, connection: int) -> None:
         """Answers go to the client's newest connection by its own count, not
-        to the newest arrival.  Whether this is a new one."""
+        to the newest arrival."""
         if connection <= session.connection:
-            return False
+            return
         session.connection = connection
         session.route = route
         for entry in session.entries.values():
             if entry.kept is not None:  # whatever the old one still carried is lost
                 entry.kept.sent_probe = -1
-        return True
 
     def lapsed(self, now_s: float) -> Iterator[Session]:
         """Sessions whose lease has ended by now, not yet ended."""

@@ -14,7 +14,6 @@ leases and suspicion on awake time, which stands still while this process does.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -258,11 +257,10 @@ class Router:
         session = self._session(route, sync.session, sync.epoch)
         if session is None:
             return
-        moved = self.cache.moved(session, route, sync.connection)
+        self.cache.moved(session, route, sync.connection)
         # A newer probe says that the answer to the one before has arrived: what was
-        # sent before that, and is still asked for, is lost.  So is all on a new connection.
-        answered = session.probe if sync.probe > session.probe else 0
-        sent_before = math.inf if moved else answered
+        # sent before that, and is still asked for, is lost.
+        sent_before = session.probe if sync.probe > session.probe else 0
         effects, missing = self.cache.sync(
             session, sync.next, Ranges.from_flat(sync.pending), sent_before
         )
