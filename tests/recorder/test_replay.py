@@ -239,7 +239,8 @@ def test_a_missing_file_between_two_is_a_new_beginning(tmp_path: Path):
     assert [file.path for file in player.files] == [paths[0]]
     for _ in player.moments():
         pass
-    assert player.identical
+    assert player.inputs
+    assert player.difference is None
 
 
 # -- names of requests -----------------------------------------------------------
