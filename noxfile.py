@@ -27,7 +27,7 @@ ASYNC_RULES = (
 ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 
 # More than cores: the tests with real processes mostly wait for them.
-PARALLEL = ("-n", "3")
+PARALLEL = ("-n", "4")
 NO_PROCESSES = "not soak and not slow and not real"
 
 nox.options.error_on_missing_interpreters = False

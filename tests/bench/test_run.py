@@ -17,6 +17,7 @@ from trio_envserve.testing.bench.special import SPECIAL, Size, run_special
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="reads processor times in /proc"),
 ]
 HANG_S = 120.0

@@ -10,6 +10,7 @@ from tests.cli.commands import check_nothing_left, command, run
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="finds leftovers in /proc"),
 ]
 

@@ -10,6 +10,7 @@ from trio_envserve.testing.soak.judge import judge
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="finds leftovers in /proc"),
 ]
 

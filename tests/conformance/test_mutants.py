@@ -16,7 +16,7 @@ from tests.conformance.drawn import CAUGHT
 from trio_envserve.testing.conformance.cases import CASES, select
 from trio_envserve.testing.conformance.run import Options, conform
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("mutant_server.py")
 ROOT = PROGRAM.parent.parent.parent

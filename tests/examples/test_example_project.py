@@ -20,7 +20,7 @@ PROJECT = ROOT / "examples" / "nox_project"
 PAGE = ROOT / "docs" / "testing.md"
 FILES = re.compile(r"^<!-- file: (\S+) -->\n^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from trio_envserve import open_server
 from trio_envserve.testing.demo.judge_logs import CALLERS
 from trio_envserve.testing.soak.callers import Callers, ClientEnded
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 LIMIT_S = 120
 
