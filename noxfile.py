@@ -26,8 +26,9 @@ ASYNC_RULES = (
 # Environments in tests swallow cancellation, and clean up badly, on purpose.
 ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 
-# More than cores: the tests with real processes mostly wait for them.
-PARALLEL = ("-n", "4")
+# More than cores: the tests with real processes mostly wait for them.  Whoever is done
+# takes work from others, so that no long test is the last.
+PARALLEL = ("-n", "4", "--dist", "worksteal")
 NO_PROCESSES = "not soak and not slow and not real"
 
 nox.options.error_on_missing_interpreters = False

@@ -54,7 +54,7 @@ async def test_nothing_runs_twice_nothing_is_lost_and_all_is_given_back(tmp_path
     assert figures["left_over"] == {}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_with_a_server_that_asks_for_no_consent_it_fails(tmp_path):
     server = shlex.join([sys.executable, str(HERE / "broken_server.py")])
     code, figures, _ = await soak(tmp_path, "--minutes", "0.3", "--server-command", server)
