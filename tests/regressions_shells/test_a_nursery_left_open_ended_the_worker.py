@@ -9,7 +9,6 @@ import trio
 from trio_envserve import RolloutFailed, open_client, open_server
 from trio_envserve.net import MemoryNetwork
 
-
 TRIO_NOTICES = tuple(map(int, trio.__version__.split(".")[:2])) >= (0, 31)
 """Earlier ones take a task that leaves its nursery open for one that is done."""
 
