@@ -30,6 +30,7 @@ with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core.router import Router
     from trio_envserve.core.slots import Spawn
     from trio_envserve.core.worker import WorkerCore
+    from trio_envserve.net import bundle
 
 VECTORS = Path(__file__).resolve().parent.parent.parent / "docs" / "vectors.json"
 MARK = b"\xff\xfe\xff"
@@ -51,6 +52,12 @@ def body(data: bytes) -> None:
     """Any bytes are a value or refused."""
     with contextlib.suppress(values.DecodingError):
         values.decode(data, arrays="numpy")
+
+
+def bundled(data: bytes) -> None:
+    """Any bytes are a bundle, whose messages can be packed again, or one message."""
+    members = bundle.unpack(data)
+    assert members == [[data]] or [m for (f,) in bundle.pack(members) for m in bundle.unpack(f)]
 
 
 def _router() -> tuple[Router, bytes]:
@@ -114,7 +121,7 @@ def worker(data: bytes) -> None:
 
 
 TARGETS: tuple[Callable[[bytes], None], ...] = (
-    header, body, from_client, from_worker, client, worker,
+    header, body, from_client, from_worker, client, worker, bundled,
 )  # fmt: skip
 
 

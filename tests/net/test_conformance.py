@@ -44,6 +44,19 @@ async def test_order_is_kept_both_ways(bench):
             assert await b.take(dealer, many) == [[number] for number in numbers]
 
 
+async def test_what_is_sent_together_arrives_in_order_both_ways(bench):
+    large = bytes(COPY_THRESHOLD_BYTES)
+    sent = [[b"%d" % number, b"body"] for number in range(2 * BATCH_MESSAGES)]
+    sent[3:3] = [[b"large", large], [b"after it"]]
+    async with bench() as b, b.router() as router, b.dealer(router) as dealer:
+        assert dealer.send_many_nowait(sent)
+        assert await b.take(router, len(sent)) == [[b"dealer", *frames] for frames in sent]
+        assert router.send_many_nowait(b"dealer", sent)
+        assert await b.take(dealer, len(sent)) == sent
+        assert router.send_many_nowait(b"nobody", [])
+        assert not router.send_many_nowait(b"nobody", [[b"x"], [b"y"]])
+
+
 async def test_a_batch_has_a_budget(bench):
     async with bench() as b, b.router() as router, b.dealer(router) as dealer:
         for _ in range(3 * BATCH_MESSAGES):

@@ -16,6 +16,7 @@ import zmq
 
 HELLO, REQUEST, FINISH, SYNC, GOODBYE = 0, 1, 2, 3, 6
 WELCOME, OUTCOME, SYNCED, REFUSED, UNKNOWN = 16, 17, 18, 19, 20
+BUNDLE = b"\x82\x18\x20"
 
 
 class RawClient:
@@ -34,10 +35,12 @@ class RawClient:
                 frames = [cbor2.dumps(header)] + ([body] if header[0] == REQUEST else [])
                 self.socket.send_multipart(frames)
             while self.socket.poll(again_ms):
-                header, *rest = self.socket.recv_multipart()
-                header = cbor2.loads(header)
-                if header[0] == wanted:
-                    return header, rest
+                frames = self.socket.recv_multipart()
+                bundled = frames[0][:3] == BUNDLE
+                for header, *rest in cbor2.loads(frames[0])[1] if bundled else [frames]:
+                    header = cbor2.loads(header)
+                    if header[0] == wanted:
+                        return header, rest
 
     def request(self, sequence, body, wanted, *, session=None):
         digest = hashlib.sha256(body).digest()[:16]

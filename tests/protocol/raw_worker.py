@@ -50,18 +50,21 @@ class RawWorker:
                 beat_at = time.monotonic() + BEAT_S
             if not self.socket.poll(int(BEAT_S * 1000)):
                 continue
-            incarnation, header, *body = self.socket.recv_multipart()
-            kind, *fields = cbor2.loads(header)
-            if incarnation != self.incarnation:
-                continue
-            if kind == RETIRE:
-                return self.socket.close()
-            if kind == DISPATCH and fields[2] not in self.seen:
-                self.execute(body[0], *fields)
-            elif kind == STOP:
-                self.stopped |= numbers(fields[0]) - self.seen
-            elif kind == STATE:
-                self.repair(*fields)
+            frames = self.socket.recv_multipart()
+            for incarnation, header, *body in [frames] if frames[1:] else cbor2.loads(frames[0])[1]:
+                if incarnation == self.incarnation:
+                    self.take(*cbor2.loads(header), body=body)
+
+    def take(self, kind, *fields, body):
+        if kind == RETIRE:
+            self.socket.close()
+            sys.exit()
+        if kind == DISPATCH and fields[2] not in self.seen:
+            self.execute(body[0], *fields)
+        elif kind == STOP:
+            self.stopped |= numbers(fields[0]) - self.seen
+        elif kind == STATE:
+            self.repair(*fields)
 
     def execute(self, body, session, sequence, number, client):
         self.seen.add(number)
@@ -90,4 +93,3 @@ class RawWorker:
 
 if __name__ == "__main__":
     RawWorker(sys.argv[1], sys.argv[2].encode(), bytes.fromhex(sys.argv[3])).run()
-    zmq.Context.instance().term()

@@ -19,6 +19,7 @@ from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Report, Spawn
 from trio_envserve.core.worker import WorkerCore
+from trio_envserve.net import bundle
 
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())
 CLASSES = {cls.__name__: cls for cls in MESSAGES}
@@ -70,6 +71,23 @@ def test_bytes_are_decoded_to_their_message(vector: dict[str, Any]):
 def test_malformed_bytes_are_refused(vector: dict[str, str]):
     with pytest.raises(ProtocolError):
         messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
+
+
+@pytest.mark.parametrize("vector", VECTORS["bundles"], ids=lambda each: each["meaning"])
+def test_a_bundle_is_taken_apart(vector: dict[str, Any]):
+    members = [frames_of({"frames": frames}) for frames in vector["messages"]]
+    assert bundle.unpack(bytes.fromhex(vector["frame"])) == members
+    assert bytes.fromhex(vector["frame"]).startswith(bundle.MARK)
+    if len(members) > 1:
+        assert [frame.hex() for (frame,) in bundle.pack(members)] == [vector["frame"]]
+
+
+@pytest.mark.parametrize("vector", VECTORS["no_bundles"], ids=lambda each: each["why"])
+def test_what_is_no_bundle_is_a_malformed_header(vector: dict[str, str]):
+    frame = bytes.fromhex(vector["frame"])
+    assert bundle.unpack(frame) == [[frame]]
+    with pytest.raises(ProtocolError):
+        messages.decode(frame, most_bytes=MOST)
 
 
 def names() -> dict[str, Any]:

@@ -8,6 +8,9 @@ A call is the caller's own task waiting for its outcome: cancelling that scope
 cancels the rollout on the server, at once and without waiting for it, because
 the bookkeeping is synchronous and comes before the next await.
 
+What calls lead to is carried out by a task of its own, in the next turn of the
+loop: requests that are made in the same turn go out together.
+
 An outcome counts as received when it has been decoded and is in the caller's
 hands, in the caller's task; only then is it acknowledged.
 """
@@ -48,6 +51,7 @@ from ..envs.request import RolloutRequest
 from ..net import (
     ConnectionEvent,
     DealerSocket,
+    Message,
     Network,
     open_background,
     open_zmq_network,
@@ -87,6 +91,8 @@ class Client:
         self._changed = trio.lowlevel.ParkingLot()
         self._poke = trio.Event()
         self._wake_at_s = 0.0
+        self._asked_of_core = trio.Event()
+        """Set when a call has changed the core, and nothing was carried out since."""
         self._said = Health.STARTING
 
     # -- calls ----------------------------------------------------------------
@@ -140,19 +146,19 @@ class Client:
         except values.EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         began_s = trio.current_time()
-        ended = await self._call(body, rerun, max_executions, timeout_s)
-        return self._outcome(ended, trio.current_time() - began_s)
+        ended = await self._call(body, began_s, rerun, max_executions, timeout_s)
+        return self._outcome(ended, began_s, trio.current_time())
 
     async def _call(
-        self, body: bytes, rerun: bool | None, max_executions: int | None, limit_s: float | None
-    ) -> Answer | Fail:
+        self, body: bytes, now_s: float, rerun: bool | None, max_executions: int | None,
+        limit_s: float | None,
+    ) -> Answer | Fail:  # fmt: skip
         """Submit, and wait in the caller's own task."""
-        now_s = trio.current_time()
         number = self._core.submit(
             body, now_s, rerun=rerun, max_executions=max_executions, limit_s=limit_s
         )
         event, box = self._waiting[number] = trio.Event(), []
-        self._carry_out()
+        self._asked_of_core.set()
         try:
             await event.wait()
         except BaseException:
@@ -163,8 +169,9 @@ class Client:
         del self._waiting[number]
         return box[0]
 
-    def _outcome(self, ended: Answer | Fail, took_s: float) -> Outcome:
+    def _outcome(self, ended: Answer | Fail, began_s: float, now_s: float) -> Outcome:
         """What the caller gets.  Here, and not before, an answer is received."""
+        took_s = now_s - began_s
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
         error: CallError | None = None
@@ -177,8 +184,8 @@ class Client:
                 error = OutcomeNotDecodable(f"the outcome cannot be decoded: {problem}", raw=raw)
         else:
             error = error_from_info(messages.decode_error(ended.body))
-        self._core.received(ended.call, trio.current_time())
-        self._carry_out()
+        self._core.received(ended.call, now_s)
+        self._asked_of_core.set()
         return Outcome(
             value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
             executions=ended.executions, took_s=took_s,
@@ -256,7 +263,8 @@ class Client:
                 while not box:
                     if self._core.closed:
                         raise ServerNotReady("the client was closed")
-                    self._send((messages.encode(messages.AskStats(probe)),))
+                    if self._socket is not None:
+                        self._socket.send_nowait((messages.encode(messages.AskStats(probe)),))
                     with trio.move_on_after(self._core.limits.ping_s):
                         await event.wait()
         finally:
@@ -279,9 +287,18 @@ class Client:
 
     async def _receive(self, socket: DealerSocket) -> None:
         while True:
-            for frames in await socket.receive():
-                self._core.message(frames, trio.current_time())
+            batch = await socket.receive()
+            now_s = trio.current_time()
+            for frames in batch:
+                self._core.message(frames, now_s)
             self._carry_out()
+
+    async def _serve_calls(self) -> None:
+        """Carry out what calls have led to, all of one turn of the loop at once."""
+        while True:
+            await self._asked_of_core.wait()
+            if self._asked_of_core.is_set():  # else another task has done it meanwhile
+                self._carry_out()
 
     async def _keep_time(self) -> None:
         while True:
@@ -307,10 +324,13 @@ class Client:
 
     def _carry_out(self) -> None:
         """Do what the core says, in order, before anything else happens."""
+        if self._asked_of_core.is_set():
+            self._asked_of_core = trio.Event()
+        sent: list[Message] = []
         for effect in self._core.take():
             match effect:
-                case ToServer(frames):
-                    self._send(frames)
+                case ToServer():
+                    sent.append(effect.frames)
                 case Answer() | Fail():
                     waiting = self._waiting.get(effect.call)
                     if waiting is not None:
@@ -323,15 +343,13 @@ class Client:
                         asked[0].set()
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s: %s", self._address, text)
+        if sent and self._socket is not None:
+            # Not sent is no loss: the next sync finds out.
+            self._socket.send_many_nowait(sent)
         self._report_health()
         if self._core.wake_at_s() < self._wake_at_s:
             self._poke.set()
         self._changed.unpark_all()
-
-    def _send(self, frames: Sequence[Body]) -> None:
-        if self._socket is not None:
-            # Not sent is no loss: the next sync finds out.
-            self._socket.send_nowait(frames)
 
     def _report_health(self) -> None:
         health, why = self.health()
@@ -384,6 +402,7 @@ async def open_client(
             nursery = await stack.enter_async_context(trio.open_nursery())
             nursery.start_soon(client._receive, socket)
             nursery.start_soon(client._keep_time)
+            nursery.start_soon(client._serve_calls)
             await served(client)
             with trio.move_on_after(wire.flush_s):
                 await socket.flush()

@@ -54,8 +54,8 @@ COPY_THRESHOLD_BYTES = 32 * KIB
 """Frames of this size and more are not copied."""
 
 BATCH_MESSAGES = 256
-"""Most messages that one ``receive()`` returns, so that a flood on one socket
-does not starve the other tasks."""
+"""After so many messages ``receive()`` returns, so that a flood on one socket does
+not starve the other tasks; those of a bundle, which has no more, stay together."""
 
 FRAMES_MAX = 64
 """Most frames of one message (the largest of the protocol has five); a message
@@ -105,8 +105,8 @@ class _Socket(Protocol):
         ...
 
     async def receive(self) -> list[list[Frame]]:
-        """Sleep until there is a message; return what is readable, at most
-        :data:`BATCH_MESSAGES`.
+        """Sleep until there is a message; return what is readable, less than
+        twice :data:`BATCH_MESSAGES`.
 
         While it sleeps, it flushes the outboxes.  Cancelled: nothing is lost.
         Raises BusyResourceError if another task is in it, ClosedResourceError
@@ -115,8 +115,8 @@ class _Socket(Protocol):
         ...
 
     def receive_nowait(self) -> list[list[Frame]]:
-        """What is readable right now, at most :data:`BATCH_MESSAGES`, possibly
-        nothing.  Also flushes the outboxes.  Raises like :meth:`receive`."""
+        """What is readable right now, as :meth:`receive`, but possibly nothing.
+        Also flushes the outboxes.  Raises like :meth:`receive`."""
         ...
 
     async def flush(self) -> None:
@@ -146,6 +146,11 @@ class RouterSocket(_Socket, Protocol):
         """
         ...
 
+    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """Queue messages for a peer, in this order, small ones together in one
+        message of the transport.  False: at least one was not queued."""
+        ...
+
 
 class DealerSocket(_Socket, Protocol):
     """The connecting side: one peer, found again after each loss."""
@@ -159,6 +164,10 @@ class DealerSocket(_Socket, Protocol):
     def send_nowait(self, frames: Message) -> bool:
         """Queue a message for the peer, connected or not.  False and errors as
         in :meth:`RouterSocket.send_nowait`."""
+        ...
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
         ...
 
 

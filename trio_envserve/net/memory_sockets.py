@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 import trio
@@ -280,6 +280,11 @@ class MemoryRouter(_MemorySocket):
             return False
         return True
 
+    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
+        sent = [self.send_nowait(route, each) for each in messages]
+        return all(sent)
+
     def _outboxes(self) -> Collection[Outbox]:
         return [connection.to_dealer.outbox for connection in self.peers.values()]
 
@@ -326,6 +331,11 @@ class MemoryDealer(_MemorySocket):
             accepted = self._connection.to_router.offer(parcel)
         self._undelivered += not accepted
         return accepted
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :meth:`DealerSocket.send_many_nowait`."""
+        sent = [self.send_nowait(each) for each in messages]
+        return all(sent)
 
     def _outboxes(self) -> Collection[Outbox]:
         return (self._outbox,)

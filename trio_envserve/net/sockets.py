@@ -23,6 +23,9 @@ fires with nothing to read (libzmq reporting room), and every few milliseconds
 by a task of the socket's own, because another call may have swallowed that
 report, and because a socket should send also while nobody receives from it.
 
+Messages that are sent together go out as bundles (:mod:`.bundle`), and come in as
+what is in them: to all others there are only messages.
+
 A message of several frames goes out whole: only its first frame can be refused
 (see :meth:`_ZmqSocket._send_rest` for the one exception and why it is none).
 """
@@ -33,13 +36,14 @@ import enum
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import final
 
 import trio
 import zmq
 
 from ..core.limits import WireLimits
+from . import bundle
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -172,7 +176,7 @@ class _ZmqSocket(Pump):
         batch: list[list[Frame]] = []
         self._drained = False
         try:
-            for _ in range(BATCH_MESSAGES):
+            while len(batch) < BATCH_MESSAGES:
                 message: list[Frame] = [recv(_NOBLOCK)] if routed else []
                 while True:
                     frame = recv(_NOBLOCK, False)
@@ -182,7 +186,10 @@ class _ZmqSocket(Pump):
                         else frame.buffer.toreadonly()
                     )
                     if not frame.more:
-                        batch.append(message)
+                        if len(message) == 1 + routed and message[-1][:3] == bundle.MARK:
+                            batch += [message[:-1] + each for each in bundle.unpack(message[-1])]
+                        else:
+                            batch.append(message)
                         break
                     if len(message) == frames_max:
                         self._skip_message()
@@ -311,6 +318,11 @@ class ZmqRouter(_ZmqSocket):
         self._outboxes[route] = outbox
         return self._postpone(outbox, frames)
 
+    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
+        sent = [self.send_nowait(route, each) for each in bundle.pack(messages)]
+        return all(sent)
+
     def close(self) -> None:
         """See the base."""
         super().close()
@@ -385,6 +397,11 @@ class ZmqDealer(_ZmqSocket):
             self._sent += 1
             return True
         return self._postpone(self._outbox, frames)
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :meth:`DealerSocket.send_many_nowait`."""
+        sent = [self.send_nowait(each) for each in bundle.pack(messages)]
+        return all(sent)
 
     def connected(self) -> None:
         """A connection was made: what waits can go, without a pump too."""

@@ -32,9 +32,10 @@ from ..core.limits import ServerLimits, WireLimits
 from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
-from ..core.terms import ID_BYTES, short
+from ..core.terms import ID_BYTES, Route, short
 from ..core.workforce import ToWorker
 from ..net import (
+    Message,
     Network,
     RouterSocket,
     is_loopback,
@@ -144,15 +145,21 @@ class Server:
         self._nursery.start_soon(self._open_pool, locks)
 
     async def _serve_front(self) -> None:
+        take_in = self._into.client_message
         while True:
-            for message in await self._front.receive():
-                self._into.client_message(bytes(message[0]), message[1:], _now_s())
+            batch = await self._front.receive()
+            now_s = _now_s()
+            for route, *frames in batch:
+                take_in(bytes(route), frames, now_s)
             self._carry_out()
 
     async def _serve_back(self) -> None:
+        take_in = self._into.worker_message
         while True:
-            for message in await self._back.receive():
-                self._into.worker_message(message, _now_s())
+            batch = await self._back.receive()
+            now_s = _now_s()
+            for message in batch:
+                take_in(message, now_s)
             self._carry_out()
 
     async def _keep_time(self) -> None:
@@ -217,14 +224,14 @@ class Server:
     def _carry_out(self) -> None:
         """Do what the router says.  Synchronous: nothing comes in between."""
         self._inputs += 1
+        to_clients: dict[Route, list[Message]] = {}
+        to_workers: dict[bytes, list[Message]] = {}
         for effect in self._into.take():
             match effect:
-                case ToClient(route, frames):
-                    # Not sent is no loss: the outcome is kept, and the next sync asks for it.
-                    self._front.send_nowait(route, frames)
-                case ToWorker(worker, frames):
-                    # Not sent is no loss: the answer to the next beat repairs it.
-                    self._back.send_nowait(worker, frames)
+                case ToClient():
+                    to_clients.setdefault(effect.route, []).append(effect.frames)
+                case ToWorker():
+                    to_workers.setdefault(effect.worker, []).append(effect.frames)
                 case Spawn():
                     self._nursery.start_soon(self._supervise, effect)
                 case Kill(worker, _):
@@ -233,6 +240,12 @@ class Server:
                     _log.log(_LEVELS[level.upper()], "%s", text)
                 case Lost():
                     pass  # the router has already taken it in
+        for worker, messages in to_workers.items():
+            # Not sent is no loss: the answer to the next beat repairs it.
+            self._back.send_many_nowait(worker, messages)
+        for route, messages in to_clients.items():
+            # Not sent is no loss: the outcome is kept, and the next sync asks for it.
+            self._front.send_many_nowait(route, messages)
         self._changed.unpark_all()
 
     async def _close(self) -> None:

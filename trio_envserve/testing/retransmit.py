@@ -121,6 +121,10 @@ class _Retransmitting:
             self._nursery.start_soon(self._network._send_again, self._inner, tuple(frames))
         return sent
 
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        sent = [self.send_nowait(each) for each in messages]
+        return all(sent)
+
     def _is_request(self, frames: Message) -> bool:
         try:
             message = decode(frames[0], most_bytes=self._limits.header_bytes)

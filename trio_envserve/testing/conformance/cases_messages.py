@@ -126,6 +126,42 @@ async def a_message_of_65_frames_changes_nothing(bench: Bench) -> None:
         await peer.result(0)
 
 
+@case("Transport", "wire")
+async def small_messages_may_share_one(bench: Bench) -> None:
+    """What is in a bundle is taken as if it had come message by message."""
+    async with bench.client() as peer:
+        asked = [bench.echo(n) for n in range(3)]
+        sent = [peer.prepared(n, each) for n, each in enumerate(asked)]
+        sync = messages.encode(messages.Sync(peer.session, peer.epoch, 1, 1, 3, [0, 3]))
+        peer.send_frames(cbor2.dumps([32, [*(each.frames for each in sent), [sync]]]))
+        synced, _ = await peer.next(messages.Synced, "the answer to a sync in a bundle")
+        check(synced.missing == [], "all three requests were seen before it", synced)
+        for n in range(3):
+            check((await peer.result(n))["value"] == n, "an outcome of each", "another one")
+        for each in asked:
+            await bench.ran(each, 1, "each request of the bundle runs once")
+
+
+@case("Transport", "wire")
+async def what_only_looks_like_a_bundle_changes_nothing(bench: Bench) -> None:
+    """A bundle that is empty, too long, nested or cut short is a malformed header."""
+    async with bench.client() as peer:
+        goodbye = messages.encode(messages.Goodbye(peer.session))
+        inner = cbor2.dumps([32, [[goodbye]]])
+        for frame, why in (
+            (b"\x82\x18\x20\x80", "a bundle of nothing"),
+            (cbor2.dumps([32, [[goodbye]] * 257]), "a bundle of 257 messages"),
+            (cbor2.dumps([32, [[goodbye], []]]), "a message without frames in a bundle"),
+            (cbor2.dumps([32, [[goodbye], ["text"]]]), "a frame that is text in a bundle"),
+            (inner[:-1], "a bundle that ends too early"),
+            (inner + b"\x00", "bytes after a bundle"),
+            (cbor2.dumps([32, [[inner]]]), "a bundle in a bundle"),
+        ):
+            peer.send_frames(frame)
+            await answered_with_error(peer, why)
+        await peer.sync(0, [])
+
+
 def say_raw(address: str, frames: Sequence[Body], patience_s: float) -> None:
     """Send a message that the sockets of this package would not, and see the server
     answer another one after it."""

@@ -113,12 +113,12 @@ class Peer:
         self.connection = other.connection + 1 if connection is None else connection
         self.probe = other.probe
 
-    def transmit(
+    def prepared(
         self, sequence: int, asked: Any, *, body: Body | None = None, digest: bytes | None = None,
         rerun: bool | None = None, allowance: int = 1, deadline_s: float | None = None,
         session: bytes | None = None, **fields: Any,
     ) -> Sent:  # fmt: skip
-        """Send a request.  ``fields`` are further fields of its body."""
+        """A request, not sent yet.  ``fields`` are further fields of its body."""
         if body is None:
             body = body_of(asked, **fields)
         if digest is None:
@@ -130,7 +130,11 @@ class Peer:
             )
         )
         key = asked.get("key", "") if isinstance(asked, dict) else ""
-        sent = Sent(sequence, key, (header, body))
+        return Sent(sequence, key, (header, body))
+
+    def transmit(self, sequence: int, asked: Any, **options: Any) -> Sent:
+        """Send a request; ``options`` as for :meth:`prepared`."""
+        sent = self.prepared(sequence, asked, **options)
         self.again(sent)
         return sent
 

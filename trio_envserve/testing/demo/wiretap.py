@@ -20,7 +20,7 @@ messages of one connection keep their order.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, final
 
@@ -122,3 +122,7 @@ class _Tapped:
         if taken:
             self._tap.sent(frames)
         return taken
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        sent = [self.send_nowait(each) for each in messages]
+        return all(sent)
