@@ -46,6 +46,8 @@ class Input(enum.Enum):
     DEADLINE = "deadline"
     LEASE_ENDED = "lease ended"
 
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
 
 class Do(enum.Enum):
     """What must be done after a step, in order."""

@@ -22,6 +22,8 @@ class State(enum.Enum):
     COMPLETED = "completed"
     FINISHED = "finished"
 
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
 
 @dataclasses.dataclass(slots=True)
 class Ask:

@@ -19,7 +19,7 @@ skipped until it has room again; no worker is reserved for them meanwhile.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from .executions import Worker
 from .requests import Entry
@@ -33,6 +33,8 @@ class Scheduler:
         self._lines: OrderedDict[SessionId, OrderedDict[RequestId, Entry]] = OrderedDict()
         self._paused: dict[SessionId, OrderedDict[RequestId, Entry]] = {}
         self._suspects: OrderedDict[RequestId, Entry] = OrderedDict()
+        self._reserving = False
+        """Whether a worker may be reserved for a suspect that has not begun."""
 
     def __len__(self) -> int:
         lines = (*self._lines.values(), *self._paused.values())
@@ -63,29 +65,43 @@ class Scheduler:
 
     def resume(self, share_left: Callable[[SessionId], bool]) -> None:
         """Lines whose session has room in its share again take turns again."""
-        for session in [s for s in self._paused if share_left(s)]:
-            self._lines[session] = self._paused.pop(session)
+        if self._paused:
+            for session in [s for s in self._paused if share_left(s)]:
+                self._lines[session] = self._paused.pop(session)
 
     def pick(
-        self, workers: Iterable[Worker], share_left: Callable[[SessionId], bool]
+        self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
     ) -> tuple[Entry, Worker] | None:
         """The next dispatch, taken out of the queue, or None if nothing can go."""
-        workers = list(workers)
-        suspect = next((e for e in self._suspects.values() if share_left(e.id.session)), None)
-        if suspect is not None:
-            worker = self._worker_for_suspect(workers)
-            if worker is not None:
-                del self._suspects[suspect.id]
-                return suspect, worker
-        else:
-            _give_back(workers)
-        worker = min((w for w in workers if w.open()), key=lambda w: len(w.live), default=None)
+        if self._suspects or self._reserving:
+            chosen = self._pick_suspect(workers, share_left)
+            if chosen is not None:
+                return chosen
+        if not self._lines:
+            return None
+        worker: Worker | None = None
+        for each in workers:
+            if (worker is None or len(each.live) < len(worker.live)) and each.open():
+                worker = each
         if worker is None:
             return None
         entry = self._next_entry(share_left)
         return None if entry is None else (entry, worker)
 
-    def _worker_for_suspect(self, workers: list[Worker]) -> Worker | None:
+    def _pick_suspect(
+        self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
+    ) -> tuple[Entry, Worker] | None:
+        suspect = next((e for e in self._suspects.values() if share_left(e.id.session)), None)
+        if suspect is None:
+            self._give_back(workers)
+            return None
+        worker = self._worker_for_suspect(workers)
+        if worker is None:
+            return None
+        del self._suspects[suspect.id]
+        return suspect, worker
+
+    def _worker_for_suspect(self, workers: Collection[Worker]) -> Worker | None:
         candidates = [w for w in workers if w.accepting and w.has_numbers()]
         if not candidates:
             return None
@@ -98,13 +114,20 @@ class Scheduler:
         elif not least.live:  # why wait for the other to drain?
             reserved.reserved = False
             reserved = least
-        reserved.reserved = True
+        reserved.reserved = self._reserving = True
         return None if reserved.live else reserved
 
-    def release_reserved(self, workers: Iterable[Worker]) -> None:
+    def release_reserved(self, workers: Collection[Worker]) -> None:
         """Give back a worker reserved for suspects that are gone by now."""
-        if not self._suspects:
-            _give_back(workers)
+        if self._reserving and not self._suspects:
+            self._give_back(workers)
+
+    def _give_back(self, workers: Collection[Worker]) -> None:
+        """End reservations for what has not begun."""
+        self._reserving = False
+        for worker in workers:
+            if worker.reserved and not any(e.solo for e in worker.live.values()):
+                worker.reserved = False
 
     def _next_entry(self, share_left: Callable[[SessionId], bool]) -> Entry | None:
         while self._lines:
@@ -119,10 +142,3 @@ class Scheduler:
                 del self._lines[session]
             return entry
         return None
-
-
-def _give_back(workers: Iterable[Worker]) -> None:
-    """End reservations for what has not begun."""
-    for worker in workers:
-        if worker.reserved and not any(e.solo for e in worker.live.values()):
-            worker.reserved = False
