@@ -25,6 +25,8 @@ from trio_envserve.core import values as values_module
 from trio_envserve.core.errors import ConfigError, EnvServeError
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.values import DecodingError, EncodingError, decode, encode
+from trio_envserve.core.values_lower import Lowering
+from trio_envserve.core.values_scan import LEAST_CUT_BYTES
 from trio_envserve.testing.strategies import keys, normal, plain_values, same, values
 
 SMALL = WireLimits(depth=5, items=30)
@@ -144,6 +146,9 @@ class Level(enum.IntEnum):
         ({bytes(40_000)}, {bytes(40_000)}),
         ([1, bytes(40_000), 2, [bytes(40_000)]], [1, bytes(40_000), 2, [bytes(40_000)]]),
         ({b"k": None}, {b"k": None}),
+        ({Level.LOW: bytes(40_000)}, {1: bytes(40_000)}),
+        ([Name("n"), [1, (b"x",)], Count(7)], ["n", [1, [b"x"]], 7]),
+        ({"a": Name("n"), "b": [None], "c": Count(7)}, {"a": "n", "b": [None], "c": 7}),
         (1 << 70, 1 << 70),
         (-(1 << 70), -(1 << 70)),
     ],
@@ -151,6 +156,41 @@ class Level(enum.IntEnum):
 def test_normal_forms(value, expected):
     result = back(value)
     assert same(result, expected)
+
+
+LARGE = bytes(LEAST_CUT_BYTES)
+TEXT = "\u00e9" * LEAST_CUT_BYTES
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        LARGE,
+        TEXT,
+        {"a": [LARGE, {"b": TEXT}], LARGE: TEXT, TEXT: LARGE},
+        {LARGE, TEXT, (LARGE, 1)},
+        [1 << 8 * len(LARGE)],
+        [[[[[LARGE]]]]],
+    ],
+    ids=["bytes", "text", "dict", "set", "bignum", "deep"],
+)
+def test_large_strings_come_back(value):
+    limits = WireLimits(depth=5)
+    body = encode(value, limits=limits)
+    assert same(decode(body, limits=limits), value)
+    assert same(decode(memoryview(body), limits=limits), value)
+
+
+def test_large_bytes_do_not_keep_the_message():
+    body = bytearray(encode([LARGE]))
+    (large,) = decode(memoryview(body))
+    body[-1] = 1
+    assert large == LARGE
+
+
+def test_what_has_to_be_lowered_nowhere_is_not_rebuilt():
+    value = {"a": [1, {"b": (b"x", [None])}], "c": "d"}
+    assert Lowering(SMALL).value(value, 0) is value
 
 
 def test_subclasses_come_back_plain():
@@ -513,6 +553,21 @@ def test_laughs_are_not_multiplied():
 )
 def test_malformed_bodies(data):
     hostile(bytes.fromhex(data))
+
+
+def test_malformed_large_strings():
+    large = b"\x7a" + LEAST_CUT_BYTES.to_bytes(4, "big")
+    assert decode(large + b"a" * LEAST_CUT_BYTES) == "a" * LEAST_CUT_BYTES
+    hostile(large + b"a" * (LEAST_CUT_BYTES - 1))
+    hostile(large + b"a" * (LEAST_CUT_BYTES - 1) + b"\xff")
+    hostile(b"\xd8\x40" + large + b"a" * LEAST_CUT_BYTES)
+    hostile(b"\xa2" + (large + b"a" * LEAST_CUT_BYTES + b"\0") * 2)
+    hostile(b"\x5f" + large + b"a" * LEAST_CUT_BYTES + b"\xff")
+
+
+def test_large_chunks_are_joined():
+    chunk = b"\x5a" + LEAST_CUT_BYTES.to_bytes(4, "big") + LARGE
+    assert decode(b"\x82\x5f" + chunk * 2 + b"\xff" + chunk) == [LARGE * 2, LARGE]
 
 
 def test_a_message_is_short_whatever_the_body():

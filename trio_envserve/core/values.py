@@ -163,13 +163,13 @@ def decode(
             accepted[TAG_CUT] = lambda number, _immutable: cut.parts[number]
     stream = io.BytesIO(body)
     try:
-        value: object = cbor2.CBORDecoder(
+        value: object = cbor2.load(
             stream,
             semantic_decoders=accepted,
             read_size=max(len(body), 1),
             max_depth=limits.depth + _LEAF_DEPTH,
             allow_duplicate_keys=False,
-        ).decode()
+        )
     except cbor2.CBORDecodeError as error:
         _reraise(error)
     if stream.tell() != len(body):

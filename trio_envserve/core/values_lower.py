@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 :class:`Lowering` walks a value once.  It looks at the types of a container's
-members in one sweep; a container of plain members is passed on itself, any
-other is rebuilt with its members lowered.  What comes out are exact dicts,
+members in one sweep; a container is passed on itself if all its members are,
+and is rebuilt with its members lowered if not.  What comes out are exact dicts,
 lists, tuples, scalars, byte strings and CBOR tags: nothing on which the encoder
 would have a mind of its own, and never deeper than the limit.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import collections.abc
 import enum
+import itertools
 from typing import TYPE_CHECKING, Final
 
 import cbor2
@@ -106,13 +107,17 @@ class Lowering:
             return self._mapping(value, value, depth, key=key)  # type: ignore[arg-type]  # see kind
         if kind is list or kind is tuple:
             return self._sequence(value, value, depth, key=key)  # type: ignore[arg-type]  # see kind
+        if kind is bytes and len(value) < _LEAST_PIECE_BYTES:  # type: ignore[arg-type]  # see kind
+            return value
         if isinstance(value, enum.Enum):
             self._enter(value, depth)
             return self.value(value.value, depth + 1, key=key)
         try:
             if isinstance(value, str | bytes | bytearray | memoryview | int | float):
                 return self._atom(value, key=key)
-            self._take(_LEAF_ITEMS, value)
+            self._items -= _LEAF_ITEMS
+            if self._items < 0:
+                raise _too_many(value)
             return self._other(value, depth, key=key)
         except Refusal:
             raise
@@ -147,7 +152,8 @@ class Lowering:
             return self.value(number, depth, key=key)
         array = _arrays.lower_array(value)
         if array is not None:
-            self._refuse_key(value, key=key)
+            if key:
+                raise _no_key(value)
             return _array(array)
         if isinstance(value, collections.abc.Mapping):
             return self._mapping(value, value, depth, key=key)
@@ -161,7 +167,8 @@ class Lowering:
         fields = _objects.fields_of(value)
         if fields is None:
             raise Refusal(value, f"it has no encoding (supported: {_SUPPORTED})")
-        self._refuse_key(value, key=key)
+        if key:
+            raise _no_key(value)
         if type(fields) is dict:
             return self._mapping(fields, value, depth, key=key)
         self._enter(value, depth)
@@ -170,58 +177,78 @@ class Lowering:
     def _sequence(
         self, value: collections.abc.Sequence[object], owner: object, depth: int, *, key: bool
     ) -> object:
-        depth = self._enter(owner, depth)
-        self._take(len(value), owner)
-        exact = type(value) in (list, tuple)
+        depth = self._enter(owner, depth, len(value))
         plain = self._plain
-        if exact and plain.issuperset(map(type, value)):
-            return value
-        lowered = list(value)
-        for index, member in enumerate(lowered):
+        members = value if type(value) in (list, tuple) else list(value)
+        if plain.issuperset(map(type, members)):
+            return members
+        rebuilt: list[object] | None = None
+        for index, member in enumerate(members):
             if type(member) not in plain:
                 try:
-                    lowered[index] = self.value(member, depth, key=key)
+                    lowered = self.value(member, depth, key=key)
                 except Refusal as refusal:
                     refusal.way.append((f"[{index}]", owner))
                     raise
-        if any(type(member) is Pieces for member in lowered):
-            return _joined(_head(4, len(lowered)), lowered)
-        return tuple(lowered) if key else lowered
+                if lowered is not member:
+                    rebuilt = list(members) if rebuilt is None else rebuilt
+                    rebuilt[index] = lowered
+        if rebuilt is None:
+            return members
+        if Pieces in map(type, rebuilt):
+            return _joined(_head(4, len(rebuilt)), rebuilt)
+        return rebuilt
 
     def _mapping(
         self, value: Mapping[object, object], owner: object, depth: int, *, key: bool
     ) -> object:
-        self._refuse_key(owner, key=key)
-        depth = self._enter(owner, depth)
-        self._take(2 * len(value), owner)
+        if key:
+            raise _no_key(owner)
+        depth = self._enter(owner, depth, 2 * len(value))
         plain = self._plain
-        if (
-            type(value) is dict
-            and plain.issuperset(map(type, value))
-            and plain.issuperset(map(type, value.values()))
-        ):
+        if type(value) is not dict or not plain.issuperset(map(type, value)):
+            return self._with_keys(value, owner, depth)
+        if plain.issuperset(map(type, value.values())):
             return value
+        changed: dict[object, object] = {}
+        for name, member in value.items():
+            if type(member) not in plain:
+                try:
+                    lowered = self.value(member, depth)
+                except Refusal as refusal:
+                    refusal.way.append((_step(name), owner))
+                    raise
+                if lowered is not member:
+                    changed[name] = lowered
+        if not changed:
+            return value
+        rebuilt = {**value, **changed}
+        if Pieces in map(type, changed.values()):
+            return _joined(_head(5, len(rebuilt)), itertools.chain.from_iterable(rebuilt.items()))
+        return rebuilt
+
+    def _with_keys(self, value: Mapping[object, object], owner: object, depth: int) -> object:
+        """A mapping of which not only the members may have to be lowered, ``depth``
+        being that of its members."""
         keys: list[object] = []
         members: list[object] = []
         for name, member in value.items():
             try:
-                keys.append(name if type(name) in plain else self.value(name, depth, key=True))
-                members.append(member if type(member) in plain else self.value(member, depth))
+                keys.append(self.value(name, depth, key=True))
+                members.append(self.value(member, depth))
             except Refusal as refusal:
                 refusal.way.append((_step(name), owner))
                 raise
         if len({name if type(name) in PLAIN else cbor2.dumps(name) for name in keys}) < len(keys):
             raise Refusal(owner, "two of its keys have the same encoding")
-        if all(type(name) in PLAIN for name in keys) and not any(
-            type(member) is Pieces for member in members
-        ):
-            return dict(zip(keys, members, strict=True))
-        flat = [item for pair in zip(keys, members, strict=True) for item in pair]
-        return _joined(_head(5, len(keys)), flat)
+        pairs = zip(keys, members, strict=True)
+        if PLAIN.issuperset(map(type, keys)) and Pieces not in map(type, members):
+            return dict(pairs)
+        return _joined(_head(5, len(keys)), itertools.chain.from_iterable(pairs))
 
     def _set(self, value: collections.abc.Set[object], depth: int) -> object:
-        depth = self._enter(value, self._enter(value, depth))  # a tag and an array
-        self._take(len(value), value)
+        depth = self._enter(value, depth)  # a tag ...
+        depth = self._enter(value, depth, len(value))  # ... and an array
         members = []
         for member in value:
             try:
@@ -231,22 +258,22 @@ class Lowering:
                 raise
         return cbor2.CBORTag(TAG_SET, tuple(sorted(members, key=cbor2.dumps)))
 
-    def _enter(self, value: object, depth: int) -> int:
-        """The depth inside ``value``."""
+    def _enter(self, value: object, depth: int, items: int = 0) -> int:
+        """The depth inside ``value``, whose items count towards the limit."""
         if depth >= self._depth:
             raise Refusal(value, f"it is nested deeper than {self._depth} levels")
-        return depth + 1
-
-    def _take(self, items: int, value: object) -> None:
-        """Count items towards the limit."""
         self._items -= items
         if self._items < 0:
-            raise Refusal(value, "there are more items than the limit allows")
+            raise _too_many(value)
+        return depth + 1
 
-    @staticmethod
-    def _refuse_key(value: object, *, key: bool) -> None:
-        if key:
-            raise Refusal(value, "it cannot be a key or a member of a set")
+
+def _no_key(value: object) -> Refusal:
+    return Refusal(value, "it cannot be a key or a member of a set")
+
+
+def _too_many(value: object) -> Refusal:
+    return Refusal(value, "there are more items than the limit allows")
 
 
 def _array(array: _arrays.Lowered) -> object:

@@ -1,4 +1,4 @@
-"""A look at an encoded body before it is decoded: its items and its arrays.
+"""A look at an encoded body before it is decoded: its items and its large strings.
 
 Theory of operation
 -------------------
@@ -9,11 +9,13 @@ the decoder cannot:
 - *How many items?*  A byte can become an empty list of 56 bytes, so a body of
   megabytes can become gigabytes.  An item takes at least a byte; only a body
   of more bytes than items are allowed has to be counted.
-- *Where are the large arrays?*  The decoder copies every byte string.  The
-  pass cuts the large ones that are elements of arrays out of the body and
-  leaves a placeholder, tag 1701737991 with their number, in the small rest
-  that is then decoded.  A body that brings such a tag itself is not cut, and
-  so its tag is refused.
+- *Where are the large strings?*  The decoder copies strings several times.  The
+  pass cuts the large ones out of the body and leaves placeholders, tags
+  1701737991 with their numbers, in the small rest that is then decoded.  The
+  elements of an array are not copied at all, other bytes and text once.  A body
+  that brings such a tag itself is not cut, and so its tag is refused.  Where a
+  string comes in chunks, a tag cannot take the place of one; from the first such
+  string on nothing is cut.
 
 The pass gives up the search (not the count) when there are so many items that
 it would cost more than the copy that it saves.  It judges nothing: at the
@@ -23,7 +25,7 @@ first oddity it stops and leaves the error to the decoder.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from .arrays import ELEMENT_TYPES
 
@@ -31,7 +33,7 @@ TAG_CUT: Final = 1701737991
 """The placeholder's tag.  It never leaves this process."""
 
 LEAST_CUT_BYTES: Final = 64 * 1024
-"""Smaller byte strings are copied: cheap, and the array does not keep the
+"""Smaller strings are left to the decoder: cheap, and an array does not keep the
 whole message alive."""
 
 _BYTES_PER_STEP: Final = 4096
@@ -53,7 +55,14 @@ _WIDTHS: Final = (0, 1, 2, 3, 5, 9)
 """Bytes of one item, for each group of :data:`_NUMBERS`."""
 
 _BYTES, _TEXT, _TAG = 2, 3, 6
+_CHUNKED: Final = (_BYTES << 5 | 31, _TEXT << 5 | 31)
+"""How a string in chunks begins."""
+
 _NUMERIC: Final = frozenset({0, 1, 7})
+
+
+Part: TypeAlias = bytes | str | memoryview
+"""A string, or a view of the body for the elements of an array."""
 
 
 class Cut(NamedTuple):
@@ -61,8 +70,8 @@ class Cut(NamedTuple):
 
     rest: bytes
     """The body with placeholders."""
-    parts: list[memoryview]
-    """What was cut out, by number; views of the body."""
+    parts: list[Part]
+    """What was cut out, by number."""
 
 
 class TooManyItems(ValueError):
@@ -81,7 +90,8 @@ def scan(data: memoryview, *, items: int) -> Cut | None:
     seen = position = start = 0
     in_array = False
     rest: list[bytes | memoryview] = []
-    parts: list[memoryview] = []
+    parts: list[Part] = []
+    least = LEAST_CUT_BYTES
     while position < end and (counting or steps > 0):
         steps -= 1
         run = _NUMBERS.match(data, position) if data[position] >> 5 in _NUMERIC else None
@@ -95,10 +105,15 @@ def scan(data: memoryview, *, items: int) -> Cut | None:
                 return None
             seen += major != _TAG  # a tag and its content become one object
             if major in (_BYTES, _TEXT):
-                if major == _BYTES and in_array and LEAST_CUT_BYTES <= argument <= end - after:
+                if data[position] in _CHUNKED:
+                    least = end
+                if least <= argument <= end - after:
                     rest += (data[start:position], placeholder(len(parts)))
-                    parts.append(data[after : after + argument])
                     start = after + argument
+                    try:
+                        parts.append(_part(data[after:start], major, in_array=in_array))
+                    except UnicodeDecodeError:
+                        return None
                 after += argument
             in_array = major == _TAG and argument in ELEMENT_TYPES
             position = after
@@ -112,6 +127,12 @@ def scan(data: memoryview, *, items: int) -> Cut | None:
 def placeholder(number: int) -> bytes:
     """The encoded placeholder of the part with that number."""
     return b"\xda" + TAG_CUT.to_bytes(4, "big") + b"\x1a" + number.to_bytes(4, "big")
+
+
+def _part(view: memoryview, major: int, *, in_array: bool) -> Part:
+    if major == _TEXT:
+        return str(view, "utf-8")
+    return view if in_array else bytes(view)
 
 
 def _head(data: memoryview, position: int) -> tuple[int, int, int]:
