@@ -97,6 +97,9 @@ class ClientCore:
         self.session: ClientSession | None = None
         self.lost: list[ClientSession] = []
         self.calls: dict[int, Call] = {}
+        self._timed: dict[int, Call] = {}
+        """Those of them that may end by the clock while the server is well: with a limit
+        of their own, or expired."""
         self.closed = False
         self.retransmitted = 0
         self.reissued = 0
@@ -156,6 +159,8 @@ class ClientCore:
         )  # fmt: skip
         self._next_call += 1
         self.calls[call.number] = call
+        if limit_s is not None:
+            self._timed[call.number] = call
         self._queue[call.number] = call
         if self.closed:
             self._fail(call, self._closing(call))
@@ -166,10 +171,12 @@ class ClientCore:
 
     def received(self, number: int, now_s: float) -> None:
         """The caller has the outcome in hands: the server may forget it."""
+        self._timed.pop(number, None)
         self._finish(self.calls.pop(number), now_s)
 
     def cancel(self, number: int, now_s: float) -> None:
         """The caller wants no outcome any more.  Told at once, never waited for."""
+        self._timed.pop(number, None)
         call = self.calls.pop(number, None)
         if call is None:
             return
@@ -412,7 +419,8 @@ class ClientCore:
 
     def _scan(self, now_s: float) -> None:
         """Calls whose limit has passed, held ones that are due, lost sessions."""
-        for call in list(self.calls.values()):
+        well = self._unready_s is None and not self._silent(now_s)
+        for call in list((self._timed if well else self.calls).values()):
             self._check(call, now_s)
         self._retry_held(now_s)
         for session in list(self.lost):
@@ -470,6 +478,7 @@ class ClientCore:
             self._fail(call, self._unsent(call, now_s))
             return
         call.stage = Stage.EXPIRED
+        self._timed[call.number] = call
         self._held.pop(call.number, None)
         call.cancel_until_s = now_s + self.limits.cancel_answer_s
         self._ask_if_it_ran(call, now_s)
@@ -611,6 +620,7 @@ class ClientCore:
         if call.may_have_run:
             info = after_loss(info)
         del self.calls[call.number]
+        self._timed.pop(call.number, None)
         if call.stage is Stage.QUEUED:
             del self._queue[call.number]
         else:
