@@ -8,10 +8,12 @@ before sleeping, ``EVENTS`` decides.  Three rules follow, and everything here
 serves them:
 
 1. A turn of the pump reads until libzmq says EAGAIN (which proves that the
-   signal is used up *and* nothing was readable), and if it has sent anything
-   after that, it asks ``EVENTS`` before it sleeps.
+   signal is used up *and* nothing was readable).  A later turn, after which it
+   may sleep, asks ``EVENTS`` whether that still holds: whatever was sent
+   meanwhile may have swallowed a signal.
 2. A send from another task while the pump sleeps asks ``EVENTS`` afterwards and
-   wakes the pump if there is something to read.
+   wakes the pump if there is something to read, by throwing it out of its wait
+   as for a descriptor that is closed: that costs nothing where it is not needed.
 3. ``EVENTS`` never decides about *writing*: a ROUTER says "writable" while one
    peer is full, and a loop on that would spin.
 
@@ -92,9 +94,10 @@ class _ZmqSocket(Pump):
         self._limits = limits
         self._fd = int(socket.get(zmq.FD))
         self._drained = False
-        """Whether the last reading ended with EAGAIN: only then sleeping is safe."""
-        self._parked: trio.CancelScope | None = None
-        """The scope around the pump's sleep, while it sleeps."""
+        """Whether nothing was readable when the pump last looked: only then sleeping
+        is safe."""
+        self._parked = False
+        """Whether the pump sleeps, and nobody has woken it yet."""
         self._retry_at = math.inf
         """When to try the outboxes again; inf exactly if all are empty."""
         self._retry_pause_s = RETRY_MIN_S
@@ -150,23 +153,28 @@ class _ZmqSocket(Pump):
     # -- receiving
 
     def _turn(self) -> list[list[Frame]]:
-        batch = self._read_batch()
+        # EVENTS costs a third of a reading that yields EAGAIN.
+        batch = [] if self._drained and not self._is_readable() else self._read_batch()
         if self._retry_at != math.inf and (not batch or trio.current_time() >= self._retry_at):
             self._flush_outboxes()
-            if not batch and int(self._socket.get(_EVENTS)) & _POLLIN:
+            if not batch and self._is_readable():
                 batch = self._read_batch()
         return batch
+
+    def _is_readable(self) -> bool:
+        return bool(int(self._socket.get(_EVENTS)) & _POLLIN)
 
     async def _sleep(self) -> None:
         if not self._drained:
             await trio.lowlevel.checkpoint()
             return
-        with trio.CancelScope() as scope:
-            self._parked = scope
-            try:
-                await trio.lowlevel.wait_readable(self._fd)
-            finally:
-                self._parked = None
+        self._parked = True
+        try:
+            await trio.lowlevel.wait_readable(self._fd)
+        except trio.ClosedResourceError:
+            pass  # closed, which the caller finds out, or woken: see _wake_if_readable
+        finally:
+            self._parked = self._drained = False
 
     def _read_batch(self) -> list[list[Frame]]:
         # One loop, frame by frame: twice as quick as recv_multipart.
@@ -276,8 +284,9 @@ class _ZmqSocket(Pump):
 
     def _wake_if_readable(self) -> None:
         """Rule 2: after a call on the socket by another task than the pump's."""
-        if self._parked is not None and int(self._socket.get(_EVENTS)) & _POLLIN:
-            self._parked.cancel()
+        if self._parked and self._is_readable():
+            self._parked = False
+            trio.lowlevel.notify_closing(self._fd)
 
     @abstractmethod
     def _waiting(self) -> Collection[Outbox]:
