@@ -43,6 +43,15 @@ def test_g6_a_digest_differs_when_the_body_or_an_option_differs():
     assert calls.digest(memoryview(b"a"), None, 3, None) == calls.digest(b"a", None, 3, None)
 
 
+def test_the_digests_of_large_bodies_differ_with_each_byte_and_with_the_size():
+    size = calls.LARGE_BODY_BYTES
+    body = bytes(size)
+    others = [b"\1" + body[1:], body[:-1] + b"\1", body + b"\0", body[:-1]]
+    asked = [(each, None, 3, None) for each in (body, *others)] + [(body, True, 3, None)]
+    assert len({calls.digest(*each) for each in asked}) == len(asked)
+    assert calls.digest(memoryview(body), None, 3, None) == calls.digest(*asked[0])
+
+
 @pytest.mark.parametrize(
     ("started", "verdict"),
     [(False, Verdict.DID_NOT_RUN), (True, Verdict.MAY_HAVE_RUN), (None, Verdict.MAY_HAVE_RUN)],
