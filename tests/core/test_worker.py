@@ -9,7 +9,15 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.terms import RequestId, Status, Verdict
-from trio_envserve.core.worker import NUMBERS_MOST, Exit, Halt, Run, ToRouter, WorkerCore
+from trio_envserve.core.worker import (
+    BEAT_BYTES,
+    NUMBERS_MOST,
+    Exit,
+    Halt,
+    Run,
+    ToRouter,
+    WorkerCore,
+)
 
 from .helpers import HEADER_BYTES, decoded, identifier
 
@@ -174,6 +182,20 @@ def test_g8_more_dispatches_named_at_once_than_a_router_can_have_live_change_not
     dispatch(core, 0)
     assert hear(core, message) == []
     assert (core.malformed, list(core.running), core.acknowledged) == (1, [0], False)
+
+
+def test_g8_large_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
+    core = worker()
+    core.beat({"running": 2})
+    dispatch(core, 0), dispatch(core, 1)
+    large = (Status.RESULT, bytes(BEAT_BYTES - 1), 1.5)
+    assert [type(said(each)) for each in core.ended(0, *large)] == [messages.WorkerOutcome]
+    _, beat = [said(each) for each in core.ended(1, *ENDS)]
+    assert beat == messages.Beat(2, [0, 2], {"running": 2})
+    assert state(core, 2, 2, [], []) == []
+    assert not core._kept
+    dispatch(core, 2)
+    assert len(core.ended(2, *ENDS)) == 1  # counted anew since that beat
 
 
 def test_a_cancelled_dispatch_with_an_outcome_is_not_declined():

@@ -9,7 +9,9 @@ arrived is remembered, so that a cancel may overtake its dispatch (G7).
 
 An outcome is kept until a :class:`~.messages.State` shows that the router has
 it, and sent again when a State that answers a *later* beat still wants it:
-then it was lost, not merely under way.
+then it was lost, not merely under way.  Large outcomes do not wait for the next
+beat of the clock: after some megabytes of them there is one at once, or a busy
+worker would hold gigabytes that the router has long had (G8).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ErrorInfo, ProtocolError
-from .limits import PROTOCOL_VERSION
+from .limits import MIB, PROTOCOL_VERSION
 from .messages import Dispatch, Retire, State, Stop
 from .ranges import Ranges
 from .terms import Body, Incarnation, RequestId, Status, Verdict
@@ -58,6 +60,10 @@ NUMBERS_MOST = 1 << 16
 given that many to one worker."""
 
 
+BEAT_BYTES = 8 * MIB
+"""After so many bytes of outcomes a beat asks which of them the router has."""
+
+
 @dataclasses.dataclass(slots=True)
 class _Kept:
     frames: tuple[Body, ...]
@@ -82,6 +88,8 @@ class WorkerCore:
         self._stopped_early: set[int] = set()
         self._halted: set[int] = set()
         self._beat = 0
+        self._stats: dict[str, Any] = {}
+        self._bytes_since_beat = 0
 
     # -- inputs ---------------------------------------------------------------
 
@@ -96,6 +104,8 @@ class WorkerCore:
     def beat(self, stats: dict[str, Any]) -> ToRouter:
         """A sign of life, answered with the router's statement."""
         self._beat += 1
+        self._stats = stats
+        self._bytes_since_beat = 0
         return self._send(messages.Beat(self._beat, self.seen.flat(), stats))
 
     def message(self, frames: Sequence[Body]) -> list[WorkerEffect]:
@@ -133,7 +143,11 @@ class WorkerCore:
         )
         frames = (self.incarnation, client.encode(), header, payload)
         self._kept[number] = _Kept(frames, self._beat)
-        return [ToRouter(frames)]
+        effects: list[WorkerEffect] = [ToRouter(frames)]
+        self._bytes_since_beat += len(payload)
+        if self._bytes_since_beat >= BEAT_BYTES:
+            effects.append(self.beat(self._stats))
+        return effects
 
     # -- decisions ------------------------------------------------------------
 
