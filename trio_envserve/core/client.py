@@ -504,6 +504,8 @@ class ClientCore:
 
     def _pump(self, now_s: float) -> None:
         """Transmit queued calls while there is a session with room."""
+        if not self._queue:
+            return
         session = self.session
         if session is None or not self.link.connected or self._server_is(ServerStatus.STOPPING):
             return
