@@ -120,10 +120,24 @@ def test_acknowledgements_wait_a_moment_for_company():
         pair.client.received(number, pair.now_s)
     pair.settle()
     assert "Finish" not in kinds(pair.sent)
-    assert pair.client.wake_at_s() == pair.now_s + 0.005
-    pair.advance(0.005)
+    assert pair.client.wake_at_s() == pair.now_s + 0.05
+    pair.advance(0.05)
     assert [m.finished for m in pair.sent if isinstance(m, messages.Finish)] == [[0, 2]]
     assert pair.client.wake_at_s() > pair.now_s
+
+
+def test_acknowledgements_go_with_a_request_if_they_have_waited_a_little():
+    pair = Pair()
+    pair.client.tick(pair.now_s)
+    for number in range(2):
+        pair.end((b"w0-1", pair.runs[pair.submit()][1]))
+        pair.client.received(number, pair.now_s)
+        pair.submit()
+    assert "Finish" not in kinds(pair.sent)
+    pair.now_s += 0.006
+    pair.sent.clear()
+    pair.submit()
+    assert kinds(pair.sent) == ["Finish", "Request"]
 
 
 # -- repairs (G9) -------------------------------------------------------------

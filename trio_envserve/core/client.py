@@ -123,6 +123,9 @@ class ClientCore:
         self._refused_lately = False
         self._ping_at_s = now_s
         self._flush_at_s: float | None = None
+        """When the server is told of finished requests at the latest."""
+        self._company_s = 0.9 * self.limits.finish_flush_s
+        """How long before that it is told if a request goes out anyway."""
         self._scan_at_s = now_s
         self._declared_rerun = False
         """What the environment declared, as far as a server has said yet."""
@@ -513,6 +516,8 @@ class ClientCore:
             return  # the answer to the sync that was sent on connecting is under way
         if self._held:
             return  # the server has no room for what it was asked already
+        if self._flush_at_s is not None and now_s >= self._flush_at_s - self._company_s:
+            self._flush()
         while self._queue:
             if len(session.calls) + len(session.unflushed) >= session.window:
                 self._flush()
