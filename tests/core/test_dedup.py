@@ -323,6 +323,25 @@ def test_g8_one_session_gets_no_more_than_its_share_of_the_queue():
     assert dos(cache.request(two, 0, ask())) == [Do.QUEUE]
 
 
+@pytest.mark.parametrize("who", ["all", "its session"])
+def test_g8_outcomes_of_what_never_ran_take_up_room_of_the_queue(who):
+    cache = cache_with(queue=3) if who == "all" else cache_with(queue=6, session_share=0.5)
+    one = session_of(cache, 1)
+    other = session_of(cache, 2) if who == "all" else one
+    for sequence in range(3):
+        assert dos(cache.request(one, sequence, ask())) == [Do.QUEUE]
+        if who == "all":
+            one = session_of(cache, 3 + sequence)  # each is within its share
+    for session in cache.sessions.values():
+        for sequence in session.entries:
+            cache.step(session, sequence, Input.DEADLINE, lambda entry: kept(b"late"))
+    assert cache.kept_unrun == 3
+    assert dos(cache.request(other, 9, ask())) == [Do.FULL]
+    for session in cache.sessions.values():
+        cache.finish_spans(session, Ranges(session.entries))
+    assert dos(cache.request(other, 9, ask())) == [Do.QUEUE]
+
+
 def test_g8_waiting_bodies_are_bounded_in_all_and_for_each_session():
     cache = cache_with(queue_bytes=100, session_share=0.5)
     one, two, three = (session_of(cache, number) for number in (1, 2, 3))
@@ -472,3 +491,20 @@ def test_an_entry_is_itself_not_its_content():
     entry = session.entries[0]
     assert entry != Entry(entry.id, entry.digest, None, 1, b"body", 4)
     assert cache.epoch == identifier(99)
+
+
+def test_each_transmission_is_counted_once_and_by_what_became_of_it():
+    cache = cache_with()
+    session = session_of(cache)
+    reach(cache, session, State.RUNNING)
+    cache.request(session, 0, ask())
+    cache.request(session, 0, ask(digest=5))
+    cache.step(session, 0, Input.OUTCOME, kept())
+    cache.request(session, 0, ask())
+    cache.step(session, 0, Input.FINISH)
+    cache.request(session, 0, ask())
+    counters = cache.counters
+    assert counters.requests == 5
+    assert (counters.entered, counters.coalesced, counters.conflicts) == (1, 1, 1)
+    assert (counters.replayed, counters.spent) == (1, 1)
+    assert (counters.dispatched, counters.completed, counters.finished) == (1, 1, 1)
