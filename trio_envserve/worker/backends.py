@@ -13,6 +13,7 @@ raised.  A value that was there before the cancel took effect is kept.
     a leaked ``trio.Cancelled`` ends here.  The task is protected from Ctrl-C: a
     ``KeyboardInterrupt`` that comes out of it was raised by the code, while a
     real one goes to trio's main task (but may hit tasks the code has started).
+    A task that is about to end may be used up for it instead (``call_here``).
 ``thread``
     a thread from trio's cache, never abandoned.  A watcher task notices the
     cancel, which no thread can.
@@ -51,6 +52,11 @@ class CodeBackend(Protocol):
     async def call(self, call: Call) -> Ended:
         """Run ``call`` to its end.  Cancelling reaches the code; the caller must
         check for its own cancellation afterwards, since this does not raise."""
+        ...
+
+    async def call_here(self, call: Call) -> Ended:
+        """As ``call``, for a task that awaits nothing more afterwards: the code may
+        run in it, and leave behind in it what it will."""
         ...
 
 
@@ -99,11 +105,22 @@ class _TrioBackend:
             ended[:] = [Ended(error=group)]
         return ended[0]
 
+    async def call_here(self, call: Call) -> Ended:
+        ended: list[Ended] = []
+        await _contained(call, ended)
+        if ended[0].error is None and trio.lowlevel.current_task().child_nurseries:
+            # trio itself says so when the task has ended: too late for the outcome.
+            return Ended(error=RuntimeError("the code left a nursery open in its task"))
+        return ended[0]
+
+
+_TRIO_SEAT = Seat(_is_cancelled_here, lambda model: model)
+
 
 @trio.lowlevel.enable_ki_protection
 async def _contained(call: Call, ended: list[Ended]) -> None:
     try:
-        value = call(Seat(_is_cancelled_here, lambda model: model))
+        value = call(_TRIO_SEAT)
         if inspect.isawaitable(value):
             value = await value
     except BaseException as exc:  # noqa: ASYNC103
@@ -134,6 +151,8 @@ class _ThreadBackend:
                 link.close()
                 nursery.cancel_scope.cancel()
         return ended
+
+    call_here = call
 
 
 async def _watch(link: Link) -> None:
@@ -228,6 +247,8 @@ class _AsyncioBackend:
             finally:
                 link.close()
         return ended
+
+    call_here = call
 
     async def _run(self, call: Call, seat: Seat, link: Link) -> Ended:
         token = trio.lowlevel.current_trio_token()

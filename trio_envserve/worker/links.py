@@ -19,7 +19,7 @@ import dataclasses
 import queue
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import trio
 
@@ -28,8 +28,7 @@ from ..models.interface import Completion, Messages, Model
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a piece of code ended: with a value, or with whatever it raised."""
 
     value: Any = None

@@ -16,6 +16,12 @@ one *execution*: it returns the value to encode, or raises
 
 Nothing else comes out, whatever the environment raises.
 
+A task that is there for this execution alone, and awaits nothing more after it,
+runs it ``here``: the last attempt then needs no task of its own.  What the code
+leaves behind in the task (a shielded scope, say) may keep a cancel from being
+seen in it.  So one that was cancelled ends with :class:`EnvironmentFailure`, too,
+and the caller looks at the scope that it owns.
+
 A group runs as the environment's ``run_group``, repeated as a whole; without
 one, its members run concurrently and are repeated one by one.  Either way the
 value is a list in the order of the inputs, of ``{"ok": True, "value": v}`` and
@@ -28,7 +34,7 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import trio
 
@@ -39,13 +45,10 @@ from ..envs.request import RolloutRequest
 from ..models.interface import Model
 from ..models.registry import Models, open_models
 from .backends import Call, CodeBackend, open_backend
-from .failures import EnvironmentFailure, Stage, describe_exception, failure_record
-from .links import Seat
+from .failures import EnvironmentFailure, Stage, failure_record
+from .links import Ended, Seat
 
 _log = logging.getLogger("trio_envserve.worker")
-
-_Finish: TypeAlias = Callable[[Any, int], Any]
-"""From what the code returned, and the attempt, to what is sent."""
 
 
 @final
@@ -57,36 +60,37 @@ class Runner:
         self._backend = backend
         self._models = models
 
-    async def run(self, request: RolloutRequest, *, request_id: str) -> Any:
+    async def run(self, request: RolloutRequest, *, request_id: str, here: bool = False) -> Any:
         """One execution of ``request``: the value of a rollout, or the list of a
-        group.  May be called any number of times at once.  Errors: see the
-        module's text.
+        group.  May be called any number of times at once.  Errors, and what
+        ``here`` says of the calling task: see the module's text.
         """
-        model = self._models.get(request.endpoint)
-        job = _Job(request, request_id, model)
+        job = _Job(request, request_id, self._models.get(request.endpoint))
         if request.kind == "rollout":
-            return await self._rollout(job, 0)
+            return await self._rollout(job, 0, here=here)
         if self._env.run_group is not None:
-            return await self._group(job, self._env.run_group)
+            return await self._group(job, self._env.run_group, here=here)
         return await self._members(job)
 
-    async def _rollout(self, job: _Job, member: int) -> Any:
+    async def _rollout(self, job: _Job, member: int, *, here: bool) -> Any:
         """One rollout: alone, or a member of a group."""
 
-        def call_for(attempt: int) -> Call:
-            return lambda seat: self._env.run_rollout(job.rollout(seat, member, attempt))
+        def code(seat: Seat, attempt: int) -> Any:
+            return self._env.run_rollout(job.rollout(seat, member, attempt))
 
         def finish(value: Any, attempt: int) -> Any:
             return trim_state(value, job.request.state_columns)
 
-        return await self._attempts(job, "rollout", call_for, finish)
+        return await self._attempts(job, _Code("rollout", code, finish), here=here)
 
-    async def _group(self, job: _Job, run_group: Callable[[list[Rollout]], Any]) -> Any:
+    async def _group(
+        self, job: _Job, run_group: Callable[[list[Rollout]], Any], *, here: bool
+    ) -> Any:
         """A group that the environment runs itself."""
         members = range(len(job.request.inputs))
 
-        def call_for(attempt: int) -> Call:
-            return lambda seat: run_group([job.rollout(seat, m, attempt) for m in members])
+        def code(seat: Seat, attempt: int) -> Any:
+            return run_group([job.rollout(seat, member, attempt) for member in members])
 
         def finish(values: Any, attempt: int) -> Any:
             if not isinstance(values, (list, tuple)) or len(values) != len(members):
@@ -97,7 +101,7 @@ class Runner:
                 )
             return [_record(value, job.request.state_columns, attempt) for value in values]
 
-        return await self._attempts(job, "group", call_for, finish)
+        return await self._attempts(job, _Code("group", code, finish), here=here)
 
     async def _members(self, job: _Job) -> list[dict[str, Any]]:
         """The members of a group, concurrently, each with attempts of its own."""
@@ -105,7 +109,10 @@ class Runner:
 
         async def run_member(member: int) -> None:
             try:
-                records[member] = {"ok": True, "value": await self._rollout(job, member)}
+                records[member] = {
+                    "ok": True,
+                    "value": await self._rollout(job, member, here=False),
+                }
             except EnvironmentFailure as failure:
                 records[member] = {"ok": False, "error": failure_record(failure)}
 
@@ -114,42 +121,64 @@ class Runner:
                 nursery.start_soon(run_member, member)
         return records
 
-    async def _attempts(
-        self, job: _Job, during: Stage, call_for: Callable[[int], Call], finish: _Finish
-    ) -> Any:
+    async def _attempts(self, job: _Job, code: _Code, *, here: bool) -> Any:
         """Call until a value comes back, or ``max_retries`` is used up."""
         attempt = 1
-        while True:
+        while attempt <= job.request.max_retries:
             try:
-                return await self._call(call_for(attempt), attempt, during, finish)
+                return await self._call(code, attempt)
             except EnvironmentFailure as failure:
-                if attempt > job.request.max_retries:
-                    raise
                 _log.debug("%s", failure)
             attempt += 1
+        if not here:
+            return await self._call(code, attempt)
+        return code.value(await self._backend.call_here(code.bound(attempt)), attempt)
 
-    async def _call(self, call: Call, attempt: int, during: Stage, finish: _Finish) -> Any:
+    async def _call(self, code: _Code, attempt: int) -> Any:
         """One attempt, to its end."""
-        ended = await self._backend.call(call)
-        error = ended.error
-        if error is None:
-            try:
-                return finish(ended.value, attempt)
-            except Exception as exc:
-                # The value is the environment's, and may be a mapping with code of its own.
-                error = exc
+        ended = await self._backend.call(code.bound(attempt))
         try:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        except trio.Cancelled:
-            _log.debug("%s ended by cancellation: %s", during, describe_exception(error).type)
+            return code.value(ended, attempt)
+        except EnvironmentFailure as failure:
+            try:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            except trio.Cancelled:
+                _log.debug("ended by cancellation: %s", failure)
+                raise
             raise
-        raise EnvironmentFailure(error, attempts=attempt, during=during) from error
 
     async def _hook(self, during: Stage) -> None:
         """Run setup or teardown, if the environment has it."""
         hook = self._env.setup if during == "setup" else self._env.teardown
         if hook is not None:
-            await self._call(lambda seat: hook(), 1, during, lambda value, attempt: None)
+            await self._call(_Code(during, lambda seat, attempt: hook(), lambda *_: None), 1)
+
+
+@final
+class _Code:
+    """What the environment is asked to do, in any of its attempts."""
+
+    def __init__(
+        self, during: Stage, code: Callable[[Seat, int], Any], finish: Callable[[Any, int], Any]
+    ) -> None:
+        self._during = during
+        self._code = code
+        self._finish = finish
+        """From what the code returned, and the attempt, to what is sent."""
+
+    def bound(self, attempt: int) -> Call:
+        return lambda seat: self._code(seat, attempt)
+
+    def value(self, ended: Ended, attempt: int) -> Any:
+        """What is sent.  Raises :class:`EnvironmentFailure`."""
+        error = ended.error
+        if error is None:
+            try:
+                return self._finish(ended.value, attempt)
+            except Exception as exc:
+                # The value is the environment's, and may be a mapping with code of its own.
+                error = exc
+        raise EnvironmentFailure(error, attempts=attempt, during=self._during) from error
 
 
 @final

@@ -4,10 +4,17 @@ Theory of operation
 -------------------
 :class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
 messages and runs the environment's code.  The nursery owns the receiver, the
-beat, the lag sampler and one task per execution, each with its own cancel
-scope.  Whatever an execution does, it ends in exactly one call of
-``core.ended``, made synchronously at the moment its end is known: that is
-where completion and cancellation meet, and one of them has won.
+beat, the lag sampler and the *ward*, a nursery with one task for each execution,
+each with its own cancel scope.  Whatever an execution does, it ends in exactly
+one call of ``core.ended``, made synchronously at the moment its end is known:
+that is where completion and cancellation meet, and one of them has won.
+
+The environment's code runs in the task of its execution; what it leaves behind
+there (open cancel scopes, context variables) ends with that task.  Only of a
+nursery left open trio complains, when the task has ended and has reported, and
+fails the nursery around it.  That is why there is a ward: one that has failed is
+left to the executions it has, and a new one takes the next.  Their scopes are
+shielded from that, so whoever ends the shell cancels each of them.
 
 The same shell runs in a worker process and, with an in-memory network, inside
 the server's own (``workers=0``).
@@ -89,21 +96,48 @@ class _Shell:
         self._limits = limits
         self._wire = wire
         self._scopes: dict[int, trio.CancelScope] = {}
+        """Of every execution, from its dispatch until its end is reported."""
+        self._arrived: list[Run] = []
+        self._failed = False
+        """Whether the code of this module has failed in an execution."""
         self._lag = LagMeter()
         self._done = trio.Event()
+        self._closing = False
 
     async def run(self, touch: Callable[[float], None]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive, nursery)
             nursery.start_soon(self._beat)
             nursery.start_soon(self._measure, touch)
-            await self._done.wait()
+            try:
+                await self._done.wait()
+            finally:
+                self._closing = True  # what arrives yet is cancelled, too
+                for scope in self._scopes.values():
+                    scope.cancel()
             nursery.cancel_scope.cancel()
 
     async def _receive(self, nursery: trio.Nursery) -> None:
+        ward: trio.Nursery = await nursery.start(self._keep_ward)
         while True:
             for frames in await self._socket.receive():
-                self._do(self._core.message(frames), nursery)
+                self._do(self._core.message(frames))
+            if ward.cancel_scope.cancel_called:
+                ward = await nursery.start(self._keep_ward)
+            for run in self._arrived:
+                ward.start_soon(self._execute, run)
+            self._arrived.clear()
+
+    async def _keep_ward(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+        """Holds executions; not for longer than until one of them fails it."""
+        try:
+            async with trio.open_nursery() as ward:
+                task_status.started(ward)
+                await trio.sleep_forever()
+        except BaseExceptionGroup:
+            # Code left a nursery open in its task, and its outcome says so already.
+            if self._failed:
+                raise
 
     async def _beat(self) -> None:
         while True:
@@ -131,55 +165,74 @@ class _Shell:
             "malformed": core.malformed,
         }
 
-    def _do(self, effects: Sequence[WorkerEffect], nursery: trio.Nursery) -> None:
+    def _do(self, effects: Sequence[WorkerEffect]) -> None:
         for effect in effects:
             match effect:
                 case ToRouter(frames):
                     self._socket.send_nowait(frames)
                 case Run():
-                    self._scopes[effect.number] = trio.CancelScope()
-                    nursery.start_soon(self._execute, effect, nursery)
+                    scope = self._scopes[effect.number] = trio.CancelScope(shield=True)
+                    if self._closing:
+                        scope.cancel()
+                    self._arrived.append(effect)
                 case Halt(number):
                     self._scopes[number].cancel()
                 case Exit():
                     self._done.set()
 
-    async def _execute(self, run: Run, nursery: trio.Nursery) -> None:
+    async def _execute(self, run: Run) -> None:
         """One execution, from its dispatch to its outcome."""
-        began_s = trio.current_time()
-        outcome: tuple[Status, Body] | None = None
-        with self._scopes[run.number]:
-            outcome = await self._outcome(run, began_s)
-        # From here to core.ended there is no await: completed or cancelled, one has won.
-        duration_s = trio.current_time() - began_s
-        if outcome is None:
-            outcome = (
-                Status.CANCELLED,
-                messages.encode_error(
-                    ErrorInfo(
-                        code="cancelled",
-                        verdict=Verdict.MAY_HAVE_RUN,
-                        duration_s=duration_s,
-                        message="the execution was cancelled",
-                        worker=self._name,
-                        incarnation=self._core.incarnation.hex(),
-                    )
-                ),
-            )
-        del self._scopes[run.number]
-        self._do(self._core.ended(run.number, *outcome, duration_s), nursery)
+        try:
+            began_s = trio.current_time()
+            outcome: tuple[Status, Body] | None = None
+            scope = self._scopes[run.number]
+            try:
+                with scope:
+                    outcome = await self._outcome(run, began_s, scope)
+            except RuntimeError:
+                # Once there is an outcome, this is trio: the code left a scope open.
+                if outcome is None:
+                    raise
+            # From here to core.ended there is no await: completed or cancelled, one has won.
+            del self._scopes[run.number]
+            if outcome is None:
+                outcome = self._cancelled(began_s)
+            if self._closing and outcome[0] is Status.CANCELLED:
+                return  # nobody asked for it: it is lost with its worker
+            duration_s = trio.current_time() - began_s
+            self._do(self._core.ended(run.number, *outcome, duration_s))
+        except BaseException:
+            self._failed = True
+            self._done.set()  # the ward waits for the others, which are shielded
+            raise
 
-    async def _outcome(self, run: Run, began_s: float) -> tuple[Status, Body]:
+    def _cancelled(self, began_s: float) -> tuple[Status, Body]:
+        info = ErrorInfo(
+            code="cancelled",
+            verdict=Verdict.MAY_HAVE_RUN,
+            duration_s=trio.current_time() - began_s,
+            message="the execution was cancelled",
+            worker=self._name,
+            incarnation=self._core.incarnation.hex(),
+        )
+        return Status.CANCELLED, messages.encode_error(info)
+
+    async def _outcome(
+        self, run: Run, began_s: float, scope: trio.CancelScope
+    ) -> tuple[Status, Body]:
         """What the environment makes of it: a result, or an error that says why not."""
         try:
             request = RolloutRequest.from_body(values.decode(run.body, limits=self._wire))
         except (values.DecodingError, ProtocolError) as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         try:
-            value = await self._runner.run(request, request_id=str(run.request))
+            value = await self._runner.run(request, request_id=str(run.request), here=True)
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:
+            if scope.cancel_called:
+                _log.debug("request %s ended by cancellation: %s", run.request, failure)
+                return self._cancelled(began_s)
             _log.info("request %s failed: %s", run.request, failure, exc_info=failure.exception)
             return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
         try:
