@@ -291,6 +291,14 @@ def test_g8_more_gaps_at_once_than_a_window_can_leave_are_ignored():
 # -- bounds -------------------------------------------------------------------
 
 
+def test_g8_as_many_gaps_as_a_window_can_leave_are_finished():
+    cache = cache_with(window=2)
+    session = session_of(cache)
+    session.finished.add(0)
+    cache.finish_spans(session, Ranges((0, 2, 4)))
+    assert session.finished == Ranges((0, 2, 4))
+
+
 def test_g8_past_the_window_a_request_is_refused_for_now():
     cache = cache_with(window=2)
     session = session_of(cache)
@@ -508,3 +516,10 @@ def test_each_transmission_is_counted_once_and_by_what_became_of_it():
     assert (counters.entered, counters.coalesced, counters.conflicts) == (1, 1, 1)
     assert (counters.replayed, counters.spent) == (1, 1)
     assert (counters.dispatched, counters.completed, counters.finished) == (1, 1, 1)
+
+
+def test_what_a_sync_has_replayed_is_counted():
+    cache, session = made(State.COMPLETED)
+    effects, _ = cache.sync(session, 1, Ranges((0,)))
+    assert dos(effects) == [Do.ANSWER]
+    assert cache.counters.replayed == 1

@@ -9,7 +9,8 @@ cancels the rollout on the server, at once and without waiting for it, because
 the bookkeeping is synchronous and comes before the next await.
 
 What calls lead to is carried out by a task of its own, in the next turn of the
-loop: requests that are made in the same turn go out together.
+loop: requests that are made in the same turn go out together.  A call that is the
+only one goes out at once.
 
 An outcome counts as received when it has been decoded and is in the caller's
 hands, in the caller's task; only then is it acknowledged.
@@ -158,7 +159,10 @@ class Client:
             body, now_s, rerun=rerun, max_executions=max_executions, limit_s=limit_s
         )
         event, box = self._waiting[number] = trio.Event(), []
-        self._asked_of_core.set()
+        if len(self._waiting) > 1:
+            self._asked_of_core.set()
+        else:
+            self._carry_out()  # it has no company to wait for
         try:
             await event.wait()
         except BaseException:
@@ -185,7 +189,8 @@ class Client:
         else:
             error = error_from_info(messages.decode_error(ended.body))
         self._core.received(ended.call, now_s)
-        self._asked_of_core.set()
+        if self._core.wake_at_s() < self._wake_at_s:
+            self._asked_of_core.set()
         return Outcome(
             value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
             executions=ended.executions, took_s=took_s,
