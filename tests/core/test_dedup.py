@@ -523,3 +523,46 @@ def test_what_a_sync_has_replayed_is_counted():
     effects, _ = cache.sync(session, 1, Ranges((0,)))
     assert dos(effects) == [Do.ANSWER]
     assert cache.counters.replayed == 1
+
+
+def test_refusals_for_a_full_queue_are_counted():
+    cache = cache_with(queue=1)
+    session = session_of(cache)
+    cache.request(session, 0, ask())
+    assert dos(cache.request(session, 1, ask())) == [Do.FULL]
+    assert cache.counters.refused_for_now == 1
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.RUNNING])
+def test_what_is_finished_before_its_outcome_counts_as_cancelled(state):
+    cache, session = made(state)
+    cache.step(session, 0, Input.FINISH)
+    assert cache.counters.cancelled == 1
+
+
+@pytest.mark.parametrize("declared_at_dispatch", [False, True])
+def test_g2_it_runs_again_only_if_that_was_declared_at_its_dispatch_and_still_is(
+    declared_at_dispatch,
+):
+    cache = cache_with()
+    session = session_of(cache)
+    cache.declared_rerun = declared_at_dispatch
+    reach(cache, session, State.RUNNING, rerun=None, allowance=2)
+    cache.declared_rerun = not declared_at_dispatch
+    effects = cache.step(session, 0, Input.WORKER_DEAD, lambda entry: kept(b"lost"))
+    assert dos(effects) == [Do.ANSWER]
+    assert session.state(0) is State.COMPLETED
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.RUNNING])
+def test_deadlines_that_end_a_request_are_counted(state):
+    cache, session = made(state)
+    cache.step(session, 0, Input.DEADLINE, lambda entry: kept(b"late"))
+    assert cache.counters.deadlines == 1
+
+
+def test_whoever_still_holds_a_finished_entry_can_see_that_it_is():
+    cache, session = made(State.RUNNING)
+    entry = session.entries[0]
+    cache.step(session, 0, Input.FINISH)
+    assert entry.state is State.FINISHED
