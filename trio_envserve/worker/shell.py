@@ -37,7 +37,7 @@ from ..core.terms import Body, Incarnation, Status, Verdict
 from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
-from ..net import DealerSocket, Network
+from ..net import DealerSocket, Message, Network
 from .failures import EnvironmentFailure, describe_exception
 from .runners import Runner, open_runner
 
@@ -100,6 +100,9 @@ class _Shell:
         self._arrived: list[Run] = []
         self._failed = False
         """Whether the code of this module has failed in an execution."""
+        self._unsent: list[Message] = []
+        self._said = trio.Event()
+        """Set while something is unsent."""
         self._lag = LagMeter()
         self._done = trio.Event()
         self._closing = False
@@ -107,6 +110,7 @@ class _Shell:
     async def run(self, touch: Callable[[float], None]) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive, nursery)
+            nursery.start_soon(self._send)
             nursery.start_soon(self._beat)
             nursery.start_soon(self._measure, touch)
             try:
@@ -139,8 +143,23 @@ class _Shell:
             if self._failed:
                 raise
 
+    async def _send(self) -> None:
+        """Send what has ended, all of one turn of the loop at once: libzmq's threads
+        and the router then wake once for all of it."""
+        while True:
+            await self._said.wait()
+            self._send_now()
+
+    def _send_now(self) -> None:
+        if self._said.is_set():
+            self._said = trio.Event()
+        unsent, self._unsent = self._unsent, []
+        for frames in unsent:
+            self._socket.send_nowait(frames)
+
     async def _beat(self) -> None:
         while True:
+            self._send_now()  # a beat asks after what was sent before it
             if not self._core.acknowledged:
                 environment = self._environment
                 hello = self._core.hello(os.getpid(), environment.name, environment.rerun)
@@ -169,7 +188,8 @@ class _Shell:
         for effect in effects:
             match effect:
                 case ToRouter(frames):
-                    self._socket.send_nowait(frames)
+                    self._unsent.append(frames)
+                    self._said.set()
                 case Run():
                     scope = self._scopes[effect.number] = trio.CancelScope(shield=True)
                     if self._closing:
@@ -179,6 +199,8 @@ class _Shell:
                     self._scopes[number].cancel()
                 case Exit():
                     self._done.set()
+        if self._unsent and (self._closing or not self._core.running):
+            self._send_now()  # there is no company to wait for
 
     async def _execute(self, run: Run) -> None:
         """One execution, from its dispatch to its outcome."""
