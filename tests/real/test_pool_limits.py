@@ -18,6 +18,7 @@ from tests.real.support import (
 )
 from trio_envserve import ServerLimits
 from trio_envserve import open_server as open_real_server
+from trio_envserve.server.allocator import ENVIRON
 
 GROWING = "tests.real.growing:Growing"
 
@@ -121,3 +122,18 @@ async def test_variables_of_a_slot_reach_each_of_its_workers(judge):
                 os.kill(killed, signal.SIGKILL)
                 await until(lambda: all(w["pid"] != killed for w in server.stats()["per_worker"]))  # noqa: B023
     judge.assert_exactly_once(*(f"{turn}-{n}" for turn in range(2) for n in range(2)))
+
+
+async def test_workers_keep_freed_memory_unless_told_otherwise(judge, monkeypatch):
+    trim, mapped = ENVIRON
+    monkeypatch.setenv(mapped, "123456")
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_real_server(
+                GROWING, args={"directory": str(judge.directory)}, limits=ServerLimits(**QUICK)
+            ) as server,
+            open_calls(server.address) as calls,
+        ):
+            for name, value in ((trim, ENVIRON[trim]), (mapped, "123456")):
+                key = calls.start(name, value={"environ": name})
+                assert (await calls.outcome(key)).unwrap()["value"] == value

@@ -22,6 +22,7 @@ from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..logs import LogSetup, set_title
 from ..server import Server, open_server
+from ..server.allocator import keep_freed_memory
 from .common import (
     AT_ONCE,
     EPILOG,
@@ -161,6 +162,7 @@ def serve(
 
 
 async def _serve(options: _Options, stop: Stop) -> Result:
+    keep_freed_memory()
     async with trio.open_nursery() as nursery:
         if options.parent is not None:
             nursery.start_soon(_follow_parent, options.parent, stop)

@@ -31,6 +31,7 @@ import trio
 
 from ..worker.config import WorkerConfig
 from ..worker.heart import PULSE_LINE_BYTES
+from .allocator import ENVIRON
 
 _log = logging.getLogger("trio_envserve.server")
 
@@ -117,7 +118,7 @@ def start_process(
                 stdin=subprocess.DEVNULL,
                 process_group=0,
                 pass_fds=inherited,
-                env={**os.environ, **environ},
+                env={**ENVIRON, **os.environ, **environ},
             )
         ours.setblocking(False)
         channel = trio.SocketStream(trio.socket.from_stdlib_socket(ours))

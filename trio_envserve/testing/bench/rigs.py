@@ -1,7 +1,8 @@
 """The contenders, each set up: client, router and workers as processes.
 
 A :class:`Rig` carries out loads and says what they cost whom.  Several rigs
-stand side by side, idle while another one runs.
+stand side by side, idle while another one runs.  Servers and workers of all of them have
+the allocator's settings that ours have.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, final
 
+from ...server.allocator import ENVIRON
 from .cases import OURS, PEER, PLAIN, Load
 from .judge import Judge
 from .measure import children, cpu_s, spent
@@ -92,12 +94,14 @@ async def open_ours(judge: Judge, workers: int) -> AsyncGenerator[Rig, None]:
 async def open_plain(workers: int, style: str = PLAIN) -> AsyncGenerator[Rig, None]:
     """The plain loop, or with ``style`` "frames" the tuned one."""
     async with AsyncExitStack() as stack:
-        router = await stack.enter_async_context(open_program(module("plain", "router", style)))
+        router = await stack.enter_async_context(
+            open_program(module("plain", "router", style), ENVIRON)
+        )
         said = await router.line()
         pids = []
         for _ in range(workers):
             command = module("plain", "worker", said["back"])
-            worker = await stack.enter_async_context(open_program(command))
+            worker = await stack.enter_async_context(open_program(command, ENVIRON))
             await worker.line()
             pids.append(worker.pid)
         client = await stack.enter_async_context(
@@ -116,7 +120,7 @@ async def open_peer(python: str, workers: int) -> AsyncGenerator[Rig, None]:
     here = {"PYTHONPATH": str(_PEER_PROGRAM.parent), "PYTHONSAFEPATH": "1"}
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            open_program([python, str(_PEER_PROGRAM), "server", str(workers)], here)
+            open_program([python, str(_PEER_PROGRAM), "server", str(workers)], {**here, **ENVIRON})
         )
         address = (await server.line())["address"]
         client = await stack.enter_async_context(
