@@ -309,6 +309,7 @@ def test_g8_past_the_window_a_request_is_refused_for_now():
     assert dos(cache.request(session, 1, ask())) == []  # known: coalesced
     cache.finish_spans(session, Ranges([0]))
     assert dos(cache.request(session, 2, ask())) == [Do.QUEUE]
+    assert cache.counters.refused_for_now == 1
 
 
 def test_g8_past_the_queue_a_request_is_refused_for_now():
