@@ -281,7 +281,7 @@ class Pair:
     def receive(self, number: int) -> None:
         """The caller has the outcome in hands, and the server is told."""
         self.client.received(number, self.now_s)
-        self.advance(0.06)
+        self.advance(0.03)
 
     def tell(self, message: messages.Message, *bodies: bytes, route: bytes = CLIENT) -> None:
         """A message to the router from whoever has this route."""

@@ -120,8 +120,8 @@ def test_acknowledgements_wait_a_moment_for_company():
         pair.client.received(number, pair.now_s)
     pair.settle()
     assert "Finish" not in kinds(pair.sent)
-    assert pair.client.wake_at_s() == pair.now_s + 0.05
-    pair.advance(0.05)
+    assert pair.client.wake_at_s() == pair.now_s + 0.02
+    pair.advance(0.02)
     assert [m.finished for m in pair.sent if isinstance(m, messages.Finish)] == [[0, 2]]
     assert pair.client.wake_at_s() > pair.now_s
 
@@ -134,10 +134,23 @@ def test_acknowledgements_go_with_a_request_if_they_have_waited_a_little():
         pair.client.received(number, pair.now_s)
         pair.submit()
     assert "Finish" not in kinds(pair.sent)
-    pair.now_s += 0.006
+    pair.now_s += 0.003
     pair.sent.clear()
     pair.submit()
     assert kinds(pair.sent) == ["Finish", "Request"]
+
+
+def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
+    pair = Pair(server={"window": 1})
+    first, second = pair.submit(), pair.submit()
+    assert kinds(pair.sent).count("Request") == 1
+    pair.end()
+    pair.client.received(first, pair.now_s)
+    assert pair.client.has_effects()
+    pair.settle()
+    assert kinds(pair.sent).count("Request") == 2
+    assert pair.client.calls[second].sequence == 1
+    assert not pair.client.has_effects()
 
 
 # -- repairs (G9) -------------------------------------------------------------

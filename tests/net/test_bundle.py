@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.net import BATCH_MESSAGES, COPY_THRESHOLD_BYTES, FRAMES_MAX, bundle
+from trio_envserve.net import BATCH_MESSAGES, FRAMES_MAX, bundle
+from trio_envserve.net.interface import BUNDLE_BYTES
 
 frames = st.binary(max_size=60) | st.integers(0, 6000).map(bytes)
 batches = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=40)
@@ -16,7 +17,7 @@ batches = st.lists(st.lists(frames, min_size=1, max_size=5), max_size=40)
 def unpacked(messages):
     """What a receiver makes of them."""
     for message in messages:
-        if len(message) == 1 and message[0].startswith(bundle.MARK):
+        if len(message) == 1 and bundle.is_bundle(message[0]):
             yield from bundle.unpack(message[0])
         else:
             yield list(message)
@@ -26,7 +27,7 @@ def unpacked(messages):
 def test_what_is_packed_comes_out_in_order(batch):
     packed = list(bundle.pack(batch))
     assert list(unpacked(packed)) == batch
-    assert all(len(frame) < COPY_THRESHOLD_BYTES for frame in bundles_of(packed))
+    assert all(len(frame) <= BUNDLE_BYTES for frame in bundles_of(packed))
 
 
 def bundles_of(packed):
@@ -40,7 +41,7 @@ def test_what_is_alone_goes_alone():
 
 
 def test_large_messages_go_alone_and_keep_their_place():
-    large = (b"h", bytes(bundle.MEMBER_BYTES))
+    large = (b"h", bytes(bundle.MEMBER_BYTES - 9))
     view = (b"h", memoryview(b"small"))
     packed = list(bundle.pack([(b"1",), (b"2",), large, (b"3",), view]))
     assert len(packed) == 4
@@ -50,8 +51,10 @@ def test_large_messages_go_alone_and_keep_their_place():
 def test_a_bundle_is_bounded_in_messages_and_bytes():
     many = [(b"x",)] * (BATCH_MESSAGES + 2)
     assert [len(bundle.unpack(f)) for f in bundles_of(bundle.pack(many))] == [BATCH_MESSAGES, 2]
-    big = [(bytes(bundle.MEMBER_BYTES),)] * 9
-    assert [len(bundle.unpack(f)) for f in bundles_of(bundle.pack(big))] == [7, 2]
+    big = [(bytes(bundle.MEMBER_BYTES - 6),)] * 10
+    packed = bundles_of(bundle.pack(big))
+    assert [len(bundle.unpack(f)) for f in packed] == [7, 3]
+    assert max(map(len, packed)) <= BUNDLE_BYTES
 
 
 @given(st.binary(max_size=200))
@@ -78,4 +81,32 @@ def test_any_bytes_are_a_bundle_or_one_message(data):
 )
 def test_what_is_no_bundle_is_one_message(content):
     frame = cbor2.dumps((32, content))
+    assert bundle.unpack(frame) == [[frame]]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        bundle.MARK + b"\x9a" + (12_000_000).to_bytes(4, "big") + b"\x80" * 12_000_000,
+        bundle.MARK + b"\x99\x01\x01" + b"\x81\x40" * 257,
+        bundle.MARK + b"\xa1\x40\x40",
+        bundle.MARK + b"\x98\x00",
+        bundle.MARK + b"\x98",
+        bundle.MARK,
+        cbor2.dumps((32, [[bytes(BUNDLE_BYTES)], [b"x"]])),
+    ],
+    ids=["huge", "257", "map", "none", "cut", "mark", "large"],
+)
+def test_what_claims_too_much_is_not_even_looked_into(frame):
+    assert not bundle.is_bundle(frame)
+    assert not bundle.is_bundle(memoryview(frame))
+    assert bundle.unpack(frame) == [[frame]]
+
+
+@pytest.mark.parametrize(
+    "member", [b"\xd8\x25\x50" + bytes(16), b"\xc2\x41\x05", b"\xd9\x01\x02\x80"]
+)
+def test_tags_are_not_decoded(member):
+    frame = bundle.MARK + b"\x81\x81" + member
+    assert bundle.is_bundle(frame)
     assert bundle.unpack(frame) == [[frame]]

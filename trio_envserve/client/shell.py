@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 :class:`~trio_envserve.core.client.ClientCore` decides; this module moves its
-messages and wakes its callers.  The nursery owns the receiver and the clock.
+messages and wakes its callers.  The nursery owns the receiver, the clock, and the
+task that carries out what calls have led to.
 A call is the caller's own task waiting for its outcome: cancelling that scope
 cancels the rollout on the server, at once and without waiting for it, because
 the bookkeeping is synchronous and comes before the next await.
 
-What calls lead to is carried out by a task of its own, in the next turn of the
-loop: requests that are made in the same turn go out together.  A call that is the
-only one goes out at once.
+What calls lead to is carried out in the next turn of the loop: requests that are
+made in the same turn go out together.  A call that is the only one goes out at once.
 
 An outcome counts as received when it has been decoded and is in the caller's
 hands, in the caller's task; only then is it acknowledged.
@@ -159,10 +159,10 @@ class Client:
             body, now_s, rerun=rerun, max_executions=max_executions, limit_s=limit_s
         )
         event, box = self._waiting[number] = trio.Event(), []
-        if len(self._waiting) > 1:
+        if len(self._waiting) > 1 and not self._core.closed:
             self._asked_of_core.set()
         else:
-            self._carry_out()  # it has no company to wait for
+            self._carry_out()  # it has no company to wait for, or nobody is left to do it
         try:
             await event.wait()
         except BaseException:
@@ -189,7 +189,7 @@ class Client:
         else:
             error = error_from_info(messages.decode_error(ended.body))
         self._core.received(ended.call, now_s)
-        if self._core.wake_at_s() < self._wake_at_s:
+        if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
             self._asked_of_core.set()
         return Outcome(
             value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,

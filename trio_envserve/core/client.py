@@ -141,6 +141,10 @@ class ClientCore:
         out, self._out = self._out, []
         return out
 
+    def has_effects(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._out)
+
     def health(self, now_s: float) -> tuple[Health, str]:
         """The health of the server as seen from here, and why."""
         return self.link.health(now_s)
@@ -176,6 +180,7 @@ class ClientCore:
         """The caller has the outcome in hands: the server may forget it."""
         self._timed.pop(number, None)
         self._finish(self.calls.pop(number), now_s)
+        self._pump(now_s)  # there may be room in the window again
 
     def cancel(self, number: int, now_s: float) -> None:
         """The caller wants no outcome any more.  Told at once, never waited for."""

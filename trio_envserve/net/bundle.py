@@ -9,9 +9,9 @@ one.  Nobody waits for company: a message that is alone goes alone.
 A bundle is a message of one frame, the CBOR array ``[32, [message, ...]]``, each
 message an array of its frames as byte strings.  Nothing else begins with its first
 three bytes: every header is an array that begins with its kind, and 32 is no kind.
-A bundle is bounded in bytes and in messages, and holds no bundles.  What looks like
-one and is none is handed on as it came: its header is of an unknown kind, and
-whoever decodes it says so.
+It is bounded in bytes and in messages, on sending and on receiving, and holds no
+bundles.  What looks like one and is none is handed on as it came: its header is of
+an unknown kind, and whoever decodes it says so.
 
 Pure: no trio, no zmq, no clock.
 """
@@ -21,33 +21,44 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any, NoReturn
 
 import cbor2
 
 from ..core.limits import KIB
-from .interface import BATCH_MESSAGES, FRAMES_MAX, Frame, Message
+from .interface import BATCH_MESSAGES, BUNDLE_BYTES, FRAMES_MAX, Frame, Message
 
 MARK = b"\x82\x18\x20"
 """How a bundle begins: an array of two, the first of them 32."""
 
-BUNDLE_BYTES = 30 * KIB
-"""Most bytes of all frames in a bundle: it is small itself, and copied."""
-
 MEMBER_BYTES = 4 * KIB
 """Most bytes of a message that shares: of larger ones copying would cost more."""
+
+_HEAD_BYTES = 3
+"""Most bytes of the head of a frame or a message inside a bundle."""
+
+_FREE_BYTES = BUNDLE_BYTES - len(MARK) - _HEAD_BYTES
+
+
+class _NoTags(dict[int, Any]):
+    def __missing__(self, tag: int) -> NoReturn:
+        raise ValueError(f"tag {tag}")
+
+
+_NO_TAGS = _NoTags()
 
 
 def pack(messages: Sequence[Message]) -> Iterator[Message]:
     """The same messages in the same order, with as many in bundles as can be."""
     members: list[Message] = []
-    free_bytes = BUNDLE_BYTES
+    free_bytes = _FREE_BYTES
     for message in messages:
-        size = 0
+        size = _HEAD_BYTES
         for frame in message:
-            size += len(frame) if type(frame) is bytes else BUNDLE_BYTES
+            size += _HEAD_BYTES + len(frame) if type(frame) is bytes else BUNDLE_BYTES
         if size > free_bytes or size > MEMBER_BYTES or len(members) == BATCH_MESSAGES:
             yield from _packed(members)
-            members, free_bytes = [], BUNDLE_BYTES
+            members, free_bytes = [], _FREE_BYTES
         if size > MEMBER_BYTES:
             yield message
         else:
@@ -62,17 +73,34 @@ def _packed(members: list[Message]) -> list[Message]:
     return [(cbor2.dumps((32, members)),)]
 
 
+def is_bundle(frame: Frame) -> bool:
+    """Whether the only frame of a message is to be unpacked: by how it begins and by
+    how many messages it claims, before anything is made of them."""
+    if frame[:3] != MARK or not 4 < len(frame) <= BUNDLE_BYTES:
+        return False
+    count = frame[3] - 0x80  # the head of an array: its length, or where that is
+    if count in (24, 25):
+        count = int.from_bytes(frame[4 : count - 19], "big")  # one byte, or two
+    elif count > 25:
+        return False
+    return 0 < count <= BATCH_MESSAGES
+
+
 def unpack(frame: Frame) -> list[list[Frame]]:
     """The messages of a bundle; ``[[frame]]`` if it is none."""
+    if not is_bundle(frame):
+        return [[frame]]
     try:
         stream = io.BytesIO(frame)
-        _, messages = cbor2.load(stream, max_depth=3, allow_indefinite=False, read_size=len(frame))
-    except (cbor2.CBORDecodeError, ValueError):
+        _, messages = cbor2.load(
+            stream, max_depth=3, allow_indefinite=False, allow_duplicate_keys=False,
+            semantic_decoders=_NO_TAGS, read_size=len(frame),
+        )  # fmt: skip
+    except Exception:  # cbor2 documents no complete list of what hostile bytes raise
         return [[frame]]
     whole = (
         stream.tell() == len(frame)
         and type(messages) is list
-        and 0 < len(messages) <= BATCH_MESSAGES
         and {list}.issuperset(map(type, messages))
         and {bytes}.issuperset(map(type, chain.from_iterable(messages)))
         and min(map(len, messages)) > 0

@@ -57,6 +57,10 @@ BATCH_MESSAGES = 256
 """After so many messages ``receive()`` returns, so that a flood on one socket does
 not starve the other tasks; those of a bundle, which has no more, stay together."""
 
+BUNDLE_BYTES = 32 * KIB
+"""Most bytes of a bundle (:mod:`.bundle`).  Every socket takes a frame of so many,
+however small its ``WireLimits.message_bytes``."""
+
 FRAMES_MAX = 64
 """Most frames of one message (the largest of the protocol has five); a message
 with more is dropped and counted as oversized."""
@@ -80,7 +84,8 @@ OnEvent: TypeAlias = Callable[[ConnectionEvent], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SocketStatistics:
-    """Counters of one socket since it was opened, and its queues right now."""
+    """Counters of one socket since it was opened, and its queues right now.  On the
+    way out, messages that go together count as one."""
 
     received: int
     """Messages handed to the consumer."""
@@ -147,8 +152,8 @@ class RouterSocket(_Socket, Protocol):
         ...
 
     def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
-        """Queue messages for a peer, in this order, small ones together in one
-        message of the transport.  False: at least one was not queued."""
+        """Queue messages for a peer, in this order.  Where that is cheaper for the
+        transport, small ones go together.  False: at least one was not queued."""
         ...
 
 

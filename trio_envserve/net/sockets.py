@@ -184,7 +184,7 @@ class _ZmqSocket(Pump):
         batch: list[list[Frame]] = []
         self._drained = False
         try:
-            while len(batch) < BATCH_MESSAGES:
+            for _ in range(BATCH_MESSAGES):
                 message: list[Frame] = [recv(_NOBLOCK)] if routed else []
                 while True:
                     frame = recv(_NOBLOCK, False)
@@ -194,7 +194,7 @@ class _ZmqSocket(Pump):
                         else frame.buffer.toreadonly()
                     )
                     if not frame.more:
-                        if len(message) == 1 + routed and message[-1][:3] == bundle.MARK:
+                        if len(message) == 1 + routed and bundle.is_bundle(message[-1]):
                             batch += [message[:-1] + each for each in bundle.unpack(message[-1])]
                         else:
                             batch.append(message)
@@ -202,6 +202,8 @@ class _ZmqSocket(Pump):
                     if len(message) == frames_max:
                         self._skip_message()
                         break
+                if len(batch) >= BATCH_MESSAGES:
+                    break
         except zmq.Again:
             self._drained = True
         self._received += len(batch)
@@ -310,8 +312,15 @@ class ZmqRouter(_ZmqSocket):
 
     def send_nowait(self, route: bytes, frames: Message) -> bool:
         """See :meth:`RouterSocket.send_nowait`."""
-        if not self._may_send(frames):
-            return False
+        return self._may_send(frames) and self._send_to(route, frames)
+
+    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
+        good = [frames for frames in messages if self._may_send(frames)]
+        sent = [self._send_to(route, frames) for frames in bundle.pack(good)]
+        return len(good) == len(messages) and all(sent)
+
+    def _send_to(self, route: bytes, frames: Message) -> bool:
         outbox = self._outboxes.get(route)
         if outbox is not None:
             return self._postpone(outbox, frames)
@@ -326,11 +335,6 @@ class ZmqRouter(_ZmqSocket):
         outbox = Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
         self._outboxes[route] = outbox
         return self._postpone(outbox, frames)
-
-    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
-        """See :meth:`RouterSocket.send_many_nowait`."""
-        sent = [self.send_nowait(route, each) for each in bundle.pack(messages)]
-        return all(sent)
 
     def close(self) -> None:
         """See the base."""
@@ -396,8 +400,15 @@ class ZmqDealer(_ZmqSocket):
 
     def send_nowait(self, frames: Message) -> bool:
         """See :meth:`DealerSocket.send_nowait`."""
-        if not self._may_send(frames):
-            return False
+        return self._may_send(frames) and self._send(frames)
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :meth:`DealerSocket.send_many_nowait`."""
+        good = [frames for frames in messages if self._may_send(frames)]
+        sent = [self._send(frames) for frames in bundle.pack(good)]
+        return len(good) == len(messages) and all(sent)
+
+    def _send(self, frames: Message) -> bool:
         if self._outbox:
             return self._postpone(self._outbox, frames)
         sent = self._send_rest(frames)
@@ -406,11 +417,6 @@ class ZmqDealer(_ZmqSocket):
             self._sent += 1
             return True
         return self._postpone(self._outbox, frames)
-
-    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        """See :meth:`DealerSocket.send_many_nowait`."""
-        sent = [self.send_nowait(each) for each in bundle.pack(messages)]
-        return all(sent)
 
     def connected(self) -> None:
         """A connection was made: what waits can go, without a pump too."""

@@ -26,7 +26,7 @@ from ..core.limits import WireLimits
 from .address import Address, check_identity, parse_address, parse_peer_address
 from .binding import bind, ipc_file, remove_ipc_file
 from .groups import unwrap_single
-from .interface import COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
+from .interface import BUNDLE_BYTES, COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
 from .monitor import Monitor, ZmqContext, ZmqSocket
 from .sockets import ZmqDealer, ZmqRouter
 
@@ -139,7 +139,7 @@ class ZmqNetwork:
                 (zmq.LINGER, _ms(LINGER_S)),
                 (zmq.SNDHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
                 (zmq.RCVHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
-                (zmq.MAXMSGSIZE, limits.message_bytes),
+                (zmq.MAXMSGSIZE, max(limits.message_bytes, BUNDLE_BYTES)),
                 (zmq.HEARTBEAT_IVL, _ms(limits.zmtp_heartbeat_s)),
                 (zmq.HEARTBEAT_TIMEOUT, _ms(limits.zmtp_timeout_s)),
                 (zmq.TCP_KEEPALIVE, 1),

@@ -6,7 +6,8 @@ Theory of operation
 starts its processes and keeps its time.  The nursery owns one task for each
 socket, the clock, one supervisor for each worker life, and the line of
 statistics.  Every input is handed to the router synchronously, and its effects
-are carried out, in order, before the next await.  They go to the router itself,
+are carried out before the next await: first what concerns processes, then the
+messages, for each peer in order and together.  Inputs go to the router itself,
 or through the tape of a recording (:mod:`.recording`), which offers the same.
 
 Closing is staged: take no more in, drain with a deadline, cancel, reap, flush
@@ -222,7 +223,10 @@ class Server:
     # -- effects --------------------------------------------------------------
 
     def _carry_out(self) -> None:
-        """Do what the router says.  Synchronous: nothing comes in between."""
+        """Do what the router says.  Synchronous: nothing comes in between.
+
+        A message to a worker that is killed or retired here is lost with it, as it
+        could be anyway."""
         self._inputs += 1
         to_clients: dict[Route, list[Message]] = {}
         to_workers: dict[bytes, list[Message]] = {}

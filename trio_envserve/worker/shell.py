@@ -34,7 +34,7 @@ from ..core.errors import ConfigError, ErrorInfo, ProtocolError
 from ..core.lag import LagMeter
 from ..core.limits import KIB, WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status, Verdict
-from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
+from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect, never_began
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
 from ..net import DealerSocket, Message, Network
@@ -138,9 +138,9 @@ class _Shell:
             async with trio.open_nursery() as ward:
                 task_status.started(ward)
                 await trio.sleep_forever()
-        except BaseExceptionGroup:
+        except BaseExceptionGroup as group:
             # Code left a nursery open in its task, and its outcome says so already.
-            if self._failed:
+            if self._failed or group.subgroup(KeyboardInterrupt) is not None:
                 raise
 
     async def _send(self) -> None:
@@ -210,7 +210,11 @@ class _Shell:
             scope = self._scopes[run.number]
             try:
                 with scope:
-                    outcome = await self._outcome(run, began_s, scope)
+                    if scope.cancel_called:  # the stop came with the dispatch
+                        error = never_began(run.request)
+                        outcome = Status.CANCELLED, messages.encode_error(error)
+                    else:
+                        outcome = await self._outcome(run, began_s, scope)
             except RuntimeError:
                 # Once there is an outcome, this is trio: the code left a scope open.
                 if outcome is None:
