@@ -17,6 +17,7 @@ from trio_envserve.core.worker import (
     Run,
     ToRouter,
     WorkerCore,
+    WorkerEffect,
 )
 
 from .helpers import HEADER_BYTES, decoded, identifier
@@ -46,6 +47,11 @@ def state(core: WorkerCore, beat: int, next: int, live: list[int], stop: list[in
 def said(effect: ToRouter) -> messages.Message:
     assert effect.frames[0] == LIFE
     return decoded(effect.frames[2:] if len(effect.frames) == 4 else effect.frames[1:])
+
+
+def said_by(effect: WorkerEffect) -> messages.Message:
+    assert isinstance(effect, ToRouter)
+    return said(effect)
 
 
 def test_a_dispatch_is_run():
@@ -189,8 +195,8 @@ def test_g8_large_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
     core.beat({"running": 2})
     dispatch(core, 0), dispatch(core, 1)
     large = (Status.RESULT, bytes(BEAT_BYTES - 1), 1.5)
-    assert [type(said(each)) for each in core.ended(0, *large)] == [messages.WorkerOutcome]
-    _, beat = [said(each) for each in core.ended(1, *ENDS)]
+    assert [type(said_by(each)) for each in core.ended(0, *large)] == [messages.WorkerOutcome]
+    _, beat = [said_by(each) for each in core.ended(1, *ENDS)]
     assert beat == messages.Beat(2, [0, 2], {"running": 2})
     assert state(core, 2, 2, [], []) == []
     assert not core._kept

@@ -25,7 +25,7 @@ from trio_envserve.net import (
 from trio_envserve.net import zeromq as zeromq_module
 from trio_envserve.net.address import parse_address
 from trio_envserve.net.binding import _explained
-from trio_envserve.net.interface import BUNDLE_BYTES
+from trio_envserve.net.interface import BUNDLE_BYTES, Frame
 from trio_envserve.net.sockets import _uncopied
 
 pytestmark = pytest.mark.real
@@ -96,7 +96,8 @@ async def test_a_message_of_too_many_frames_is_skipped(real_bench):
                 raw.send_multipart([b"x"] * (FRAMES_MAX + 1))
             raw.send_multipart([b"x"] * (FRAMES_MAX + 20))
             raw.send_multipart([b"good"])
-            skipped, batch = 0, []
+            skipped = 0
+            batch: list[list[Frame]] = []
             while not batch:
                 batch = router.receive_nowait()
                 more = router.statistics().oversized

@@ -5,6 +5,7 @@ What each may do to its own outcome is in test_runners.py.
 
 import contextvars
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -45,11 +46,12 @@ class Router:
 
     async def outcomes(self, count):
         """By number: the status, and the value of a result or the error record."""
-        found = {}
+        found: dict[int, tuple[Status, Any]] = {}
         while len(found) < count:
             for _, *frames in await self.socket.receive():
                 if len(frames) == 4:
                     header = messages.decode(bytes(frames[2]), most_bytes=WIRE.header_bytes)
+                    assert isinstance(header, messages.WorkerOutcome)
                     found[header.number] = (
                         Status(header.status),
                         values.decode(frames[3], limits=WIRE)

@@ -139,13 +139,14 @@ class Runner:
         ended = await self._backend.call(code.bound(attempt))
         try:
             return code.value(ended, attempt)
-        except EnvironmentFailure as failure:
-            try:
-                await trio.lowlevel.checkpoint_if_cancelled()
-            except trio.Cancelled:
-                _log.debug("ended by cancellation: %s", failure)
-                raise
+        except EnvironmentFailure as error:
+            failure = error
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            _log.debug("ended by cancellation: %s", failure)
             raise
+        raise failure
 
     async def _hook(self, during: Stage) -> None:
         """Run setup or teardown, if the environment has it."""
