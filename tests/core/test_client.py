@@ -140,6 +140,19 @@ def test_acknowledgements_go_with_a_request_if_they_have_waited_a_little():
     assert kinds(pair.sent) == ["Finish", "Request"]
 
 
+def test_nothing_new_is_asked_on_a_new_connection_before_its_sync_is_answered():
+    pair = Pair()
+    pair.client.disconnected(pair.now_s, "cut")
+    pair.client.connected(pair.now_s)
+    pair.client.submit(b"body", pair.now_s)
+    assert kinds(pair.sent)[-1:] != ["Request"]
+    assert [type(messages.decode(e.frames[0], most_bytes=999)) for e in pair.client._out] == [  # type: ignore[union-attr]
+        messages.Sync
+    ]
+    pair.settle()
+    assert kinds(pair.sent)[-1] == "Request"
+
+
 def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
     pair = Pair(server={"window": 1})
     first, second = pair.submit(), pair.submit()

@@ -462,11 +462,9 @@ class ClientCore:
 
     def _limit_s(self, call: Call, now_s: float) -> float:
         """How long this call may wait, counted from when it was asked: its own
-        limit, or, while the server is not there or not ready, the client's."""
+        limit, or, for a server that is not there or not ready, the client's."""
         if call.limit_s is not None:
             return call.limit_s
-        if self._unready_s is None and not self._silent(now_s):
-            return float("inf")
         since_s = self._unready_s
         if since_s is None:
             since_s = self.link.asked_s if self.link.asked_s is not None else now_s
@@ -624,6 +622,8 @@ class ClientCore:
     def _requeue(self, call: Call) -> None:
         """Issue a call again, under a new id."""
         self._leave_session(call)
+        if call.limit_s is None:
+            self._timed.pop(call.number, None)  # it may have expired
         call.stage = Stage.QUEUED
         call.held_until_s = 0.0
         self._queue[call.number] = call
