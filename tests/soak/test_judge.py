@@ -203,6 +203,18 @@ def test_a_death_long_before_or_after_the_call_explains_nothing(run, killed_s, t
     assert run.judged()["ok"] is true
 
 
+@pytest.mark.parametrize(("frozen_s", "true"), [(2.0, True), (9.5, False)])
+def test_a_worker_frozen_before_it_had_begun_anything_explains_what_its_server_says(
+    run, frozen_s, true
+):
+    run.ask(5.0, "key")
+    run.answer(9.0, "key", "worker-lost", "MAY_HAVE_RUN")
+    run.kills("freeze", frozen_s, what="worker", pid=90)
+    assert run.judged()["untrue_errors"] == 1
+    run.kills("frozen-ended", frozen_s + 6.5, what="worker", pid=90)
+    assert run.judged()["ok"] is true
+
+
 def test_a_server_that_was_stopped_may_know_of_a_death_late(run):
     run.ask(5.0, "key")
     run.answer(9.0, "key", "worker-lost", "MAY_HAVE_RUN")

@@ -85,6 +85,12 @@ class Deaths:
             (line["sent_s"], line["monotonic"])
             for line in logs.faults("kill", what="worker") if line["pid"] not in seen
         ]  # fmt: skip
+        # Nor is one that was stopped for good by then, and killed by its server.
+        ended_s = {line["pid"]: line["monotonic"] for line in logs.faults("frozen-ended")}
+        workers += [
+            (line["monotonic"], ended_s[line["pid"]])
+            for line in logs.faults("freeze") if line["pid"] in ended_s.keys() - seen
+        ]  # fmt: skip
         stops = logs.faults("stop", what="server")
         servers = [
             (line["sent_s"], line["monotonic"]) for line in logs.faults("kill", what="server")
