@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from tests.worker.strange_code import leak_cancelled
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.models import ModelError, open_models
@@ -234,17 +235,8 @@ async def test_whatever_is_raised_is_a_failure(backend, exc):
 
 
 async def test_a_leaked_trio_cancelled_is_a_failure():
-    async def leaks(rollout):
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            try:
-                await trio.sleep_forever()
-            except trio.Cancelled as exc:
-                leaked = exc
-        raise leaked
-
     with pytest.raises(EnvironmentFailure) as caught:
-        await run(load(leaks))
+        await run(load(leak_cancelled))
     assert isinstance(caught.value.exception, trio.Cancelled)
 
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.worker.strange_code import leak_cancelled
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.terms import Status, Verdict
@@ -117,16 +118,6 @@ async def fail_in_a_cancelled_scope(rollout):
 async def fail_with_a_nursery(rollout):
     await trio.open_nursery().__aenter__()
     raise ValueError("x")
-
-
-async def leak_cancelled(rollout):
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await trio.sleep_forever()
-        except trio.Cancelled as exc:
-            leaked = exc
-    raise leaked
 
 
 LEAVES = {

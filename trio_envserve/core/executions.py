@@ -64,8 +64,8 @@ class Worker:
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
-        room = self.accepting and not self.reserved and len(self.live) < self.capacity
-        return room and self.has_numbers()
+        room = len(self.live) < self.capacity  # first: it is what is most often missing
+        return room and self.accepting and not self.reserved and self.has_numbers()
 
     def has_numbers(self) -> bool:
         """Whether it may start another execution before it is recycled."""

@@ -52,10 +52,6 @@ LONG_SAMPLE = 640
 """Requests whose machine instructions are counted: enough for collections of garbage
 to be a part of each."""
 
-GROWTH = 1.1
-"""How much dearer a request may be that is one of many: where something always waits,
-each message has the router look at its workers once more than where nothing does."""
-
 STEP_S = 0.006
 MACHINES = ("router", "client", "worker")
 _ROUTE = b"c" + bytes(16)
@@ -338,7 +334,7 @@ def problems(record: dict[str, Any]) -> list[str]:
         ("bytecodes_after_20000", "after 20,000 requests"),
     ):
         for machine in MACHINES:
-            if record[name][machine] > GROWTH * record["bytecodes"][machine]:
+            if record[name][machine] > (1 + 2 * record["tolerance"]) * record["bytecodes"][machine]:
                 found.append(
                     f"the {machine} executes {record[name][machine]:.0f} bytecodes for a request "
                     f"{what}, {record['bytecodes'][machine]:.0f} without"
