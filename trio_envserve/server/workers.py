@@ -18,7 +18,7 @@ import trio
 from ..core.limits import ServerLimits, WireLimits, WorkerLimits
 from ..core.slots import Spawn
 from ..envs.loading import load
-from ..net import MemoryNetwork, RouterSocket, open_zmq_network
+from ..net import MemoryNetwork, RouterSocket, open_zmq_network, private_address
 from ..worker.config import WorkerConfig
 from ..worker.shell import run_worker
 from .locks import AddressLocks
@@ -88,7 +88,7 @@ class ProcessWorkers:
         """A socket that leaves no file behind, however this process ends."""
         async with (
             open_zmq_network() as network,
-            network.open_router("tcp://127.0.0.1:*", limits=self._wire) as back,
+            network.open_router(private_address(), limits=self._wire) as back,
         ):
             self._back_address = back.address
             yield back
