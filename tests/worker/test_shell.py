@@ -6,17 +6,19 @@ What each may do to its own outcome is in test_runners.py.
 import contextvars
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import trio
 import trio.testing
+import zmq
 
 from tests.worker.strange_code import leak_cancelled
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.net import MemoryNetwork
+from trio_envserve.net import MemoryNetwork, bundle, open_zmq_network, private_address
 from trio_envserve.worker.shell import run_worker
 
 WIRE = WireLimits()
@@ -238,3 +240,49 @@ async def test_an_error_of_the_shell_itself_ends_the_worker(monkeypatch, autojum
             router.dispatch("wait")
             router.dispatch("x")
             await trio.sleep_forever()
+
+
+@pytest.mark.real
+async def test_outcomes_of_one_turn_share_a_message_and_a_lone_one_has_five_frames():
+    async def answer(rollout):
+        return rollout.input
+
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    raw = context.socket(zmq.ROUTER)
+    raw.set(zmq.LINGER, 0)
+    raw.set(zmq.RCVTIMEO, 60_000)
+    raw.bind(private_address())
+
+    async def outcomes():
+        """The next message of the worker that has some."""
+        while True:
+            worker, *frames = await trio.to_thread.run_sync(raw.recv_multipart)
+            messages_ = bundle.unpack(frames[0]) if len(frames) == 1 else [frames]
+            if all(len(each) == 4 for each in messages_):
+                return len(frames), [worker, *messages_[0]], len(messages_)
+
+    def dispatch(number):
+        asked = RolloutRequest(kind="rollout", input=number, endpoint="oracle", model_name="m")
+        header = messages.encode(messages.Dispatch(b"s" * 16, number, number, "c"))
+        return INCARNATION, header, values.encode(asked.to_body())
+
+    async def work():
+        async with open_zmq_network() as network:
+            await run_worker(
+                network, raw.get_string(zmq.LAST_ENDPOINT), worker=b"w", incarnation=INCARNATION,
+                load=lambda: load(answer), limits=WorkerLimits(), wire=WIRE,
+            )  # fmt: skip
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            await trio.to_thread.run_sync(raw.recv_multipart)
+            raw.send_multipart([b"w", *dispatch(1)])
+            assert await outcomes() == (4, [b"w", INCARNATION, b"c", ANY, ANY], 1)
+            (shared,) = bundle.pack([dispatch(number) for number in (2, 3, 4)])
+            raw.send_multipart([b"w", *shared])
+            assert await outcomes() == (1, [b"w", INCARNATION, b"c", ANY, ANY], 3)
+            raw.send_multipart([b"w", INCARNATION, messages.encode(messages.Retire())])
+    finally:
+        raw.close()
+        context.term()

@@ -354,7 +354,8 @@ class Client:
         self._report_health()
         if self._core.wake_at_s() < self._wake_at_s:
             self._poke.set()
-        self._changed.unpark_all()
+        if self._changed:
+            self._changed.unpark_all()
 
     def _report_health(self) -> None:
         health, why = self.health()

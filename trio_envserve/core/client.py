@@ -124,7 +124,7 @@ class ClientCore:
         self._ping_at_s = now_s
         self._flush_at_s: float | None = None
         """When the server is told of finished requests at the latest."""
-        self._company_s = 0.9 * self.limits.finish_flush_s
+        self._company_s = 0.5 * self.limits.finish_flush_s
         """How long before that it is told if a request goes out anyway."""
         self._scan_at_s = now_s
         self._declared_rerun = False

@@ -53,9 +53,11 @@ Message: TypeAlias = Sequence[Frame]
 COPY_THRESHOLD_BYTES = 32 * KIB
 """Frames of this size and more are not copied."""
 
-BATCH_MESSAGES = 256
+BATCH_MESSAGES = 32
 """After so many messages ``receive()`` returns, so that a flood on one socket does
-not starve the other tasks; those of a bundle, which has no more, stay together."""
+not starve the other tasks; those of a bundle, which has no more, stay together.
+Small also for the pipeline: of 64 requests that go round together, half are at the
+worker while the router has the others, instead of each waiting for all of them."""
 
 BUNDLE_BYTES = 32 * KIB
 """Most bytes of a bundle (:mod:`.bundle`).  Every socket takes a frame of so many,
@@ -220,6 +222,6 @@ def is_sendable(frames: Message, limits: WireLimits) -> bool:
         return False
     limit = limits.message_bytes
     for frame in frames:
-        if (frame.nbytes if isinstance(frame, memoryview) else len(frame)) > limit:
+        if (len(frame) if type(frame) is bytes else memoryview(frame).nbytes) > limit:
             return False
     return True

@@ -250,7 +250,8 @@ class Server:
         for route, messages in to_clients.items():
             # Not sent is no loss: the outcome is kept, and the next sync asks for it.
             self._front.send_many_nowait(route, messages)
-        self._changed.unpark_all()
+        if self._changed:
+            self._changed.unpark_all()
 
     async def _close(self) -> None:
         """Cancel what runs, end the workers, hand out what is left to say."""

@@ -154,8 +154,8 @@ class _Shell:
         if self._said.is_set():
             self._said = trio.Event()
         unsent, self._unsent = self._unsent, []
-        for frames in unsent:
-            self._socket.send_nowait(frames)
+        if unsent:
+            self._socket.send_many_nowait(unsent)
 
     async def _beat(self) -> None:
         while True:
@@ -189,7 +189,6 @@ class _Shell:
             match effect:
                 case ToRouter(frames):
                     self._unsent.append(frames)
-                    self._said.set()
                 case Run():
                     scope = self._scopes[effect.number] = trio.CancelScope(shield=True)
                     if self._closing:
@@ -199,8 +198,10 @@ class _Shell:
                     self._scopes[number].cancel()
                 case Exit():
                     self._done.set()
-        if self._unsent and (self._closing or not self._core.running):
+        if self._closing or not self._core.running:
             self._send_now()  # there is no company to wait for
+        elif self._unsent:
+            self._said.set()
 
     async def _execute(self, run: Run) -> None:
         """One execution, from its dispatch to its outcome."""
