@@ -47,7 +47,7 @@ def test_all_that_is_asked_is_answered_and_received():
     for _ in range(10):
         joined.turn()
     stats = joined.router.stats()
-    assert stats["cache"]["finished"] >= 9 * BATCH
+    assert stats["cache"]["finished"] >= 8 * BATCH  # the last are told with the next requests
     assert stats["running"] == 64
     assert (stats["malformed"], stats["cache"]["refused_for_now"]) == (0, 0)
 

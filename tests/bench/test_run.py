@@ -33,7 +33,7 @@ async def test_one_run_compares_ours_and_the_plain_loop():
     assert record["judged"]["ok"]
     assert record["judged"]["asked"] >= 128
     (case,) = record["cases"]
-    for who in ("ours", "plain", "frames"):
+    for who in ("ours", "bare", "plain", "frames"):
         for measure in ("per_s", "p50_ms", "router_us", "worker_us", "client_us"):
             assert case["figures"][who][measure]["n"] == 2
             assert case["figures"][who][measure]["min"] > 0
@@ -55,6 +55,7 @@ async def test_every_kind_of_load_is_answered_by_both(tmp_path, load):
                 await stack.enter_async_context(open_ours(judge, 2)),
                 await stack.enter_async_context(open_plain(2)),
                 await stack.enter_async_context(open_plain(2, "frames")),
+                await stack.enter_async_context(open_plain(1, "bare")),
             ):
                 figures = await rig.run(load, 0.05)
                 assert figures["asked"] == figures["answered"] >= load.in_flight

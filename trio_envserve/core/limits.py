@@ -191,7 +191,7 @@ class ClientLimits(_Checked):
     probe_s: float = limit(5.0, "an unanswered sync older than this makes the server unhealthy")
     late_s: float = limit(1.0, "a probe is not counted if this side's own loop was later than this")
     finish_flush_s: float = limit(
-        0.02, "acknowledgements wait so long for company, a tenth of it for that of a request"
+        0.02, "acknowledgements wait so long for company, half of it for that of a request"
     )
     cancel_answer_s: float = limit(
         5.0, "after a call's limit, how long to wait for the server's word on whether it ran"

@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeAlias
 
 MB = 1_000_000
 
-OURS, PLAIN, FRAMES, PEER = "ours", "plain", "frames", "peer"
-ALL = (OURS, PLAIN, FRAMES, PEER)
-"""In the order of the report.  ``frames`` is the plain loop with its router tuned:
-what there is to win where a message is one message."""
+OURS, BARE, PLAIN, FRAMES, PEER = "ours", "bare", "plain", "frames", "peer"
+ALL = (OURS, BARE, PLAIN, FRAMES, PEER)
+"""In the order of the report.  ``bare`` has the sockets and tasks of ours without the
+protocol; ``frames`` is the plain loop with its router tuned: what there is to win
+where a message is one message."""
 
 Response: TypeAlias = int | Literal["lists", "arrays"]
 """Bytes, or a realistic rollout with its token ids and logprobs as lists or arrays."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol, TypeAlias
 
 import trio
 
@@ -20,34 +21,52 @@ from ...client import Client, open_client
 from .driver import Tally, answer
 
 
+class Caller(Protocol):
+    """What a load needs of a client."""
+
+    async def run_rollout(self, input: Any) -> Any:
+        """See :meth:`trio_envserve.Client.run_rollout`."""
+        ...
+
+
+Open: TypeAlias = Callable[[str], AbstractAsyncContextManager[Caller]]
+"""Opens a connection to an address, ready for calls."""
+
+
 def main() -> None:
     """Carry out loads until standard input ends."""
     trio.run(serve, sys.argv[1])
 
 
-async def serve(address: str) -> None:
+@asynccontextmanager
+async def open_ready(address: str) -> AsyncGenerator[Client, None]:
+    """A client whose server is ready."""
+    async with open_client(address) as client:
+        await client.wait_ready()
+        yield client
+
+
+async def serve(address: str, open_one: Open = open_ready) -> None:
     """Connect, and carry out loads until standard input ends."""
     async with AsyncExitStack() as stack:
-        clients: list[Client] = []
+        clients: list[Caller] = []
         answer({"ready": True})
         send, receive = trio.open_memory_channel[dict[str, Any]](1)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(_hand_in, send, nursery)
         async for load in receive:
             while len(clients) < load["clients"]:
-                client = await stack.enter_async_context(open_client(address))
-                await client.wait_ready()
-                clients.append(client)
+                clients.append(await stack.enter_async_context(open_one(address)))
             answer(await carry_out(load, clients[: load["clients"]]))
 
 
-async def carry_out(load: dict[str, Any], clients: list[Client]) -> dict[str, Any]:
+async def carry_out(load: dict[str, Any], clients: list[Caller]) -> dict[str, Any]:
     """One load, to its last answer."""
     tally = Tally(load)
     payload = bytes(load["request_bytes"])
     wanted = load["response"]
 
-    async def keep_asking(client: Client) -> None:
+    async def keep_asking(client: Caller) -> None:
         while True:
             call, began_s = tally.begin()
             asked = {"call": call, "response": wanted, "payload": payload}

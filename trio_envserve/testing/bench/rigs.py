@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from ...server.allocator import ENVIRON
-from .cases import OURS, PEER, PLAIN, Load
+from .cases import BARE, OURS, PEER, PLAIN, Load
 from .judge import Judge
 from .measure import children, cpu_s, spent
 from .programs import Program, module, open_program
@@ -92,20 +92,21 @@ async def open_ours(judge: Judge, workers: int) -> AsyncGenerator[Rig, None]:
 
 @asynccontextmanager
 async def open_plain(workers: int, style: str = PLAIN) -> AsyncGenerator[Rig, None]:
-    """The plain loop, or with ``style`` "frames" the tuned one."""
+    """The plain loop, or with ``style`` "frames" the tuned one, or "bare"."""
+    name, *how = ("bare",) if style == BARE else ("plain", style)
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(
-            open_program(module("plain", "router", style), ENVIRON)
+            open_program(module(name, "router", *how), ENVIRON)
         )
         said = await router.line()
         pids = []
         for _ in range(workers):
-            command = module("plain", "worker", said["back"])
+            command = module(name, "worker", said["back"])
             worker = await stack.enter_async_context(open_program(command, ENVIRON))
             await worker.line()
             pids.append(worker.pid)
         client = await stack.enter_async_context(
-            open_program(module("plain", "client", said["front"]))
+            open_program(module(name, "client", said["front"]))
         )
         await client.line()
         yield Rig(style, client, router, lambda: pids)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, final
 import trio
 
 from ...core.errors import EnvServeError, ServerStartError
-from .cases import ALL, CASES, FRAMES, OURS, PEER, PLAIN, Case
+from .cases import ALL, BARE, CASES, FRAMES, OURS, PEER, PLAIN, Case
 from .judge import Judge
 from .measure import column, ratios, summary
 from .peer import PEER_REQUIREMENT, NoPeer, peer_python
@@ -111,7 +111,7 @@ class Bench:
             rigs: list[Rig] = []
             if OURS in wanted:
                 rigs.append(await stack.enter_async_context(open_ours(self._judge, workers)))
-            for style in (PLAIN, FRAMES):
+            for style in (BARE, PLAIN, FRAMES):
                 if style in wanted:
                     rigs.append(await stack.enter_async_context(open_plain(workers, style)))
             if PEER in wanted and peer is not None:
