@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 import re
 import sys
-import uuid
 from typing import Literal
 
 from ..core.errors import ConfigError
@@ -92,7 +92,7 @@ def private_address() -> str:
     else takes and that leaves no file behind, however this process ends.  Where there
     are unix sockets without a file, it is one: cheaper than TCP."""
     if sys.platform == "linux":
-        return f"ipc://@trio-envserve-{uuid.uuid4().hex}"
+        return f"ipc://@trio-envserve-{os.urandom(16).hex()}"
     return f"tcp://127.0.0.1:{ANY}"
 
 
