@@ -18,7 +18,6 @@ from trio_envserve.net import (
     Network,
     RouterSocket,
     open_zmq_network,
-    private_address,
 )
 
 
@@ -57,8 +56,6 @@ class Bench:
             return "tcp://127.0.0.1:0"
         if self.kind == "ipc":
             return f"ipc://{self._folder}/{next(self._numbers)}"
-        if self.kind == "private":
-            return private_address()
         return "memory:*"
 
     def router(self, address: str | None = None, **options):
@@ -127,7 +124,6 @@ def folder() -> Iterator[str]:
         "memory",
         pytest.param("tcp", marks=pytest.mark.real),
         pytest.param("ipc", marks=pytest.mark.real),
-        pytest.param("private", marks=pytest.mark.real),
     ]
 )
 def bench(request: pytest.FixtureRequest, folder: str):

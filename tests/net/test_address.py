@@ -1,21 +1,11 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.net import (
-    Address,
-    is_loopback,
-    parse_address,
-    parse_peer_address,
-    private_address,
-)
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="sockets without a path are Linux's")
+from trio_envserve.net import Address, is_loopback, parse_address, parse_peer_address
 
 
 @pytest.mark.parametrize(
@@ -27,7 +17,6 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="sockets without a pa
         ("tcp://*:5555", Address("tcp", host="*", port=5555)),
         ("tcp://*:*", Address("tcp", host="*", port=0)),
         ("ipc:///run/x.sock", Address("ipc", path="/run/x.sock")),
-        pytest.param("ipc://@name", Address("ipc", path="@name"), marks=LINUX),
         ("memory:name", Address("memory", path="name")),
         ("memory:*", Address("memory", path="*")),
     ],
@@ -35,20 +24,6 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="sockets without a pa
 def test_addresses(text: str, address: Address):
     assert parse_address(text) == address
     assert str(address) == text
-
-
-def test_a_private_address_is_of_this_machine_and_always_another():
-    first, second = private_address(), private_address()
-    assert is_loopback(first)
-    assert not parse_address(first).is_file
-    assert (first != second) == (sys.platform == "linux")
-
-
-def test_a_name_without_a_path_is_refused_where_there_is_none(monkeypatch):
-    monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(ConfigError, match="only Linux has"):
-        parse_address("ipc://@name")
-    assert private_address() == "tcp://127.0.0.1:*"
 
 
 def test_port_zero_and_star_are_the_same():
@@ -78,7 +53,6 @@ def test_port_zero_and_star_are_the_same():
         ("ipc://relative", "absolute"),
         ("ipc://", "absolute"),
         ("ipc://*", "absolute"),
-        ("ipc://@", "absolute"),
         ("ipc:///folder/", "absolute"),
         ("ipc:///nul\0byte", "absolute"),
         ("ipc:///" + "x" * 103, "104 bytes"),

@@ -18,7 +18,7 @@ from trio_envserve.core import messages, values
 from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.net import MemoryNetwork, bundle, open_zmq_network, private_address
+from trio_envserve.net import MemoryNetwork, bundle, open_zmq_network
 from trio_envserve.worker.shell import run_worker
 
 WIRE = WireLimits()
@@ -251,7 +251,7 @@ async def test_outcomes_of_one_turn_share_a_message_and_a_lone_one_has_five_fram
     raw = context.socket(zmq.ROUTER)
     raw.set(zmq.LINGER, 0)
     raw.set(zmq.RCVTIMEO, 60_000)
-    raw.bind(private_address())
+    raw.bind("tcp://127.0.0.1:*")
 
     async def outcomes():
         """The next message of the worker that has some."""

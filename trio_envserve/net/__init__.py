@@ -4,13 +4,7 @@
 :class:`MemoryNetwork` are the two ways to have it.
 """
 
-from .address import (
-    Address,
-    is_loopback,
-    parse_address,
-    parse_peer_address,
-    private_address,
-)
+from .address import Address, is_loopback, parse_address, parse_peer_address
 from .background import open_background
 from .groups import unwrap_single
 from .interface import (
@@ -51,6 +45,5 @@ __all__ = [
     "open_zmq_network",
     "parse_address",
     "parse_peer_address",
-    "private_address",
     "unwrap_single",
 ]

@@ -1,20 +1,17 @@
 """Addresses: checked early, explained when wrong.
 
-Three kinds are understood: ``tcp://host:port``, ``ipc:///absolute/path`` (or, on
-Linux, ``ipc://@name``, a unix socket without a file) and ``memory:name``.  libzmq
-accepts more (and reads ``tcp://host:1x`` as port 1), and reports what it refuses as
-a bare errno, often only on its own thread; so everything that can be known from the
-text is found out here, and every :class:`ConfigError` names the address and says
-what to write instead.
+Three kinds are understood: ``tcp://host:port``, ``ipc:///absolute/path`` and
+``memory:name``.  libzmq accepts more (and reads ``tcp://host:1x`` as port 1),
+and reports what it refuses as a bare errno, often only on its own thread; so
+everything that can be known from the text is found out here, and every
+:class:`ConfigError` names the address and says what to write instead.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import os
 import re
-import sys
 from typing import Literal
 
 from ..core.errors import ConfigError
@@ -40,7 +37,7 @@ class Address:
     port: int = 0
     """Of tcp; 0 asks for any free port."""
     path: str = ""
-    """Of ipc: the absolute path, or ``@name``.  Of memory: the name, or :data:`ANY`."""
+    """Of ipc: the absolute path.  Of memory: the name, or :data:`ANY`."""
 
     def __str__(self) -> str:
         if self.scheme == "tcp":
@@ -52,11 +49,6 @@ class Address:
     def is_ipv6(self) -> bool:
         """Whether the host is an IPv6 literal."""
         return ":" in self.host
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a socket in the file system."""
-        return self.scheme == "ipc" and not self.path.startswith("@")
 
     @property
     def is_complete(self) -> bool:
@@ -85,15 +77,6 @@ def parse_address(text: str) -> Address:
             raise ConfigError(f"memory:name expected, got {text!r}: the name is missing")
         return Address("memory", path=name)
     raise ConfigError(f"{_EXPECTED}, got {text!r}{_suggestion(text)}")
-
-
-def private_address() -> str:
-    """Where to be reached by processes of this machine's own: an address that nobody
-    else takes and that leaves no file behind, however this process ends.  Where there
-    are unix sockets without a file, it is one: cheaper than TCP."""
-    if sys.platform == "linux":
-        return f"ipc://@trio-envserve-{os.urandom(16).hex()}"
-    return f"tcp://127.0.0.1:{ANY}"
 
 
 def parse_peer_address(text: str) -> Address:
@@ -174,9 +157,7 @@ def _parse_tcp(text: str) -> Address:
 
 def _parse_ipc(text: str) -> Address:
     path = text.removeprefix("ipc://")
-    if path.startswith("@") and len(path) > 1 and sys.platform != "linux":
-        raise ConfigError(f"{text!r}: only Linux has unix sockets without a path; give a path")
-    if not re.match("/|@.", path) or path.endswith("/") or "\0" in path:
+    if not path.startswith("/") or path.endswith("/") or "\0" in path:
         raise ConfigError(f"ipc:///absolute/path/of/a/socket expected, got {text!r}")
     try:
         size_bytes = len(path.encode())

@@ -24,7 +24,7 @@ def bind(zmq_socket: ZmqSocket, address: Address) -> str:
     Raises ConfigError (the address cannot work here) or ServerStartError (it
     cannot be had now); the message names the address and says what to do.
     """
-    if address.is_file:
+    if address.scheme == "ipc":
         check_ipc_path(address)
     try:
         zmq_socket.bind(str(address))
@@ -59,8 +59,8 @@ def check_ipc_path(address: Address) -> None:
 
 
 def ipc_file(address: Address) -> tuple[int, int] | None:
-    """The file of an address that was just bound: device and inode; None if it has none."""
-    if not address.is_file:
+    """The file of an ipc address that was just bound: device and inode."""
+    if address.scheme != "ipc":
         return None
     found = os.lstat(address.path)
     return found.st_dev, found.st_ino

@@ -7,10 +7,10 @@ libzmq's descriptor is edge triggered: it says "something happened", once, and
 before sleeping, ``EVENTS`` decides.  Three rules follow, and everything here
 serves them:
 
-1. Before each message that it reads a turn of the pump asks ``EVENTS``.  A "no"
-   proves that the signal is used up *and* nothing is readable (EAGAIN would
-   too, as an exception that costs four times as much), and after nothing else
-   does it sleep.
+1. A turn of the pump reads until libzmq says EAGAIN (which proves that the
+   signal is used up *and* nothing was readable).  A later turn, after which it
+   may sleep, asks ``EVENTS`` whether that still holds: whatever was sent
+   meanwhile may have swallowed a signal.
 2. A send from another task while the pump sleeps asks ``EVENTS`` afterwards and
    wakes the pump if there is something to read, by throwing it out of its wait
    as for a descriptor that is closed: that costs nothing where it is not needed.
@@ -94,7 +94,8 @@ class _ZmqSocket(Pump):
         self._limits = limits
         self._fd = int(socket.get(zmq.FD))
         self._drained = False
-        """Whether the last turn ended with nothing readable: only then sleeping is safe."""
+        """Whether nothing was readable when the pump last looked: only then sleeping
+        is safe."""
         self._parked = False
         """Whether the pump sleeps, and nobody has woken it yet."""
         self._retry_at = math.inf
@@ -152,10 +153,11 @@ class _ZmqSocket(Pump):
     # -- receiving
 
     def _turn(self) -> list[list[Frame]]:
-        batch = self._read_batch()
+        # EVENTS costs a third of a reading that yields EAGAIN.
+        batch = [] if self._drained and not self._is_readable() else self._read_batch()
         if self._retry_at != math.inf and (not batch or trio.current_time() >= self._retry_at):
             self._flush_outboxes()
-            if not batch:
+            if not batch and self._is_readable():
                 batch = self._read_batch()
         return batch
 
@@ -172,7 +174,7 @@ class _ZmqSocket(Pump):
         except trio.ClosedResourceError:
             pass  # closed, which the caller finds out, or woken: see _wake_if_readable
         finally:
-            self._parked = False
+            self._parked = self._drained = False
 
     def _read_batch(self) -> list[list[Frame]]:
         # One loop, frame by frame: twice as quick as recv_multipart.
@@ -180,25 +182,30 @@ class _ZmqSocket(Pump):
         routed = self._routed
         frames_max = FRAMES_MAX + routed
         batch: list[list[Frame]] = []
-        for _ in range(BATCH_MESSAGES):
-            self._drained = not self._is_readable()
-            if self._drained or len(batch) >= BATCH_MESSAGES:
-                break
-            message: list[Frame] = [recv(_NOBLOCK)] if routed else []
-            while True:
-                frame = recv(_NOBLOCK, False)
-                message.append(
-                    frame.bytes if len(frame) < COPY_THRESHOLD_BYTES else frame.buffer.toreadonly()
-                )
-                if not frame.more:
-                    if len(message) == 1 + routed and bundle.is_bundle(message[-1]):
-                        batch += [message[:-1] + each for each in bundle.unpack(message[-1])]
-                    else:
-                        batch.append(message)
+        self._drained = False
+        try:
+            for _ in range(BATCH_MESSAGES):
+                message: list[Frame] = [recv(_NOBLOCK)] if routed else []
+                while True:
+                    frame = recv(_NOBLOCK, False)
+                    message.append(
+                        frame.bytes
+                        if len(frame) < COPY_THRESHOLD_BYTES
+                        else frame.buffer.toreadonly()
+                    )
+                    if not frame.more:
+                        if len(message) == 1 + routed and bundle.is_bundle(message[-1]):
+                            batch += [message[:-1] + each for each in bundle.unpack(message[-1])]
+                        else:
+                            batch.append(message)
+                        break
+                    if len(message) == frames_max:
+                        self._skip_message()
+                        break
+                if len(batch) >= BATCH_MESSAGES:
                     break
-                if len(message) == frames_max:
-                    self._skip_message()
-                    break
+        except zmq.Again:
+            self._drained = True
         self._received += len(batch)
         return batch
 

@@ -18,7 +18,7 @@ import trio
 from ..core.limits import ServerLimits, WireLimits, WorkerLimits
 from ..core.slots import Spawn
 from ..envs.loading import load
-from ..net import MemoryNetwork, RouterSocket, open_zmq_network, private_address
+from ..net import MemoryNetwork, RouterSocket, open_zmq_network
 from ..worker.config import WorkerConfig
 from ..worker.shell import run_worker
 from .locks import AddressLocks
@@ -86,9 +86,11 @@ class ProcessWorkers:
     @asynccontextmanager
     async def open_back(self) -> AsyncIterator[RouterSocket]:
         """A socket that leaves no file behind, however this process ends."""
+        # Not a unix socket, though cheaper: libzmq 4.3.5 aborts when it has no
+        # descriptor left for a connection that comes in by one.
         async with (
             open_zmq_network() as network,
-            network.open_router(private_address(), limits=self._wire) as back,
+            network.open_router("tcp://127.0.0.1:*", limits=self._wire) as back,
         ):
             self._back_address = back.address
             yield back

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, final
 import trio
 
 from ...core.limits import WireLimits
-from ...net import DealerSocket, Frame, Message, Network, open_zmq_network, private_address
+from ...net import ConnectionEvent, DealerSocket, Frame, Message, Network, open_zmq_network
 from .client import serve
 from .driver import answer
 
@@ -60,7 +60,7 @@ async def router() -> None:
     async with (
         open_zmq_network() as network,
         network.open_router("tcp://127.0.0.1:0", limits=_WIRE) as front,
-        network.open_router(private_address(), limits=_WIRE) as back,
+        network.open_router("tcp://127.0.0.1:0", limits=_WIRE) as back,
         trio.open_nursery() as nursery,
     ):
 
@@ -86,9 +86,15 @@ async def router() -> None:
 async def worker(address: str) -> None:
     """Answer each message, each in a task of its own, with what it asks for."""
     payloads: dict[int, bytes] = {}
+    connected = trio.Event()
+
+    def said(event: ConnectionEvent) -> None:
+        if event is ConnectionEvent.CONNECTED:
+            connected.set()
+
     async with (
         open_zmq_network() as network,
-        network.open_dealer(address, identity=b"w", limits=_WIRE) as socket,
+        network.open_dealer(address, identity=b"w", limits=_WIRE, on_event=said) as socket,
         trio.open_nursery() as nursery,
     ):
         together = _Together(socket.send_many_nowait)
@@ -108,6 +114,7 @@ async def worker(address: str) -> None:
                     ward.start_soon(execute, route, header)
 
         nursery.start_soon(take_in, nursery)
+        await connected.wait()
         answer({"ready": True})
         await _standard_input_ends()
         nursery.cancel_scope.cancel()

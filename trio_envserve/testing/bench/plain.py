@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import zmq
 
-from ...net import COPY_THRESHOLD_BYTES, private_address
+from ...net.interface import COPY_THRESHOLD_BYTES
 from .driver import Tally, answer, asked
 
 _HEADER = struct.Struct(">QQ24x")
@@ -78,7 +78,7 @@ def router(style: str) -> None:
     forward = {"plain": _forward, "frames": _forward_frames}[style]
     front, back = _open(zmq.ROUTER), _open(zmq.DEALER)
     front.bind("tcp://127.0.0.1:0")
-    back.bind(private_address())
+    back.bind("tcp://127.0.0.1:0")
     answer({"front": front.last_endpoint.decode(), "back": back.last_endpoint.decode()})
     poller = zmq.Poller()
     for one in (front, back, sys.stdin.fileno()):
