@@ -17,6 +17,11 @@ serves them:
 3. ``EVENTS`` never decides about *writing*: a ROUTER says "writable" while one
    peer is full, and a loop on that would spin.
 
+And a fourth, for libzmq 4.3.5 ends the process if it learns between two frames of a
+message that the connection is lost, and it looks for such news on every hundredth
+frame that is read: EAGAIN starts that count anew, and where it has not come for a
+while, ``EVENTS`` is asked before each message, so that the news comes there.
+
 A send is tried at once, and that is nearly always all of it.  EAGAIN means that
 this one peer is full (or, for a dealer, that there is no connection): the
 message goes to the peer's own :class:`Outbox`, and so does everything for that
@@ -66,6 +71,9 @@ RETRY_MAX_S = 0.04
 RETRY_PEERS = 256
 """Full outboxes tried in one turn; the others have the next one."""
 
+_FRAMES_UNASKED = 100 - FRAMES_MAX - 1
+"""After so many frames the next message may have the hundredth."""
+
 # Plain ints: pyzmq's enums cost as much as the call.
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -103,6 +111,8 @@ class _ZmqSocket(Pump):
         self._retry_pause_s = RETRY_MIN_S
         self._backlogged = trio.Event()
         """Set while ``_retry_at`` is not inf."""
+        self._frames = 0
+        """Frames that were read since the last EAGAIN."""
         self._received = self._sent = self._undelivered = self._oversized = 0
 
     @property
@@ -185,6 +195,8 @@ class _ZmqSocket(Pump):
         self._drained = False
         try:
             for _ in range(BATCH_MESSAGES):
+                if self._frames >= _FRAMES_UNASKED:
+                    self._is_readable()
                 message: list[Frame] = [recv(_NOBLOCK)] if routed else []
                 while True:
                     frame = recv(_NOBLOCK, False)
@@ -194,6 +206,7 @@ class _ZmqSocket(Pump):
                         else frame.buffer.toreadonly()
                     )
                     if not frame.more:
+                        self._frames += len(message)
                         if len(message) == 1 + routed and bundle.is_bundle(message[-1]):
                             batch += [message[:-1] + each for each in bundle.unpack(message[-1])]
                         else:
@@ -206,12 +219,14 @@ class _ZmqSocket(Pump):
                     break
         except zmq.Again:
             self._drained = True
+            self._frames = 0
         self._received += len(batch)
         return batch
 
     def _skip_message(self) -> None:
         """Read the rest of a message with too many frames, and forget it."""
         self._oversized += 1
+        self._frames += FRAMES_MAX
         while self._socket.recv(_NOBLOCK, False).more:
             pass
 
