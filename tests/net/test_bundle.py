@@ -88,14 +88,15 @@ def test_what_is_no_bundle_is_one_message(content):
     "frame",
     [
         bundle.MARK + b"\x9a" + (12_000_000).to_bytes(4, "big") + b"\x80" * 12_000_000,
-        bundle.MARK + b"\x99\x01\x01" + b"\x81\x40" * 257,
+        bundle.MARK + b"\x98\x21" + b"\x81\x40" * 33,
+        bundle.MARK + b"\x99\x00\x01" + b"\x81\x41x",
         bundle.MARK + b"\xa1\x40\x40",
         bundle.MARK + b"\x98\x00",
         bundle.MARK + b"\x98",
         bundle.MARK,
         cbor2.dumps((32, [[bytes(BUNDLE_BYTES)], [b"x"]])),
     ],
-    ids=["huge", "257", "map", "none", "cut", "mark", "large"],
+    ids=["huge", "33", "not short", "map", "none", "cut", "mark", "large"],
 )
 def test_what_claims_too_much_is_not_even_looked_into(frame):
     assert not bundle.is_bundle(frame)

@@ -290,7 +290,8 @@ class Beat(NamedTuple):
 
 @_kind(67)
 class WorkerOutcome(NamedTuple):
-    """The outcome of a dispatch.  Sent as exactly five frames."""
+    """The outcome of a dispatch.  Exactly five frames for the router: its worker's id
+    is put before these."""
 
     session: Id
     sequence: Uint

@@ -78,12 +78,8 @@ def is_bundle(frame: Frame) -> bool:
     how many messages it claims, before anything is made of them."""
     if frame[:3] != MARK or not 4 < len(frame) <= BUNDLE_BYTES:
         return False
-    count = frame[3] - 0x80  # the head of an array: its length, or where that is
-    if count in (24, 25):
-        count = int.from_bytes(frame[4 : count - 19], "big")  # one byte, or two
-    elif count > 25:
-        return False
-    return 0 < count <= BATCH_MESSAGES
+    head = frame[3] - 0x80  # of an array: its length below 24, or 24 and then its length
+    return 0 < head < 24 or head == 24 <= frame[4] <= BATCH_MESSAGES
 
 
 def unpack(frame: Frame) -> list[list[Frame]]:

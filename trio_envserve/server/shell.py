@@ -53,6 +53,9 @@ from .workers import InProcessWorkers, ProcessWorkers, Workers
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
 
+_DRAIN_TURNS = 2000
+"""Before a tick: so many turns of the loop, each of up to a batch from either socket."""
+
 
 @final
 class Server:
@@ -176,7 +179,7 @@ class Server:
     async def _drain_input(self) -> None:
         """Let the other tasks take in what has arrived.  After a long sleep
         (this process was stopped) that is much; endless it must not be."""
-        for _ in range(200):
+        for _ in range(_DRAIN_TURNS):
             before = self._inputs
             await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
