@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.net import BATCH_MESSAGES, FRAMES_MAX, bundle
+from trio_envserve.net import BUNDLE_MESSAGES, FRAMES_MAX, bundle
 from trio_envserve.net.interface import BUNDLE_BYTES
 
 frames = st.binary(max_size=60) | st.integers(0, 6000).map(bytes)
@@ -49,8 +49,8 @@ def test_large_messages_go_alone_and_keep_their_place():
 
 
 def test_a_bundle_is_bounded_in_messages_and_bytes():
-    many = [(b"x",)] * (BATCH_MESSAGES + 2)
-    assert [len(bundle.unpack(f)) for f in bundles_of(bundle.pack(many))] == [BATCH_MESSAGES, 2]
+    many = [(b"x",)] * (BUNDLE_MESSAGES + 2)
+    assert [len(bundle.unpack(f)) for f in bundles_of(bundle.pack(many))] == [BUNDLE_MESSAGES, 2]
     big = [(bytes(bundle.MEMBER_BYTES - 6),)] * 10
     packed = bundles_of(bundle.pack(big))
     assert [len(bundle.unpack(f)) for f in packed] == [7, 3]
@@ -69,7 +69,7 @@ def test_any_bytes_are_a_bundle_or_one_message(data):
     [
         [],
         [[]],
-        [[b"x"]] * (BATCH_MESSAGES + 1),
+        [[b"x"]] * (BUNDLE_MESSAGES + 1),
         [[b"x"] * (FRAMES_MAX + 1)],
         [b"x"],
         [["text"]],

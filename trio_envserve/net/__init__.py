@@ -9,6 +9,7 @@ from .background import open_background
 from .groups import unwrap_single
 from .interface import (
     BATCH_MESSAGES,
+    BUNDLE_MESSAGES,
     COPY_THRESHOLD_BYTES,
     FRAMES_MAX,
     ConnectionEvent,
@@ -26,6 +27,7 @@ from .zeromq import ZmqNetwork, open_zmq_network
 
 __all__ = [
     "BATCH_MESSAGES",
+    "BUNDLE_MESSAGES",
     "COPY_THRESHOLD_BYTES",
     "FRAMES_MAX",
     "Address",

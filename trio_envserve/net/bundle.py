@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import cbor2
 
 from ..core.limits import KIB
-from .interface import BATCH_MESSAGES, BUNDLE_BYTES, FRAMES_MAX, Frame, Message
+from .interface import BUNDLE_BYTES, BUNDLE_MESSAGES, FRAMES_MAX, Frame, Message
 
 MARK = b"\x82\x18\x20"
 """How a bundle begins: an array of two, the first of them 32."""
@@ -56,7 +56,7 @@ def pack(messages: Sequence[Message]) -> Iterator[Message]:
         size = _HEAD_BYTES
         for frame in message:
             size += _HEAD_BYTES + len(frame) if type(frame) is bytes else BUNDLE_BYTES
-        if size > free_bytes or size > MEMBER_BYTES or len(members) == BATCH_MESSAGES:
+        if size > free_bytes or size > MEMBER_BYTES or len(members) == BUNDLE_MESSAGES:
             yield from _packed(members)
             members, free_bytes = [], _FREE_BYTES
         if size > MEMBER_BYTES:
@@ -79,7 +79,7 @@ def is_bundle(frame: Frame) -> bool:
     if frame[:3] != MARK or not 4 < len(frame) <= BUNDLE_BYTES:
         return False
     head = frame[3] - 0x80  # of an array: its length below 24, or 24 and then its length
-    return 0 < head < 24 or head == 24 <= frame[4] <= BATCH_MESSAGES
+    return 0 < head < 24 or head == 24 <= frame[4] <= BUNDLE_MESSAGES
 
 
 def unpack(frame: Frame) -> list[list[Frame]]:

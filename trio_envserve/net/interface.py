@@ -53,11 +53,14 @@ Message: TypeAlias = Sequence[Frame]
 COPY_THRESHOLD_BYTES = 32 * KIB
 """Frames of this size and more are not copied."""
 
-BATCH_MESSAGES = 32
+BATCH_MESSAGES = 256
 """After so many messages ``receive()`` returns, so that a flood on one socket does
-not starve the other tasks; those of a bundle, which has no more, stay together.
-Small also for the pipeline: of 64 requests that go round together, half are at the
-worker while the router has the others, instead of each waiting for all of them."""
+not starve the other tasks; those of a bundle stay together."""
+
+BUNDLE_MESSAGES = 32
+"""Most messages of a bundle (:mod:`.bundle`).  Few, for the pipeline: of 64 requests
+that go round together half are with the worker while the router has the others,
+instead of each process waiting for the one before."""
 
 BUNDLE_BYTES = 32 * KIB
 """Most bytes of a bundle (:mod:`.bundle`).  Every socket takes a frame of so many,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, final
@@ -36,6 +36,8 @@ from ..core.stats import line
 from ..core.terms import ID_BYTES, Route, short
 from ..core.workforce import ToWorker
 from ..net import (
+    BUNDLE_MESSAGES,
+    Frame,
     Message,
     Network,
     RouterSocket,
@@ -52,9 +54,6 @@ from .workers import InProcessWorkers, ProcessWorkers, Workers
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
-
-_DRAIN_TURNS = 2000
-"""Before a tick: so many turns of the loop, each of up to a batch from either socket."""
 
 
 @final
@@ -153,18 +152,20 @@ class Server:
         while True:
             batch = await self._front.receive()
             now_s = _now_s()
-            for route, *frames in batch:
-                take_in(bytes(route), frames, now_s)
-            self._carry_out()
+            for portion in _portions(batch, len(self._router.force.workers)):
+                for route, *frames in portion:
+                    take_in(bytes(route), frames, now_s)
+                self._carry_out()
 
     async def _serve_back(self) -> None:
         take_in = self._into.worker_message
         while True:
             batch = await self._back.receive()
             now_s = _now_s()
-            for message in batch:
-                take_in(message, now_s)
-            self._carry_out()
+            for portion in _portions(batch, len(self._router.cache.sessions)):
+                for message in portion:
+                    take_in(message, now_s)
+                self._carry_out()
 
     async def _keep_time(self) -> None:
         """Tick, with all input that was there before taken in before."""
@@ -179,7 +180,7 @@ class Server:
     async def _drain_input(self) -> None:
         """Let the other tasks take in what has arrived.  After a long sleep
         (this process was stopped) that is much; endless it must not be."""
-        for _ in range(_DRAIN_TURNS):
+        for _ in range(200):
             before = self._inputs
             await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
@@ -405,3 +406,10 @@ def _lock(address: str, stack: AsyncExitStack, *, passing: bool = False) -> Addr
 def _now_s() -> float:
     """The monotonic clock: trio's own, so that a virtual one is followed."""
     return trio.current_time()
+
+
+def _portions(batch: list[list[Frame]], peers: int) -> Iterator[list[list[Frame]]]:
+    """What was read at once, in parts: the peers that it is passed on to, so many, get
+    a bundle each of a part, and are at work on that while the next one is dealt with."""
+    size = BUNDLE_MESSAGES * max(peers, 1)
+    return (batch[start : start + size] for start in range(0, len(batch), size))
