@@ -1,0 +1,255 @@
+"""Framing: what goes in comes out however it is cut, and nothing passes a bound."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.net import COPY_THRESHOLD_BYTES
+from trio_envserve.net.framing import (
+    COMMAND,
+    LONG,
+    MORE,
+    PIECES_MOST,
+    READ_BYTES,
+    Decoder,
+    FrameLimits,
+    FramingError,
+    Outgoing,
+    TooLarge,
+    encode,
+    encode_command,
+)
+
+LIMITS = FrameLimits(frame_bytes=300_000, message_bytes=400_000, frames=5)
+SMALL = FrameLimits(frame_bytes=1000, message_bytes=2000, frames=5, command_bytes=100)
+
+sizes = st.one_of(
+    st.integers(0, 300),
+    st.sampled_from([255, 256, COPY_THRESHOLD_BYTES - 1, COPY_THRESHOLD_BYTES, 70_000, 140_000]),
+)
+frames = st.builds(lambda size, fill: bytes([fill]) * size, sizes, st.integers(0, 255))
+batches = st.lists(st.lists(frames, min_size=1, max_size=2) | st.just([b"x"] * 5), max_size=6)
+
+
+def drained(decoder: Decoder, most: int) -> list[list[bytes]]:
+    """Everything that there is to take."""
+    taken = []
+    while True:
+        messages = decoder.take(most)
+        assert len(messages) <= most
+        taken += [[bytes(frame) for frame in message] for message in messages]
+        if not decoder.is_backlogged:
+            return taken
+
+
+def decoded(data: bytes, chunks: list[int], limits: FrameLimits, most: int = 3, into: bool = True):
+    """Messages, commands and the error of bytes that arrive in such chunks, in turn."""
+    decoder = Decoder(limits)
+    messages: list[list[bytes]] = []
+    error = ""
+    at = turn = 0
+    try:
+        while at < len(data):
+            size = chunks[turn % len(chunks)]
+            turn += 1
+            view = decoder.buffer() if into else None
+            if view is None:
+                decoder.feed(data[at : at + size])
+                at += len(data[at : at + size])
+            else:
+                size = min(size, len(view), len(data) - at)
+                view[:size] = data[at : at + size]
+                decoder.received(size)
+                at += size
+            while True:
+                # Message for message: those before a violation are given out.
+                batch = decoder.take(most)
+                messages += [[bytes(frame) for frame in message] for message in batch]
+                if not decoder.is_backlogged:
+                    break
+            most_held = 2 * limits.message_bytes + READ_BYTES + limits.command_bytes
+            assert decoder.arriving_bytes <= most_held
+    except FramingError as exc:
+        error = f"{type(exc).__name__}: {exc}"
+    return messages, list(decoder.commands), error
+
+
+@given(batches, st.lists(st.integers(1, 100_000), min_size=1, max_size=5), st.booleans())
+def test_messages_arrive_however_they_are_cut(batch, chunks, into):
+    data = b"".join(encode(batch))
+    assert decoded(data, chunks, LIMITS, into=into) == (batch, [], "")
+
+
+pieces = st.one_of(
+    st.binary(max_size=12),
+    st.builds(lambda f: encode([[f]])[0], st.binary(max_size=40)),
+    st.builds(lambda f: bytes([MORE, len(f)]) + f, st.binary(max_size=40)),
+    st.builds(encode_command, st.binary(max_size=300)),
+    st.builds(
+        lambda flags, size: bytes([flags]) + size.to_bytes(8, "big"),
+        st.sampled_from([LONG, LONG | MORE, LONG | COMMAND, 0xFF]),
+        st.integers(0, 2**64 - 1) | st.integers(0, 1200),
+    ),
+)
+
+
+@given(
+    st.lists(pieces, max_size=12).map(b"".join),
+    st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_hostile_bytes_mean_the_same_however_they_are_cut(data, chunks, most, into):
+    whole = decoded(data, [len(data) or 1], SMALL)
+    assert decoded(data, chunks, SMALL, most, into) == whole
+
+
+def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
+    message = [bytes(COPY_THRESHOLD_BYTES - 1), b"a" * COPY_THRESHOLD_BYTES, b"b" * 200_000]
+    data = b"".join(encode([message]))
+    decoder = Decoder(LIMITS)
+    decoder.feed(data)
+    [[small, large, larger]] = decoder.take(9)
+    assert type(small) is bytes
+    for view in (large, larger):
+        assert isinstance(view, memoryview)
+        assert view.readonly
+    assert [small, large, larger] == message
+    assert decoder.is_between_messages
+    assert decoder.arriving_bytes == 0
+
+
+def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
+    decoder = Decoder(LIMITS)
+    decoder.feed(bytes([LONG]) + (300_000).to_bytes(8, "big"))
+    assert decoder.take(1) == []
+    assert decoder.arriving_bytes <= 2 * COPY_THRESHOLD_BYTES  # what was claimed is not believed
+    arrived = 0
+    while arrived < 300_000:
+        view = decoder.buffer()
+        assert view is not None
+        assert len(view)
+        size = min(len(view), 10_000)
+        decoder.received(size)
+        arrived += size
+        assert decoder.arriving_bytes <= max(2 * arrived, 2 * COPY_THRESHOLD_BYTES)
+    [[frame]] = decoder.take(1)
+    assert len(frame) == 300_000
+    assert decoder.buffer() is None
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (bytes([LONG]) + (1001).to_bytes(8, "big"), "a frame of 1001 bytes; 1000 are taken"),
+        (bytes([LONG]) + (2**64 - 1).to_bytes(8, "big"), "a frame of 18446744073709551615"),
+        (b"\x03" + (900).to_bytes(8, "big") + bytes(900), "more than 2000 bytes"),
+        (b"\x01\x00" * 6, "more than 5 frames"),
+        (encode_command(bytes(101)), "a command of 101 bytes"),
+    ],
+)
+def test_each_bound_is_checked_at_the_head(data, says):
+    decoder = Decoder(SMALL)
+    decoder.feed(data * 3)
+    with pytest.raises(TooLarge, match=says):
+        decoder.take(9)
+    with pytest.raises(TooLarge, match=says):  # and for ever
+        decoder.take(9)
+    assert decoder.arriving_bytes <= 2000
+
+
+@pytest.mark.parametrize("flags", [8, 0x80, COMMAND | MORE, ord("G")])
+def test_flags_that_mean_nothing_are_refused(flags):
+    decoder = Decoder(SMALL)
+    decoder.feed(b"\0\x02ok" + bytes([flags, 0]))
+    assert decoder.take(9) == [[b"ok"]]
+    assert decoder.is_backlogged  # nothing more needs to be read to know it
+    with pytest.raises(FramingError, match="flags"):
+        decoder.take(9)
+
+
+def test_millions_of_empty_frames_hold_nobody_up():
+    """Findings, A6: skipping had no budget."""
+    decoder = Decoder(SMALL)
+    decoder.feed(bytes(READ_BYTES))  # messages of one empty frame each
+    longest_s = 0.0
+    taken = 0
+    while True:
+        began_s = time.thread_time()
+        taken += len(decoder.take(256))
+        longest_s = max(longest_s, time.thread_time() - began_s)
+        if not decoder.is_backlogged:
+            break
+    assert taken == READ_BYTES // 2
+    assert longest_s < 0.05
+
+
+def test_a_message_that_never_ends_is_refused_at_its_first_frame_too_many():
+    """Findings, A5: one connection took all memory."""
+    decoder = Decoder(SMALL)
+    decoder.feed(b"\x01\x01x" * 20_000)
+    with pytest.raises(TooLarge, match="frames"):
+        decoder.take(256)
+    assert decoder.arriving_bytes <= 5
+
+
+def test_commands_come_between_the_frames_of_a_message():
+    decoder = Decoder(SMALL)
+    ping = b"\x04PING\0\0"
+    decoder.feed(b"\x01\x01a" + encode_command(ping) + b"\0\x01b" + encode_command(bytes(90)))
+    assert decoder.take(9) == [[b"a", b"b"]]
+    assert list(decoder.commands) == [ping, bytes(90)]
+    assert encode_command(bytes(300))[:9] == bytes([COMMAND | LONG]) + (300).to_bytes(8, "big")
+
+
+def test_a_turn_is_bounded_in_commands_too():
+    decoder = Decoder(SMALL)
+    decoder.feed(encode_command(b"x") * 10 + b"\0\0")
+    assert decoder.take(4) == []
+    assert len(decoder.commands) == 4
+    assert decoder.is_backlogged
+    assert decoder.take(7) == [[b""]]
+    assert not decoder.is_backlogged
+
+
+def test_large_frames_are_not_joined():
+    large = bytes(COPY_THRESHOLD_BYTES)
+    view = memoryview(bytearray(COPY_THRESHOLD_BYTES))
+    packed = encode([[b"head", large, b"tail"], [memoryview(b"small")], [view]])
+    assert len(packed) == 4
+    assert packed[1] is large
+    assert isinstance(packed[3], memoryview)
+    assert packed[3].obj is view.obj
+
+
+@given(batches, st.lists(st.integers(0, 70_000), min_size=1, max_size=5))
+def test_what_is_written_in_parts_arrives_whole(batch, parts):
+    outgoing = Outgoing()
+    for message in batch:
+        outgoing.append(encode([message]))
+    written = b""
+    turn = 0
+    while outgoing:
+        data = b"".join(outgoing.pieces())
+        size = min(len(data), parts[turn % len(parts)] or turn)
+        turn += 1
+        outgoing.sent(size)
+        written += data[:size]
+    assert written == b"".join(encode(batch))
+    assert outgoing.size_bytes == 0
+
+
+def test_one_write_has_a_bounded_number_of_pieces():
+    outgoing = Outgoing()
+    outgoing.append([b"x"] * (PIECES_MOST + 5))
+    outgoing.append([b""])
+    assert len(outgoing.pieces()) == PIECES_MOST
+    outgoing.sent(PIECES_MOST)
+    assert outgoing.size_bytes == len(outgoing.pieces()) == 5
+    outgoing.clear()
+    assert not outgoing
+    assert outgoing.size_bytes == 0

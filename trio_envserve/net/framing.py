@@ -1,0 +1,368 @@
+"""The framing of ZMTP: messages to bytes and back, bounded while the bytes arrive.
+
+Theory of operation
+-------------------
+A frame is a byte of flags, its length in one byte (or in eight, most significant
+first, with the flag LONG), and its body.  All frames of a message but the last have
+the flag MORE.  A frame with the flag COMMAND belongs to the transport itself and may
+stand between the frames of a message.
+
+:class:`Decoder` is fed with what has arrived and gives out whole messages.  Every
+bound is checked as soon as it can be known: the size of a frame at its head, the size
+of a message and its number of frames at the head of each further frame.  So what is
+held never exceeds the bounds, however little of it is ever finished.  A large frame
+has a buffer of its own, into which the bytes are received directly and which grows
+with what has really arrived: a head that claims much costs nothing.  A caller says how
+many messages it wants at a time, so that millions of tiny ones hold nobody up; the
+rest waits undecoded.
+
+:class:`Outgoing` is the other direction: the bytes that one connection has yet to
+write.  Small pieces are joined, large ones are written from where they are.
+
+Pure: no sockets, no trio, no clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final, TypeAlias, final
+
+from ..core.limits import KIB
+from .interface import COPY_THRESHOLD_BYTES, Frame, Message
+
+MORE: Final = 1
+LONG: Final = 2
+COMMAND: Final = 4
+_RESERVED: Final = 0xF8
+"""Flags without a meaning.  libzmq ignores them; here they are a violation, since
+bytes that are no ZMTP show there first."""
+
+READ_BYTES: Final = 64 * KIB
+"""How much to ask the system for at once, where :meth:`Decoder.buffer` gives none."""
+
+PIECES_MOST: Final = 64
+"""Most pieces for one ``sendmsg`` (the system's limit is 1,024)."""
+
+_FIRST_BYTES: Final = 2 * COPY_THRESHOLD_BYTES
+"""What a large frame's buffer has to begin with; it doubles when it is full."""
+
+Piece: TypeAlias = bytes | memoryview
+
+
+class FramingError(ValueError):
+    """The peer broke the framing or a bound; says how.  Its connection is of no more
+    use, since nobody knows where the next frame begins."""
+
+
+class TooLarge(FramingError):
+    """The bytes are well formed and exceed a bound."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FrameLimits:
+    """What a decoder takes."""
+
+    frame_bytes: int
+    """Largest frame."""
+    message_bytes: int
+    """Largest message: the sum of its frames."""
+    frames: int
+    """Most frames of a message."""
+    command_bytes: int = 4 * KIB
+    """Largest command."""
+
+
+@final
+class Decoder:
+    """One direction of a connection: bytes in, messages out.
+
+    To read from a socket::
+
+        view = decoder.buffer()
+        if view is None:
+            decoder.feed(sock.recv(READ_BYTES))
+        else:
+            decoder.received(sock.recv_into(view))
+        messages = decoder.take(most)
+
+    and :meth:`take` again, before more is read, while :attr:`is_backlogged`.  Frames
+    below ``COPY_THRESHOLD_BYTES`` are ``bytes``, others a read-only ``memoryview``
+    over a buffer of their own.
+    """
+
+    __slots__ = (
+        "_at",
+        "_data",
+        "_error",
+        "_filled",
+        "_flags",
+        "_frames",
+        "_large",
+        "_limits",
+        "_size",
+        "_view",
+        "commands",
+        "is_backlogged",
+        "message_bytes",
+    )
+
+    def __init__(self, limits: FrameLimits) -> None:
+        self._limits = limits
+        self._data = b""
+        """What has arrived and was not decoded, from ``_at`` on."""
+        self._at = 0
+        self._frames: list[Frame] = []
+        """Those of the message that is arriving."""
+        self._large: bytearray | None = None
+        """The buffer of a large frame that is arriving; ``_filled`` of its ``_size``
+        bytes are there.  While it is, ``_data`` is empty."""
+        self._filled = self._size = self._flags = 0
+        self._view: memoryview | None = None
+        self._error: FramingError | None = None
+        self.commands: deque[bytes] = deque()
+        """Bodies of the commands that :meth:`take` came by, for the caller to take."""
+        self.message_bytes = 0
+        """Sum of the whole frames of the message that is arriving."""
+        self.is_backlogged = False
+        """Whether :meth:`take` stopped because it had as much as was asked for."""
+
+    @property
+    def arriving_bytes(self) -> int:
+        """What is held of messages that are not whole: frames, the room for a large
+        one, and the bytes that were not decoded."""
+        held = self.message_bytes + len(self._data) - self._at
+        return held if self._large is None else held + len(self._large)
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether nothing has begun that is not finished."""
+        return not self._frames and self._large is None and self._at == len(self._data)
+
+    # -- what arrives
+
+    def buffer(self) -> memoryview | None:
+        """Where the next bytes belong, to be received there; :meth:`received` follows.
+        None: anywhere; :meth:`feed` follows."""
+        large = self._large
+        if large is None:
+            return None
+        if self._filled == len(large):
+            room = min(self._size, 2 * len(large))
+            large += bytes(room - len(large))
+        self._view = memoryview(large)[self._filled :]
+        return self._view
+
+    def received(self, size: int) -> None:
+        """So many bytes were written at the beginning of :meth:`buffer`."""
+        assert self._view is not None
+        self._view.release()  # an exported buffer could not grow
+        self._view = None
+        self._filled += size
+
+    def feed(self, data: bytes) -> None:
+        """These bytes have arrived."""
+        if self._large is None:
+            rest = self._data[self._at :]
+            self._data = rest + data if rest else data
+            self._at = 0
+            return
+        while data and self._filled < self._size:
+            view = self.buffer()
+            assert view is not None
+            size = min(len(view), len(data))
+            view[:size] = data[:size]
+            self.received(size)
+            data = data[size:]
+        self._data += data
+
+    # -- what it means
+
+    def take(self, most: int) -> list[list[Frame]]:
+        """Whole messages that have arrived, at most so many; a command counts as one.
+
+        Raises FramingError, for ever, once everything before the violation was given
+        out.
+        """
+        if self._error is not None:
+            raise self._error
+        batch: list[list[Frame]] = []
+        try:
+            self.is_backlogged = self._decode(batch, most)
+        except FramingError as error:
+            self._error = error
+            self._data, self._at, self._large = b"", 0, None
+            self.is_backlogged = bool(batch)
+            if not batch and not self.commands:
+                raise
+            self.is_backlogged = True
+        return batch
+
+    def _decode(self, batch: list[list[Frame]], most: int) -> bool:
+        """Decode into ``batch``; True if there may be more than ``most``."""
+        if self._large is not None:
+            if self._filled < self._size:
+                return False
+            frame = memoryview(self._large).toreadonly()
+            self._large = None
+            self._frames.append(frame)
+            self.message_bytes += self._size
+            if not self._flags & MORE:
+                self._end_message(batch)
+        data, at = self._data, self._at
+        end = len(data)
+        limits = self._limits
+        frames = self._frames
+        left = most - len(batch)
+        try:
+            while left > 0:
+                if end - at < 2:
+                    return False
+                flags = data[at]
+                if flags <= MORE:
+                    size, start = data[at + 1], at + 2
+                else:
+                    if flags & _RESERVED or (flags & COMMAND and flags & MORE):
+                        raise FramingError(f"a frame with the flags {flags:#04x}")
+                    if not flags & LONG:
+                        size, start = data[at + 1], at + 2
+                    elif end - at < 9:
+                        return False
+                    else:
+                        size, start = int.from_bytes(data[at + 1 : at + 9], "big"), at + 9
+                    if flags & COMMAND:
+                        if size > limits.command_bytes:
+                            raise TooLarge(
+                                f"a command of {size} bytes; {limits.command_bytes} are taken"
+                            )
+                        if end - start < size:
+                            return False
+                        at = start + size
+                        self.commands.append(data[start:at])
+                        left -= 1
+                        continue
+                if size > limits.frame_bytes:
+                    raise TooLarge(f"a frame of {size} bytes; {limits.frame_bytes} are taken")
+                if self.message_bytes + size > limits.message_bytes:
+                    raise TooLarge(f"a message of more than {limits.message_bytes} bytes")
+                if len(frames) >= limits.frames:
+                    raise TooLarge(f"a message of more than {limits.frames} frames")
+                if size >= COPY_THRESHOLD_BYTES:
+                    if end - start < size:
+                        self._begin_large(data[start:], size, flags)
+                        at = end
+                        return False
+                    frames.append(memoryview(data[start : start + size]))
+                elif end - start < size:
+                    return False
+                else:
+                    frames.append(data[start : start + size])
+                at = start + size
+                if flags & MORE:
+                    self.message_bytes += size
+                else:
+                    batch.append(frames)
+                    frames = self._frames = []
+                    self.message_bytes = 0
+                    left -= 1
+            return at < end
+        finally:
+            self._at = at
+            if at == end:
+                self._data, self._at = b"", 0
+
+    def _begin_large(self, head: bytes, size: int, flags: int) -> None:
+        self._large = bytearray(head)
+        room = min(size, max(_FIRST_BYTES, len(head)))
+        self._large += bytes(room - len(head))
+        self._filled, self._size, self._flags = len(head), size, flags
+
+    def _end_message(self, batch: list[list[Frame]]) -> None:
+        batch.append(self._frames)
+        self._frames = []
+        self.message_bytes = 0
+
+
+# Heads of short frames: (without MORE, with MORE), by their length.
+_LAST_HEADS: Final = tuple(bytes((0, n)) for n in range(256))
+_MORE_HEADS: Final = tuple(bytes((MORE, n)) for n in range(256))
+
+
+def encode_command(body: bytes) -> bytes:
+    """The frame of a command."""
+    size = len(body)
+    if size < 256:
+        return bytes((COMMAND, size)) + body
+    return bytes((COMMAND | LONG,)) + size.to_bytes(8, "big") + body
+
+
+def encode(messages: Iterable[Message]) -> list[Piece]:
+    """The bytes of messages, in pieces to be written in this order: large frames as
+    they are, what is between them joined."""
+    pieces: list[Piece] = []
+    small: list[Piece] = []
+    add = small.append
+    for message in messages:
+        left = len(message)
+        for frame in message:
+            left -= 1
+            size = len(frame) if type(frame) is bytes else memoryview(frame).nbytes
+            if size < 256:
+                add(_MORE_HEADS[size] if left else _LAST_HEADS[size])
+            else:
+                add((b"\x03" if left else b"\x02") + size.to_bytes(8, "big"))
+            if size < COPY_THRESHOLD_BYTES:
+                add(frame)
+            else:
+                pieces.append(b"".join(small))
+                small.clear()
+                pieces.append(frame if type(frame) is bytes else memoryview(frame).cast("B"))
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
+@final
+class Outgoing:
+    """What one connection has yet to write, also the rest of a half-written frame."""
+
+    __slots__ = ("_pieces", "size_bytes")
+
+    def __init__(self) -> None:
+        self._pieces: deque[Piece] = deque()
+        self.size_bytes = 0
+        """Sum of what is left to write."""
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def append(self, pieces: Iterable[Piece]) -> None:
+        """Write these, after what is there."""
+        for piece in pieces:
+            if len(piece):
+                self._pieces.append(piece)
+                self.size_bytes += len(piece)
+
+    def pieces(self) -> list[Piece]:
+        """The next ones to write, for one ``sendmsg``."""
+        return list(islice(self._pieces, PIECES_MOST))
+
+    def sent(self, size: int) -> None:
+        """So many bytes were written from the beginning of :meth:`pieces`."""
+        self.size_bytes -= size
+        pieces = self._pieces
+        while size:
+            first = pieces[0]
+            if size < len(first):
+                pieces[0] = memoryview(first)[size:]
+                return
+            size -= len(first)
+            pieces.popleft()
+
+    def clear(self) -> None:
+        """Write nothing of it any more."""
+        self._pieces.clear()
+        self.size_bytes = 0
