@@ -8,7 +8,7 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.calls import Stage
-from trio_envserve.core.client import Answer, ClientCore, Fail
+from trio_envserve.core.client import Answer, ClientCore, Fail, Reconnect
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
 from trio_envserve.core.terms import Status, Verdict
@@ -649,3 +649,40 @@ def test_an_error_outcome_is_an_answer():
     pair.end(payload=body, status=Status.ERROR)
     ended: Any = pair.last()
     assert (ended.status, ended.body) == (Status.ERROR, body)
+
+
+# -- a connection on which nothing is answered ----------------------------------
+
+
+def reconnects(pair: Pair) -> list[float]:
+    """When the client gave its connection up, in seconds, while nothing comes back."""
+    gave_up = []
+    began_s = pair.now_s
+    while pair.now_s - began_s < 70:
+        pair.now_s += 0.25
+        pair.client.tick(pair.now_s)
+        if any(isinstance(effect, Reconnect) for effect in pair.client.take()):
+            gave_up.append(pair.now_s - began_s)
+            pair.client.disconnected(pair.now_s, "given up")
+            pair.client.connected(pair.now_s)
+    return gave_up
+
+
+def test_a_connection_that_swallows_everything_is_made_anew_with_growing_patience():
+    pair = Pair(client={"reconnect_s": 5.0})
+    first, second, third = reconnects(pair)
+    assert 5 <= first <= 7
+    assert 10 <= second - first <= 11
+    assert 20 <= third - second <= 21
+    connect(pair)  # and this one answers
+    assert pair.client.health(pair.now_s)[0] is Health.HEALTHY
+    assert 5 <= reconnects(pair)[0] <= 7
+
+
+def test_a_client_whose_own_loop_was_late_does_not_blame_its_connection():
+    pair = Pair(client={"reconnect_s": 5.0})
+    pair.now_s += 1.0
+    pair.client.tick(pair.now_s)
+    pair.now_s += 60.0
+    pair.client.tick(pair.now_s, late_s=60.0)
+    assert not any(isinstance(effect, Reconnect) for effect in pair.client.take())

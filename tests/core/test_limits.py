@@ -54,4 +54,4 @@ def test_the_defaults_agree_with_each_other():
     # The largest message fits into an empty queue, and what one asks for may be granted.
     assert wire.message_bytes <= server.queue_bytes * server.session_share
     assert client.max_executions <= server.max_executions
-    assert wire.zmtp_heartbeat_s < wire.zmtp_timeout_s
+    assert client.probe_s < client.reconnect_s

@@ -134,6 +134,25 @@ async def test_a_closed_dealer_cannot_be_reached(bench, new_events):
         assert events.seen == [ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED]
 
 
+async def test_a_connection_can_be_given_up_for_a_new_one(bench, new_events):
+    events = new_events()
+    async with bench() as b, b.router() as router, b.dealer(router, on_event=events) as dealer:
+        await b.greet(router, dealer)
+        await events.wait(ConnectionEvent.CONNECTED)
+        dealer.reconnect()
+        await events.wait(ConnectionEvent.CONNECTED, 2)
+        assert events.seen == [
+            ConnectionEvent.CONNECTED,
+            ConnectionEvent.DISCONNECTED,
+            ConnectionEvent.CONNECTED,
+        ]
+        words = []
+        while b"again" not in words:  # libzmq may still put one into the old connection
+            dealer.send_nowait([b"again"])
+            with trio.move_on_after(0.1):
+                words = [word for _, word in await router.receive()]
+
+
 async def test_last_words_arrive(bench):
     async with bench() as b, b.router() as router:
         async with b.dealer(router) as dealer:

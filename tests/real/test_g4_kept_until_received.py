@@ -13,7 +13,7 @@ from tests.real.support import (
     open_server,
     until,
 )
-from trio_envserve import OutcomeNotDecodable, WireLimits, open_client
+from trio_envserve import ClientLimits, OutcomeNotDecodable, WireLimits, open_client
 from trio_envserve.core import messages
 from trio_envserve.testing.proxy import open_fault_proxy
 
@@ -55,12 +55,12 @@ async def test_g4_what_ends_while_the_connection_is_gone_is_there_when_it_is_bac
 
 async def test_g4_a_half_open_connection_loses_nothing(judge):
     """The client's side stands, and what it sends disappears."""
-    wire = WireLimits(zmtp_heartbeat_s=0.3, zmtp_timeout_s=1.0, reconnect_max_s=0.1)
+    limits = ClientLimits(ping_s=0.2, reconnect_s=1.0)
     with trio.fail_after(PATIENCE_S):
         async with (
             open_server(judge) as server,
             open_fault_proxy(server.address) as proxy,
-            open_client(proxy.address, wire=wire) as client,
+            open_client(proxy.address, limits=limits) as client,
             trio.open_nursery() as nursery,
         ):
             outcomes = []

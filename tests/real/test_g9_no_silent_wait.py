@@ -34,7 +34,6 @@ from trio_envserve import (
     ServerStartError,
     ServerUnreachable,
     Verdict,
-    WireLimits,
     open_client,
 )
 from trio_envserve.core import messages
@@ -220,12 +219,12 @@ async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
 async def test_g9_a_stopped_client_is_no_reason_to_lose_its_session(judge):
     """Stopped until its connection is given up: only its lease is left of it."""
     asked: list[Any] = [({"key": "a", "do": [["wait", "go"]]}, {})]
-    wire = WireLimits(zmtp_heartbeat_s=0.1, zmtp_timeout_s=0.5)
     with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, wire=wire) as server:
-            async with open_client_process(judge, server.address, asked) as client:
+        async with open_server(judge) as server, open_fault_proxy(server.address) as proxy:
+            async with open_client_process(judge, proxy.address, asked) as client:
                 await judge.wait_started("a")
                 client.signal(signal.SIGSTOP)
+                proxy.cut_all()
                 await until(lambda: not accepted(server.address, socket.socket.fileno))
                 judge.put("go")
                 await until(lambda: server.stats()["kept"] == 1)

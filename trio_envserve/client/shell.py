@@ -35,7 +35,7 @@ from typing import Any, Literal, final
 import trio
 
 from ..core import messages, values
-from ..core.client import Answer, ClientCore, Fail, Statistics, ToServer
+from ..core.client import Answer, ClientCore, Fail, Reconnect, Statistics, ToServer
 from ..core.errors import (
     CallError,
     ConfigError,
@@ -346,6 +346,9 @@ class Client:
                     if asked is not None:
                         asked[1].append(body)
                         asked[0].set()
+                case Reconnect():
+                    if self._socket is not None:
+                        self._socket.reconnect()
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s: %s", self._address, text)
         if sent and self._socket is not None:

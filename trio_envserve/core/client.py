@@ -80,7 +80,11 @@ class Statistics(NamedTuple):
     body: Body
 
 
-ClientEffect: TypeAlias = ToServer | Answer | Fail | Statistics | Report
+class Reconnect(NamedTuple):
+    """Give the connection up and make a new one: nothing is answered on it."""
+
+
+ClientEffect: TypeAlias = ToServer | Answer | Fail | Statistics | Reconnect | Report
 
 
 class ClientCore:
@@ -122,6 +126,9 @@ class ClientCore:
         self._burst = BURST
         self._refused_lately = False
         self._ping_at_s = now_s
+        self._connected_s = now_s
+        """Since when the connection has had time to answer."""
+        self._patience_s = self.limits.reconnect_s
         self._flush_at_s: float | None = None
         """When the server is told of finished requests at the latest."""
         self._company_s = 0.5 * self.limits.finish_flush_s
@@ -215,6 +222,7 @@ class ClientCore:
         """A connection was made: state at once what is held."""
         self.connections += 1
         self.link.connected = True
+        self._connected_s = now_s
         self._probe_answered = True  # or its answer is lost with the old connection
         self._known = False
         self._greet(now_s)
@@ -238,6 +246,7 @@ class ClientCore:
             self._report("warning", f"ignored a message of the server: {error}")
             return
         self.link.answered(now_s)
+        self._patience_s = self.limits.reconnect_s
         match message:
             case messages.Outcome():
                 self._outcome(message, frames[1], now_s)
@@ -379,6 +388,7 @@ class ClientCore:
     def _was_late(self, now_s: float, late_s: float) -> None:
         """Nobody could be heard meanwhile: what is waited for gets that time back."""
         self.link.was_late(now_s)
+        self._connected_s = now_s
         if self._unready_s is not None:
             self._unready_s += late_s
         for session in self.lost:
@@ -431,10 +441,24 @@ class ClientCore:
         for call in list((self._timed if well else self.calls).values()):
             self._check(call, now_s)
         self._retry_held(now_s)
+        self._leave_dead_connection(now_s)
         for session in list(self.lost):
             assert session.lost_s is not None
             if now_s - session.lost_s >= self.limits.recovery_s or not session.calls:
                 self._resolve(session, now_s, proven=False)
+
+    def _leave_dead_connection(self, now_s: float) -> None:
+        """A peer that vanished, or something between that swallows what passes, tells
+        nobody.  A server that is held for long looks the same: the pauses grow."""
+        asked_s = self.link.asked_s
+        if not self.link.connected or asked_s is None:
+            return
+        if now_s - max(asked_s, self._connected_s) < self._patience_s:
+            return
+        self._patience_s *= 2
+        self._connected_s = now_s
+        self._report("warning", "nothing is answered on this connection; making a new one")
+        self._out.append(Reconnect())
 
     def _check(self, call: Call, now_s: float) -> None:
         if call.stage is Stage.ANSWERED:

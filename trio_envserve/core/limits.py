@@ -67,12 +67,6 @@ class WireLimits(_Checked):
     peer_queue_bytes: int = limit(
         64 * MIB, "bytes waiting for one slow peer (one message may exceed it alone)"
     )
-    zmtp_heartbeat_s: float = limit(
-        2.0, "libzmq's own thread notices a peer that vanished without closing"
-    )
-    zmtp_timeout_s: float = limit(
-        15.0, "a connection without any sign of life for so long is dropped and made anew"
-    )
     flush_s: float = limit(
         1.0, "closing a server, worker or client waits so long for its last words to leave"
     )
@@ -189,6 +183,11 @@ class ClientLimits(_Checked):
     ping_s: float = limit(1.0, "between syncs; the longest a lost message goes unnoticed")
     hello_retry_s: float = limit(0.5, "between hellos while no welcome has come")
     probe_s: float = limit(5.0, "an unanswered sync older than this makes the server unhealthy")
+    reconnect_s: float = limit(
+        15.0,
+        "a connection on which nothing is answered for so long is made anew; twice as long "
+        "each time that this did not help",
+    )
     late_s: float = limit(1.0, "a probe is not counted if this side's own loop was later than this")
     finish_flush_s: float = limit(
         0.02, "acknowledgements wait so long for company, half of it for that of a request"

@@ -171,6 +171,11 @@ class DealerSocket(_Socket, Protocol):
         peer picks one for each connection."""
         ...
 
+    def reconnect(self) -> None:
+        """Give up the connection, if there is one, and make a new one.  What is under
+        way is lost, what waits in the outbox is not.  Reported like any loss."""
+        ...
+
     def send_nowait(self, frames: Message) -> bool:
         """Queue a message for the peer, connected or not.  False and errors as
         in :meth:`RouterSocket.send_nowait`."""

@@ -320,6 +320,11 @@ class MemoryDealer(_MemorySocket):
         """See :meth:`DealerSocket.identity`."""
         return self._identity
 
+    def reconnect(self) -> None:
+        """See :meth:`DealerSocket.reconnect`."""
+        if self._connection is not None:
+            self._connection.end(cut=True)
+
     def send_nowait(self, frames: Message) -> bool:
         """See :meth:`DealerSocket.send_nowait`."""
         parcel = self._admitted(frames)

@@ -43,7 +43,7 @@ import enum
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import final
 
 import trio
@@ -406,6 +406,10 @@ class ZmqDealer(_ZmqSocket):
     ) -> None:
         super().__init__(socket, address, limits)
         self._identity = identity
+        self.given_up = False
+        """Whether a connection was given up and this is not reported yet, as libzmq
+        does not do."""
+        self.report_later: Callable[[], None] = lambda: None
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
 
     @property
@@ -432,6 +436,16 @@ class ZmqDealer(_ZmqSocket):
             self._sent += 1
             return True
         return self._postpone(self._outbox, frames)
+
+    def reconnect(self) -> None:
+        """See :meth:`DealerSocket.reconnect`."""
+        if self._closed:
+            return
+        self._socket.disconnect(self._address)
+        self._socket.connect(self._address)
+        self.given_up = True
+        self.report_later()
+        self._wake_if_readable()
 
     def connected(self) -> None:
         """A connection was made: what waits can go, without a pump too."""

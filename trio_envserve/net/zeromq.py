@@ -16,6 +16,7 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import final
 
 import trio
@@ -44,6 +45,11 @@ counts no bytes, so this is small; the outbox, which does, is behind it."""
 CONNECT_TIMEOUT_S = 5.0
 """After which an unanswered attempt to connect is made anew (the system's own
 limit is minutes)."""
+
+KEEPALIVE_IDLE_S = 10
+KEEPALIVE_PAUSE_S = 5
+KEEPALIVE_PROBES = 4
+"""A peer whose machine is gone is noticed after half a minute, by the system."""
 
 LISTENER_CLOSE_S = 1.0
 TERMINATE_S = 5.0
@@ -111,14 +117,25 @@ class ZmqNetwork:
                 raise ConfigError(f"cannot connect to {parsed}: {error}") from error
             dealer = ZmqDealer(raw, str(parsed), limits, name)
 
+            def report_lost() -> None:
+                if dealer.given_up:
+                    dealer.given_up = False
+                    if on_event is not None:
+                        on_event(ConnectionEvent.DISCONNECTED)
+
             def report(event: ConnectionEvent) -> None:
+                report_lost()  # libzmq may be quicker with the next connection
                 if event is ConnectionEvent.CONNECTED:
                     dealer.connected()
                 if on_event is not None:
                     on_event(event)
 
+            async def report_later() -> None:
+                report_lost()
+
             with unwrap_single():
                 async with trio.open_nursery() as nursery:
+                    dealer.report_later = partial(nursery.start_soon, report_later)
                     nursery.start_soon(monitor.run, report)
                     nursery.start_soon(dealer.run_retries)
                     try:
@@ -140,9 +157,14 @@ class ZmqNetwork:
                 (zmq.SNDHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
                 (zmq.RCVHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
                 (zmq.MAXMSGSIZE, max(limits.message_bytes, BUNDLE_BYTES)),
-                (zmq.HEARTBEAT_IVL, _ms(limits.zmtp_heartbeat_s)),
-                (zmq.HEARTBEAT_TIMEOUT, _ms(limits.zmtp_timeout_s)),
+                # Its timer ends the process (stream_engine_base.cpp:310) if it fires
+                # while a lost connection waits to be read: whoever holds the loop of
+                # this process, or stops reading, and vanishes would end it.
+                (zmq.HEARTBEAT_IVL, 0),
                 (zmq.TCP_KEEPALIVE, 1),
+                (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S),
+                (zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_PAUSE_S),
+                (zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES),
                 # Not for names: libzmq would take the IPv6 address of a name that
                 # has both, and never try the other.
                 (zmq.IPV6, int(address.is_ipv6)),

@@ -103,6 +103,9 @@ class _Retransmitting:
     def identity(self) -> bytes:
         return self._inner.identity
 
+    def reconnect(self) -> None:
+        self._inner.reconnect()
+
     async def receive(self) -> list[list[Frame]]:
         return await self._inner.receive()
 

@@ -100,6 +100,9 @@ class _Tapped:
     def identity(self) -> bytes:
         return self._inner.identity
 
+    def reconnect(self) -> None:
+        self._inner.reconnect()
+
     async def receive(self) -> list[list[Frame]]:
         return self._told(await self._inner.receive())
 

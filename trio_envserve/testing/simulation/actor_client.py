@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...core.client import Answer, ClientCore, ClientEffect, Fail, ToServer
+from ...core.client import Answer, ClientCore, ClientEffect, Fail, Reconnect, ToServer
 from ...core.slots import Report
 from . import judge as judging
 from .faults import Ask, Fault
@@ -180,6 +180,8 @@ class SimClient(Process):
                 key = self._keys[effect.call]
                 self._numbers.pop(key, None)
                 world.judge.failed(key, effect.info)
+            case Reconnect():
+                self.events.after(0.0, world.network.cut, self.link)
             case Report():
                 self.events.note(self.name, effect.text)
             case _:

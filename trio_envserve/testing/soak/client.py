@@ -36,14 +36,14 @@ from typing import Any, final
 import trio
 
 from ...client import Client, Outcome, open_client
-from ...core.limits import WireLimits
+from ...core.limits import ClientLimits
 from ...envs.arithmetic import Arithmetic
 from ...net import ConnectionEvent, Message, open_zmq_network
 from ..demo.wiretap import TappedNetwork
 from ..logs import JsonLog
 from .mix import Ask, draw
 
-WIRE = WireLimits(zmtp_heartbeat_s=0.5, zmtp_timeout_s=4.0)
+LIMITS = ClientLimits(reconnect_s=4.0)
 """A half-open connection is found sooner than by default: a soak has more of them."""
 
 _COUNT_S = 1.0
@@ -63,7 +63,7 @@ async def _run(options: dict[str, Any]) -> None:
     log.write("client", client=name, pid=os.getpid())
     async with open_zmq_network() as network:
         tapped = TappedNetwork(network, _Tap(name, log))
-        async with open_client(address, name=name, wire=WIRE, network=tapped) as client:
+        async with open_client(address, name=name, limits=LIMITS, network=tapped) as client:
             await _Caller(client, options, log).obey()
     log.write("end", client=name)
 
