@@ -150,6 +150,8 @@ class Decoder:
         large = self._large
         if large is None:
             return None
+        if self._view is not None:
+            self._view.release()  # nothing came
         if self._filled == len(large):
             room = min(self._size, 2 * len(large))
             large += bytes(room - len(large))

@@ -1,0 +1,155 @@
+"""ZMTP 3.1 without a network: bytes in, messages and bytes out.
+
+Theory of operation
+-------------------
+A connection begins with a *greeting* of 64 bytes from each side, which says the
+version and the mechanism of security.  Then commands of the mechanism pass until both
+sides are satisfied (:mod:`.mechanism`; for NULL one READY from each), and then
+*traffic*: messages, and PING commands that are answered by PONG.
+
+The engine is fed with what arrives, through its :attr:`Engine.decoder`, and driven by
+two calls: :meth:`Engine.shake` until it says that the connection is ready, then
+:meth:`Engine.take`.  What it wants to have written is in :meth:`Engine.replies`.
+Whatever arrives, and however it is cut, it either means the same or raises
+:class:`~..framing.FramingError`, and nothing is held past the decoder's bounds.
+
+Spoken with peers of version 3.0 and 3.1.  Older ones (libzmq before 4.0), which frame
+differently, are refused in words, and so is what is no ZMTP.
+
+Habits of libzmq that matter here: its greeting comes in three parts, so each byte is
+judged when it comes; it closes if traffic comes before it has sent its own READY; it
+puts PING between the frames of a message, and takes back at most 16 bytes of context;
+its identities say nothing to us.
+
+Pure: no sockets, no trio, no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from ..framing import Decoder, FrameLimits, FramingError, encode_command
+from ..interface import Frame
+from .mechanism import HandshakeError, Mechanism
+
+GREETING_BYTES: Final = 64
+_SIGNATURE_BYTES: Final = 10
+_MECHANISM: Final = slice(12, 32)
+
+_PING: Final = b"\x04PING"
+_PONG: Final = b"\x04PONG"
+_CONTEXT_BYTES: Final = 16
+"""Most bytes of a PING's context."""
+
+
+@final
+class Engine:
+    """One side of one connection."""
+
+    __slots__ = (
+        "_greeting",
+        "_mechanism",
+        "_pong",
+        "_replies",
+        "decoder",
+        "is_ready",
+        "ttl_s",
+    )
+
+    def __init__(self, mechanism: Mechanism, limits: FrameLimits) -> None:
+        self._mechanism = mechanism
+        self._greeting: bytes | None = b""
+        """What has come of the peer's; None when it is whole."""
+        self._replies: list[bytes] = [
+            b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.name.ljust(20, b"\0") + bytes(32)
+        ]
+        self._replies += [encode_command(body) for body in mechanism.begin()]
+        self._pong: bytes | None = None
+        """The answer to the newest PING: older ones need none any more."""
+        self.decoder = Decoder(limits)
+        """Where arriving bytes go and, once it is ready, large frames are received."""
+        self.is_ready = False
+        """Whether the handshake is done: messages may pass in both directions."""
+        self.ttl_s: float | None = None
+        """The peer's promise to be heard at least so often, if it made one."""
+
+    def replies(self) -> bytes:
+        """What is to be written now, before any message; possibly nothing."""
+        if self._pong is not None:
+            self._replies.append(encode_command(self._pong))
+            self._pong = None
+        replies, self._replies = b"".join(self._replies), []
+        return replies
+
+    def shake(self, data: bytes) -> bool:
+        """These bytes have arrived during the handshake; True when it is done.
+
+        What arrived behind it is in the decoder.  HandshakeError says, to people, what
+        is wrong with the peer; :meth:`replies` may then have something to tell it.
+        """
+        if self._greeting is not None:
+            self._greeting += data
+            _check_greeting(self._greeting, self._mechanism.name)
+            if len(self._greeting) < GREETING_BYTES:
+                return False
+            data = self._greeting[GREETING_BYTES:]
+            self._greeting = None
+        decoder = self.decoder
+        decoder.feed(data)
+        while not self.is_ready:
+            # One at a time: what comes behind the last command is traffic.
+            if decoder.take(1):
+                raise HandshakeError("a message before the end of the handshake")
+            if decoder.commands:
+                try:
+                    answers = self._mechanism.command(decoder.commands.popleft())
+                except HandshakeError as error:
+                    if error.tell:
+                        reason = error.tell.encode()[:255]
+                        body = b"\x05ERROR" + bytes((len(reason),)) + reason
+                        self._replies.append(encode_command(body))
+                    raise
+                self._replies += [encode_command(body) for body in answers]
+                self.is_ready = self._mechanism.is_done
+            elif not decoder.is_backlogged:
+                return False
+        return True
+
+    def take(self, most: int) -> list[list[Frame]]:
+        """Whole messages that have arrived; see :meth:`~..framing.Decoder.take`."""
+        messages = self.decoder.take(most)
+        if self.decoder.commands:
+            self._obey()
+        return messages
+
+    def _obey(self) -> None:
+        """Commands in traffic.  Unknown ones are for later versions: ignored."""
+        commands = self.decoder.commands
+        while commands:
+            body = commands.popleft()
+            if not body or len(body) < 1 + body[0]:
+                raise FramingError("a command without a name")
+            if body.startswith(_PING):
+                if len(body) < len(_PING) + 2:
+                    raise FramingError("a PING without its time to live")
+                tenths = int.from_bytes(body[5:7], "big")
+                self.ttl_s = tenths / 10 if tenths else None
+                self._pong = _PONG + body[7 : 7 + _CONTEXT_BYTES]
+
+
+def _check_greeting(greeting: bytes, mechanism: bytes) -> None:
+    """Refuse a greeting as soon as enough of it has come to know why."""
+    if greeting[:1] not in (b"", b"\xff"):
+        raise HandshakeError(f"it does not speak ZMTP 3: its first byte is {greeting[0]:#04x}")
+    if len(greeting) >= _SIGNATURE_BYTES and not greeting[9] & 1:
+        raise HandshakeError("it speaks ZMTP 1.0; version 3.0 or newer is needed (libzmq 4)")
+    if len(greeting) > _SIGNATURE_BYTES and greeting[10] < 3:
+        older = "2.0" if greeting[10] else "1.0"
+        raise HandshakeError(f"it speaks ZMTP {older}; version 3.0 or newer is needed (libzmq 4)")
+    if len(greeting) >= _MECHANISM.stop:
+        name = greeting[_MECHANISM].rstrip(b"\0")
+        if name != mechanism:
+            raise HandshakeError(
+                f"it wants the mechanism {name.decode('ascii', 'backslashreplace')}; "
+                f"{mechanism.decode()} is spoken here"
+            )

@@ -1,0 +1,106 @@
+"""Mechanisms of security: what passes between the greetings and the first message.
+
+Theory of operation
+-------------------
+A mechanism is an object with the commands of one handshake: :meth:`Mechanism.begin`
+says what to send behind the greeting, :meth:`Mechanism.command` takes the peer's
+commands and answers them, until :attr:`Mechanism.is_done`.  NULL is the one that hides
+and proves nothing: each side states its metadata in a READY.
+
+Pure: no sockets, no trio, no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, final
+
+from ..framing import FramingError
+
+
+class HandshakeError(FramingError):
+    """A handshake that failed; says why, to people."""
+
+    def __init__(self, text: str, *, tell: str = "") -> None:
+        super().__init__(text)
+        self.tell = tell
+        """What to tell the peer in an ERROR command."""
+
+
+class Mechanism(Protocol):
+    """One side of one handshake."""
+
+    name: bytes
+    """As in the greeting, at most 20 bytes."""
+    is_done: bool
+    """Whether messages may pass."""
+
+    def begin(self) -> list[bytes]:
+        """Bodies of the commands that go out with the greeting."""
+        ...
+
+    def command(self, body: bytes) -> list[bytes]:
+        """A command of the peer; bodies of the answers.  Raises HandshakeError."""
+        ...
+
+
+_PEERS: Final = {
+    b"ROUTER": frozenset((b"DEALER", b"REQ", b"ROUTER")),
+    b"DEALER": frozenset((b"ROUTER", b"REP", b"DEALER")),
+}
+"""Whom each type of socket may talk to."""
+
+_PROPERTIES: Final = 32
+"""Most properties of a peer's metadata; libzmq states two."""
+
+
+@final
+class Null:
+    """The mechanism NULL, for a socket of a type."""
+
+    name = b"NULL"
+
+    def __init__(self, socket_type: bytes) -> None:
+        self._type = socket_type
+        self.is_done = False
+        self.metadata: dict[bytes, bytes] = {}
+        """The peer's properties, by their names in lower case."""
+
+    def begin(self) -> list[bytes]:
+        """See the protocol."""
+        properties = ((b"Socket-Type", self._type), (b"Identity", b""))
+        return [b"\x05READY" + b"".join(_property(name, value) for name, value in properties)]
+
+    def command(self, body: bytes) -> list[bytes]:
+        """See the protocol."""
+        if body.startswith(b"\x05ERROR"):
+            reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
+            raise HandshakeError(f"it refuses: {reason.decode('utf-8', 'backslashreplace')!r}")
+        if not body.startswith(b"\x05READY"):
+            raise HandshakeError(f"READY expected, not {body[:16]!r}", tell="READY expected")
+        self.metadata = parse_metadata(body[6:])
+        peer = self.metadata.get(b"socket-type")
+        # A missing one is a matter of taste (libzmq takes it, too).
+        if peer is not None and peer not in _PEERS[self._type]:
+            text = f"a {self._type.decode()} does not talk to a socket of type {peer[:16]!r}"
+            raise HandshakeError(text, tell=text)
+        self.is_done = True
+        return []
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
+
+
+def parse_metadata(data: bytes) -> dict[bytes, bytes]:
+    """Properties by their names in lower case.  Raises HandshakeError."""
+    properties: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data):
+        name_end = at + 1 + data[at]
+        value_at = name_end + 4
+        size = int.from_bytes(data[name_end:value_at], "big")
+        if name_end == at + 1 or value_at + size > len(data) or len(properties) == _PROPERTIES:
+            raise HandshakeError("malformed metadata", tell="malformed metadata")
+        properties[data[at + 1 : name_end].lower()] = data[value_at : value_at + size]
+        at = value_at + size
+    return properties
