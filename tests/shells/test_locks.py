@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from trio_envserve import ServerStartError
-from trio_envserve.server.locks import AddressLocks
+from trio_envserve.server.locks import EPOCHS_KEPT, AddressLocks, runtime_directory
 
 ADDRESS = "tcp://127.0.0.1:5555"
 
@@ -53,3 +63,154 @@ def test_g1_a_lock_that_was_removed_while_waiting_for_it_is_not_taken_for_the_ne
     third.close()
     waiting.take_server()
     waiting.close()
+
+
+# -- what a lock file meets ---------------------------------------------------
+
+
+def refusal(act: Callable[[], object]) -> str:
+    """What a server is told that cannot start; whatever else is raised is no answer."""
+    try:
+        act()
+    except ServerStartError as error:
+        return str(error)
+    except OSError as error:
+        return f"not for people: {error!r}"
+    return ""
+
+
+@contextmanager
+def a_full_disk(left_bytes: int) -> Iterator[None]:
+    """No file can become larger than so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def numbered(index: int) -> bytes:
+    return index.to_bytes(16, "big")
+
+
+def test_a_full_disk_is_explained_and_loses_no_epoch(tmp_path: Path) -> None:
+    for index in (1, 2):
+        locks = AddressLocks(ADDRESS, tmp_path)
+        assert locks.try_epochs(numbered(index)) is not None
+        locks.close()
+    locks = AddressLocks(ADDRESS, tmp_path)
+    with a_full_disk(80):
+        said = refusal(lambda: locks.try_epochs(numbered(3)))
+    locks.close()
+    assert said.startswith(f"the lock file {locks.epochs.path} cannot be used: ")
+    assert "XDG_RUNTIME_DIR" in said
+    locks = AddressLocks(ADDRESS, tmp_path)
+    assert locks.try_epochs(numbered(4)) == {numbered(1), numbered(2)}
+    locks.close()
+
+
+def test_a_full_disk_is_explained_by_the_server_lock(tmp_path: Path) -> None:
+    locks = AddressLocks(ADDRESS, tmp_path)
+    with a_full_disk(1):
+        said = refusal(locks.take_server)
+    locks.close()
+    assert said.startswith(f"the lock file {locks.server.path} cannot be used: ")
+
+
+def test_a_directory_that_takes_no_file_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        said = refusal(lambda: AddressLocks(ADDRESS, tmp_path))
+    assert "cannot be used: No space left on device" in said
+    assert str(tmp_path) in said
+
+
+def test_a_lock_whose_file_cannot_be_opened_again_closes_nothing_of_others(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "locks"
+    directory.mkdir()
+    passing = AddressLocks(ADDRESS, directory, passing=True)
+    waiting = AddressLocks(ADDRESS, directory)
+    passing.take_server()
+    passing.close()
+    shutil.rmtree(directory)
+    with suppress(ServerStartError, OSError):
+        waiting.take_server()  # its file is gone, and none can be made
+    with tempfile.TemporaryFile() as others:  # may be given the number of what was closed
+        with suppress(OSError):
+            waiting.close()
+        is_open = True
+        try:
+            others.write(b"x")
+            others.flush()
+        except OSError:
+            is_open = False
+            os.dup2(2, others.fileno())  # so that it can be closed
+    assert is_open
+
+
+def test_the_newest_epochs_are_kept(tmp_path: Path) -> None:
+    count = 3 * EPOCHS_KEPT
+    locks = AddressLocks(ADDRESS, tmp_path)
+    known: set[bytes] | None = set()
+    for index in range(count):
+        known = locks.try_epochs(numbered(index))
+    newest = {numbered(index) for index in range(count - 1 - EPOCHS_KEPT, count - 1)}
+    assert known is not None
+    assert newest <= known
+    assert len(known) < 2 * EPOCHS_KEPT
+    locks.close()
+
+
+def test_a_link_is_not_taken_for_the_users_own_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / f"trio_envserve-{os.getuid()}").symlink_to(tmp_path / "own")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert "must be a directory of your own" in refusal(runtime_directory)
+
+
+def test_who_holds_the_lock_of_a_server_that_has_ended_is_named(tmp_path: Path) -> None:
+    ended, second = AddressLocks(ADDRESS, tmp_path), AddressLocks(ADDRESS, tmp_path)
+    ended.take_server()
+    ended.server.write("1\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[ended.server.fd]
+    ) as holder:
+        ended.close()
+        said = refusal(second.take_server)
+        holder.kill()
+    second.close()
+    assert f"(pid 1) has ended, but process {holder.pid}, " in said
+
+
+def test_a_forked_child_gives_the_locks_up_and_removes_no_file(tmp_path: Path) -> None:
+    first, second = (AddressLocks(ADDRESS, tmp_path, passing=True) for _ in range(2))
+    first.take_server()
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:  # it ends as a child would that leaves the block of its server
+        first.close()
+        os.read(reads, 1)
+        os._exit(0)
+    try:
+        assert first.server.path.exists()
+        first.server.close()
+        assert refusal(second.take_server) == ""
+    finally:
+        os.write(writes, b"x")
+        os.waitpid(child, 0)
+        os.close(reads)
+        os.close(writes)
+    first.close()
+    second.close()

@@ -19,18 +19,22 @@ the lock, so whoever gets one looks whether its path still leads to it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import final
 
 from ..core.errors import ServerStartError
 from ..core.terms import ID_BYTES, Epoch
+from ..net.forks import forget_in_children
 
 EPOCHS_KEPT = 256
-"""How many earlier epochs the file remembers; a client that was away longer
+"""How many earlier epochs the file remembers, at least; a client that was away longer
 is told "may have run"."""
 
 
@@ -53,16 +57,32 @@ def runtime_directory() -> Path:
     return directory
 
 
+@final
 class LockFile:
-    """A file that is locked while a descriptor of it is open somewhere."""
+    """A file that is locked while a descriptor of it is open somewhere.
+
+    ServerStartError if it cannot be opened, or later on written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fd = self._open()
         self.held = False
+        self.fd = self._open()
+        """-1: closed."""
+        forget_in_children(self)
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> ServerStartError:
+        return ServerStartError(
+            f"the lock file {self.path} cannot be used: {error.strerror}; a server needs it to "
+            f"know that no other one serves the address. Mend that, or set XDG_RUNTIME_DIR to "
+            f"another directory of your own"
+        )
 
     def acquire_nowait(self) -> bool:
         """Take the lock if nobody has it."""
@@ -71,10 +91,13 @@ class LockFile:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
+            except OSError as error:  # no memory for it, or a file system without locks
+                raise self._unusable(error) from error
             self.held = self._is_at_path()
             if not self.held:  # its last holder has removed it
+                opened = self._open()
                 os.close(self.fd)
-                self.fd = self._open()
+                self.fd = opened
         return True
 
     def _is_at_path(self) -> bool:
@@ -94,17 +117,36 @@ class LockFile:
         return os.pread(self.fd, size, 0).decode("ascii", "replace")
 
     def write(self, text: str) -> None:
-        """Replace the text; only with the lock."""
+        """Replace the text by one that is not longer, or that nobody would miss; only
+        with the lock."""
         assert self.held
-        data = text.encode("ascii")
-        os.pwrite(self.fd, data, 0)
-        os.ftruncate(self.fd, len(data))
+        self._put(text.encode("ascii"), 0)
+
+    def append(self, text: str) -> None:
+        """Write behind the text; all of it, or none.  Only with the lock."""
+        assert self.held
+        self._put(text.encode("ascii"), os.fstat(self.fd).st_size)
+
+    def _put(self, data: bytes, at: int) -> None:
+        size = os.fstat(self.fd).st_size
+        try:
+            if os.pwrite(self.fd, data, at) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(self.fd, at + len(data))
+        except OSError as error:
+            os.ftruncate(self.fd, size)  # less of it is always possible
+            raise self._unusable(error) from error
 
     def close(self) -> None:
         """Give up this descriptor; those that workers inherited go on holding it."""
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd, self.held = -1, False
+
+    forget = close
 
 
+@final
 class AddressLocks:
     """The two locks of one address.  Synchronous; the shell does the waiting."""
 
@@ -117,26 +159,49 @@ class AddressLocks:
         name = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
         self.address = address
         self.server = LockFile(directory / f"{name}.server")
-        self.epochs = LockFile(directory / f"{name}.epochs")
+        try:
+            self.epochs = LockFile(directory / f"{name}.epochs")
+        except BaseException:
+            self.server.close()
+            raise
 
     def take_server(self) -> None:
         """Be the one server at this address, or ServerStartError with who is."""
         if not self.server.acquire_nowait():
-            who = self.server.read().strip() or "unknown"
-            raise ServerStartError(
-                f"another server (pid {who}) serves {self.address} on this machine; "
-                f"stop it, or bind another address"
-            )
+            raise ServerStartError(self._who_serves())
         self.server.write(f"{os.getpid()}\n")
+
+    def _who_serves(self) -> str:
+        pid = self.server.read().strip() or "unknown"
+        holders = holders_of(self.server.path)
+        if holders and pid not in map(str, holders):
+            return (
+                f"the server at {self.address} (pid {pid}) has ended, but {_named(holders)}, "
+                f"forked by its program, still holds its lock; end it, or bind another address"
+            )
+        return (
+            f"another server (pid {pid}) serves {self.address} on this machine; "
+            f"stop it, or bind another address"
+        )
 
     def try_epochs(self, epoch: Epoch) -> set[Epoch] | None:
         """All earlier epochs, proven dead; or None while one of them lives."""
         if not self.epochs.acquire_nowait():
             return None
         lines = [line for line in self.epochs.read().split() if len(line) == 2 * ID_BYTES]
-        kept = [*lines, epoch.hex()][-EPOCHS_KEPT:]
-        self.epochs.write("\n".join(kept) + "\n")
+        if len(lines) >= 2 * EPOCHS_KEPT:
+            lines = lines[-EPOCHS_KEPT:]
+            self.epochs.write("".join(f"{line}\n" for line in lines))
+        # Nothing that is known is written anew: a disk that is full takes none of it.
+        self.epochs.append(f"{epoch.hex()}\n")
         return {bytes.fromhex(line) for line in lines}
+
+    def find_workers(self) -> str:
+        """Who holds the epoch lock, or how to find out."""
+        path = self.epochs.path
+        if holders := holders_of(path):
+            return f"{path} is held by {_named(holders)}"
+        return f"find them with: fuser {path}"
 
     def close(self) -> None:
         """Give the locks up, as far as they are this process's."""
@@ -144,6 +209,23 @@ class AddressLocks:
             if self.passing:
                 lock.remove()
             lock.close()
+
+
+def holders_of(path: Path) -> list[int]:
+    """The processes that have a file open, this one left out, as far as the system
+    tells (Linux, and of this user)."""
+    found, wanted = [], os.path.realpath(path)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            if int(process.name) != os.getpid() and any(
+                os.readlink(entry) == wanted for entry in (process / "fd").iterdir()
+            ):
+                found.append(int(process.name))
+    return sorted(found)
+
+
+def _named(pids: list[int]) -> str:
+    return f"process {' and '.join(map(str, pids))}"
 
 
 def wait_text(address: str) -> Callable[[float], str]:

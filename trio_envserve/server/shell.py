@@ -48,6 +48,7 @@ from ..net import (
     unwrap_single,
 )
 from ..worker.config import check_args
+from ..worker.pulse import Pulse
 from .locks import AddressLocks, wait_text
 from .recording import Inputs, Recorder, open_recorder
 from .workers import InProcessWorkers, ProcessWorkers, Workers
@@ -202,9 +203,7 @@ class Server:
                 waited_s = trio.current_time() - began_s
                 self._into.starting = text(waited_s)
                 if waited_s >= self._limits.lock_s:
-                    raise ServerStartError(
-                        f"{self._router.starting}; find them with: fuser {locks.epochs.path}"
-                    )
+                    raise ServerStartError(f"{self._router.starting}; {locks.find_workers()}")
                 await trio.sleep(min(0.01 + waited_s / 10, 0.5))
         self._into.open_pool(dead or set(), _now_s())
         self._carry_out()
@@ -216,8 +215,8 @@ class Server:
         def started(pid: int) -> None:
             into.spawned(spawn.worker, pid)
 
-        def pulse(lag_s: float, memory_bytes: int, where: str) -> None:
-            into.pulse(spawn.worker, _now_s(), lag_s, memory_bytes, where)
+        def pulse(said: Pulse) -> None:
+            into.pulse(spawn.worker, _now_s(), *said)
             self._carry_out()
 
         how = await self._workers.live(spawn, started, pulse)
