@@ -79,8 +79,7 @@ def start_raw_worker(config: WorkerConfig, **_: Any) -> WorkerProcess:
         [*program, config.address, config.worker, config.incarnation], process_group=0
     )
     theirs.close()
-    ours.setblocking(False)
-    return WorkerProcess(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+    return WorkerProcess(process, ours)
 
 
 @pytest.mark.real

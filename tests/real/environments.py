@@ -166,6 +166,10 @@ class Steps:
         self.stage.put(mark, str(process.pid))
         process.returncode = 0  # never waited for; no warning about it
 
+    def leave_group(self) -> None:
+        """Leave the process group that the worker was started in, for its server's."""
+        os.setpgid(0, os.getpgid(os.getppid()))
+
     def escape(self, mark: str, gate: str) -> None:
         """Fork a process that keeps every descriptor, in a session of its own: it
         outlives the worker, and goes on with the rollout until the gate opens."""
@@ -238,6 +242,8 @@ class Actor:
                 return os.urandom(size)
             case {"many": int(count)}:
                 return list(range(count))
+            case {"variable": str(name)}:
+                return {"key": asked["key"], "variable": os.environ.get(name)}
             case {"unencodable": _}:
                 return {"state": None, "completion": [1, {"inner": object()}]}
             case value:

@@ -2,13 +2,16 @@
 
 Argument: a JSON object with ``environment``, ``args``, ``bind``, ``workers`` and
 ``limits``.  Prints one line of JSON, ``{"address": ...}`` or ``{"error": ...}``;
-on SIGTERM it closes.
+on SIGTERM it closes; on SIGUSR1 it forks a process that stays, as Python does, on
+SIGUSR2 as a library does that is written in C, and prints ``{"forked": pid}``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
+import os
 import signal
 import sys
 from typing import Any
@@ -17,15 +20,29 @@ import trio
 
 from trio_envserve import ServerLimits, ServerStartError, open_server
 
+FORK_LIFE_S = 120
+FORKS = {signal.SIGUSR1: os.fork, signal.SIGUSR2: ctypes.PyDLL(None).fork}
+
+
+def fork_what_stays(number: int) -> int:
+    """Fork a process that does nothing, and so keeps every descriptor."""
+    pid = FORKS[signal.Signals(number)]()
+    if pid == 0:
+        ctypes.PyDLL(None).sleep(FORK_LIFE_S)
+        os._exit(0)
+    return int(pid)
+
 
 async def main(options: dict[str, Any]) -> int:
     limits = ServerLimits(**options.pop("limits", {}))
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, *FORKS) as signals:
         try:
             async with open_server(**options, limits=limits) as server:
                 print(json.dumps({"address": server.address}), flush=True)
-                async for _ in signals:
-                    return 0
+                async for number in signals:
+                    if number == signal.SIGTERM:
+                        return 0
+                    print(json.dumps({"forked": fork_what_stays(number)}), flush=True)
         except ServerStartError as error:
             print(json.dumps({"error": str(error)}), flush=True)
             return 1

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,12 +57,14 @@ WIRE = WireLimits(reconnect_max_s=0.1)
 async def open_server(
     judge: Judge, *, environment: str = ACTOR, workers: int = 1,
     args: dict[str, Any] | None = None, wire: WireLimits | None = None,
-    bind: str = "tcp://127.0.0.1:0", **limits: Any,
+    bind: str = "tcp://127.0.0.1:0", worker_environ: Sequence[Mapping[str, str]] = (),
+    **limits: Any,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """A server in this process, its workers in theirs (``workers=0``: here, too)."""
     async with open_real_server(
         environment, args={"directory": str(judge.directory), **(args or {})}, workers=workers,
         limits=ServerLimits(**{**QUICK, **limits}), wire=wire, bind=bind,
+        worker_environ=worker_environ,
     ) as server:  # fmt: skip
         yield server
 
@@ -251,6 +253,13 @@ def is_alive(pid: int) -> bool:
 async def wait_gone(*pids: int) -> None:
     """Until none of these processes is alive."""
     await until(lambda: not any(map(is_alive, pids)))
+
+
+async def assert_gone(*pids: int) -> None:
+    """They end; and if they do not, that is what the test says."""
+    with trio.move_on_after(PATIENCE_S / 2):
+        await wait_gone(*pids)
+    assert [pid for pid in pids if is_alive(pid)] == []
 
 
 # -- a client that does as it likes ----------------------------------------------

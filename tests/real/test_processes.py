@@ -9,6 +9,7 @@ import trio
 
 from tests.real.support import (
     PATIENCE_S,
+    assert_gone,
     is_alive,
     open_calls,
     open_server,
@@ -16,7 +17,8 @@ from tests.real.support import (
     until,
     wait_gone,
 )
-from trio_envserve import WorkerLost
+from trio_envserve import ServerStartError, WorkerLost
+from trio_envserve.server.locks import AddressLocks
 
 BUSY = {
     "idle": [],
@@ -95,3 +97,102 @@ async def test_no_file_is_left_by_restarts_and_a_passing_port(judge, tmp_path):
                 await calls.error(f"k{turn}", WorkerLost)
     [directory] = tmp_path.glob("trio_envserve-*")
     assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_worker_that_has_left_its_process_group_dies_with_its_server(judge, how):
+    """It was killed with its group only: its server waited for it for ever."""
+    with trio.fail_after(2 * PATIENCE_S):
+        async with (
+            open_server_process(judge, stop_s=0.2, drain_s=0.2) as server,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("a", ["leave group"], ["mark", "there"], ["block", "never"])
+            worker = int(await judge.wait_for("there"))
+            server.signal(how)
+            await assert_gone(server.pid, worker)
+
+
+async def test_a_worker_that_has_left_its_process_group_is_killed_and_replaced(judge):
+    with trio.fail_after(2 * PATIENCE_S):
+        async with (
+            open_server_process(judge, silence_report_s=0.5, silence_kill_s=3.0) as server,
+            open_calls(server.address) as calls,
+        ):
+            calls.start("a", ["leave group"], ["mark", "there"], ["hold", "held"], rerun=False)
+            worker = int(await judge.wait_for("there"))
+            await assert_gone(worker)
+            await calls.error("a", WorkerLost)
+            await calls.value(calls.start("b"))
+
+
+@pytest.mark.parametrize("fork", [signal.SIGUSR1, signal.SIGUSR2])
+async def test_workers_die_with_a_server_whose_program_has_forked(judge, fork):
+    """The process that was forked holds the server's ends of all sockets, or would."""
+    with trio.fail_after(2 * PATIENCE_S):
+        async with open_server_process(judge) as server, open_calls(server.address) as calls:
+            calls.start("a", ["spawn", "child"], ["mark", "there"], ["wait", "never"])
+            child, worker = [int(await judge.wait_for(mark)) for mark in ("child", "there")]
+            server.signal(fork)
+            forked = (await server.line())["forked"]
+            server.signal(signal.SIGKILL)
+            try:
+                await assert_gone(worker, child)
+                assert is_alive(forked)
+            finally:
+                os.kill(forked, signal.SIGKILL)
+
+
+async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(judge):
+    bind = f"ipc://{judge.directory}/s"
+    with trio.fail_after(2 * PATIENCE_S):
+        async with open_server_process(judge, bind=bind) as server:
+            server.signal(signal.SIGUSR1)
+            forked = (await server.line())["forked"]
+            server.signal(signal.SIGKILL)
+            await server.wait()
+            locks = AddressLocks(bind)
+            try:
+                refused = ""
+                try:
+                    locks.take_server()
+                except ServerStartError as error:
+                    refused = str(error)
+                assert refused == ""
+                await until(lambda: locks.try_epochs(b"2" * 16) is not None)
+                assert is_alive(forked)
+            finally:
+                locks.close()
+                os.kill(forked, signal.SIGKILL)
+
+
+async def test_what_a_library_has_forked_is_named_and_not_the_dead_server(judge):
+    bind = f"ipc://{judge.directory}/s"
+    with trio.fail_after(2 * PATIENCE_S):
+        async with open_server_process(judge, bind=bind) as server:
+            server.signal(signal.SIGUSR2)
+            forked = (await server.line())["forked"]
+            server.signal(signal.SIGKILL)
+            await server.wait()
+            locks = AddressLocks(bind)
+            refused = ""
+            try:
+                locks.take_server()
+            except ServerStartError as error:
+                refused = str(error)
+            finally:
+                locks.close()
+                os.kill(forked, signal.SIGKILL)
+    assert f"(pid {server.pid}) has ended, but process {forked}, forked by its program" in refused
+
+
+async def test_the_variables_of_a_slot_win_over_those_of_the_server(judge, monkeypatch):
+    monkeypatch.setenv("ENVSERVE_TEST_SLOT", "of the server")
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_server(judge, worker_environ=[{"ENVSERVE_TEST_SLOT": "of the slot"}]) as server,
+            open_calls(server.address) as calls,
+        ):
+            asked = {"variable": "ENVSERVE_TEST_SLOT"}
+            found = await calls.value(calls.start("a", value=asked))
+    assert found["variable"] == "of the slot"

@@ -28,7 +28,7 @@ else:
     for standard in map(int, sys.argv[2]):
         os.close(standard)
 from trio_envserve.worker.guard import start_guard
-start_guard(channel)
+start_guard(channel, os.getppid())
 channel.send(b"guarded")
 time.sleep(1000)
 """

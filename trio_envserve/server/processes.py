@@ -8,29 +8,31 @@ socket pair joins it to the server: the configuration goes out, pulses come
 in, and its end tells the worker that the server is gone.
 
 The end of a process is noticed through its pidfd, without a thread; where
-there is none, a thread waits.  What it has started is killed while its own id
-cannot have been given away yet, that is, before it is reaped.
+there is none, it is looked for often.  The process is killed by its own id, for it
+may have left its group, and with its group, while neither id can have been given
+away yet, that is, before it is reaped.  What it has started in other groups or
+sessions is not known here, and lives on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import trio
 
+from ..net.forks import forget_in_children
 from ..worker.config import WorkerConfig
-from ..worker.heart import PULSE_LINE_BYTES
+from ..worker.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
 from .allocator import ENVIRON
 
 _log = logging.getLogger("trio_envserve.server")
@@ -49,42 +51,61 @@ class WorkerProcess:
     """One worker process.  Made by :func:`start_process`."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], channel: trio.SocketStream, line: bytes = b""
+        self, process: subprocess.Popen[bytes], channel: socket.socket, line: bytes = b""
     ) -> None:
         self._process = process
-        self._channel = channel
+        self._socket = channel
+        channel.setblocking(False)
+        self._channel = trio.SocketStream(trio.socket.from_stdlib_socket(channel))
         self._line = line
         """Its configuration, which :meth:`listen` hands over."""
+        self._forgotten = False
+        forget_in_children(self)
 
     @property
     def pid(self) -> int:
-        """The process id, which is the process group's too."""
+        """The process id; its process group had the same at its start."""
         return self._process.pid
 
     def kill(self) -> None:
         """Kill it and what it has started, if it has not been reaped."""
-        if self._process.returncode is None:
+        if self._process.returncode is None and not self._forgotten:
+            self._signal_all()
+
+    def _signal_all(self) -> None:
+        for send in (os.kill, os.killpg):
             # Not permitted: what macOS says of a group whose processes have all ended.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+                send(self.pid, signal.SIGKILL)
 
-    async def listen(self, heard: Callable[[dict[str, Any]], None]) -> None:
+    def forget(self) -> None:
+        """This is a forked child of the server: the worker is not its own."""
+        self._forgotten = True
+        self._socket.close()  # not trio's, which would tell the loop of both processes
+
+    async def listen(self, heard: Callable[[Pulse], None]) -> None:
         """Give it its configuration; then pass on what its heartbeat thread says,
         until the process ends."""
-        data = b""
+        lines = PulseLines()
+        warned = False
         with contextlib.suppress(trio.BrokenResourceError):
             # May be longer than the socket holds, and the process may never read it.
             await self._channel.send_all(self._line)
-            while more := await self._channel.receive_some(PULSE_LINE_BYTES):
-                *lines, data = (data + more).split(b"\n")
-                for pulse in _parsed(lines):
-                    heard(pulse)
+            while data := await self._channel.receive_some(PULSE_LINE_BYTES):
+                try:
+                    pulse = lines.feed(data)
+                except ValueError as error:
+                    if not warned:
+                        _log.warning("pid %d sends signs of life that are %s", self.pid, error)
+                    warned = True
+                else:
+                    if pulse is not None:
+                        heard(pulse)
 
     async def wait(self) -> str:
         """Until it has ended; kills what it started, reaps it, says how it ended."""
         await _wait_ended(self._process)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._signal_all()
         how = describe_exit(self._process.wait())
         # As process 1 of a container, this one inherits the guard: reap that too.
         with contextlib.suppress(ChildProcessError), trio.move_on_after(1.0):
@@ -120,9 +141,7 @@ def start_process(
                 pass_fds=inherited,
                 env={**ENVIRON, **os.environ, **environ},
             )
-        ours.setblocking(False)
-        channel = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        return WorkerProcess(process, channel, line)
+        return WorkerProcess(process, ours, line)
     except BaseException:
         ours.close()
         raise
@@ -146,14 +165,6 @@ def describe_exit(returncode: int) -> str:
     except ValueError:
         name = f"signal {-returncode}"
     return f"it was ended by {name}"
-
-
-def _parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            _log.warning("ignored a pulse that is not JSON")
 
 
 async def _wait_ended(process: subprocess.Popen[bytes]) -> None:

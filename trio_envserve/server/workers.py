@@ -20,12 +20,13 @@ from ..core.slots import Spawn
 from ..envs.loading import load
 from ..net import MemoryNetwork, RouterSocket, open_zmq_network
 from ..worker.config import WorkerConfig
+from ..worker.pulse import Pulse
 from ..worker.shell import run_worker
 from .locks import AddressLocks
 from .processes import WorkerProcess, start_process
 
 Started: TypeAlias = Callable[[int], None]
-Pulse: TypeAlias = Callable[[float, int, str], None]
+Heard: TypeAlias = Callable[[Pulse], None]
 
 _NOT_STARTED = "it was killed before it was started"
 
@@ -40,7 +41,7 @@ class Workers(Protocol):
         """The socket that joins the router to them."""
         ...
 
-    async def live(self, spawn: Spawn, started: Started, pulse: Pulse) -> str:
+    async def live(self, spawn: Spawn, started: Started, pulse: Heard) -> str:
         """Start a worker and stay until it is reaped; says how it ended."""
         ...
 
@@ -95,7 +96,7 @@ class ProcessWorkers:
             self._back_address = back.address
             yield back
 
-    async def live(self, spawn: Spawn, started: Started, pulse: Pulse) -> str:
+    async def live(self, spawn: Spawn, started: Started, pulse: Heard) -> str:
         """One process, from its start until it is reaped."""
         if self._living.pop(spawn.worker, ...) is None:
             return _NOT_STARTED
@@ -110,7 +111,7 @@ class ProcessWorkers:
         how = ""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(process.listen, lambda said: _hear(said, pulse))
+                nursery.start_soon(process.listen, pulse)
                 how = await process.wait()
                 nursery.cancel_scope.cancel()
         finally:
@@ -171,7 +172,7 @@ class InProcessWorkers:
             self._back_address = back.address
             yield back
 
-    async def live(self, spawn: Spawn, started: Started, pulse: Pulse) -> str:
+    async def live(self, spawn: Spawn, started: Started, pulse: Heard) -> str:
         """One worker as a task."""
         started(os.getpid())
         how = "it was cancelled"
@@ -188,7 +189,3 @@ class InProcessWorkers:
     def kill(self, worker: bytes) -> None:
         """Cancel the task; it ends when the environment's code has."""
         self._scopes.setdefault(worker, trio.CancelScope()).cancel()
-
-
-def _hear(said: dict[str, Any], pulse: Pulse) -> None:
-    pulse(float(said["lag_s"]), int(said["memory_bytes"]), str(said["where"]))

@@ -9,8 +9,10 @@ environment's code may hold.
 
 So a worker begins by forking a guard into its own process group, while it is
 small and has one thread.  The guard runs nothing but a wait for the end of the
-socket pair to the server, and then kills the group, itself included.  If the
-worker ends first, its server kills the group before it reaps the worker.
+server: of the socket pair to it, and of its process, since a process that the server
+has forked may hold the socket open.  Then it kills the worker, which may have left
+the group, and the group, itself included.  If the worker ends first, its server kills
+the group before it reaps the worker.
 
 The guard holds the epoch lock as well: the next server waits until it is gone.
 It is nobody's child (it is forked twice), so environments that wait for all
@@ -20,7 +22,9 @@ their children do not meet it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import select
 import signal
 import socket
 import time
@@ -31,33 +35,66 @@ _IGNORED = (
 """What an environment may send to its whole group, meaning its own processes."""
 
 
-def start_guard(channel: socket.socket) -> None:
+def start_guard(signs: socket.socket, parent: int) -> None:
     """Fork the guard of this process group, which must be this process's own.
 
-    Call it before any thread is started.  ``channel`` ends when the server does.
+    Call it before any thread is started.  ``signs`` ends when the server does, whose
+    process, ``parent``, must be this one's parent; if it is not, it has ended, and
+    this process ends, too.
     """
     assert os.getpgid(0) == os.getpid()
+    worker, server = _open_pidfd(os.getpid()), _open_pidfd(parent)
+    if os.getppid() != parent:  # asked after the pidfd was had: so that is the parent's
+        os._exit(1)
     child = os.fork()
     if child:
+        for pidfd in (worker, server):
+            if pidfd is not None:
+                os.close(pidfd)
         with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: reaped already
             os.waitpid(child, 0)
         return
     try:
         if os.fork() == 0:
-            _guard(channel)
+            _guard(signs, worker, server)
     finally:
         os._exit(0)
 
 
-def _guard(channel: socket.socket) -> None:
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        opened = os.pidfd_open(pid)
+        # Where standard streams were closed it may have got the number of one.
+        moved = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
+    except (AttributeError, OSError):  # no such call (macOS, some sandboxes), or none left
+        return None
+    os.close(opened)
+    return moved
+
+
+def _guard(signs: socket.socket, worker: int | None, server: int | None) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     for standard in (0, 1, 2):  # whoever reads a worker's output finds its end
         with contextlib.suppress(OSError):  # closed already, by whoever started the server
             os.close(standard)
-    # A server says nothing more after the configuration; should a later one do, that
-    # is for the worker to read.
-    with contextlib.suppress(OSError):
-        while channel.recv(1, socket.MSG_PEEK):
-            time.sleep(1.0)
+    _wait_server_ended(signs, server)
+    if worker is not None:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
+
+
+def _wait_server_ended(signs: socket.socket, server: int | None) -> None:
+    poll = select.poll()
+    poll.register(signs, select.POLLIN)
+    if server is not None:
+        poll.register(server, select.POLLIN)
+    with contextlib.suppress(OSError):
+        while True:
+            if any(descriptor == server for descriptor, _ in poll.poll()):
+                return
+            if not signs.recv(1, socket.MSG_PEEK):
+                return
+            # A server says nothing here; should a later one do, that is for the worker.
+            time.sleep(1.0)

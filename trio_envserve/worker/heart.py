@@ -5,8 +5,8 @@ Theory of operation
 A thread of its own tells the server over an inherited socket pair that the
 process lives and how late the event loop is, also while environment code
 blocks that loop.  The same socket is the death watch: when the server is gone,
-whatever killed it, reading finds the end, and the whole process group is
-killed, with all that the environment has started.
+whatever killed it, reading finds the end, or this process has another parent, and
+the whole process group is killed, with all that the environment has started.
 
 A thread needs the interpreter lock.  Against code that never gives it back
 there is a second watch, a process (:mod:`.guard`), and on Linux a third
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
 import select
@@ -28,8 +27,7 @@ import threading
 import time
 import traceback
 
-PULSE_LINE_BYTES = 64 * 1024
-"""Longest line of a pulse; where a loop is blocked is cut to fit."""
+from .pulse import Pulse
 
 _PR_SET_PDEATHSIG = 1
 
@@ -40,8 +38,13 @@ class Heart:
     The loop calls :meth:`touch`; the thread reads how long ago that was.
     """
 
-    def __init__(self, channel: socket.socket, *, pulse_s: float, blocked_report_s: float) -> None:
-        self._channel = channel
+    def __init__(
+        self, signs: socket.socket, parent: int, *, pulse_s: float, blocked_report_s: float
+    ) -> None:
+        self._signs = signs
+        self._parent = parent
+        self._unsent = b""
+        """The rest of a pulse of which a part was sent."""
         self._pulse_s = pulse_s
         self._blocked_report_s = blocked_report_s
         self._touched_s: float | None = None
@@ -65,30 +68,38 @@ class Heart:
 
     def _beat(self) -> None:
         poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
+        poll.register(self._signs, select.POLLIN)
         while True:
-            if poll.poll(self._pulse_s * 1000) and not self._server_lives():
+            if poll.poll(self._pulse_s * 1000) and not self._server_listens():
+                end_process_group()
+            # A process that the server has forked may hold the other end open.
+            if os.getppid() != self._parent:
                 end_process_group()
             self._send_pulse()
 
-    def _server_lives(self) -> bool:
+    def _server_listens(self) -> bool:
         try:
-            return bool(self._channel.recv(1024, socket.MSG_DONTWAIT))
+            return bool(self._signs.recv(1024, socket.MSG_DONTWAIT))
         except BlockingIOError:
             return True
         except OSError:
             return False
 
     def _send_pulse(self) -> None:
+        # A server that is stopped does not read: a pulse that does not fit is left out,
+        # but for one that has been sent in part, or the next one would go on its line.
+        line = self._unsent or self._pulse().to_line()
+        with contextlib.suppress(OSError):
+            sent = self._signs.send(line, socket.MSG_DONTWAIT)
+            self._unsent = line[sent:]
+
+    def _pulse(self) -> Pulse:
         lag_s = self._lag_s()
         where = ""
         if lag_s >= self._blocked_report_s:
             frame = sys._current_frames().get(self._loop_thread)
-            where = "".join(traceback.format_stack(frame))[-PULSE_LINE_BYTES // 2 :]
-        pulse = {"lag_s": lag_s, "memory_bytes": memory_bytes(), "where": where}
-        # A server that is stopped does not read: a pulse that does not fit is left out.
-        with contextlib.suppress(OSError):
-            self._channel.send(json.dumps(pulse).encode() + b"\n", socket.MSG_DONTWAIT)
+            where = "".join(traceback.format_stack(frame))
+        return Pulse(lag_s, memory_bytes(), where)
 
 
 def memory_bytes() -> int:

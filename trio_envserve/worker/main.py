@@ -30,10 +30,12 @@ def main() -> int:
     from trio_envserve.worker.heart import Heart, die_with_parent
 
     config = read_config(channel)
-    start_guard(channel)
+    start_guard(channel, config.parent)
     die_with_parent(config.parent)
     limits = config.limits
-    heart = Heart(channel, pulse_s=limits.pulse_s, blocked_report_s=limits.blocked_report_s)
+    heart = Heart(
+        channel, config.parent, pulse_s=limits.pulse_s, blocked_report_s=limits.blocked_report_s
+    )
     heart.start()
     # Ctrl-C is for the server, which drains; a terminal's job control finds a
     # process group of our own anyway.

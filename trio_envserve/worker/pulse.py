@@ -1,0 +1,75 @@
+"""The sign of life of a worker process: one line of JSON.
+
+``{"lag_s": 0.0, "memory_bytes": 0, "where": ""}``: how late the event loop is, the
+resident memory, and where the loop is blocked, if it is.  Each may be left out.
+
+It comes from a process in which any code runs, so it is believed as little as a peer's
+message: at most :data:`PULSE_LINE_BYTES`, every field checked, and of all that has
+arrived at once only the last one counts.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, final
+
+PULSE_LINE_BYTES = 64 * 1024
+"""Longest line of a pulse; where a loop is blocked is cut to fit."""
+
+_MAX = 2**63
+
+
+class Pulse(NamedTuple):
+    """What a worker's heart says."""
+
+    lag_s: float = 0.0
+    memory_bytes: int = 0
+    where: str = ""
+
+    def to_line(self) -> bytes:
+        """As it travels."""
+        where = self.where[-PULSE_LINE_BYTES // 8 :]  # JSON makes six bytes of one character
+        return json.dumps(self._replace(where=where)._asdict()).encode() + b"\n"
+
+
+@final
+class PulseLines:
+    """Makes pulses of what arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skipping = False
+        """Whether the line that has begun is too long, and is left out."""
+
+    def feed(self, data: bytes) -> Pulse | None:
+        """The last whole pulse, if there is one; ValueError if it is none."""
+        before, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        line = before.rpartition(b"\n")[2]
+        too_long = (self._skipping and line == before) or len(line) > PULSE_LINE_BYTES
+        if newline:
+            self._skipping = False
+        if len(self._rest) > PULSE_LINE_BYTES:
+            self._rest, self._skipping = b"", True
+        if not newline:
+            return None
+        if too_long:
+            raise ValueError(f"a line of more than {PULSE_LINE_BYTES} bytes")
+        return _parsed(line)
+
+
+def _parsed(line: bytes) -> Pulse:
+    try:
+        record: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {type(error).__name__}") from None
+    if type(record) is not dict:
+        raise ValueError("not an object")
+    pulse = Pulse(**{name: record[name] for name in Pulse._fields if name in record})
+    lag_s, memory_bytes, where = pulse
+    if type(lag_s) not in (int, float) or not 0 <= lag_s < _MAX:
+        raise ValueError("lag_s is not a number of seconds")
+    if type(memory_bytes) is not int or not 0 <= memory_bytes < _MAX:
+        raise ValueError("memory_bytes is not a number of bytes")
+    if type(where) is not str:
+        raise ValueError("where is not a text")
+    return pulse
