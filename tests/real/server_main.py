@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -21,7 +22,10 @@ import trio
 from trio_envserve import ServerLimits, ServerStartError, open_server
 
 FORK_LIFE_S = 120
-FORKS = {signal.SIGUSR1: os.fork, signal.SIGUSR2: ctypes.PyDLL(None).fork}
+FORKS: dict[signal.Signals, Callable[[], int]] = {
+    signal.SIGUSR1: os.fork,
+    signal.SIGUSR2: ctypes.PyDLL(None).fork,
+}
 
 
 def fork_what_stays(number: int) -> int:
@@ -30,7 +34,7 @@ def fork_what_stays(number: int) -> int:
     if pid == 0:
         ctypes.PyDLL(None).sleep(FORK_LIFE_S)
         os._exit(0)
-    return int(pid)
+    return pid
 
 
 async def main(options: dict[str, Any]) -> int:
