@@ -197,20 +197,22 @@ def test_who_holds_the_lock_of_a_server_that_has_ended_is_named(tmp_path: Path) 
 def test_a_forked_child_gives_the_locks_up_and_removes_no_file(tmp_path: Path) -> None:
     first, second = (AddressLocks(ADDRESS, tmp_path, passing=True) for _ in range(2))
     first.take_server()
-    reads, writes = os.pipe()
+    ready, go_on = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:  # it ends as a child would that leaves the block of its server
         first.close()
-        os.read(reads, 1)
+        os.write(ready[1], b"x")
+        os.read(go_on[0], 1)
         os._exit(0)
     try:
+        os.read(ready[0], 1)
         assert first.server.path.exists()
         first.server.close()
         assert refusal(second.take_server) == ""
     finally:
-        os.write(writes, b"x")
+        os.write(go_on[1], b"x")
         os.waitpid(child, 0)
-        os.close(reads)
-        os.close(writes)
+        for descriptor in (*ready, *go_on):
+            os.close(descriptor)
     first.close()
     second.close()
