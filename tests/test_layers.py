@@ -27,10 +27,11 @@ WORDS = {"core.terms", "core.limits", "core.errors"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "logs": set(),
+    "foreign": set(),
     "net": WORDS,
-    "models": WORDS,
-    "envs": WORDS | {"core.values", "models"},
-    "worker": {"core", "core.values", "net", "models", "envs", "logs"},
+    "models": WORDS | {"foreign"},
+    "envs": WORDS | {"core.values", "models", "foreign"},
+    "worker": {"core", "core.values", "net", "models", "envs", "logs", "foreign"},
     "server": {"core", "net", "models", "envs", "worker", "logs"},
     "client": {"core", "core.values", "net", "envs"},
     "testing": {

@@ -1,15 +1,22 @@
 """Any exception becomes three strings that can be encoded."""
 
+import logging
+import sys
+import traceback
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worker import hostile_code
 from trio_envserve.worker.failures import (
+    COPIES,
     MESSAGE_CHARS,
     TRACEBACK_CHARS,
     EnvironmentFailure,
     describe_exception,
     failure_record,
+    plain,
 )
 
 
@@ -106,3 +113,94 @@ def test_a_failure_is_described_by_what_it_is_about():
 @pytest.mark.parametrize("exc", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
 def test_exits_are_described_too(exc):
     assert describe_exception(raised(exc)).type == type(exc).__name__
+
+
+@pytest.mark.parametrize("raised", hostile_code.RAISED)
+@pytest.mark.parametrize("name", hostile_code.exceptions(ValueError))
+async def test_an_exception_with_code_of_its_own_is_described(name, raised):
+    exc = raised_by(hostile_code.exceptions(hostile_code.RAISED[raised])[name])
+    failed: object = None
+    try:
+        about = describe_exception(exc)
+        logging.Formatter().formatException((Exception, plain(exc), None))
+        str(EnvironmentFailure(exc, attempts=2, during="rollout"))
+    except BaseException as error:  # as an assertion
+        failed = type(error)
+    assert failed is None
+    assert [type(part) for part in about] == [str, str, str]
+    assert "in raised_by" in about.traceback
+
+
+def raised_by(exc):
+    """As ``raised``, for what cannot be raised twice by its own fault."""
+    try:
+        raise exc
+    except BaseException as caught:
+        return caught
+
+
+def test_a_copy_looks_like_its_original():
+    """Wherever the original has no code of its own, its traceback is the same."""
+    try:
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise Custom("second")  # noqa: B904  # the context is what is tested
+        except Custom as exc:
+            exc.add_note("a note")
+            raise ExceptionGroup("third", [ValueError("in it"), raised(OSError(2, "no"))]) from exc
+    except ExceptionGroup as exc:
+        group = exc
+    assert traceback.format_exception(plain(group)) == traceback.format_exception(group)
+
+
+def test_causes_that_go_in_a_circle():
+    text = describe_exception(raised(hostile_code.cycle())).traceback
+    assert "ValueError: first" in text
+    assert "TypeError: second" in text
+
+
+def test_a_long_chain_of_causes_is_cut():
+    """Each takes the time of a traceback, and a loop of retries makes thousands."""
+    text = describe_exception(raised(hostile_code.chain(5_000))).traceback
+    assert text.count("ValueError: number") == COPIES
+    assert text.endswith("ValueError: number 4999\n")
+    assert "what came before it is left out" in text
+
+
+def test_a_wide_group_is_cut():
+    about = describe_exception(
+        raised(ExceptionGroup("g", [ValueError(str(i)) for i in range(5000)]))
+    )
+    assert f"[... {5000 - COPIES + 1} of its members are left out]" in about.traceback
+    assert "5000 sub-exceptions" in about.message
+
+
+def test_a_deep_traceback_is_cut():
+    def deeper(depth):
+        if depth:
+            (lambda: deeper(depth - 1))()
+        else:
+            raise ValueError("x")
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        deeper(2_000)
+    except ValueError as exc:
+        about = describe_exception(exc)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert "frames in the middle of its traceback are left out" in about.traceback
+    assert about.traceback.startswith("Traceback")
+
+
+def test_what_str_returns_is_plain_text():
+    class Strange(Exception):
+        def __str__(self):
+            return hostile_code.Text("strange")
+
+    about = describe_exception(raised(Strange()))
+    assert about.message == "strange"
+    assert type(about.message) is str

@@ -3,7 +3,10 @@
 What each may do to its own outcome is in test_runners.py.
 """
 
+import asyncio
 import contextvars
+import logging
+import threading
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import ANY
@@ -13,10 +16,13 @@ import trio
 import trio.testing
 import zmq
 
+from tests.worker import hostile_code
 from tests.worker.strange_code import leak_cancelled
+from trio_envserve import foreign
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.worker import WorkerCore
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.net import MemoryNetwork, bundle, open_zmq_network
 from trio_envserve.worker.shell import run_worker
@@ -65,10 +71,10 @@ class Router:
 
 
 @asynccontextmanager
-async def opened(function):
+async def opened(function, patience_s=600):
     """A router with one worker that has said hello; the worker's nursery."""
     network = MemoryNetwork()
-    with trio.fail_after(600):
+    with trio.fail_after(patience_s):
         async with (
             network.open_router("memory:r", limits=WIRE) as socket,
             trio.open_nursery() as nursery,
@@ -87,6 +93,151 @@ async def opened(function):
             router.send(messages.Retire())
 
 
+BACKENDS = ["trio", "asyncio", "thread"]
+NEIGHBOURS = 8
+
+
+class Beside:
+    """Rollouts that wait for their neighbour, which does what it was given to do."""
+
+    def __init__(self, backend, strange):
+        self.backend = backend
+        self.strange = strange
+        self.over = threading.Event()
+        self.run_rollout = self.plain if backend == "thread" else self.coroutine
+
+    async def coroutine(self, rollout):
+        if rollout.input != "wait":
+            return self.strange(rollout.input)
+        while not self.over.is_set():
+            await (trio if self.backend == "trio" else asyncio).sleep(0.01)
+        return "waited"
+
+    def plain(self, rollout):
+        if rollout.input != "wait":
+            return self.strange(rollout.input)
+        self.over.wait()
+        return "waited"
+
+
+async def ends_beside(backend, strange, names, **more):
+    """How each of these ended, with eight neighbours that must end as they would have."""
+    environment = Beside(backend, strange)
+    async with opened(environment, patience_s=20) as (router, _):
+        try:
+            waiting = [router.dispatch("wait") for _ in range(NEIGHBOURS)]
+            found: dict[int, str] = {}
+            for name in names:
+                found |= {router.dispatch(name, **more): name}
+                await trio.testing.wait_all_tasks_blocked()
+            ends = await router.outcomes(len(found))
+        finally:
+            environment.over.set()
+        neighbours = await router.outcomes(NEIGHBOURS)
+    assert neighbours == dict.fromkeys(waiting, (Status.RESULT, "waited"))
+    return {found[number]: end for number, end in ends.items()}
+
+
+def alone(error):
+    """Whether nothing but the worker's end is in what came out."""
+    return [str(leaf) for leaf in foreign.leaves(error)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("raised", hostile_code.RAISED)
+async def test_a_value_whose_code_raises_anything_takes_no_neighbour_down(raised, backend):
+    """A lazy mapping that raised asyncio.CancelledError took the worker, and all on it."""
+    made = hostile_code.values(hostile_code.RAISED[raised])
+    lost: list[str] = []
+    try:
+        ends = await ends_beside(backend, made.get, made, state_columns=("a",))
+    except BaseException as error:  # what ends the worker, as an assertion
+        lost = alone(error)
+    assert lost == []
+    for name, (status, info) in ends.items():
+        assert status is Status.ERROR, name
+        assert info.code in ("rollout-failed", "outcome-not-encodable"), name
+        assert info.verdict is Verdict.RAN_AND_FAILED
+    status, info = ends["a lazy mapping inside"]
+    assert info.code == "outcome-not-encodable"
+    assert type(hostile_code.RAISED[raised]()).__name__ in info.message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("raised", hostile_code.RAISED)
+async def test_an_exception_whose_code_raises_anything_takes_no_neighbour_down(
+    raised, backend, caplog
+):
+    """While its text was asked for, or its traceback logged."""
+    made = hostile_code.exceptions(hostile_code.RAISED[raised])
+    caplog.set_level("DEBUG", "trio_envserve.worker")
+
+    def fail(name):
+        raise made[name]
+
+    lost: list[str] = []
+    try:
+        ends = await ends_beside(backend, fail, made)
+    except BaseException as error:  # what ends the worker, as an assertion
+        lost = alone(error)
+    assert lost == []
+    for name, (status, info) in ends.items():
+        assert (status, info.code) == (Status.ERROR, "rollout-failed"), name
+        assert "Hostile" in info.type or "ExceptionGroup" in info.type, name
+        assert info.traceback, name
+    assert "Traceback" in caplog.text
+
+
+async def test_a_log_handler_that_raises_takes_no_neighbour_down():
+    """Environments bring handlers of their own, for services that watch them."""
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            raise asyncio.CancelledError
+
+    def fail(name):
+        raise ValueError(name)
+
+    handler = Handler()
+    logger = logging.getLogger("trio_envserve.worker")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel("DEBUG")
+    lost: list[str] = []
+    try:
+        ends = await ends_beside("trio", fail, ["x"])
+    except BaseException as error:  # what ends the worker, as an assertion
+        lost = alone(error)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert lost == []
+    assert ends["x"][1].code == "rollout-failed"
+
+
+async def test_memory_that_ends_while_a_value_is_encoded_or_a_request_decoded(monkeypatch):
+    encode, decode = values.encode, values.decode
+
+    def no_memory_for(value, **more):
+        if value == "large":
+            raise MemoryError
+        return encode(value, **more)
+
+    def no_memory_from(body, **more):
+        value = decode(body, **more)
+        if isinstance(value, dict) and value["input"] == "too large":
+            raise MemoryError
+        return value
+
+    monkeypatch.setattr(values, "encode", no_memory_for)
+    monkeypatch.setattr(values, "decode", no_memory_from)
+    ends = await ends_beside("trio", str, ["large", "too large"])
+    assert ends["large"][1].code == "outcome-not-encodable"
+    assert ends["large"][1].verdict is Verdict.RAN_AND_FAILED
+    assert ends["too large"][1].code == "refused"
+    assert ends["too large"][1].verdict is Verdict.DID_NOT_RUN
+
+
 variable = contextvars.ContextVar("variable", default=0)
 
 
@@ -103,6 +254,17 @@ async def leave_cancelled_scope(rollout):
 async def leave_nursery(rollout):
     nursery = await trio.open_nursery().__aenter__()
     nursery.start_soon(trio.sleep_forever)
+    return "left"
+
+
+async def leave_nursery_with_a_group(rollout):
+    """trio asks groups to split, when they pass a nursery that is cancelled."""
+
+    async def fail():
+        raise hostile_code.exceptions(asyncio.CancelledError)["a group's parts"]
+
+    nursery = await trio.open_nursery().__aenter__()
+    nursery.start_soon(fail)
     return "left"
 
 
@@ -125,7 +287,8 @@ async def fail_with_a_nursery(rollout):
 LEAVES = {
     each.__name__: each
     for each in (
-        leave_scope, leave_cancelled_scope, leave_nursery, leave_variable,
+        leave_scope, leave_cancelled_scope, leave_nursery, leave_nursery_with_a_group,
+        leave_variable,
         fail_in_a_cancelled_scope, fail_with_a_nursery, leak_cancelled,
     )
 }  # fmt: skip
@@ -162,7 +325,7 @@ async def test_what_one_leaves_behind_is_not_felt_by_others(what, retries, autoj
             assert (status, value) == (Status.RESULT, 0)
         elif what in ("leave_scope", "leave_cancelled_scope"):
             assert (status, value) == (Status.RESULT, "left")
-        elif what != "leave_nursery" or TRIO_NOTICES:
+        elif not what.startswith("leave_nursery") or TRIO_NOTICES:
             assert (status, value.code) == (Status.ERROR, "rollout-failed")
 
 
@@ -233,7 +396,7 @@ async def test_an_error_of_the_shell_itself_ends_the_worker(monkeypatch, autojum
     async def body(rollout):
         if rollout.input == "wait":
             await trio.sleep_forever()
-        monkeypatch.setattr(values, "encode", broken)
+        monkeypatch.setattr(WorkerCore, "ended", broken)
 
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
         async with opened(body) as (router, _):

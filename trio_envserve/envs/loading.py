@@ -22,6 +22,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast, get_args
 
+from .. import foreign
 from ..core.errors import ConfigError
 from .interface import Backend, Rollout
 from .specs import resolve
@@ -101,13 +102,14 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
                 "and await in its setup()"
             )
     _check_arguments(found, label, args)
-    try:
-        made = found(**args)
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as exc:
-        # Factories are other people's code; whatever they raise, nothing was started.
-        raise ConfigError(f"{label} could not be made: {type(exc).__name__}: {exc}") from exc
+    # Factories are other people's code; whatever they raise, nothing was started.
+    ended = foreign.call(found, **args)
+    if isinstance(ended.error, ConfigError):
+        raise ended.error
+    if ended.error is not None:
+        why = f"{type(ended.error).__name__}: {foreign.text(ended.error)}"
+        raise ConfigError(f"{label} could not be made: {why}") from ended.error
+    made = ended.value
     return _wrapped(made, label) if _is_rollout_function(made) else cast(object, made)
 
 

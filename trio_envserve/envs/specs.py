@@ -24,6 +24,7 @@ from importlib import import_module
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .. import foreign
 from ..core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -116,18 +117,21 @@ def _attribute(path: str) -> Any:
 
 
 def _import(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ConfigError:
-        raise
-    except ModuleNotFoundError as exc:
-        missing = exc.name or ""
+    # Importing runs other people's code; a script without a main guard even exits.
+    ended = foreign.call(import_module, name)
+    error = ended.error
+    if error is None:
+        found: ModuleType = ended.value
+        return found
+    if isinstance(error, ConfigError):
+        raise error
+    why = f"{type(error).__name__}: {foreign.text(error)}"
+    if isinstance(error, ModuleNotFoundError):
+        missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
-            raise ConfigError(f"No module named {missing!r}{_near_modules(missing)}") from exc
-        raise ConfigError(f"importing {name} failed: {exc}") from exc
-    except (Exception, SystemExit) as exc:
-        # Importing runs other people's code; a script without a main guard even exits.
-        raise ConfigError(f"importing {name} failed: {type(exc).__name__}: {exc}") from exc
+            raise ConfigError(f"No module named {missing!r}{_near_modules(missing)}") from error
+        why = str(error)
+    raise ConfigError(f"importing {name} failed: {why}") from error
 
 
 def _near_modules(missing: str) -> str:

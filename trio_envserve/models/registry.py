@@ -15,10 +15,11 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import TypeAlias, final
+from typing import TypeAlias, cast, final
 
 import trio
 
+from .. import foreign
 from ..core.errors import ConfigError
 from .interface import Model
 from .offline import OracleModel, RandomModel
@@ -52,8 +53,8 @@ class Models:
     def get(self, endpoint: str) -> Model:
         """The client for ``endpoint``, made on first use.
 
-        Raises :class:`ConfigError` if no factory knows the endpoint, if it is
-        one too many, or after the models were closed.
+        Raises :class:`ConfigError` if no factory knows the endpoint, if its factory
+        fails, if it is one too many, or after the models were closed.
         """
         client = self._clients.get(endpoint)
         if client is not None:
@@ -68,7 +69,10 @@ class Models:
             raise ConfigError(self._unknown(endpoint))
         if len(self._clients) >= MAX_ENDPOINTS:
             raise ConfigError(f"more than {MAX_ENDPOINTS} model endpoints in one worker")
-        client = self._clients[endpoint] = factory(endpoint)
+        made = foreign.call(factory, endpoint)
+        if made.error is not None:
+            raise _not_made(endpoint, made.error) from made.error
+        client = self._clients[endpoint] = cast(Model, made.value)
         return client
 
     def _unknown(self, endpoint: str) -> str:
@@ -81,13 +85,20 @@ class Models:
         clients, self._clients, self._closed = self._clients, {}, True
         for endpoint, client in clients.items():
             with trio.move_on_after(CLOSE_S, shield=True) as scope:
-                try:
-                    await client.aclose()
-                except Exception:
-                    # One client that cannot close must not keep the others open.
-                    _log.warning("closing the model %s failed", endpoint, exc_info=True)
-            if scope.cancelled_caught:
+                # One client that cannot close must not keep the others open.
+                closed = await foreign.acall(client.aclose)
+                if closed.error is not None and not scope.cancel_called:
+                    _log.warning("closing the model %s failed: %s", endpoint, _told(closed.error))
+            if scope.cancel_called:
                 _log.warning("the model %s did not close in %g s", endpoint, CLOSE_S)
+
+
+def _not_made(endpoint: str, error: BaseException) -> ConfigError:
+    return ConfigError(f"the model endpoint {endpoint!r} cannot be made: {_told(error)}")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {foreign.text(error) or '(no message)'}"
 
 
 @asynccontextmanager

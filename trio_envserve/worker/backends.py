@@ -37,10 +37,11 @@ from typing import Any, Protocol, TypeAlias, final
 
 import trio
 
+from .. import foreign
 from ..envs.interface import Backend
-from .links import AsyncioModel, Ended, Link, Seat, ThreadModel
-
-_log = logging.getLogger("trio_envserve.worker")
+from ..foreign import Ended
+from .failures import log
+from .links import AsyncioModel, Link, Seat, ThreadModel
 
 Call: TypeAlias = Callable[[Seat], Any]
 """Environment code, bound to its arguments; may return an awaitable."""
@@ -80,14 +81,11 @@ _ASYNCIO_SIGNS = ("no running event loop", "framework like asyncio")
 _TRIO_SIGNS = ("must be called from async context",)
 
 
-def _hint(exc: BaseException, signs: tuple[str, ...], note: str) -> None:
+def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
     """Adds a note to an error that tells of the wrong kind of coroutine."""
-    try:
-        text = str(exc)
-    except Exception:
-        return  # exceptions may fail at their own __str__; no hint then
+    text = "" if exc is None else foreign.text(exc) or ""
     if any(sign in text for sign in signs):
-        exc.add_note(note)
+        foreign.call(BaseException.add_note, exc, note)
 
 
 @final
@@ -97,12 +95,13 @@ class _TrioBackend:
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
                 nursery.start_soon(_contained, call, ended)
-        except BaseExceptionGroup as group:
+        except BaseException as exc:  # noqa: ASYNC103
             # _contained lets nothing out: this is trio, saying that the code left a
             # nursery or a cancel scope open in its task.  It is the code's failure.
-            if group.subgroup(KeyboardInterrupt) is not None:
+            # Usually it is a group; but trio asks the groups in it to split.
+            if foreign.holds_interrupt(exc):
                 raise  # a real Ctrl-C, in a server that runs the environment itself
-            ended[:] = [Ended(error=group)]
+            ended[:] = [Ended(error=exc)]
         return ended[0]
 
     async def call_here(self, call: Call) -> Ended:
@@ -119,18 +118,10 @@ _TRIO_SEAT = Seat(_is_cancelled_here, lambda model: model)
 
 @trio.lowlevel.enable_ki_protection
 async def _contained(call: Call, ended: list[Ended]) -> None:
-    try:
-        value = call(_TRIO_SEAT)
-        if inspect.isawaitable(value):
-            value = await value
-    except BaseException as exc:  # noqa: ASYNC103
-        # The boundary between the environment and the worker: a leaked Cancelled,
-        # SystemExit and the like must not reach the worker's nursery.  Whether the
-        # caller is cancelled, the caller checks.
-        _hint(exc, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
-        ended.append(Ended(error=exc))
-    else:
-        ended.append(Ended(value))
+    # The boundary between the environment and the worker.  Whether the caller is
+    # cancelled, the caller checks.
+    ended.append(await foreign.acall(call, _TRIO_SEAT))
+    _hint(ended[0].error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
 
 
 @final
@@ -165,19 +156,19 @@ async def _watch(link: Link) -> None:
 
 
 def _in_thread(call: Call, seat: Seat) -> Ended:
-    try:
-        value = call(seat)
-        if inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            raise TypeError(
-                f"a plain function returned {type(value).__name__}, which needs a loop: "
-                'set backend = "trio" or "asyncio" on the environment'
-            )
-    except BaseException as exc:  # noqa: ASYNC103
-        # As in _contained: the boundary.
-        return Ended(error=exc)  # noqa: ASYNC104
-    return Ended(value)
+    return foreign.call(_plain_value, call, seat)
+
+
+def _plain_value(call: Call, seat: Seat) -> Any:
+    value = call(seat)
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(
+            f"a plain function returned {type(value).__name__}, which needs a loop: "
+            'set backend = "trio" or "asyncio" on the environment'
+        )
+    return value
 
 
 @asynccontextmanager
@@ -226,15 +217,15 @@ class _AsyncioBackend:
         while not self._stopping:
             try:
                 self._loop.run_forever()
-            except BaseException:  # noqa: ASYNC103
+            except BaseException as exc:  # noqa: ASYNC103
                 # SystemExit and KeyboardInterrupt from a task that the environment
                 # has started stop asyncio's loop; the other rollouts need it.
-                _log.warning("a task of the environment stopped its loop", exc_info=True)
+                log(logging.WARNING, "a task of the environment stopped its loop", about=exc)
         try:
             self._runner.close()
-        except BaseException:  # noqa: ASYNC103
+        except BaseException as exc:  # noqa: ASYNC103
             # Stray tasks may raise anything while they are cancelled.
-            _log.warning("closing the environment's asyncio loop failed", exc_info=True)
+            log(logging.WARNING, "closing the environment's asyncio loop failed", about=exc)
             if not self._loop.is_closed():
                 self._loop.close()
 
@@ -257,17 +248,24 @@ class _AsyncioBackend:
         tasks: list[asyncio.Task[None]] = []
 
         def start() -> None:
-            task = self._loop.create_task(_on_asyncio(call, seat, ended))
-            task.add_done_callback(lambda _: token.run_sync_soon(done.set))
-            tasks.append(task)
+            # The environment may have given its loop another way to make tasks.
+            made = foreign.call(self._loop.create_task, coroutine)
+            if made.error is not None:
+                ended.append(made)
+                coroutine.close()
+                token.run_sync_soon(done.set)
+                return
+            made.value.add_done_callback(lambda _: token.run_sync_soon(done.set))
+            tasks.append(made.value)
 
         # Both callbacks run in order in the loop's thread: cancel finds the task.
+        coroutine = _on_asyncio(call, seat, ended)
         self._loop.call_soon_threadsafe(start)
         try:
             await done.wait()
         except trio.Cancelled:  # noqa: ASYNC103
             link.cancelled = True
-            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             with trio.CancelScope(shield=True):
                 await done.wait()
         # Cancelled before its first step, the task has nothing to say.
@@ -275,13 +273,5 @@ class _AsyncioBackend:
 
 
 async def _on_asyncio(call: Call, seat: Seat, ended: list[Ended]) -> None:
-    try:
-        value = call(seat)
-        if inspect.isawaitable(value):
-            value = await value
-    except BaseException as exc:  # noqa: ASYNC103
-        # As in _contained; and asyncio would stop its loop for SystemExit.
-        _hint(exc, _TRIO_SIGNS, 'If this is trio code: remove backend = "asyncio".')
-        ended.append(Ended(error=exc))
-    else:
-        ended.append(Ended(value))
+    ended.append(await foreign.acall(call, seat))  # asyncio would stop its loop for SystemExit
+    _hint(ended[0].error, _TRIO_SIGNS, 'If this is trio code: remove backend = "asyncio".')

@@ -4,18 +4,29 @@ Theory of operation
 -------------------
 Environment code may raise anything, also what is no ``Exception``: it must not
 end the worker.  The runner catches whatever it is and raises an
-:class:`EnvironmentFailure` around it.  For the wire, :func:`describe_exception`
-turns any exception into three strings that can always be encoded: lone
-surrogates are escaped, and lengths are bounded (:data:`MESSAGE_CHARS`,
-:data:`TRACEBACK_CHARS`), the middle being cut, since a traceback's two ends
-say most.
+:class:`EnvironmentFailure` around it.
+
+An exception has code of its own, which runs whenever somebody formats it: a logging
+handler, the ``traceback`` module.  So nobody here formats one.  :func:`plain` makes a
+copy without such code: type name, message, notes, causes and traceback, all of them
+plain and bounded, and read past whatever the class puts in their place.  What is logged
+(:func:`log`) is that copy.
+
+For the wire, :func:`describe_exception` turns any exception into three strings that can
+always be encoded: lone surrogates are escaped, and lengths are bounded
+(:data:`MESSAGE_CHARS`, :data:`TRACEBACK_CHARS`), the middle being cut, since a
+traceback's two ends say most.
 """
 
 from __future__ import annotations
 
+import logging
 import traceback
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, TypeAlias
+from itertools import islice
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TypeAlias, final
+
+from .. import foreign
 
 Stage: TypeAlias = Literal["rollout", "group", "setup", "teardown"]
 
@@ -25,7 +36,24 @@ MESSAGE_CHARS = 8 * 1024
 TRACEBACK_CHARS = 256 * 1024
 """Longest traceback kept; a deep recursion's is about 100 kB."""
 
+COPIES = 64
+"""Most exceptions described of one: its causes, and the members of groups.  Each takes
+the time of a traceback, and a loop of retries makes a chain of thousands."""
+
+FRAMES = 1_000
+"""Most frames kept of a traceback; as many as the interpreter allows by default."""
+
+NOTES = 16
+"""Most notes kept of an exception."""
+
+_DEEPEST = 10
+"""Groups nested deeper are not shown in a traceback anyway."""
+
 _LEAVES = 5
+
+_NAME_CHARS = 200
+
+_log = logging.getLogger("trio_envserve.worker")
 
 
 class Description(NamedTuple):
@@ -49,27 +77,25 @@ class EnvironmentFailure(Exception):
         """What the environment was doing."""
 
     def __str__(self) -> str:
-        about = describe_exception(self.exception)
         tried = f" after {self.attempts} attempts" if self.attempts > 1 else ""
-        return f"{self.during} failed{tried}: {about.type}: {about.message}"
+        what = f"{_type_name(self.exception)}: {_message(self.exception)}"
+        return f"{self.during} failed{tried}: {what}"
 
 
 def describe_exception(exc: BaseException) -> Description:
     """Type, message and whole traceback of ``exc``, as encodable strings.
 
     An :class:`EnvironmentFailure` is described by what it is about.  The message
-    of an exception group names its leaves, too.  Never raises an ``Exception``.
+    of an exception group names its leaves, too.  Never raises.
     """
-    if isinstance(exc, EnvironmentFailure):
+    if type(exc) is EnvironmentFailure:
         exc = exc.exception
-    try:
-        text = "".join(traceback.format_exception(exc))
-    except Exception as error:
-        # Formatting calls code of the exception's author (__str__, __notes__).
-        text = f"{_type_name(exc)} (its traceback cannot be formatted: {_type_name(error)})\n"
-    return Description(
-        _type_name(exc), _fit(_message(exc), MESSAGE_CHARS), _fit(text, TRACEBACK_CHARS)
-    )
+    described = foreign.call(_describe, exc)
+    if described.error is not None:  # out of memory, say
+        why = f"(it cannot be described: {type(described.error).__name__})"
+        return Description(foreign.call(_type_name, exc).value or "an exception", why, "")
+    found: Description = described.value
+    return found
 
 
 def failure_record(failure: EnvironmentFailure) -> dict[str, Any]:
@@ -78,40 +104,164 @@ def failure_record(failure: EnvironmentFailure) -> dict[str, Any]:
     return {**about._asdict(), "attempts": failure.attempts}
 
 
-def _type_name(exc: BaseException) -> str:
+def log(level: int, text: str, *args: object, about: BaseException | None = None) -> None:
+    """Write a line to the worker's log, with the traceback of ``about``.
+
+    Never raises, whatever the exception or a handler of the environment's does.
+    """
+    if _log.isEnabledFor(level):
+        foreign.call(_write, level, text, args, about)
+
+
+def _write(level: int, text: str, args: tuple[object, ...], about: BaseException | None) -> None:
+    _log.log(level, text, *args, exc_info=None if about is None else plain(about))
+
+
+def plain(exc: BaseException) -> Exception:
+    """A copy of ``exc`` that has no code of its own, and looks like it in a traceback.
+
+    Its class is made for it.  At most :data:`COPIES` exceptions are copied with it.
+    """
+    return _Copier().copy(exc)
+
+
+def _describe(exc: BaseException) -> Description:
+    text = "".join(traceback.format_exception(plain(exc)))
+    return Description(_type_name(exc), _message(exc), _fit(text, TRACEBACK_CHARS))
+
+
+@final
+class _Copier:
+    """Copies one exception, with those that it holds."""
+
+    def __init__(self) -> None:
+        self._left = COPIES
+        self._copies: dict[int, Exception] = {}
+        """By the id of the original, which the outermost one keeps alive."""
+        self._new: list[tuple[BaseException, Exception]] = []
+        """Whose causes are still to be copied."""
+
+    def copy(self, exc: BaseException) -> Exception:
+        copied = self._copied(exc, 0)
+        while self._new:
+            original, copy = self._new.pop(0)
+            copy.__cause__ = self._linked(copy, _CAUSE.__get__(original))
+            copy.__context__ = self._linked(copy, _CONTEXT.__get__(original))
+            copy.__suppress_context__ = _SUPPRESS.__get__(original)
+        return copied
+
+    def _linked(self, copy: Exception, exc: BaseException | None) -> Exception | None:
+        if exc is None:
+            return None
+        if self._left > 0 or id(exc) in self._copies:
+            return self._copied(exc, 0)
+        copy.add_note("[... what came before it is left out]")
+        return None
+
+    def _copied(self, exc: BaseException, depth: int) -> Exception:
+        known = self._copies.get(id(exc))
+        if known is not None:
+            return known
+        self._left -= 1
+        members = foreign.members_of(exc) if depth < _DEEPEST else ()
+        shown: list[Exception] = []
+        for member in members:
+            if self._left <= 0:
+                break
+            shown.append(self._copied(member, depth + 1))
+        copy = _stand_in(exc, shown)
+        if len(shown) < len(members):
+            copy.add_note(f"[... {len(members) - len(shown)} of its members are left out]")
+        self._copies[id(exc)] = copy
+        self._new.append((exc, copy))
+        return copy
+
+
+def _stand_in(exc: BaseException, members: list[Exception]) -> Exception:
+    """An exception that looks like ``exc``, without its causes."""
+    module, name = _type_parts(exc)
+    message = _fit(_own_message(exc), MESSAGE_CHARS)
+    looks = {"__module__": module, "__qualname__": name, "__str__": lambda _: message}
+    copy: Exception
+    if members:
+        copy = type("StandIn", (ExceptionGroup,), looks)(message, members)
+    else:
+        copy = type("StandIn", (Exception,), looks)(message)
+    copy.__traceback__, left_out = _bounded(_TRACEBACK.__get__(exc))
+    for note in _notes(exc):
+        copy.add_note(note)
+    if left_out:
+        copy.add_note(f"[... {left_out} frames in the middle of its traceback are left out]")
+    return copy
+
+
+# What the interpreter has noted of an exception, past what a class puts in its place.
+_CAUSE = vars(BaseException)["__cause__"]
+_CONTEXT = vars(BaseException)["__context__"]
+_SUPPRESS = vars(BaseException)["__suppress_context__"]
+_TRACEBACK = vars(BaseException)["__traceback__"]
+_MODULE = vars(type)["__module__"]
+_QUALNAME = vars(type)["__qualname__"]
+
+
+def _type_parts(exc: BaseException) -> tuple[str, str]:
     kind = type(exc)
-    if kind.__module__ in ("builtins", "__main__"):
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        _fit(foreign.text(_MODULE.__get__(kind)) or "builtins", _NAME_CHARS),
+        _fit(_QUALNAME.__get__(kind), _NAME_CHARS),
+    )
+
+
+def _type_name(exc: BaseException) -> str:
+    module, name = _type_parts(exc)
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def _message(exc: BaseException) -> str:
-    try:
-        message = str(exc)
-    except Exception:
-        # An exception whose own __str__ raises is still a failure to report.
-        return "(its message cannot be formatted)"
-    if isinstance(exc, BaseExceptionGroup):
-        leaves = [f"{_type_name(leaf)}: {_message(leaf)}" for leaf in _leaves(exc)]
-        shown = leaves[:_LEAVES] + (["..."] if len(leaves) > _LEAVES else [])
+    message = _own_message(exc)
+    if foreign.is_exception(exc, BaseExceptionGroup):
+        some = list(islice(foreign.leaves(exc), _LEAVES + 1))
+        shown = [f"{_type_name(leaf)}: {_own_message(leaf)}" for leaf in some[:_LEAVES]]
+        shown += ["..."] if len(some) > _LEAVES else []
         message = f"{message}: {'; '.join(shown)}"
-    return message
+    return _fit(message, MESSAGE_CHARS)
 
 
-def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    """The exceptions in a group that are no groups.  A stack, not recursion:
-    groups may be nested deeper than the interpreter's limit."""
-    stack: list[BaseException] = [group]
-    while stack:
-        exc = stack.pop()
-        if isinstance(exc, BaseExceptionGroup):
-            stack.extend(reversed(exc.exceptions))
-        else:
-            yield exc
+def _own_message(exc: BaseException) -> str:
+    message = foreign.text(exc)
+    # An exception whose own __str__ raises is still a failure to report.
+    return "(its message cannot be formatted)" if message is None else message
+
+
+def _notes(exc: BaseException) -> list[str]:
+    found = foreign.call(getattr, exc, "__notes__", ()).value
+    if type(found) not in (list, tuple):
+        return []
+    return [_fit(foreign.text(note) or "", MESSAGE_CHARS) for note in found[:NOTES]]
+
+
+def _bounded(tb: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """A traceback of at most :data:`FRAMES` frames, and how many are left out."""
+    frames = []
+    each = tb
+    while each is not None:
+        frames.append(each)
+        each = each.tb_next
+    left_out = len(frames) - FRAMES
+    if left_out <= 0:
+        return tb, 0
+    made: TracebackType | None = None
+    for each in reversed(frames[: FRAMES // 2] + frames[-FRAMES // 2 :]):
+        made = TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return made, left_out
 
 
 def _fit(text: str, limit_chars: int) -> str:
-    text = text.encode("utf-8", "backslashreplace").decode()
+    escaped = _cut(text, limit_chars).encode("utf-8", "backslashreplace").decode()
+    return _cut(escaped, limit_chars)  # escapes are longer than what they stand for
+
+
+def _cut(text: str, limit_chars: int) -> str:
     if len(text) <= limit_chars:
         return text
     half = (limit_chars - 40) // 2

@@ -19,26 +19,14 @@ import dataclasses
 import queue
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import trio
 
+from .. import foreign
 from ..envs.interface import RolloutCancelled
+from ..foreign import Ended
 from ..models.interface import Completion, Messages, Model
-
-
-@final
-class Ended(NamedTuple):
-    """How a piece of code ended: with a value, or with whatever it raised."""
-
-    value: Any = None
-    error: BaseException | None = None
-
-    def unwrap(self) -> Any:
-        """The value; or raises the error."""
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 @final
@@ -106,20 +94,14 @@ class Link:
             self._nursery.start_soon(self._serve, work, deliver, scope)
 
     async def _serve(self, work: _Work, deliver: _Deliver, scope: trio.CancelScope) -> None:
-        ended = _refusal()
-        try:
-            with scope:
-                try:
-                    ended = Ended(await work())
-                except trio.Cancelled:
-                    raise
-                except BaseException as exc:
-                    # A model may be anybody's code; what it raises is for the
-                    # rollout that called it, not for this nursery.
-                    ended = Ended(error=exc)
-        finally:
-            self._scopes.discard(scope)
-            deliver(ended)
+        # A model may be anybody's code; what it raises is for the rollout that called
+        # it, not for this nursery.
+        with scope:
+            ended = await foreign.acall(work)
+            if scope.cancel_called and ended.error is not None:
+                ended = _refusal()
+        self._scopes.discard(scope)
+        deliver(ended)
 
 
 def _refusal() -> Ended:

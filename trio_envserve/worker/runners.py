@@ -38,17 +38,17 @@ from typing import Any, final
 
 import trio
 
+from .. import foreign
 from ..core.limits import WorkerLimits
 from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
+from ..foreign import Ended
 from ..models.interface import Model
 from ..models.registry import Models, open_models
 from .backends import Call, CodeBackend, open_backend
-from .failures import EnvironmentFailure, Stage, failure_record
-from .links import Ended, Seat
-
-_log = logging.getLogger("trio_envserve.worker")
+from .failures import EnvironmentFailure, Stage, failure_record, log
+from .links import Seat
 
 
 @final
@@ -128,7 +128,7 @@ class Runner:
             try:
                 return await self._call(code, attempt)
             except EnvironmentFailure as failure:
-                _log.debug("%s", failure)
+                log(logging.DEBUG, "%s", failure)
             attempt += 1
         if not here:
             return await self._call(code, attempt)
@@ -144,7 +144,7 @@ class Runner:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
-            _log.debug("ended by cancellation: %s", failure)
+            log(logging.DEBUG, "ended by cancellation: %s", failure)
             raise
         raise failure
 
@@ -172,13 +172,12 @@ class _Code:
 
     def value(self, ended: Ended, attempt: int) -> Any:
         """What is sent.  Raises :class:`EnvironmentFailure`."""
+        if ended.error is None:
+            # The value is the environment's, and may be a mapping with code of its own.
+            ended = foreign.call(self._finish, ended.value, attempt)
         error = ended.error
         if error is None:
-            try:
-                return self._finish(ended.value, attempt)
-            except Exception as exc:
-                # The value is the environment's, and may be a mapping with code of its own.
-                error = exc
+            return ended.value
         raise EnvironmentFailure(error, attempts=attempt, during=self._during) from error
 
 
@@ -210,7 +209,7 @@ class _Job:
 
 
 def _record(value: Any, columns: tuple[str, ...], attempt: int) -> dict[str, Any]:
-    if isinstance(value, BaseException):
+    if foreign.is_exception(value):
         failure = EnvironmentFailure(value, attempts=attempt, during="group")
         return {"ok": False, "error": failure_record(failure)}
     return {"ok": True, "value": trim_state(value, columns)}
@@ -253,8 +252,8 @@ async def _tear_down(runner: Runner, teardown_s: float) -> None:
     with trio.move_on_after(teardown_s, shield=True) as scope:
         try:
             await runner._hook("teardown")
-        except EnvironmentFailure:
+        except EnvironmentFailure as failure:
             # The rollouts are done; there is nobody to fail for it.
-            _log.warning("the environment's teardown failed", exc_info=True)
+            log(logging.WARNING, "the environment's %s", failure, about=failure.exception)
     if scope.cancelled_caught:
-        _log.warning("the environment's teardown took longer than %g s", teardown_s)
+        log(logging.WARNING, "the environment's teardown took longer than %g s", teardown_s)

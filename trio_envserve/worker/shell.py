@@ -29,8 +29,9 @@ from typing import Any, final
 
 import trio
 
+from .. import foreign
 from ..core import messages, values
-from ..core.errors import ConfigError, ErrorInfo, ProtocolError
+from ..core.errors import ConfigError, ErrorInfo
 from ..core.lag import LagMeter
 from ..core.limits import KIB, WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status, Verdict
@@ -38,10 +39,8 @@ from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect, n
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
 from ..net import DealerSocket, Message, Network
-from .failures import EnvironmentFailure, describe_exception
+from .failures import EnvironmentFailure, describe_exception, log
 from .runners import Runner, open_runner
-
-_log = logging.getLogger("trio_envserve.worker")
 
 
 async def run_worker(
@@ -70,7 +69,7 @@ async def run_worker(
                 shell = _Shell(socket, core, runner, environment, worker.decode(), limits, wire)
                 await shell.run(touch)
         except (ConfigError, EnvironmentFailure) as error:
-            _log.error("the environment cannot be set up: %s", error)
+            log(logging.ERROR, "the environment cannot be set up: %s", error)
             socket.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
             with trio.move_on_after(wire.flush_s):
                 await socket.flush()
@@ -138,9 +137,11 @@ class _Shell:
             async with trio.open_nursery() as ward:
                 task_status.started(ward)
                 await trio.sleep_forever()
-        except BaseExceptionGroup as group:
+        except BaseException as exc:  # noqa: ASYNC103
             # Code left a nursery open in its task, and its outcome says so already.
-            if self._failed or group.subgroup(KeyboardInterrupt) is not None:
+            # Usually it is a group; but trio asks the groups in it to split.  (If this
+            # is the end of the shell, the nursery around it is cancelled anyway.)
+            if self._failed or foreign.holds_interrupt(exc):
                 raise
 
     async def _send(self) -> None:
@@ -248,24 +249,27 @@ class _Shell:
         self, run: Run, began_s: float, scope: trio.CancelScope
     ) -> tuple[Status, Body]:
         """What the environment makes of it: a result, or an error that says why not."""
+        asked = foreign.call(self._request, run.body)
+        if asked.error is not None:
+            return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
-            request = RolloutRequest.from_body(values.decode(run.body, limits=self._wire))
-        except (values.DecodingError, ProtocolError) as error:
-            return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
-        try:
-            value = await self._runner.run(request, request_id=str(run.request), here=True)
+            value = await self._runner.run(asked.value, request_id=str(run.request), here=True)
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:
             if scope.cancel_called:
-                _log.debug("request %s ended by cancellation: %s", run.request, failure)
+                log(logging.DEBUG, "request %s ended by cancellation: %s", run.request, failure)
                 return self._cancelled(began_s)
-            _log.info("request %s failed: %s", run.request, failure, exc_info=failure.exception)
+            log(
+                logging.INFO, "request %s failed: %s", run.request, failure,
+                about=failure.exception,
+            )  # fmt: skip
             return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
-        try:
-            payload = values.encode(value, root="result", limits=self._wire)
-        except values.EncodingError as error:
-            return self._error("outcome-not-encodable", error, began_s, Verdict.RAN_AND_FAILED)
+        encoded = foreign.call(values.encode, value, root="result", limits=self._wire)
+        if encoded.error is not None:
+            told = _not_encodable(encoded.error)
+            return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
+        payload: bytes = encoded.value
         if len(payload) > self._wire.message_bytes:
             text = f"the outcome has {len(payload)} bytes, {self._wire.message_bytes} allowed"
             return self._error(
@@ -273,8 +277,11 @@ class _Shell:
             )
         return Status.RESULT, payload
 
+    def _request(self, body: Body) -> RolloutRequest:
+        return RolloutRequest.from_body(values.decode(body, limits=self._wire))
+
     def _error(
-        self, code: str, error: Exception, began_s: float, verdict: Verdict
+        self, code: str, error: BaseException, began_s: float, verdict: Verdict
     ) -> tuple[Status, Body]:
         info = _describe(
             error, code, self._name, verdict, self._core.incarnation, trio.current_time() - began_s
@@ -284,8 +291,19 @@ class _Shell:
         return Status.ERROR, messages.encode_error(info, most_bytes=most_bytes)
 
 
+def _not_encodable(error: BaseException) -> BaseException:
+    """What encoding a value has raised, in words: code of the value may raise anything."""
+    if isinstance(error, values.EncodingError):
+        return error
+    about = describe_exception(error)
+    text = f"result: encoding it raised {about.type}: {about.message}"
+    told = values.EncodingError(text, "result", about.type)
+    told.__cause__ = error
+    return told
+
+
 def _describe(
-    error: Exception, code: str, worker: str, verdict: Verdict = Verdict.DID_NOT_RUN,
+    error: BaseException, code: str, worker: str, verdict: Verdict = Verdict.DID_NOT_RUN,
     incarnation: Incarnation = b"", duration_s: float | None = None,
 ) -> ErrorInfo:  # fmt: skip
     """The record of a failure, as it travels."""

@@ -1,0 +1,130 @@
+"""Calls of code that is not ours, out of which nothing comes but what it ended with.
+
+Theory of operation
+-------------------
+Environments and models bring code of their own, and so do values (a lazy mapping's
+``__iter__``) and exceptions (``__str__``).  It may raise anything, also what means
+something else to the code around it: a ``trio.Cancelled`` or an
+``asyncio.CancelledError`` without a cancel, a ``KeyboardInterrupt`` that nobody typed,
+``SystemExit``, ``MemoryError``.  Whoever calls such code calls it by :func:`call` or
+:func:`acall`, and is given what it returned or raised as an :class:`Ended`.
+
+What is real keeps its meaning:
+
+- Ctrl-C.  Inside a trio run these calls are protected, so trio gives it to its main
+  task, where that awaits something, and a ``KeyboardInterrupt`` that comes out of
+  anything else was raised by the code.  So it was in any other thread than the main one.
+  What may be real goes on.
+- A cancel.  trio delivers it where something is awaited, so never inside of
+  :func:`call`.  After :func:`acall` its caller looks at the scope that it owns.
+
+Code that never ends holds up its caller for ever.  There is no bound on that: a worker
+whose loop it holds is reported as blocked, with the place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, final
+
+import trio
+
+
+@final
+class Ended(NamedTuple):
+    """How a piece of code ended: with a value, or with whatever it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def unwrap(self) -> Any:
+        """The value; or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@trio.lowlevel.enable_ki_protection
+def call(code: Callable[..., Any], /, *args: Any, **options: Any) -> Ended:
+    """Run ``code`` to its end."""
+    try:
+        return Ended(code(*args, **options))
+    except BaseException as error:  # noqa: ASYNC103
+        if _may_be_typed(error):
+            raise
+        return Ended(error=error)  # noqa: ASYNC104
+
+
+@trio.lowlevel.enable_ki_protection
+async def acall(code: Callable[..., Any], /, *args: Any) -> Ended:
+    """Run ``code``, and what it returns if that is to be awaited, to its end."""
+    try:
+        value = code(*args)
+        if inspect.isawaitable(value):
+            value = await value
+    except BaseException as error:  # noqa: ASYNC103
+        if _may_be_typed(error) or (is_exception(error, KeyboardInterrupt) and _in_main_task()):
+            raise
+        return Ended(error=error)  # noqa: ASYNC104
+    return Ended(value)
+
+
+def text(value: object) -> str | None:
+    """``str(value)`` as a plain str, or None if that raises."""
+    # What __str__ returns may be of a subclass of str, with methods of its own.
+    ended = call(lambda: str.__str__(str(value)))
+    return None if ended.error is not None else str(ended.value)
+
+
+def is_exception(value: object, kind: type[BaseException] = BaseException) -> bool:
+    """``isinstance``, without asking the value what it claims to be."""
+    return issubclass(type(value), kind)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group that are no groups; ``error`` itself if it is none.
+
+    A stack, not recursion: groups may be nested deeper than the interpreter's limit.
+    """
+    stack = [error]
+    while stack:
+        found = stack.pop()
+        members = members_of(found)
+        if members:
+            stack.extend(reversed(members))
+        else:
+            yield found
+
+
+def members_of(error: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions in a group, whatever its class says that they are; () for others."""
+    if not is_exception(error, BaseExceptionGroup):
+        return ()
+    found: tuple[BaseException, ...] = _EXCEPTIONS.__get__(error)
+    return found
+
+
+def holds_interrupt(error: BaseException) -> bool:
+    """Whether there is a ``KeyboardInterrupt`` in it."""
+    return any(is_exception(leaf, KeyboardInterrupt) for leaf in leaves(error))
+
+
+_EXCEPTIONS = vars(BaseExceptionGroup)["exceptions"]
+
+
+def _may_be_typed(error: BaseException) -> bool:
+    return (
+        is_exception(error, KeyboardInterrupt)
+        and not trio.lowlevel.in_trio_run()
+        and threading.current_thread() is threading.main_thread()
+    )
+
+
+def _in_main_task() -> bool:
+    """Whether this is trio's main task (or one of its system tasks)."""
+    if not trio.lowlevel.in_trio_task():
+        return False
+    nursery = trio.lowlevel.current_task().parent_nursery
+    return nursery is None or nursery.parent_task is trio.lowlevel.current_root_task()
