@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from trio_envserve.core.executions import Duty
 from trio_envserve.core.messages import State
 
-from .helpers import cache_with, execution_on, session_of, worker_of
+from .helpers import cache_with, duty_of, execution_on, session_of, worker_of
 
 
 def test_dispatches_are_numbered_and_counted_for_their_session():
@@ -33,26 +34,34 @@ def test_g1_an_abandoned_execution_holds_its_place_until_it_has_ended():
     assert worker.open()
 
 
-def test_a_worker_is_open_if_accepting_unreserved_and_below_its_capacity():
+def test_a_worker_is_open_if_accepting_there_for_any_and_below_its_capacity():
     worker, session = worker_of(capacity=1), session_of(cache_with())
     assert worker.open()
     worker.accepting = False
     assert not worker.open()
-    worker.accepting, worker.reserved = True, True
-    assert not worker.open()
-    worker.reserved = False
+    worker.accepting = True
+    for worker.duty in (Duty.DRAINING, Duty.SUSPECTS):
+        assert not worker.open()
+    worker.duty = Duty.ANY
     execution_on(worker, session)
     assert not worker.open()
 
 
-def test_the_end_of_a_solo_execution_gives_the_worker_back():
+def test_the_end_of_all_suspects_of_a_group_gives_the_worker_back():
     worker, session = worker_of(), session_of(cache_with())
-    worker.reserved = True
-    ordinary, solo = execution_on(worker, session), execution_on(worker, session, solo=True)
-    worker.end(ordinary)
-    assert worker.reserved
-    worker.end(solo)
-    assert not worker.reserved
+    worker.duty = Duty.SUSPECTS
+    one, other = execution_on(worker, session), execution_on(worker, session)
+    worker.end(one)
+    assert duty_of(worker) is Duty.SUSPECTS
+    worker.end(other)
+    assert duty_of(worker) is Duty.ANY
+
+
+def test_a_worker_that_has_drained_is_still_kept_free():
+    worker = worker_of()
+    worker.duty = Duty.DRAINING
+    worker.end(execution_on(worker, session_of(cache_with())))
+    assert duty_of(worker) is Duty.DRAINING
 
 
 def test_a_statement_names_what_lives_and_what_is_to_stop():

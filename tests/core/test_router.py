@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
+from trio_envserve.core.executions import Duty
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.requests import State
 from trio_envserve.core.terms import Status, Verdict
@@ -370,7 +371,7 @@ def test_g2_with_consent_a_lost_request_runs_again_and_ends_with_its_allowance()
     pair.die()
     pair.advance(1.0)
     assert len(pair.runs) == 2
-    assert pair.router.force.workers[b"w0-2"].reserved  # alone
+    assert pair.router.force.workers[b"w0-2"].duty is Duty.SUSPECTS  # alone
     pair.die()
     pair.advance(1.0)
     assert len(pair.runs) == 2

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from trio_envserve.core.executions import Worker
+from trio_envserve.core.executions import Duty, Worker
 from trio_envserve.core.requests import Entry
-from trio_envserve.core.scheduler import Scheduler
+from trio_envserve.core.scheduler import Scheduler, group_most
 from trio_envserve.core.terms import SessionId
 
-from .helpers import cache_with, entry_of, execution_on, identifier, session_of, worker_of
+from .helpers import cache_with, duty_of, entry_of, execution_on, identifier, session_of, worker_of
 
 
 def all_have_room(session: SessionId) -> bool:
@@ -33,13 +32,17 @@ def order(queue: Scheduler, workers: list[Worker]) -> list[tuple[int, int]]:
     picked = []
     while (chosen := queue.pick(workers, all_have_room)) is not None:
         entry, worker = chosen
-        worker.start(session_of(cache_with()), entry, 0.0, solo=worker.reserved)
+        worker.start(session_of(cache_with()), entry, 0.0)
         picked.append((int.from_bytes(entry.id.session, "big"), entry.id.sequence))
     return picked
 
 
-def suspect(session: int = 1, sequence: int = 0) -> Entry:
-    return entry_of(session, sequence, suspect=True)
+def suspect(
+    session: int = 1, sequence: int = 0, *, of: tuple[bytes, int] = (b"dead", 1), left: int = 1
+) -> Entry:
+    entry = entry_of(session, sequence, suspicion=of)
+    entry.allowance = entry.executions + left
+    return entry
 
 
 def busy(name: bytes, load: int, capacity: int = 9) -> Worker:
@@ -109,93 +112,122 @@ def test_removing_one_of_many_keeps_its_line():
     assert order(queue, [worker_of(capacity=9)]) == [(1, 1)]
 
 
-# -- suspects -----------------------------------------------------------------
+# -- suspects: tests/core/test_suspects.py plays whole pools -------------------
 
 
-def test_a_suspect_runs_alone_and_others_go_elsewhere():
+@pytest.mark.parametrize(
+    ("size", "left", "most"),
+    [
+        (1, 1, 1), (30, 1, 1), (30, 2, 6), (36, 2, 6), (37, 2, 7), (27, 3, 9), (28, 3, 10),
+        (343, 3, 49), (61, 99, 59), (61, 1000, 61), (2, 10**9, 2), (10**6, 2, 1000),
+    ],
+)  # fmt: skip
+def test_the_size_of_a_group_is_the_root_of_the_last_ones(size, left, most):
+    assert group_most((b"dead", size), left) == most
+    assert most ** min(left, 9999) >= size ** (min(left, 9999) - 1)
+
+
+def test_a_last_chance_is_alone_and_others_go_elsewhere():
     one, two = worker_of(b"a"), worker_of(b"b")
     queue = filled(entry_of(1, 0), suspect(2, 0), suspect(2, 1))
-    picked = order(queue, [one, two])
-    assert picked == [(2, 0), (1, 0)]
+    assert order(queue, [one, two]) == [(2, 0), (1, 0)]
     assert [len(one.live), len(two.live)] == [1, 1]
-    assert one.reserved
+    assert (one.duty, two.duty) == (Duty.SUSPECTS, Duty.ANY)
     assert len(queue) == 1  # the second suspect waits for the first to end
     assert queue.pick([one, two], all_have_room) is None
 
 
-def test_a_busy_worker_is_reserved_and_drains_for_the_suspect():
+def test_groups_are_of_one_death_and_of_one_allowance():
+    pool = [worker_of(b"%d" % n, capacity=9) for n in range(12)]
+    queue = filled(
+        *(suspect(1, n, of=(b"one", 9), left=2) for n in range(5)),
+        *(suspect(2, n, of=(b"two", 9), left=2) for n in range(2)),
+        *(suspect(3, n, of=(b"two", 9), left=1) for n in range(2)),
+    )
+    picked = order(queue, pool)
+    assert picked == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert [len(worker.live) for worker in pool] == [3, 2, 2, 1, 1, *[0] * 7]
+
+
+def test_nobody_joins_a_group_that_runs():
+    one, two = worker_of(b"a", 9), worker_of(b"b", 9)
+    queue = filled(suspect(1, 0, of=(b"dead", 9), left=2))
+    assert order(queue, [one, two]) == [(1, 0)]
+    queue.add(suspect(1, 1, of=(b"dead", 9), left=2))
+    assert order(queue, [one, two]) == []
+    one.end(one.live[0])
+    assert order(queue, [one, two]) == [(1, 1)]
+
+
+def test_a_worker_that_is_to_be_recycled_takes_no_more_than_it_has_numbers():
+    worker = worker_of(capacity=9)
+    worker.most = 2
+    queue = filled(*(suspect(1, n, of=(b"dead", 9), left=2) for n in range(3)))
+    assert order(queue, [worker]) == [(1, 0), (1, 1)]
+
+
+def test_half_of_the_workers_are_there_for_others():
+    pool = [worker_of(b"%d" % n, capacity=9) for n in range(5)]
+    queue = filled(*(suspect(1, n) for n in range(4)))
+    assert order(queue, pool) == [(1, 0), (1, 1)]
+    assert [worker.duty for worker in pool].count(Duty.ANY) == 3
+
+
+def test_a_busy_worker_is_reserved_and_drains_for_a_suspect():
     worker = busy(b"a", 1)
     queue = filled(suspect(), entry_of(2, 0))
     for _ in range(2):
         assert queue.pick([worker], all_have_room) is None
-        assert worker.reserved
+        assert duty_of(worker) is Duty.DRAINING
     worker.end(worker.live[0])
     assert order(queue, [worker]) == [(1, 0)]
+
+
+def test_no_more_workers_drain_than_groups_wait():
+    pool = [busy(b"%d" % n, n + 1) for n in range(6)]
+    queue = filled(*(suspect(1, n, of=(b"dead", 9), left=2) for n in range(4)))
+    assert queue.pick(pool, all_have_room) is None
+    assert [worker.duty is Duty.DRAINING for worker in pool] == [True, True, *[False] * 4]
 
 
 def test_an_idle_worker_is_taken_instead_of_one_that_still_drains():
     one, two = busy(b"a", 1), busy(b"b", 2)
     queue = filled(suspect())
     assert queue.pick([one, two], all_have_room) is None
-    assert one.reserved
+    assert one.duty is Duty.DRAINING
     for execution in list(two.live.values()):
         two.end(execution)
     assert queue.pick([one, two], all_have_room) is not None
-    assert (one.reserved, two.reserved) == (False, True)
+    assert (one.duty, two.duty) == (Duty.ANY, Duty.SUSPECTS)
 
 
 def test_g8_a_suspect_without_room_in_its_share_waits_and_no_worker_is_reserved_for_it():
     worker = busy(b"a", 1)
     queue = filled(suspect(1), suspect(2))
     assert queue.pick([worker], all_have_room) is None
-    assert worker.reserved
+    assert duty_of(worker) is Duty.DRAINING
     assert queue.pick([worker], nobody_has_room) is None
-    assert not worker.reserved
+    assert duty_of(worker) is Duty.ANY
     worker.end(worker.live[0])
     chosen = queue.pick([worker], {identifier(2)}.__contains__)
     assert chosen is not None
     assert chosen[0].id.session == identifier(2)
-    assert worker.reserved
+    assert duty_of(worker) is Duty.SUSPECTS
 
 
 def test_a_suspect_waits_while_nobody_accepts():
     worker = worker_of()
     worker.accepting = False
     assert filled(suspect()).pick([worker], all_have_room) is None
-    assert not worker.reserved
+    assert duty_of(worker) is Duty.ANY
 
 
 def test_a_worker_reserved_for_suspects_that_are_gone_is_given_back():
-    draining, running = busy(b"a", 1), worker_of(b"b")
+    draining = busy(b"a", 1)
     queue = filled(suspect())
     queue.pick([draining], all_have_room)
-    queue.release_reserved([draining])
-    assert draining.reserved  # the suspect still waits
+    assert queue.reserving
     queue.remove(suspect())
-    running.reserved = True
-    execution_on(running, session_of(cache_with()), solo=True)
-    queue.release_reserved([draining, running])
-    assert (draining.reserved, running.reserved) == (False, True)
-
-
-@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=12), st.integers(1, 3))
-def test_everything_queued_is_dispatched_once_suspects_alone(asked, workers):
-    """Whatever the mix, if executions end, all are dispatched, each once."""
-    queue = Scheduler()
-    for sequence, (session, doubted) in enumerate(asked):
-        queue.add(entry_of(session, sequence, suspect=doubted))
-    pool = [worker_of(b"%d" % n, capacity=2) for n in range(workers)]
-    session, picked = session_of(cache_with()), []
-    for _ in range(3 * len(asked) + 1):
-        while (chosen := queue.pick(pool, all_have_room)) is not None:
-            entry, worker = chosen
-            assert not (entry.suspect and worker.live)
-            assert not any(e.solo for e in worker.live.values())
-            worker.start(session, entry, 0.0, solo=worker.reserved)
-            picked.append(entry.id.sequence)
-        queue.release_reserved(pool)
-        loaded = next((w for w in pool if w.live), None)
-        if loaded is not None:
-            loaded.end(next(iter(loaded.live.values())))
-    assert sorted(picked) == list(range(len(asked)))
-    assert not any(w.reserved for w in pool)
+    assert queue.pick([draining], all_have_room) is None
+    assert duty_of(draining) is Duty.ANY
+    assert not queue.reserving

@@ -213,6 +213,8 @@ class Actor:
             match name:
                 case "wait":
                     await self._wait(*arguments)
+                case "sleep":  # for what is about how long something takes
+                    await trio.sleep(*arguments)
                 case "ignore cancel":
                     with trio.CancelScope(shield=True):
                         await self._wait(*arguments)

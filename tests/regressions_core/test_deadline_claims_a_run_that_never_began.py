@@ -13,7 +13,7 @@ from trio_envserve.core.terms import RequestId, Verdict
 def verdict_at_deadline(*, arrived: bool) -> Verdict:
     session = Session(b"s" * 16, b"n" * 16, "client", b"route", 1, 0.0)
     entry = Entry(RequestId(session.id, 0), b"d" * 16, False, 1, b"body", 4)
-    execution = Worker(b"w0-1", b"i" * 16, 1).start(session, entry, 0.0, solo=False)
+    execution = Worker(b"w0-1", b"i" * 16, 1).start(session, entry, 0.0)
     entry.state, entry.execution, entry.executions = State.RUNNING, execution, 1
     if arrived:  # as a beat of the worker that has seen the dispatch
         execution.body = None

@@ -6,7 +6,7 @@ At the bound, whoever has nothing to fetch goes on, with one execution at a time
 """
 
 from tests.core.helpers import Pair
-from trio_envserve.core.executions import Worker
+from trio_envserve.core.executions import Duty, Worker
 from trio_envserve.core.requests import Entry
 from trio_envserve.core.scheduler import Scheduler
 from trio_envserve.core.terms import RequestId
@@ -64,16 +64,16 @@ def test_a_suspect_of_who_fetches_goes_too():
 
 def test_no_worker_is_reserved_for_a_suspect_that_may_not_run():
     """It drained for one and then stood idle, while others could have used it."""
-    suspect = Entry(RequestId(b"a" * 16, 0), b"d" * 16, True, 3, b"", 0, suspect=True)
+    suspect = Entry(RequestId(b"a" * 16, 0), b"d" * 16, True, 3, b"", 0, suspicion=(b"w0-0", 1))
     plain = Entry(RequestId(b"b" * 16, 0), b"d" * 16, None, 1, b"", 0)
     worker = Worker(b"w0-1", b"i" * 16, 2)
     pair = Pair()
     pair.submit()
-    execution = worker.start(pair.session, plain, 0.0, solo=False)
+    execution = worker.start(pair.session, plain, 0.0)
     queue = Scheduler()
     queue.add(suspect)
     assert queue.pick([worker], lambda session: True) is None
-    assert worker.reserved
+    assert worker.duty is Duty.DRAINING
     worker.end(execution)
     queue.add(plain)
     assert queue.pick([worker], lambda session: session == b"b" * 16) == (plain, worker)

@@ -13,11 +13,20 @@ to repair any loss on their link (:meth:`Worker.statement`).
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 from .messages import State
 from .ranges import Ranges
 from .requests import Entry, Session
 from .terms import Incarnation
+
+
+class Duty(enum.Enum):
+    """What a worker is there for."""
+
+    ANY = "any request"
+    DRAINING = "nothing more: it is to be free for suspects"
+    SUSPECTS = "a group of suspects, and nothing else until all of them have ended"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -34,7 +43,6 @@ class Execution:
     header: bytes
     body: bytes | memoryview | None
     """What was sent, until the worker is known to have it; for repair."""
-    solo: bool = False
     stop_s: float | None = None
     """When it was told to stop, on the awake clock."""
 
@@ -52,8 +60,7 @@ class Worker:
     """Whether it may get new work: not while it drains, or is silent."""
     most: int | None = None
     """How many executions it may start in its life; None: any number."""
-    reserved: bool = False
-    """Kept free, or running, for a suspect that must be alone."""
+    duty: Duty = Duty.ANY
     done: int = 0
     failed: int = 0
 
@@ -65,16 +72,16 @@ class Worker:
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
         room = len(self.live) < self.capacity  # first: it is what is most often missing
-        return room and self.accepting and not self.reserved and self.has_numbers()
+        return room and self.accepting and self.duty is Duty.ANY and self.has_numbers()
 
     def has_numbers(self) -> bool:
         """Whether it may start another execution before it is recycled."""
         return self.most is None or self.next_number < self.most
 
-    def start(self, session: Session, entry: Entry, now_s: float, *, solo: bool) -> Execution:
+    def start(self, session: Session, entry: Entry, now_s: float) -> Execution:
         """Number a new execution of ``entry``; the caller encodes and sends it."""
         execution = Execution(
-            self, self.next_number, session, entry, entry.id.sequence, now_s, b"", entry.body, solo
+            self, self.next_number, session, entry, entry.id.sequence, now_s, b"", entry.body
         )
         self.next_number += 1
         self.live[execution.number] = execution
@@ -86,8 +93,8 @@ class Worker:
         del self.live[execution.number]
         execution.session.live_executions -= 1
         execution.body = None
-        if execution.solo:
-            self.reserved = False
+        if self.duty is Duty.SUSPECTS and not self.live:
+            self.duty = Duty.ANY
 
     def abandon(self, execution: Execution, now_s: float) -> None:
         """Its request needs it no more: it is to stop, and holds its place."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from .ranges import Ranges
 from .terms import Body, RequestId, Route, SessionId
@@ -23,6 +23,10 @@ class State(enum.Enum):
     FINISHED = "finished"
 
     __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+Suspicion: TypeAlias = "tuple[bytes, int]"
+"""A worker that died, and how many executions it had then: any of them may be why."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,8 +71,9 @@ class Entry:
     key finds its place here too."""
     executions: int = 0
     """How many were ever dispatched, whether or not a worker got to them."""
-    suspect: bool = False
-    """A worker died of, or beside, an execution of it: next time it runs alone."""
+    suspicion: Suspicion | None = None
+    """A worker died of, or beside, its last execution: the next one is in a smaller
+    group of those that it was with (:mod:`.scheduler`)."""
     kept: Kept | None = None
 
 

@@ -319,7 +319,7 @@ class Router:
             kept = outcomes.fitting(ended.kept, entry, session.message_bytes)
             self._do(session, self.cache.step(session, entry.id.sequence, Input.OUTCOME, kept))
         else:
-            entry.suspect = True
+            entry.suspicion = ended.suspicion
             outcome = outcomes.lost(
                 execution.worker, ended.why, declared_rerun=self.cache.declared_rerun
             )
@@ -350,14 +350,13 @@ class Router:
     def _schedule(self) -> None:
         """Dispatch whatever can go now."""
         cache, queue, force = self.cache, self.queue, self.force
-        if cache.queued_count:
+        if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
             while chosen := queue.pick(force.workers.values(), self._share_left):
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
                 execution = force.dispatch(session, entry, worker, self._clock.awake_s)
                 cache.step(session, entry.id.sequence, Input.DISPATCH, execution)
-        queue.release_reserved(force.workers.values())
         self._take_from_force()
 
     def _share_left(self, session_id: SessionId) -> bool:

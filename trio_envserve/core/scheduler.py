@@ -6,11 +6,17 @@ Each session has a first-in-first-out line of waiting entries.  Lines take
 turns, so a client with 10,000 requests does not hold up one with ten.  A
 dispatch goes to the open worker with the least pending executions.
 
-Suspects (requests whose worker died with several executions on it) have one
-line of their own and go one at a time, alone on a worker: the least loaded
-worker is reserved, drains, runs the suspect, and is given back.  If another one
-is idle before it has drained, that one is taken.  If the worker dies then, it is
-beyond doubt whose fault it was.
+*Suspects* are requests whose worker died while it ran them.  They run again in
+groups, each group alone on a worker.  A suspect out of a death with ``s``
+executions, with ``r`` executions left, goes in a group of at most
+``s^((r-1)/r)`` (:func:`group_most`); so with one left it is alone, and if the
+worker dies then, it is beyond doubt whose fault it was.  A group is made of
+suspects of one death that have equally many left, and nobody joins it later.
+
+A worker is reserved for each group that waits, as far as half of the workers
+(but at least one) allow: an idle one, or else the least loaded one drains.
+Reservations are decided anew with each pick.  So a worker is given back as soon
+as another one is idle, or its suspects are cancelled.
 
 Lines and suspects whose session has used up its share of kept outcomes are
 skipped until it has room again; no worker is reserved for them meanwhile.
@@ -20,30 +26,38 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from itertools import islice
+from typing import Any, TypeAlias
 
-from .executions import Worker
-from .requests import Entry
+from .executions import Duty, Worker
+from .requests import Entry, Suspicion
 from .terms import RequestId, SessionId
+
+_Line: TypeAlias = "OrderedDict[RequestId, Entry]"
+_Likes: TypeAlias = "tuple[Suspicion, int]"
+"""What the members of a group have in common: a death, and how many executions are left."""
 
 
 class Scheduler:
     """The queue.  ``pick`` decides one dispatch at a time, synchronously."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[SessionId, OrderedDict[RequestId, Entry]] = OrderedDict()
-        self._paused: dict[SessionId, OrderedDict[RequestId, Entry]] = {}
-        self._suspects: OrderedDict[RequestId, Entry] = OrderedDict()
-        self._reserving = False
-        """Whether a worker may be reserved for a suspect that has not begun."""
+        self._lines: OrderedDict[SessionId, _Line] = OrderedDict()
+        self._paused: dict[SessionId, _Line] = {}
+        self._suspects: OrderedDict[_Likes, _Line] = OrderedDict()
+        self._group: tuple[Worker, _Likes, int] | None = None
+        """The group that is being dispatched: where, of whom, and how many more."""
+        self.reserving = False
+        """Whether a worker may be draining for suspects."""
 
     def __len__(self) -> int:
-        lines = (*self._lines.values(), *self._paused.values())
-        return sum(map(len, lines)) + len(self._suspects)
+        lines = (*self._lines.values(), *self._paused.values(), *self._suspects.values())
+        return sum(map(len, lines))
 
     def add(self, entry: Entry) -> None:
         """Append to its session's line, or to the suspects'."""
-        if entry.suspect:
-            self._suspects[entry.id] = entry
+        if entry.suspicion is not None:
+            self._suspects.setdefault(_likes(entry), OrderedDict())[entry.id] = entry
             return
         session = entry.id.session
         line = self._paused.get(session)
@@ -53,15 +67,11 @@ class Scheduler:
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out, wherever it waits."""
-        if self._suspects.pop(entry.id, None) is not None:
-            return
-        session = entry.id.session
-        for lines in (self._lines, self._paused):
-            line = lines.get(session)
-            if line is not None:
-                line.pop(entry.id, None)
-                if not line:
-                    del lines[session]
+        if entry.suspicion is not None:
+            _take(self._suspects, _likes(entry), entry.id)
+        else:
+            _take(self._lines, entry.id.session, entry.id)
+            _take(self._paused, entry.id.session, entry.id)
 
     def resume(self, share_left: Callable[[SessionId], bool]) -> None:
         """Lines whose session has room in its share again take turns again."""
@@ -72,8 +82,9 @@ class Scheduler:
     def pick(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
     ) -> tuple[Entry, Worker] | None:
-        """The next dispatch, taken out of the queue, or None if nothing can go."""
-        if self._suspects or self._reserving:
+        """The next dispatch, taken out of the queue, or None if nothing can go.
+        Call it until then: so a group of suspects is dispatched at once."""
+        if self._suspects or self.reserving:
             chosen = self._pick_suspect(workers, share_left)
             if chosen is not None:
                 return chosen
@@ -91,43 +102,57 @@ class Scheduler:
     def _pick_suspect(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
     ) -> tuple[Entry, Worker] | None:
-        suspect = next((e for e in self._suspects.values() if share_left(e.id.session)), None)
-        if suspect is None:
-            self._give_back(workers)
+        if self._group is None:
+            self._group = self._next_group(workers, share_left)
+        if self._group is None:
             return None
-        worker = self._worker_for_suspect(workers)
-        if worker is None:
-            return None
-        del self._suspects[suspect.id]
-        return suspect, worker
+        worker, likes, more = self._group
+        entry = None
+        if more and worker.has_numbers() and likes in self._suspects:
+            line = self._suspects[likes].values()
+            entry = next((each for each in line if share_left(each.id.session)), None)
+        if entry is None:
+            self._group = None
+            return self._pick_suspect(workers, share_left)
+        self._group = worker, likes, more - 1
+        self.remove(entry)
+        entry.suspicion = None
+        return entry, worker
 
-    def _worker_for_suspect(self, workers: Collection[Worker]) -> Worker | None:
-        candidates = [w for w in workers if w.accepting and w.has_numbers()]
-        if not candidates:
+    def _next_group(
+        self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
+    ) -> tuple[Worker, _Likes, int] | None:
+        """Who goes next, and on which worker; None if there is nobody or no worker yet."""
+        others = [worker for worker in workers if worker.duty is not Duty.SUSPECTS]
+        serving = len(workers) - len(others)
+        places = max(0, max(1, len(workers) // 2) - serving)
+        first, wanted = self._waiting(places, share_left)
+        able = [worker for worker in others if worker.accepting and worker.has_numbers()]
+        able.sort(key=lambda w: (bool(w.live), w.duty is not Duty.DRAINING, len(w.live)))
+        for worker in others:
+            worker.duty = Duty.ANY
+        for worker in able[:wanted]:
+            worker.duty = Duty.DRAINING
+        self.reserving = first is not None
+        if first is None or not able or able[0].live:
             return None
-        least = min(candidates, key=lambda w: len(w.live))
-        reserved = next((w for w in candidates if w.reserved), None)
-        if reserved is None:
-            reserved = least
-        elif any(execution.solo for execution in reserved.live.values()):
-            return None
-        elif not least.live:  # why wait for the other to drain?
-            reserved.reserved = False
-            reserved = least
-        reserved.reserved = self._reserving = True
-        return None if reserved.live else reserved
+        able[0].duty = Duty.SUSPECTS
+        return able[0], first, group_most(*first)
 
-    def release_reserved(self, workers: Collection[Worker]) -> None:
-        """Give back a worker reserved for suspects that are gone by now."""
-        if self._reserving and not self._suspects:
-            self._give_back(workers)
-
-    def _give_back(self, workers: Collection[Worker]) -> None:
-        """End reservations for what has not begun."""
-        self._reserving = False
-        for worker in workers:
-            if worker.reserved and not any(e.solo for e in worker.live.values()):
-                worker.reserved = False
+    def _waiting(
+        self, most: int, share_left: Callable[[SessionId], bool]
+    ) -> tuple[_Likes | None, int]:
+        """Who goes next, and how many groups wait, up to ``most``."""
+        first, groups = None, 0
+        for likes, line in self._suspects.items():
+            if groups >= most:
+                break
+            size = group_most(*likes)
+            room = filter(share_left, (request.session for request in line))
+            count = sum(1 for _ in islice(room, size * most))
+            groups += -(-count // size)
+            first = first or (likes if count else None)
+        return first, min(groups, most)
 
     def _next_entry(self, share_left: Callable[[SessionId], bool]) -> Entry | None:
         while self._lines:
@@ -142,3 +167,32 @@ class Scheduler:
                 del self._lines[session]
             return entry
         return None
+
+
+def group_most(suspicion: Suspicion, left: int) -> int:
+    """How many suspects of a death may run together, with so many executions left for
+    each: the least ``g`` with ``g^left >= s^(left-1)``."""
+    _, size = suspicion
+    if left <= 1:
+        return 1
+    if left > size * size.bit_length():  # the next root would be less than 1 away
+        return size
+    most: int = round(size ** ((left - 1) / left))
+    while most**left < size ** (left - 1):
+        most += 1
+    while (most - 1) ** left >= size ** (left - 1):
+        most -= 1
+    return most
+
+
+def _likes(entry: Entry) -> _Likes:
+    assert entry.suspicion is not None
+    return entry.suspicion, entry.allowance - entry.executions
+
+
+def _take(lines: dict[Any, _Line], key: Any, request: RequestId) -> None:
+    line = lines.get(key)
+    if line is not None:
+        line.pop(request, None)
+        if not line:
+            del lines[key]

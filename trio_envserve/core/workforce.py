@@ -34,7 +34,7 @@ from .messages import (
     WorkerOutcome,
 )
 from .ranges import Ranges
-from .requests import Entry, Kept, Session
+from .requests import Entry, Kept, Session, Suspicion
 from .slots import Life, Lost, Phase, Pool, Report
 from .terms import Body
 
@@ -52,6 +52,7 @@ class Ended(NamedTuple):
     execution: Execution
     kept: Kept | None
     why: str
+    suspicion: Suspicion | None = None
 
 
 class Stray(NamedTuple):
@@ -84,7 +85,7 @@ class Workforce:
 
     def dispatch(self, session: Session, entry: Entry, worker: Worker, now_s: float) -> Execution:
         """Number an execution and send it."""
-        execution = worker.start(session, entry, now_s, solo=worker.reserved)
+        execution = worker.start(session, entry, now_s)
         execution.header = messages.encode(
             messages.Dispatch(session.id, entry.id.sequence, execution.number, session.name)
         )
@@ -246,9 +247,10 @@ class Workforce:
         if worker is None:
             return []
         executions = list(worker.live.values())
+        suspicion = worker.id, len(executions)
         for execution in executions:
             worker.end(execution)
-        return [Ended(execution, None, lost.why) for execution in executions]
+        return [Ended(execution, None, lost.why, suspicion) for execution in executions]
 
     def _check(self, worker: Worker, now_s: float) -> None:
         """Whether it must be drained, can be retired, must die."""

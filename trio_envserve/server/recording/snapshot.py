@@ -23,7 +23,7 @@ from typing import Any
 
 from ...core.clock import AwakeClock
 from ...core.dedup import DedupCache
-from ...core.executions import Execution, Worker
+from ...core.executions import Duty, Execution, Worker
 from ...core.limits import ServerLimits, WireLimits
 from ...core.ranges import Ranges
 from ...core.requests import Counters, Entry, Kept, Session, State
@@ -43,7 +43,7 @@ CLASSES: dict[str, type] = {
         Counters, Execution, Worker, Slot, Life, Ranges,
     )
 }  # fmt: skip
-ENUMS: dict[str, type[enum.Enum]] = {cls.__name__: cls for cls in (State, Phase)}
+ENUMS: dict[str, type[enum.Enum]] = {cls.__name__: cls for cls in (State, Phase, Duty)}
 
 BODIES = frozenset({("Entry", "body"), ("Execution", "body")})
 HEADERS = frozenset({("Execution", "header")})

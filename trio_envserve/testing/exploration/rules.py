@@ -135,7 +135,9 @@ RULES: dict[type, dict[str, Rule]] = {
             "no order among them", lambda owner, lines, form: Bag(_lines(owner, lines, form))
         ),
         "_suspects": Rule(
-            "in the form of the cache", lambda owner, entries, form: tuple(map(form, entries))
+            "their entries are in the form of the cache",
+            lambda owner, lines, form: tuple((form(key), tuple(map(form, lines[key])))
+                                             for key in lines),
         ),
     },
     Pool: {

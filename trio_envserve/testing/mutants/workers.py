@@ -126,8 +126,8 @@ def capacity_is_not_kept(patch: Patches) -> None:
     """A worker gets one execution more than it can take at once."""
 
     def crowded(self: Any) -> bool:
-        room = self.accepting and not self.reserved and len(self.live) <= self.capacity
-        return bool(room and self.has_numbers())
+        room = self.accepting and len(self.live) <= self.capacity
+        return bool(room and self.duty is executions.Duty.ANY and self.has_numbers())
 
     patch.attribute(executions.Worker, "open", crowded)
 
