@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import cbor2
+import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.stats import line
+from trio_envserve.core.stats import STATISTICS_MOST, line
+from trio_envserve.core.workforce import ENVIRONMENT_BYTES
 
 from .helpers import STRANGER, Pair
 
@@ -45,3 +50,41 @@ def test_whoever_asks_gets_them_without_a_session():
     assert messages.decode(header, most_bytes=100) == messages.Stats(7)
     assert cbor2.loads(body) == pair.router.stats()
     assert "router_lag=500ms" in line(cbor2.loads(body))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"loop_lag_p99_s": "oops"}, {"loop_lag_p99_s": None}, {"loop_lag_p99_s": [1]},
+        {"loop_lag_p99_s": math.nan}, {"loop_lag_p99_s": math.inf}, {"loop_lag_p99_s": 10**400},
+        {"loop_lag_p99_s": True}, {"x": {"y": 1}}, {"x" * 65: 1}, {"a\nb": 1},
+    ],
+)  # fmt: skip
+def test_a_workers_word_in_the_place_of_a_number_ended_the_line_of_statistics(said):
+    pair = Pair()
+    pair.work(b"w0-1", [pair.workers[b"w0-1"].beat({"running": 3, **said})])
+    pair.settle()
+    stats = pair.router.stats()
+    assert said.keys() & stats["per_worker"][0].keys() == set()
+    assert stats["per_worker"][0]["running"] == 3
+    assert stats["bad_statistics"] == 1
+    assert "w0-1:0/0/0(0ms,0MiB)" in line(stats)
+    json.dumps(stats, allow_nan=False)
+
+
+def test_a_worker_has_so_many_statistics_and_no_more():
+    pair = Pair()
+    pair.work(b"w0-1", [pair.workers[b"w0-1"].beat({f"n{n}": n for n in range(1000)})])
+    stats = pair.router.stats()
+    assert sum(name.startswith("n") for name in stats["per_worker"][0]) == STATISTICS_MOST
+    assert stats["bad_statistics"] == 1000 - STATISTICS_MOST
+
+
+def test_the_name_of_an_environment_is_short_wherever_it_is_said():
+    pair = Pair(ready=False, welcomed=False)
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    pair.work(b"w0-1", [pair.workers[b"w0-1"].hello(1, "line\n" * 100_000, False)])
+    name = pair.router.status()["environment"]
+    assert name.startswith("line?line?")
+    assert len(name) <= ENVIRONMENT_BYTES

@@ -29,7 +29,7 @@ from .requests import Ask, Entry, Kept, Session
 from .scheduler import Scheduler
 from .slots import Pool, Report
 from .stats import describe
-from .terms import Body, Epoch, Route, SessionId, short
+from .terms import Body, Epoch, Route, SessionId, one_line, short
 from .workforce import Ended, Stray, Workforce
 
 
@@ -199,9 +199,7 @@ class Router:
     # -- messages of clients --------------------------------------------------
 
     def _hello(self, route: Route, hello: messages.Hello) -> None:
-        # A name shows up in logs: short, and on one line.
-        text = "".join(char if char.isprintable() else "?" for char in hello.name)
-        name = text.encode("utf-8", "replace")[: self.wire.name_bytes].decode(errors="ignore")
+        name = one_line(hello.name, self.wire.name_bytes)
         session = self.cache.open(
             self._new_id(), hello.nonce, name, route, hello.connection, self._clock.awake_s
         )

@@ -13,6 +13,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .router import Router
 
+STATISTICS_MOST = 64
+"""Statistics of one worker; it says ten of its own."""
+
+NAME_CHARACTERS = 64
+NUMBER_MOST = 2**63
+
+
+def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
+    """What a worker says of itself, as far as it is statistics, and how many of its
+    entries are not.
+
+    A statistic is a finite number below :data:`NUMBER_MOST` under a short printable
+    name.  So nothing that a worker says can raise where statistics are added up,
+    written or sent, and it cannot make the answer to another one's question large.
+    """
+    taken = {
+        name: value
+        for name, value in said.items()
+        if type(value) in (int, float)
+        and abs(value) < NUMBER_MOST  # false for what is not a number
+        and len(name) <= NAME_CHARACTERS
+        and name.isprintable()
+    }
+    taken = dict(list(taken.items())[:STATISTICS_MOST])
+    return taken, len(said) - len(taken)
+
 
 def describe(router: Router) -> dict[str, Any]:
     """Everything countable of a server."""
@@ -49,6 +75,7 @@ def describe(router: Router) -> dict[str, Any]:
         "malformed": router.malformed,
         "fenced": force.fenced,
         "strays": force.strays,
+        "bad_statistics": force.bad_statistics,
         "cache": dataclasses.asdict(cache.counters),
         "per_worker": workers,
     }

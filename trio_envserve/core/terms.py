@@ -62,3 +62,9 @@ def short(identifier: bytes) -> str:
     """The first four bytes in hex: enough to tell ids apart in a log, too
     little to use a session by."""
     return bytes(identifier[:4]).hex()
+
+
+def one_line(text: str, most_bytes: int) -> str:
+    """A peer's text as it may stand in a log or a title: printable, and short."""
+    printable = "".join(char if char.isprintable() else "?" for char in text[:most_bytes])
+    return printable.encode("utf-8", "replace")[:most_bytes].decode(errors="ignore")

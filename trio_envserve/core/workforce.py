@@ -36,7 +36,11 @@ from .messages import (
 from .ranges import Ranges
 from .requests import Entry, Kept, Session, Suspicion
 from .slots import Life, Lost, Phase, Pool, Report
-from .terms import Body
+from .stats import checked
+from .terms import Body, one_line
+
+ENVIRONMENT_BYTES = 256
+"""A longer name of an environment is cut."""
 
 
 class ToWorker(NamedTuple):
@@ -78,8 +82,10 @@ class Workforce:
         """Messages from what is not, or no longer, a worker of this server."""
         self.strays = 0
         """Outcomes of executions that had already ended."""
-        self.stats: dict[bytes, dict[str, Any]] = {}
-        """What each worker last said of itself."""
+        self.stats: dict[bytes, dict[str, float]] = {}
+        """What each worker last said of itself, as far as it is statistics."""
+        self.bad_statistics = 0
+        """How much of what workers said of themselves is not."""
 
     # -- work -----------------------------------------------------------------
 
@@ -150,7 +156,9 @@ class Workforce:
         self.out += self.pool.hello(life, now_s)
         worker = self.workers.get(life.id)
         if worker is None and life.phase is Phase.READY:
-            self.environment, self.rerun = hello.environment, hello.rerun
+            # Every client is told its name with every answer to a ping: a short one.
+            self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
+            self.rerun = hello.rerun
             worker = Worker(
                 life.id, life.incarnation, self.limits.worker_capacity,
                 most=self.limits.recycle_executions,
@@ -163,7 +171,8 @@ class Workforce:
         worker = self.workers.get(life.id)
         if worker is None:  # its hello was lost: it repeats that until it hears us
             return
-        self.stats[life.id] = beat.stats
+        self.stats[life.id], bad = checked(beat.stats)
+        self.bad_statistics += bad
         seen = Ranges.from_flat(beat.seen)
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:

@@ -165,7 +165,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),
-        **_out(_PEOPLE, "fenced", "strays", "stats"),
+        **_out(_PEOPLE, "fenced", "strays", "stats", "bad_statistics"),
         **_out("empty between steps", "out"),
         **_out("the router's", "pool"),
     },
