@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import calls
 from trio_envserve.core.calls import Call, ClientSession
 from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Verdict
 
@@ -19,7 +20,7 @@ from .helpers import identifier
 def test_pending_is_stated_as_spans(sequences):
     session = ClientSession(identifier(1), identifier(2), 9, 9)
     for sequence in sorted(sequences):
-        session.calls[sequence] = Call(sequence, b"", b"", None, 1, None, 0.0)
+        session.calls[sequence] = Call(sequence, b"", b"", None, 1, 1, None, 0.0)
     assert session.pending() == Ranges(sequences).flat()
 
 
@@ -32,6 +33,11 @@ def test_g2_the_executions_of_all_sessions_together_are_the_allowance(allowance)
         started += granted
         left -= granted
     assert started == allowance
+
+
+def test_three_executions_are_for_the_first_session_and_one_for_after_a_loss_of_it():
+    first = calls.grant(ClientLimits().max_executions)
+    assert (first, calls.grant(ClientLimits().max_executions - first)) == (3, 1)
 
 
 def test_g6_a_digest_differs_when_the_body_or_an_option_differs():
@@ -65,13 +71,19 @@ def test_g9_a_limit_that_passed_says_did_not_run_only_if_the_server_does(started
     [(False, True, "not proven"), (True, False, "rerun=True"), (True, True, "used up")],
 )
 def test_g9_a_lost_server_says_why_the_call_was_not_issued_again(proven, consent, words):
-    info = calls.server_lost(proven, consent, 0)
+    info = calls.server_lost(proven, consent)
     assert info.verdict is Verdict.MAY_HAVE_RUN
     assert words in info.message
 
 
 def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():
     here = ErrorInfo("too-large", Verdict.DID_NOT_RUN, "5 bytes")
-    assert calls.after_loss(here).verdict is Verdict.MAY_HAVE_RUN
+    after = calls.after_loss(here, 3, 4)
+    assert (after.code, after.verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert "at most 3 of the 4 executions" in after.message
+    lost = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "died")
+    after = calls.after_loss(lost, 37, 50)
+    assert (after.code, after.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    assert "at most 37 of the 50 executions" in after.message
     failed = ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "text")
-    assert calls.after_loss(failed) is failed
+    assert calls.after_loss(failed, 1, 4) is failed

@@ -476,6 +476,50 @@ def test_g2_a_proven_loss_is_issued_again_with_consent_and_what_is_left():
     assert isinstance(pair.last(), Answer)
 
 
+def test_g2_fifty_executions_became_one_when_the_server_was_restarted_once():
+    pair = Pair()
+    pair.submit(rerun=True, max_executions=50)
+    for _ in range(3):
+        pair.restart(proven=True)
+        pair.advance(1.5)
+    requests = [m for m in pair.sent if isinstance(m, messages.Request)]
+    assert [m.allowance for m in requests] == [37, 9, 3, 1]
+
+
+def test_g9_one_of_one_allowed_was_said_of_a_call_that_was_started_three_times():
+    pair = Pair(server={"restart_pause_s": 0.1, "restart_pause_max_s": 0.1})
+    pair.submit(rerun=True)
+    pair.die()
+    pair.advance(1.0)
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    assert len(pair.runs) == 3
+    pair.die()
+    ended = pair.last()
+    assert isinstance(ended, Answer)
+    error = pair.client.error_of(ended)
+    assert (error.code, error.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    assert "executions in this session: 1 of 1 granted" in error.message
+    assert "at most 3 of the 4 executions allowed" in error.message
+
+
+def test_g9_without_consent_a_lost_session_has_started_one_execution_at_most():
+    pair = Pair()
+    pair.submit()
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    assert "at most 1 of the 4 executions" in pair.failure().message
+
+
+def test_an_error_without_a_loss_is_told_as_it_came():
+    pair = Pair()
+    pair.submit()
+    pair.die()
+    ended = pair.last()
+    assert isinstance(ended, Answer)
+    assert "lost may have" not in pair.client.error_of(ended).message
+
+
 def test_g2_the_environments_declaration_is_consent_for_a_new_session_too():
     pair = Pair(rerun=True)
     pair.submit()

@@ -63,7 +63,7 @@ def test_a_lost_worker_is_told_with_why_and_what_could_be_done():
     lost = LOST
     _, info = read(lost(entry(RUNNING, executions=1)))
     assert "signal 9" in info.message
-    assert "executions: 1 of 1" in info.message
+    assert "executions in this session: 1 of 1" in info.message
     assert "rerun=True" in info.message
     consenting = entry(RUNNING, executions=1)
     consenting.rerun = True

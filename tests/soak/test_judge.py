@@ -162,7 +162,8 @@ def test_ran_and_failed_is_true_only_of_what_began_and_had_a_limit(run):
         ("worker-lost", {}, 0, 0, False),
         ("worker-lost", {}, 1, 0, True),
         ("worker-lost", {"rerun": True}, 1, 0, False),  # it had another execution
-        ("worker-lost", {"rerun": True}, 2, 0, True),
+        ("worker-lost", {"rerun": True}, 2, 0, False),
+        ("worker-lost", {"rerun": True}, 3, 0, True),
         ("worker-lost", {"rerun": True, "max_executions": 1}, 1, 0, True),
         ("worker-lost", {"rerun": True, "max_executions": 10}, 2, 0, False),
         ("worker-lost", {"rerun": True, "max_executions": 10}, 1, 1, True),
@@ -172,6 +173,8 @@ def test_ran_and_failed_is_true_only_of_what_began_and_had_a_limit(run):
         ("server-lost", {}, 0, 1, True),
         ("server-lost", {"rerun": True}, 0, 1, False),  # it could be issued again
         ("server-lost", {"rerun": True}, 0, 2, True),
+        ("server-lost", {"rerun": True, "max_executions": 10}, 0, 2, False),
+        ("server-lost", {"rerun": True, "max_executions": 10}, 0, 3, True),
         ("server-lost", {"rerun": True, "max_executions": 1}, 0, 1, True),
         ("server-lost", {"rerun": True, "timeout_s": 1.0}, 0, 1, True),
         ("no-answer", {}, 1, 1, False),

@@ -22,7 +22,8 @@ class Outcome:
     duration_s: float | None = None
     """How long the execution took on the worker."""
     executions: int = 0
-    """How many executions it took; more than one only by consent."""
+    """How many executions it took at the server that answered; more than one only by
+    consent.  Servers that were lost before may have started others."""
     took_s: float = 0.0
     """How long the caller waited."""
 

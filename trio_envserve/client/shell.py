@@ -110,7 +110,7 @@ class Client:
         - ``state_columns``: which columns of the state to send back;
         - ``rerun``: whether it may be executed again after its worker is proven
           dead (None: as the environment declares); ``max_executions`` caps that
-          over the whole life of the call (default 3);
+          over the whole life of the call (default 4);
         - ``timeout_s``: how long to wait, and how long the server may run it
           (None: as long as this scope allows).
 
@@ -187,7 +187,7 @@ class Client:
                 raw = bytes(ended.body)
                 error = OutcomeNotDecodable(f"the outcome cannot be decoded: {problem}", raw=raw)
         else:
-            error = error_from_info(messages.decode_error(ended.body))
+            error = error_from_info(self._core.error_of(ended))
         self._core.received(ended.call, now_s)
         if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
             self._asked_of_core.set()

@@ -169,7 +169,7 @@ class ClientCore:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(
             self._next_call, body, digest(body, rerun, allowance, limit_s), rerun, allowance,
-            limit_s, now_s,
+            allowance, limit_s, now_s,
         )  # fmt: skip
         self._next_call += 1
         self.calls[call.number] = call
@@ -188,6 +188,12 @@ class ClientCore:
         self._timed.pop(number, None)
         self._finish(self.calls.pop(number), now_s)
         self._pump(now_s)  # there may be room in the window again
+
+    def error_of(self, answer: Answer) -> ErrorInfo:
+        """The error of an answer that was not received yet, and what lost sessions may
+        have run of its call before."""
+        call, error = self.calls[answer.call], messages.decode_error(answer.body)
+        return after_loss(error, call.earlier, call.most) if call.may_have_run else error
 
     def cancel(self, number: int, now_s: float) -> None:
         """The caller wants no outcome any more.  Told at once, never waited for."""
@@ -632,16 +638,16 @@ class ClientCore:
             consent = call.rerun
             if consent is None:
                 consent = self._declared_rerun
-            left = call.allowance - call.granted
+            call.allowance -= call.granted
+            call.earlier += call.granted if consent else 1
             call.may_have_run = True
             if call.stage is Stage.EXPIRED:
                 self._fail(call, limit_passed(started=None))
-            elif proven and consent and left > 0:
-                call.allowance = left
+            elif proven and consent and call.allowance > 0:
                 self.reissued += 1
                 self._requeue(call)
             else:
-                self._fail(call, server_lost(proven, consent, left))
+                self._fail(call, server_lost(proven, consent))
 
     def _requeue(self, call: Call) -> None:
         """Issue a call again, under a new id."""
@@ -654,7 +660,7 @@ class ClientCore:
 
     def _fail(self, call: Call, info: ErrorInfo) -> None:
         if call.may_have_run:
-            info = after_loss(info)
+            info = after_loss(info, call.earlier, call.most)
         del self.calls[call.number]
         self._timed.pop(call.number, None)
         if call.stage is Stage.QUEUED:

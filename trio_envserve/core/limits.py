@@ -195,7 +195,9 @@ class ClientLimits(_Checked):
     cancel_answer_s: float = limit(
         5.0, "after a call's limit, how long to wait for the server's word on whether it ran"
     )
-    max_executions: int = limit(3, "allowance of executions for a call that consents to a rerun")
+    max_executions: int = limit(
+        4, "executions of a call that consents to a rerun: three, and one after a server's loss"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,8 +69,8 @@ def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry],
             code="worker-lost",
             verdict=Verdict.MAY_HAVE_RUN,
             message=(
-                f"the worker died while it ran the request ({why}); executions: "
-                f"{entry.executions} of {entry.allowance} allowed"
+                f"the worker died while it ran the request ({why}); executions in this "
+                f"session: {entry.executions} of {entry.allowance} granted"
                 + (
                     ""
                     if (declared_rerun if entry.rerun is None else entry.rerun)

@@ -53,10 +53,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...core.calls import grant
+from ...core.limits import ClientLimits
 from ..demo.judge_logs import CALLERS, ENVIRONMENT, KILLER, Line, Logs, read_lines, runs
 from .judge_samples import SAMPLES, judge_samples
 
-DEFAULT_EXECUTIONS = 3
+DEFAULT_EXECUTIONS = ClientLimits().max_executions
 """What a call that consents to a rerun is allowed if it does not say."""
 NOTICE_S = 1.0
 """So long after a worker's death its server, if it runs, may still give it a rollout."""
@@ -269,8 +271,8 @@ def explained(deaths: Deaths, ask: Line, answer: Line) -> bool:
 
     Without consent one death during the call is enough: of a worker for
     ``worker-lost``, of a server for ``server-lost``.  With it the call is issued again,
-    so its allowance must be used up: the first session is granted all executions
-    but one, which is for a second one.  (Or its limit passes while it waits for that.)
+    so its allowance must be used up, by what each of its sessions was granted
+    (:func:`~trio_envserve.core.calls.grant`).  (Or its limit passes while it waits.)
     A death before the call counts if whoever took the call could not know of it yet:
     the server of its worker's, the client of its server's.
     """
@@ -285,11 +287,18 @@ def explained(deaths: Deaths, ask: Line, answer: Line) -> bool:
     if ask["rerun"] is not True:
         allowed = 1
     if code == "worker-lost":
-        granted = max(1, allowed - 1)
-        return workers >= (1 if servers or limited else granted)
+        return workers >= (1 if servers or limited else grant(allowed))
     if code == "server-lost":
-        return servers >= (1 if limited else min(2, allowed))
+        return servers >= (1 if limited else _sessions_for(allowed))
     return False
+
+
+def _sessions_for(allowed: int) -> int:
+    """How many sessions must be lost until nothing is left of the allowance."""
+    count = 0
+    while allowed > 0:
+        allowed, count = allowed - grant(allowed), count + 1
+    return count
 
 
 # -- what the environment did ---------------------------------------------------
