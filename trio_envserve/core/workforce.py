@@ -82,7 +82,7 @@ class Workforce:
         """Messages from what is not, or no longer, a worker of this server."""
         self.strays = 0
         """Outcomes of executions that had already ended."""
-        self.stats: dict[bytes, dict[str, float]] = {}
+        self.stats: dict[bytes, dict[str, Any]] = {}
         """What each worker last said of itself, as far as it is statistics."""
         self.bad_statistics = 0
         """How much of what workers said of themselves is not."""
