@@ -67,6 +67,14 @@ class Client:
         """Completed, and never started."""
         return sum(r.state == "completed" and not r.starts for r in self.requests.values())
 
+    def holds(self) -> int:
+        """What takes up room of the kept ones."""
+        return self.count("running", "completed") - self.unrun()
+
+    def queues(self) -> int:
+        """What takes up room of the queue."""
+        return self.count("waiting") + self.unrun()
+
     def held_bytes(self) -> int:
         return sum(len(r.payload) for r in self.requests.values() if r.holds_body)
 
@@ -99,21 +107,19 @@ class Model:
         return sum(c.kept_bytes() for c in self.clients.values())
 
     def may_dispatch(self) -> bool:
-        ran = self.count("completed") - self.unrun()
+        ran = self.count("running", "completed") - self.unrun()
         return ran < KEPT and self.kept_bytes() < KEPT_BYTES
 
     def unrun(self) -> int:
         return sum(client.unrun() for client in self.clients.values())
 
     def share_left(self, client: Client) -> bool:
-        if not self.may_dispatch():
-            clients = self.clients
-            runs = [run for run in self.runs if clients[run.session] is client]
-            return not client.count("completed") and not runs
-        return (
-            client.count("completed") < KEPT * SHARE
-            and client.kept_bytes() < KEPT_BYTES * SHARE
-        )  # fmt: skip
+        others = [each for each in self.clients.values() if each is not client]
+        left = KEPT - sum(each.holds() for each in others)
+        left_bytes = KEPT_BYTES - sum(each.kept_bytes() for each in others)
+        return not client.holds() or (
+            client.holds() < SHARE * left and client.kept_bytes() < SHARE * left_bytes
+        )
 
     def consents(self, request: Request) -> bool:
         consent = self.declared if request.rerun is None else request.rerun
@@ -141,11 +147,12 @@ class Model:
 
     def _room(self, client: Client, size: int) -> bool:
         held, mine = self.held_bytes(), client.held_bytes()
+        others = [each for each in self.clients.values() if each is not client]
         return (
             self.count("waiting") + self.unrun() < QUEUE
-            and client.count("waiting") + client.unrun() < QUEUE * SHARE
+            and client.queues() < SHARE * (QUEUE - sum(c.queues() for c in others))
             and (not held or held + size <= QUEUE_BYTES)
-            and (not mine or mine + size <= QUEUE_BYTES * SHARE)
+            and (not mine or mine + size <= SHARE * (QUEUE_BYTES - (held - mine)))
         )
 
     def dispatch(self, number: int, sequence: int, worker: int) -> Run:
@@ -262,6 +269,8 @@ class Model:
         entries = self.count("waiting", "running", "completed")
         assert len(self.runs) <= AT_ONCE
         assert entries <= KEPT + QUEUE + AT_ONCE, "G8: entries"
+        ran = self.count("running", "completed") - self.unrun()
+        assert ran <= KEPT + len(self.clients), "G8: kept"
         for client in self.clients.values():
             assert len(client.requests) <= WINDOW, "G8: the window"
             holding = [r for r in client.requests.values() if r.holds_body]

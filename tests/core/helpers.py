@@ -104,11 +104,11 @@ def picture(cache: DedupCache) -> Any:
     """Everything that an input could change, but the counters."""
     return (
         cache.kept_count, cache.kept_bytes, cache.kept_unrun, cache.queued_count,
-        cache.held_bytes,
+        cache.running_count, cache.held_bytes,
         [
             (
                 s.id, s.route, s.connection, s.heard_s, s.ended, s.finished.flat(), s.kept_count,
-                s.kept_bytes, s.kept_unrun, s.queued_count, s.held_bytes,
+                s.kept_bytes, s.kept_unrun, s.queued_count, s.held_bytes, s.running_count,
                 [
                     (n, e.state, e.execution, e.executions, e.kept, e.body, e.digest)
                     for n, e in s.entries.items()

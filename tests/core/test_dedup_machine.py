@@ -409,6 +409,7 @@ class DedupMachine(RuleBasedStateMachine):
             assert all(session.state(n).value == client.state(n) for n in range(12))
             assert session.kept_count == client.count("completed")
             assert session.kept_bytes == client.kept_bytes()
+            assert session.running_count == client.count("running")
             assert session.queued_count == client.count("waiting")
             assert session.held_bytes == client.held_bytes()
             for sequence, request in client.requests.items():
@@ -417,6 +418,7 @@ class DedupMachine(RuleBasedStateMachine):
                 assert (entry.body is not None) is request.holds_body
         assert cache.kept_count == self.model.count("completed")
         assert cache.kept_bytes == self.model.kept_bytes()
+        assert cache.running_count == self.model.count("running")
         assert cache.queued_count == self.model.count("waiting") == len(self.queue)
         assert cache.held_bytes == self.model.held_bytes()
 

@@ -16,7 +16,8 @@ BOUND = 4
 
 def at_the_bound(capacity: int = BOUND, **limits: float) -> Pair:
     """Another client runs as many as are kept, and fetches none."""
-    pair = Pair(server={"kept_outcomes": BOUND, "worker_capacity": capacity, **limits})
+    bounds = {"kept_outcomes": BOUND, "session_share": 1.0, "worker_capacity": capacity}
+    pair = Pair(server={**bounds, **limits})
     session = pair.stranger()
     for sequence in range(BOUND):
         pair.ask(session, sequence)

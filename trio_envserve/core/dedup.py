@@ -83,6 +83,8 @@ class DedupCache:
         self.kept_unrun = 0
         """Of the kept ones, how many are of requests that never ran: they take up
         room of the queue (:meth:`may_enter`) and do not stop what can run."""
+        self.running_count = 0
+        """Requests that run.  Their outcomes will be kept: so they take up room already."""
         self.queued_count = 0
         self.held_bytes = 0
         """Bytes of request bodies, waiting or held for a further execution."""
@@ -157,26 +159,30 @@ class DedupCache:
 
     # -- bounds ---------------------------------------------------------------
 
+    # One rule for all of them: a session may take its share of what the *others* leave
+    # of a bound.  A session that takes all it may leaves the next one the same share
+    # of the rest; so several that never give back do not use up a bound between them.
+
     def may_dispatch(self) -> bool:
         """Whether another outcome may come to be kept (G8)."""
         limits = self.limits
-        ran = self.kept_count - self.kept_unrun
+        ran = self.running_count + self.kept_count - self.kept_unrun
         return ran < limits.kept_outcomes and self.kept_bytes < limits.kept_bytes
 
     def share_left(self, session: Session) -> bool:
-        """Whether this session has room left in its share of what is kept.
+        """Whether this session may have another outcome to be kept.
 
-        At the bound of all, a session that has nothing kept goes on with one
-        execution at a time, so that those that do not fetch what is theirs do
-        not stop those that do.
+        A session of which nothing runs or is kept always may: so at the bound of all
+        each goes on, with one execution at a time.
         """
-        limits = self.limits
-        if not self.may_dispatch():
-            return not session.kept_count and not session.live_executions
-        return (
-            session.kept_count < limits.kept_outcomes * limits.session_share
-            and session.kept_bytes < limits.kept_bytes * limits.session_share
-        )
+        mine = session.running_count + session.kept_count - session.kept_unrun
+        if not mine:
+            return True
+        limits, share = self.limits, self.limits.session_share
+        others = self.running_count + self.kept_count - self.kept_unrun - mine
+        left = limits.kept_outcomes - others
+        left_bytes = limits.kept_bytes - (self.kept_bytes - session.kept_bytes)
+        return mine < share * left and session.kept_bytes < share * left_bytes
 
     def may_enter(self, session: Session, size_bytes: int) -> bool:
         """Whether one more request may wait, in all and of this session (G8).
@@ -186,14 +192,14 @@ class DedupCache:
         A body larger than its bound may wait, but alone.
         """
         limits, share = self.limits, self.limits.session_share
-        if self.queued_count + self.kept_unrun >= limits.queue:
+        all, mine = self.queued_count + self.kept_unrun, session.queued_count + session.kept_unrun
+        if all >= limits.queue or mine >= share * (limits.queue - (all - mine)):
             return False
-        if session.queued_count + session.kept_unrun >= limits.queue * share:
+        held_bytes, mine_bytes = self.held_bytes, session.held_bytes
+        if held_bytes and held_bytes + size_bytes > limits.queue_bytes:
             return False
-        if self.held_bytes and self.held_bytes + size_bytes > limits.queue_bytes:
-            return False
-        held_bytes = session.held_bytes
-        return not held_bytes or held_bytes + size_bytes <= limits.queue_bytes * share
+        left_bytes = limits.queue_bytes - (held_bytes - mine_bytes)
+        return not mine_bytes or mine_bytes + size_bytes <= share * left_bytes
 
     def may_rerun(self, entry: Entry) -> bool:
         """Whether consent and allowance are left for a further execution (G2)."""
@@ -358,6 +364,7 @@ def _run(
     cache: DedupCache, session: Session, sequence: int, entry: Entry, execution: Any
 ) -> Effects:
     _queue(cache, session, -1)
+    _run_count(cache, session, +1)
     cache.counters.dispatched += 1
     cache.counters.reruns += entry.executions > 0
     entry.state = State.RUNNING
@@ -372,6 +379,7 @@ def _complete(
     cache: DedupCache, session: Session, sequence: int, entry: Entry, kept: Kept
 ) -> Effects:
     cache.counters.completed += 1
+    _run_count(cache, session, -1)
     _keep(cache, session, entry, kept)
     return ((Do.ANSWER, entry),)
 
@@ -401,6 +409,7 @@ def _finish_running(
     cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
 ) -> Effects:
     cache.counters.cancelled += 1
+    _run_count(cache, session, -1)
     execution, entry.execution = entry.execution, None
     _remove(cache, session, entry)
     return ((Do.STOP, execution),)
@@ -424,6 +433,7 @@ def _lose(
     cache: DedupCache, session: Session, sequence: int, entry: Entry,
     outcome: Callable[[Entry], Kept],
 ) -> Effects:  # fmt: skip
+    _run_count(cache, session, -1)
     # Without its body it was dispatched for the last time, whatever is declared since.
     if entry.body is not None and cache.may_rerun(entry):
         entry.state = State.WAITING
@@ -450,6 +460,7 @@ def _expire_running(
     outcome: Callable[[Entry], Kept],
 ) -> Effects:  # fmt: skip
     cache.counters.deadlines += 1
+    _run_count(cache, session, -1)
     execution = entry.execution
     _keep(cache, session, entry, outcome(entry))
     return ((Do.ANSWER, entry), (Do.STOP, execution))
@@ -473,6 +484,12 @@ def _queue(cache: DedupCache, session: Session, change: int) -> None:
     """One more, or one less, request waits for a worker."""
     cache.queued_count += change
     session.queued_count += change
+
+
+def _run_count(cache: DedupCache, session: Session, change: int) -> None:
+    """One more, or one less, request runs."""
+    cache.running_count += change
+    session.running_count += change
 
 
 def _drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:

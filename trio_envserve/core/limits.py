@@ -81,10 +81,12 @@ class ServerLimits(_Checked):
     lease_s: float = limit(
         600.0, "how long a client may be silent before its work is cancelled and forgotten"
     )
-    kept_outcomes: int = limit(10_000, "outcomes kept for clients; past it dispatching pauses")
+    kept_outcomes: int = limit(
+        65_536, "outcomes kept for clients, those under way counted; past it dispatching pauses"
+    )
     kept_bytes: int = limit(256 * MIB, "bytes of kept outcomes; past it dispatching pauses")
     session_share: float = limit(
-        0.5, "part of the kept and queue bounds for one session: none can stop the others"
+        0.5, "what one session may take of what the others leave of the kept and queue bounds"
     )
     sessions: int = limit(10_000, "sessions in all; past it a hello is refused for now")
     window: int = limit(

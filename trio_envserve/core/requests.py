@@ -98,6 +98,7 @@ class Session:
     """The newest probe that was answered."""
     live_executions: int = 0
     """Executions on workers, those without a request included."""
+    running_count: int = 0
     queued_count: int = 0
     held_bytes: int = 0
     kept_bytes: int = 0

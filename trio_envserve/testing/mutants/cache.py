@@ -24,6 +24,7 @@ def duplicates_run_again(patch: Patches) -> None:
             cache.held_bytes += entry.body_bytes
             session.held_bytes += entry.body_bytes
         entry.state = State.WAITING
+        dedup._run_count(cache, session, -1)
         dedup._queue(cache, session, +1)
         return ((Do.QUEUE, entry),)
 
@@ -104,6 +105,7 @@ def finish_frees_a_running_request(patch: Patches) -> None:
 
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
+        dedup._run_count(cache, session, -1)
         dedup._remove(cache, session, entry)
         if execution.number in execution.worker.live:
             execution.worker.end(execution)
@@ -125,6 +127,7 @@ def cancelled_is_kept(patch: Patches) -> None:
 
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
+        dedup._run_count(cache, session, -1)
         dedup._keep(cache, session, entry, outcomes.stopped(entry))
         return ((Do.STOP, execution),)
 
@@ -151,6 +154,7 @@ def lease_ends_and_work_goes_on(patch: Patches) -> None:
 
     def leave(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         entry.execution.entry = entry.execution.body = None
+        dedup._run_count(cache, session, -1)
         dedup._remove(cache, session, entry)
         return ()
 
@@ -226,18 +230,23 @@ def kept_outcomes_have_no_bound(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.CUT_LONG))
 def kept_bytes_are_not_counted(patch: Patches) -> None:
     """Kept outcomes are bounded in number, and not in bytes."""
+    share_left = DedupCache.share_left
 
-    def may_dispatch(self: Any) -> bool:
-        return bool(self.kept_count - self.kept_unrun < self.limits.kept_outcomes)
+    def uncounted(self: Any, session: Any) -> bool:
+        bytes_of = self.kept_bytes, session.kept_bytes
+        self.kept_bytes = session.kept_bytes = 0
+        try:
+            return share_left(self, session)
+        finally:
+            self.kept_bytes, session.kept_bytes = bytes_of
 
-    def share_left(self: Any, session: Any) -> bool:
-        if not self.may_dispatch():
-            return not session.kept_count and not session.live_executions
-        most = self.limits.kept_outcomes * self.limits.session_share
-        return bool(session.kept_count < most)
+    patch.attribute(DedupCache, "share_left", uncounted)
 
-    patch.attribute(DedupCache, "may_dispatch", may_dispatch)
-    patch.attribute(DedupCache, "share_left", share_left)
+
+@FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
+def sessions_have_no_share_of_their_own(patch: Patches) -> None:
+    """At the bound, whoever holds most stops all the others."""
+    patch.attribute(DedupCache, "share_left", lambda self, session: self.may_dispatch())
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.HOSTILE))

@@ -15,15 +15,17 @@ from ...core.router import Router
 def audit(router: Router, peak_live: int) -> list[str]:
     """What is over its bound, or is not what it is counted as (G8).
 
-    What is kept may pass its bound by what was running: at most ``peak_live``
-    outcomes, of the largest's size; and by one outcome of each session that had
-    none, so that those who fetch theirs are not stopped by those who do not.
+    What is kept and what runs may pass its bound by one for each session that had
+    none, so that those who fetch theirs are not stopped by those who do not; its
+    bytes also by what was running: at most ``peak_live`` outcomes, of the largest's
+    size.
     """
-    cache, limits, wrong = router.cache, router.limits, []
-    kept = kept_bytes = held = by_workers = by_workers_bytes = largest_bytes = 0
+    cache, limits, wrong = router.cache, router.limits, starved(router)
+    kept = kept_bytes = held = running = by_workers = by_workers_bytes = largest_bytes = 0
     for session in cache.sessions.values():
         for entry in session.entries.values():
             held += entry.body_bytes if entry.body is not None else 0
+            running += entry.state is State.RUNNING
             if entry.state is State.COMPLETED:
                 assert entry.kept is not None
                 kept += 1
@@ -40,14 +42,42 @@ def audit(router: Router, peak_live: int) -> list[str]:
         "kept": (kept, cache.kept_count),
         "kept bytes": (kept_bytes, cache.kept_bytes),
         "held bytes": (held, cache.held_bytes),
+        "running": (running, cache.running_count),
         "queued": (len(router.queue), cache.queued_count),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
-    over = peak_live + sum(session.kept_count > 0 for session in cache.sessions.values())
-    if by_workers > limits.kept_outcomes + over:
-        wrong.append(f"{by_workers} outcomes kept")
-    if by_workers_bytes > limits.kept_bytes + over * largest_bytes:
+    over = sum(len(session.entries) > 0 for session in cache.sessions.values())
+    if by_workers + running > limits.kept_outcomes + over:
+        wrong.append(f"{by_workers} outcomes kept, {running} under way")
+    if by_workers_bytes > limits.kept_bytes + (over + peak_live) * largest_bytes:
         wrong.append(f"{by_workers_bytes} bytes of outcomes kept")
+    return wrong
+
+
+def starved(router: Router) -> list[str]:
+    """Sessions that wait for a worker, though one is free and they hold less than what
+    is theirs at any bound: their share of what the others leave, and one at least."""
+    if not any(worker.open() for worker in router.force.workers.values()):
+        return []
+    wrong, limits = [], router.limits
+    holds: dict[bytes, tuple[int, int]] = {}
+    for session in router.cache.sessions.values():
+        held = [e for e in session.entries.values() if e.executions or e.state is State.RUNNING]
+        held = [e for e in held if e.state in (State.RUNNING, State.COMPLETED)]
+        bytes_ = sum(e.kept.size_bytes for e in session.entries.values() if e.kept is not None)
+        holds[session.id] = len(held), bytes_
+    for session in router.cache.sessions.values():
+        waits = any(e.state is State.WAITING and not e.suspect for e in session.entries.values())
+        mine, mine_bytes = holds[session.id]
+        others = sum(n for n, _ in holds.values()) - mine
+        others_bytes = sum(n for _, n in holds.values()) - mine_bytes
+        share = limits.session_share
+        left = (
+            mine < share * (limits.kept_outcomes - others)
+            and mine_bytes < share * (limits.kept_bytes - others_bytes)
+        )  # fmt: skip
+        if waits and (not mine or left):
+            wrong.append(f"a session that holds {mine} waits, and a worker is free")
     return wrong
 
 
