@@ -67,7 +67,9 @@ def starved(router: Router) -> list[str]:
         bytes_ = sum(e.kept.size_bytes for e in session.entries.values() if e.kept is not None)
         holds[session.id] = len(held), bytes_
     for session in router.cache.sessions.values():
-        waits = any(e.state is State.WAITING and not e.suspect for e in session.entries.values())
+        waits = any(
+            e.state is State.WAITING and e.suspicion is None for e in session.entries.values()
+        )
         mine, mine_bytes = holds[session.id]
         others = sum(n for n, _ in holds.values()) - mine
         others_bytes = sum(n for _, n in holds.values()) - mine_bytes
