@@ -12,6 +12,7 @@ from typing import Any
 
 from trio_envserve.core import messages
 from trio_envserve.core.client import Answer, ClientCore, Fail, ToServer
+from trio_envserve.core.closing import Closed, ClosingStage, Flush
 from trio_envserve.core.dedup import DedupCache, Do, Effects
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
@@ -149,6 +150,8 @@ class Pair:
         self.kills: list[Kill] = []
         self.lost: list[Lost] = []
         self.spawns: list[Spawn] = []
+        self.flushes = 0
+        self.closed: Closed | None = None
         self.mail: list[tuple[bytes, messages.Message]] = []
         """What the router sent to routes that are not the client's."""
         self.sent: list[messages.Message] = []
@@ -211,6 +214,10 @@ class Pair:
             case Spawn():
                 self.spawns.append(effect)
                 self._spawn(effect)
+            case Flush():
+                self.flushes += 1
+            case Closed():
+                self.closed = effect
             case _:
                 raise AssertionError(effect)
 
@@ -308,6 +315,12 @@ class Pair:
         digest = identifier(901)
         request = messages.Request(session, sequence, digest, rerun, allowance, deadline_s)
         self.tell(request, body, route=STRANGER)
+
+    def draining(self) -> bool:
+        """Whether the server that closes still lets run what runs, after a tick."""
+        self.router.tick(self.now_s)
+        self.settle()
+        return self.router.closing.stage is ClosingStage.DRAINING
 
     # -- what is seen ---------------------------------------------------------
 

@@ -638,7 +638,7 @@ def test_g6_a_conflict_ends_the_call():
 
 def test_what_a_stopping_server_did_not_run_waits_for_the_next_one():
     pair = Pair()
-    pair.router.stop(pair.now_s)
+    pair.router.close(pair.now_s)
     pair.submit()
     pair.submit()
     assert pair.answers == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
+from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Duty
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.requests import State
@@ -403,18 +404,18 @@ def test_stopping_answers_what_waits_and_lets_run_what_runs():
     session = raw(pair)
     ask(pair, session, 0)
     ask(pair, session, 1)
-    pair.router.stop(pair.now_s)
+    pair.router.close(pair.now_s)
     pair.settle()
     ask(pair, session, 2)
     outcomes = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
     assert [m.sequence for m in outcomes] == [1, 2]
     assert pair.router.status()["status"] == "stopping"
-    assert not pair.router.drained(pair.now_s)
+    assert pair.draining()
     pair.end()
     assert len(pair.runs) == 1
-    assert not pair.router.drained(pair.now_s)  # nobody has the outcome yet
+    assert pair.draining()  # nobody has the outcome yet
     pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
-    assert pair.router.drained(pair.now_s)
+    assert not pair.draining()
 
 
 def test_drained_does_not_wait_for_a_client_that_is_gone():
@@ -422,16 +423,15 @@ def test_drained_does_not_wait_for_a_client_that_is_gone():
     session = raw(pair)
     ask(pair, session)
     pair.end()
-    pair.router.stop(pair.now_s)
+    pair.router.close(pair.now_s)
     pair.advance(5.5)
-    assert pair.router.drained(pair.now_s)
+    assert not pair.draining()
 
 
 def test_at_the_end_of_the_drain_what_runs_is_answered_and_stopped():
     pair = Pair()
     pair.submit()
-    pair.router.stop(pair.now_s)
-    pair.router.cancel_all()
+    pair.router.close(pair.now_s, ClosingStage.CANCELLING)
     pair.settle()
     assert (pair.failure().code, pair.failure().verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
     assert pair.halts == [(b"w0-1", 0)]

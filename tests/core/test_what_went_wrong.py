@@ -73,7 +73,7 @@ def test_a_request_to_run_again_was_never_answered_by_a_server_that_stops():
     """It waited for a worker, and none was to be started any more."""
     pair = Pair()
     pair.submit(rerun=True)
-    pair.router.stop(pair.now_s)
+    pair.router.close(pair.now_s)
     pair.die()
     assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
     assert pair.router.cache.queued_count == 0

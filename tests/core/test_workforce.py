@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
+from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.requests import State
 from trio_envserve.core.slots import Phase
@@ -198,7 +199,7 @@ def test_a_hello_of_a_life_that_ends_gets_no_work():
     pair = Pair(ready=False)
     pair.router.open_pool((), pair.now_s)
     pair.settle()
-    pair.router.kill_all(pair.now_s)
+    pair.router.close(pair.now_s, ClosingStage.KILLING)
     from_worker(pair, messages.WorkerHello(1, 5, "env", True))
     assert not pair.router.force.workers
 
@@ -286,14 +287,14 @@ def test_stop_retires_the_ready_and_kills_the_starting():
     pair = running(workers=2)
     life = pair.router.pool.lives[b"w1-1"]
     life.phase = Phase.STARTING
-    pair.router.stop(pair.now_s)
+    pair.router.close(pair.now_s)
     pair.settle()
     assert [kill.worker for kill in pair.kills] == [b"w1-1"]
-    pair.router.kill_all(pair.now_s)
+    pair.router.close(pair.now_s, ClosingStage.KILLING)
     assert pair.router.pool.lives[WORKER].phase is Phase.ENDING
     pair.router.exited(WORKER, pair.now_s, "signal 9")
     pair.settle()
-    pair.router.kill_all(pair.now_s)  # of the dead, nothing
+    pair.router.close(pair.now_s, ClosingStage.KILLING)  # of the dead, nothing
     assert not [e for e in pair.router.take() if getattr(e, "worker", b"") == WORKER]
 
 

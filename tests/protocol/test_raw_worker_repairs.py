@@ -147,7 +147,7 @@ def test_a_raw_worker_repairs_what_is_lost_on_its_link():
         assert 2 not in shell.outcomes()
 
         assert shell.router.malformed == 0
-        shell.router.stop(time.monotonic())
+        shell.router.close(time.monotonic())
         assert shell.process is not None
         shell.until(lambda: shell.process is not None and shell.process.poll() is not None)
         assert shell.process.returncode == 0

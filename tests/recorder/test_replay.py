@@ -199,9 +199,15 @@ def test_damaged_bytes_are_told_or_are_harmless(
         (b"root:x:0:0\n", "is no recording"),
         (cbor2.dumps([1, 2.0, b"", []]), "is no recording"),
         (cbor2.dumps([0, "else", 1, {}]), "is no recording"),
-        (cbor2.dumps([0, records.NAME, 99, {}]), "has format 99, and this version reads 1"),
-        (cbor2.dumps([0, records.NAME, 1]), "its header has no description"),
-        (cbor2.dumps([0, records.NAME, 1, {"epoch": 3}]), "no right recording, file, step"),
+        (
+            cbor2.dumps([0, records.NAME, 99, {}]),
+            f"has format 99, and this version reads {records.FORMAT}",
+        ),
+        (cbor2.dumps([0, records.NAME, records.FORMAT]), "its header has no description"),
+        (
+            cbor2.dumps([0, records.NAME, records.FORMAT, {"epoch": 3}]),
+            "no right recording, file, step",
+        ),
         (cbor2.dumps(cbor2.CBORTag(99, [])), "is no recording"),
     ],
 )

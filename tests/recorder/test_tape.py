@@ -12,6 +12,7 @@ import pytest
 
 from tests.recorder.taped import files_of, tape_of, write
 from trio_envserve.core import messages
+from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Spawn
@@ -102,12 +103,11 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench.tape.pulse(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is")
     bench.client(messages.AskStats(1))
     bench.tape.tick(bench.now_s + 1)
-    bench.tape.drained(bench.now_s + 1.5)
-    bench.tape.stop(bench.now_s + 2)
-    bench.tape.cancel_all()
-    bench.tape.kill_all(bench.now_s + 3)
+    bench.tape.close(bench.now_s + 2, drain_s=1.0)
+    bench.tape.close(bench.now_s + 3, ClosingStage.KILLING)
     bench.tape.exited(bench.spawn.worker, bench.now_s + 4, "it was killed")
     bench.tape.tick(bench.now_s + 5)
+    bench.tape.flushed(bench.now_s + 5)
     bench.take()
     player = played(bench, tmp_path)
     assert player.identical

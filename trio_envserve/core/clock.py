@@ -11,17 +11,18 @@ from __future__ import annotations
 class AwakeClock:
     """Counts the seconds in which its owner was awake."""
 
-    __slots__ = ("_last_s", "awake_s", "step_s")
+    __slots__ = ("awake_s", "last_s", "step_s")
 
     def __init__(self, step_s: float, now_s: float) -> None:
         self.step_s = step_s
         self.awake_s = 0.0
-        self._last_s = now_s
+        self.last_s = now_s
+        """The latest reading of the monotonic clock."""
 
     def read(self, now_s: float) -> float:
         """Awake time at ``now_s`` of the monotonic clock."""
-        passed_s = now_s - self._last_s
+        passed_s = now_s - self.last_s
         if passed_s > 0:
-            self._last_s = now_s
+            self.last_s = now_s
             self.awake_s += min(passed_s, self.step_s)
         return self.awake_s

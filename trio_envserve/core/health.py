@@ -74,6 +74,9 @@ class Link:
             if young:
                 return Health.STARTING, self.trouble or "no answer yet"
             return Health.UNHEALTHY, self.trouble or "no answer from the server yet"
+        stopped = self.server.get("status") == ServerStatus.STOPPING.value and self.trouble
+        if stopped:
+            return Health.UNHEALTHY, "the server has stopped, and no other is there yet"
         if unanswered_s >= self.limits.probe_s:
             why = self.trouble or "the server does not answer"
             return Health.UNHEALTHY, f"{why} (for {unanswered_s:.0f} s)"

@@ -144,6 +144,9 @@ class ServerLimits(_Checked):
     )
     drain_s: float = limit(30.0, "a graceful stop waits so long for running work")
     stop_s: float = limit(5.0, "after the drain, cancelled work has so long to end before the kill")
+    reap_s: float = limit(
+        10.0, "closing waits so long for killed workers; it leaves what is left then, and says so"
+    )
     teardown_s: float = limit(
         5.0, "an environment's teardown is cancelled then; the worker exits all the same"
     )

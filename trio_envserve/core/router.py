@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from . import messages, outcomes
 from .clock import AwakeClock
+from .closing import Closed, Closing, ClosingStage, Flush, Held
 from .dedup import DedupCache, Do, Effects, Input
 from .errors import ProtocolError
 from .health import ServerStatus
@@ -59,7 +60,7 @@ class Router:
         """What the shell counts (its own lag, its sockets), for :meth:`stats`."""
         self.starting = "waiting for the workers of an earlier server to end"
         """Why no worker is started yet; empty once they are."""
-        self.stopping = False
+        self.closing = Closing(limits, self.wire.flush_s)
         self.malformed = 0
         self._new_id = new_id
         self._clock = AwakeClock(limits.awake_step_s, now_s)
@@ -156,6 +157,7 @@ class Router:
         if not self.starting:
             for ended in self.force.tick(awake_s):
                 self._ended(ended)
+        self._close_on(now_s)
         self._schedule()
 
     def _drop_deadlines(self) -> None:
@@ -170,31 +172,64 @@ class Router:
         heapq.heapify(self._deadlines)
         self._most_deadlines = max(1024, 2 * len(self._deadlines))
 
-    def stop(self, now_s: float) -> None:
-        """Take no more work in; what waits is answered "did not run"."""
-        self.stopping = True
-        self.force.retire_all(self._clock.read(now_s))
-        self._answer_all(lambda entry: entry.execution is None, outcomes.stopping)
+    def close(
+        self, now_s: float, stage: ClosingStage = ClosingStage.DRAINING,
+        drain_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Take no more work in, and close: from this stage on, whatever an earlier one
+        would still wait for.  ``drain_s``: in place of the limit of that name."""
+        self._clock.read(now_s)
+        for each in self.closing.until(stage):
+            self._enter(each, now_s)
+        if drain_s is not None:
+            self.closing.limit_drain(now_s + drain_s)
+        self._close_on(now_s)
         self._schedule()
 
-    def cancel_all(self) -> None:
-        """Answer and stop whatever still runs."""
-        self._answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
-        self._schedule()
+    def flushed(self, now_s: float) -> None:
+        """What waited for clients has left."""
+        self._clock.read(now_s)
+        self.closing.flushed = True
+        self._close_on(now_s)
 
-    def kill_all(self, now_s: float) -> None:
-        """End every worker process now."""
-        self.force.kill_all(self._clock.read(now_s))
-        self._schedule()
+    # -- closing --------------------------------------------------------------
 
-    def drained(self, now_s: float) -> bool:
-        """Whether nothing runs and no client that is still there misses an outcome."""
-        awake_s = self._clock.read(now_s)
-        waiting = any(
-            s.kept_count and awake_s - s.heard_s < self.limits.client_gone_s
-            for s in self.cache.sessions.values()
-        )
-        return not self.force.live_count() and not waiting
+    def _close_on(self, now_s: float) -> None:
+        """Enter the stages that are due."""
+        while self.closing.begun:
+            stage = self.closing.following(now_s, self._held())
+            if stage is None:
+                return
+            self._enter(stage, now_s)
+
+    def _enter(self, stage: ClosingStage, now_s: float) -> None:
+        """Do what a stage of closing begins with."""
+        self.closing.enter(stage, now_s)
+        awake_s = self._clock.awake_s
+        match stage:
+            case ClosingStage.DRAINING:
+                self.force.retire_all(awake_s)
+                self._answer_all(lambda entry: entry.execution is None, outcomes.stopping)
+            case ClosingStage.CANCELLING:
+                self._answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
+            case ClosingStage.KILLING:
+                self.force.kill_all(awake_s)
+            case ClosingStage.FLUSHING:
+                self._out.append(Flush())
+            case ClosingStage.CLOSED:
+                self._out.append(Closed(tuple(self.pool.lives)))
+            case _:
+                pass  # workers without work are told to exit by the tick
+        self._take_from_force()
+
+    def _held(self) -> Held:
+        """What closing waits for."""
+        awake_s, gone_s = self._clock.awake_s, self.limits.client_gone_s
+        kept = (
+            session.kept_count for session in self.cache.sessions.values()
+            if awake_s - session.heard_s < gone_s
+        )  # fmt: skip
+        return Held(self.force.live_count(), sum(kept), len(self.pool.lives))
 
     # -- messages of clients --------------------------------------------------
 
@@ -241,8 +276,8 @@ class Router:
         self._do(session, self.cache.request(session, sequence, ask), route)
         if sequence not in session.entries or not fresh:
             return
-        if self.stopping:
-            self._do(session, self.cache.step(session, sequence, Input.DEADLINE, outcomes.stopping))
+        if self.closing.begun:
+            self._answer_stopping(session, sequence)
         elif request.deadline_s is not None:
             heapq.heappush(self._deadlines, (now_s + request.deadline_s, session.id, sequence))
 
@@ -323,11 +358,8 @@ class Router:
             )
             effects = self.cache.step(session, entry.id.sequence, Input.WORKER_DEAD, outcome)
             self._do(session, effects)
-            if self.stopping:  # it may wait again, but nothing will be started any more
-                self._do(
-                    session,
-                    self.cache.step(session, entry.id.sequence, Input.DEADLINE, outcomes.stopping),
-                )
+            if self.closing.begun:  # it may wait again, but nothing will be started any more
+                self._answer_stopping(session, entry.id.sequence)
 
     def _stray(self, stray: Stray) -> None:
         session = self.cache.sessions.get(stray.session)
@@ -337,6 +369,11 @@ class Router:
     def _end(self, session: Session) -> None:
         self._do(session, self.cache.end(session))
         self.cache.forget(session)
+
+    def _answer_stopping(self, session: Session, sequence: int) -> None:
+        """A request waits for a worker, and gets none any more."""
+        effects = self.cache.step(session, sequence, Input.DEADLINE, outcomes.stopping)
+        self._do(session, effects)
 
     def _answer_all(
         self, choose: Callable[[Entry], bool], outcome: Callable[[Entry], Kept]
@@ -374,8 +411,9 @@ class Router:
         """The status record of welcomes and syncs."""
         ready = self.pool.ready_count()
         reason = self.starting
-        if self.stopping:
-            status, reason = ServerStatus.STOPPING, "the server is stopping"
+        if self.closing.begun:
+            stage = self.closing.stage.value
+            status, reason = ServerStatus.STOPPING, f"the server is stopping ({stage})"
         elif self.pool.is_silent():
             status, reason = ServerStatus.SILENT, "no worker gives a sign of life"
         elif ready:
@@ -385,10 +423,21 @@ class Router:
         else:
             status = ServerStatus.STARTING
             reason = reason or self.pool.broken or "no worker is ready yet"
-        return {
+        record: dict[str, Any] = {
             "status": status.value, "reason": reason, "ready": ready,
             "workers": len(self.pool.slots), "environment": self.force.environment,
             "rerun": self.force.rerun,
+        }  # fmt: skip
+        if self.closing.begun:
+            record["closing"] = self._closing_record()
+        return record
+
+    def _closing_record(self) -> dict[str, Any]:
+        """The stage of closing, what it waits for, and the seconds until the next."""
+        left_s = self.closing.left_s(self._clock.last_s)
+        return {
+            "stage": self.closing.stage.value, **self._held()._asdict(),
+            "left_s": round(left_s, 1),
         }  # fmt: skip
 
     def stats(self) -> dict[str, Any]:

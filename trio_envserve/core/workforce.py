@@ -295,8 +295,7 @@ class Workforce:
         """End every process now."""
         self.pool.stop()
         for life in list(self.pool.lives.values()):
-            if life.reaped_s is None:
-                self.out += self.pool.kill(life, now_s, "the server stops")
+            self.out += self.pool.kill(life, now_s, "the server stops")
         self.refresh(now_s)
 
     def live_count(self) -> int:

@@ -10,10 +10,11 @@ are carried out before the next await: first what concerns processes, then the
 messages, for each peer in order and together.  Inputs go to the router itself,
 or through the tape of a recording (:mod:`.recording`), which offers the same.
 
-Closing is staged: take no more in, drain with a deadline, cancel, reap, flush
-and close the sockets.  It needs the tasks, so all of them run in the background
-of the block (:func:`~trio_envserve.net.open_background`): a block that is
-cancelled from outside closes like any other.
+Closing is decided by the router, too (:mod:`~trio_envserve.core.closing`); here it
+is only waited for, and the front listens to the end of its last stage.  It needs
+the tasks, so all of them run in the background of the block
+(:func:`~trio_envserve.net.open_background`): a block that is cancelled from outside
+closes like any other.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, final
 
 import trio
 
+from ..core.closing import Closed, ClosingStage, Flush
 from ..core.errors import ConfigError, ServerNotReady, ServerStartError
 from ..core.lag import LagMeter
 from ..core.limits import ServerLimits, WireLimits
@@ -63,7 +65,7 @@ class Server:
 
     def __init__(
         self, router: Router, into: Inputs, front: RouterSocket, back: RouterSocket,
-        workers: Workers, nursery: trio.Nursery, limits: ServerLimits, flush_s: float,
+        workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
     ) -> None:  # fmt: skip
         self._router = router
         """To look at.  What changes it goes through ``_into``."""
@@ -73,7 +75,8 @@ class Server:
         self._workers = workers
         self._nursery = nursery
         self._limits = limits
-        self._flush_s = flush_s
+        self._left: tuple[bytes, ...] = ()
+        """The workers that did not end in time."""
         self._lag = LagMeter(limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
@@ -120,14 +123,17 @@ class Server:
     async def drain(self, drain_s: float | None = None) -> bool:
         """Take no more in and wait until nothing runs and every client that is
         still there has its outcomes.  False if that took longer than ``drain_s``
-        (default: the limit of that name)."""
-        self._into.stop(_now_s())
+        (default: the limit of that name), or if the server was killed meanwhile.
+
+        Closing goes on by itself then: what still runs is cancelled, and the workers
+        are ended.  Clients are answered until the block ends.
+        """
+        self._into.close(_now_s(), ClosingStage.DRAINING, drain_s)
         self._carry_out()
-        with trio.move_on_after(self._limits.drain_s if drain_s is None else drain_s):
-            while not self._into.drained(_now_s()):
-                await self._changed.park()
-            return True
-        return False
+        closing = self._router.closing
+        while closing.stage is ClosingStage.DRAINING:
+            await self._changed.park()
+        return closing.drained
 
     def kill(self) -> None:
         """End every worker process now, whatever it runs, and start no more.
@@ -135,7 +141,7 @@ class Server:
         What they ran is answered "may have run".  The server itself ends with its
         block, which then has little left to wait for.
         """
-        self._into.kill_all(_now_s())
+        self._into.close(_now_s(), ClosingStage.KILLING)
         self._carry_out()
 
     # -- tasks ----------------------------------------------------------------
@@ -245,6 +251,10 @@ class Server:
                     self._workers.kill(worker)
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s", text)
+                case Flush():
+                    self._nursery.start_soon(self._flush)
+                case Closed():
+                    self._left = effect.left
                 case Lost():
                     pass  # the router has already taken it in
         for worker, messages in to_workers.items():
@@ -256,24 +266,17 @@ class Server:
         if self._changed:
             self._changed.unpark_all()
 
+    async def _flush(self) -> None:
+        await self._front.flush()
+        self._into.flushed(_now_s())
+        self._carry_out()
+
     async def _close(self) -> None:
-        """Cancel what runs, end the workers, hand out what is left to say."""
-        limits = self._limits
-        self._into.stop(_now_s())
-        self._into.cancel_all()
+        """Close, less the drain, and wait for it.  The router sees to its end."""
+        self._into.close(_now_s(), ClosingStage.CANCELLING)
         self._carry_out()
-        with trio.move_on_after(limits.stop_s):
-            while self._router.force.live_count():
-                await self._changed.park()
-        with trio.move_on_after(limits.stop_s):
-            while self._router.pool.lives:
-                await self._changed.park()
-        self._into.kill_all(_now_s())
-        self._carry_out()
-        while self._router.pool.lives:
+        while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
-        with trio.move_on_after(self._flush_s):
-            await self._front.flush()
 
 
 @asynccontextmanager
@@ -355,7 +358,7 @@ async def open_server(
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             into = router if recorder is None else recorder.tape
-            server = Server(router, into, front, back, host, nursery, limits, wire.flush_s)
+            server = Server(router, into, front, back, host, nursery, limits)
             server._start(locks)
             if recorder is not None:
                 nursery.start_soon(recorder.keep_writing)

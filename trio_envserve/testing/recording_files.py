@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import cbor2
 
+from ..core.closing import ClosingStage
 from ..core.errors import ConfigError
 from ..core.terms import ID_BYTES
 from ..server.recording import records
@@ -167,6 +168,14 @@ def _is_record(value: Any) -> bool:
     return type(value) is dict
 
 
+def _is_stage(value: Any) -> bool:
+    return type(value) is str and value in _STAGES
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
 def _is_id(value: Any) -> bool:
     return type(value) is bytes and len(value) == ID_BYTES
 
@@ -176,6 +185,8 @@ def _is_frozen(value: Any) -> bool:
     return pair and type(value[0]) is dict and type(value[1]) is list
 
 
+_STAGES = {stage.value for stage in ClosingStage}
+
 _ARGUMENTS: dict[int, tuple[Callable[[Any], bool], ...]] = {
     records.CLIENT: (_is_seconds, _is_bytes, _is_frames),
     records.WORKER: (_is_seconds, _is_worker_frames),
@@ -184,10 +195,8 @@ _ARGUMENTS: dict[int, tuple[Callable[[Any], bool], ...]] = {
     records.EXITED: (_is_seconds, _is_bytes, _is_text),
     records.TICK: (_is_seconds,),
     records.OPEN_POOL: (_is_seconds, _is_ids),
-    records.STOP: (_is_seconds,),
-    records.CANCEL_ALL: (_is_seconds,),
-    records.KILL_ALL: (_is_seconds,),
-    records.DRAINED: (_is_seconds,),
+    records.CLOSE: (_is_seconds, _is_stage, _is_limit),
+    records.FLUSHED: (_is_seconds,),
     records.STARTING: (_is_seconds, _is_text),
     records.DRAW: (_is_id,),
     records.STATS: (_is_record,),

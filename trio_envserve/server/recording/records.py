@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import cbor2
 
+from ...core.closing import Closed, ClosingStage, Flush
 from ...core.router import Router, ToClient
 from ...core.slots import Kill, Lost, Report, Spawn
 from ...core.terms import Body
@@ -38,13 +39,13 @@ from ...core.workforce import ToWorker
 from .masks import Masks
 
 NAME = "trio-envserve recording"
-FORMAT = 1
+FORMAT = 2
 MAX_DEPTH = 32
 """Of a record: the deepest is a state, with a worker's statistics in it."""
 
 HEADER = 0
 CLIENT, WORKER, PULSE, SPAWNED, EXITED, TICK = 1, 2, 3, 4, 5, 6
-OPEN_POOL, STOP, CANCEL_ALL, KILL_ALL, DRAINED, STARTING = 7, 8, 9, 10, 11, 12
+OPEN_POOL, CLOSE, FLUSHED, STARTING = 7, 8, 9, 12
 DRAW, STATS, RAISED = 20, 21, 22
 CHECK, STATE, GAP, END = 30, 31, 32, 33
 
@@ -70,13 +71,11 @@ INPUTS: dict[int, Kind] = {
     EXITED: Kind("exited", 2, lambda r, s, a: r.exited(a[0], s, a[1])),
     TICK: Kind("tick", 0, lambda r, s, a: r.tick(s)),
     OPEN_POOL: Kind("open_pool", 1, lambda r, s, a: r.open_pool(a[0], s)),
-    STOP: Kind("stop", 0, lambda r, s, a: r.stop(s)),
-    CANCEL_ALL: Kind("cancel_all", 0, lambda r, s, a: r.cancel_all()),
-    KILL_ALL: Kind("kill_all", 0, lambda r, s, a: r.kill_all(s)),
-    DRAINED: Kind("drained", 0, lambda r, s, a: r.drained(s)),
+    CLOSE: Kind("close", 2, lambda r, s, a: r.close(s, ClosingStage(a[0]), a[1])),
+    FLUSHED: Kind("flushed", 0, lambda r, s, a: r.flushed(s)),
     STARTING: Kind("starting", 1, lambda r, s, a: _set_starting(r, a[0])),
 }
-"""All that changes a router.  (``drained`` reads its clock, which is a change.)"""
+"""All that changes a router."""
 
 
 # -- writing, where it must be quick -------------------------------------------
@@ -162,6 +161,10 @@ class EffectsHash:
                 return "lost", worker, _encodable(why)
             case Report(level, text):
                 return "report", level, _encodable(text)
+            case Flush():
+                return ("flush",)
+            case Closed(left):
+                return "closed", *left
             case _:
                 raise TypeError(f"an effect of an unknown type: {type(effect).__name__}")
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.clock import AwakeClock
+from ...core.closing import Closing, ClosingStage
 from ...core.dedup import DedupCache
 from ...core.executions import Duty, Execution, Worker
 from ...core.limits import ServerLimits, WireLimits
@@ -40,10 +41,12 @@ CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Router, DedupCache, Scheduler, Pool, Workforce, AwakeClock, Session, Entry, Kept,
-        Counters, Execution, Worker, Slot, Life, Ranges,
+        Counters, Execution, Worker, Slot, Life, Ranges, Closing,
     )
 }  # fmt: skip
-ENUMS: dict[str, type[enum.Enum]] = {cls.__name__: cls for cls in (State, Phase, Duty)}
+ENUMS: dict[str, type[enum.Enum]] = {
+    cls.__name__: cls for cls in (State, Phase, Duty, ClosingStage)
+}
 
 BODIES = frozenset({("Entry", "body"), ("Execution", "body")})
 HEADERS = frozenset({("Execution", "header")})

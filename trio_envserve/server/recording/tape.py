@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import cbor2
 
+from ...core.closing import ClosingStage
 from ...core.limits import ServerLimits
 from ...core.router import Router
 from ...core.terms import Body, Epoch
@@ -61,13 +62,14 @@ class Inputs(Protocol):
 
     def tick(self, now_s: float) -> None: ...  # noqa: D102
 
-    def stop(self, now_s: float) -> None: ...  # noqa: D102
+    def close(  # noqa: D102
+        self,
+        now_s: float,
+        stage: ClosingStage = ClosingStage.DRAINING,
+        drain_s: float | None = None,
+    ) -> None: ...
 
-    def cancel_all(self) -> None: ...  # noqa: D102
-
-    def kill_all(self, now_s: float) -> None: ...  # noqa: D102
-
-    def drained(self, now_s: float) -> bool: ...  # noqa: D102
+    def flushed(self, now_s: float) -> None: ...  # noqa: D102
 
 
 class MakeRouter(Protocol):
@@ -244,25 +246,18 @@ class Tape(Inputs):
         self._input(records.OPEN_POOL, now_s, sorted(dead_epochs))
         self._call(self.router.open_pool, dead_epochs, now_s)
 
-    def stop(self, now_s: float) -> None:
-        """No more work is taken in."""
-        self._input(records.STOP, now_s)
-        self._call(self.router.stop, now_s)
+    def close(
+        self, now_s: float, stage: ClosingStage = ClosingStage.DRAINING,
+        drain_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Closing begins, or is hurried."""
+        self._input(records.CLOSE, now_s, stage.value, drain_s)
+        self._call(self.router.close, now_s, stage, drain_s)
 
-    def cancel_all(self) -> None:
-        """Whatever runs is answered and stopped."""
-        self._input(records.CANCEL_ALL, self._now_s)
-        self._call(self.router.cancel_all)
-
-    def kill_all(self, now_s: float) -> None:
-        """Every worker is killed."""
-        self._input(records.KILL_ALL, now_s)
-        self._call(self.router.kill_all, now_s)
-
-    def drained(self, now_s: float) -> bool:
-        """A question, but it reads the router's clock."""
-        self._input(records.DRAINED, now_s)
-        return self.router.drained(now_s)
+    def flushed(self, now_s: float) -> None:
+        """What waited for clients has left."""
+        self._input(records.FLUSHED, now_s)
+        self._call(self.router.flushed, now_s)
 
     # -- noting ---------------------------------------------------------------
 

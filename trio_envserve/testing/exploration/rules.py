@@ -84,6 +84,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "malformed", "_log_second", "_log_lines"),
         **_out(_CLOCK, "_clock"),
         **_out("empty between steps", "_out"),
+        **_out("no server closes here", "closing"),
         **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most_deadlines"),
         "starting": Rule("the text is for people", lambda owner, text, form: bool(text)),
         "_deadlines": Rule("those of what is answered or gone do nothing", _live_deadlines),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from ...core import messages
+from ...core import messages, outcomes
 from ...core import router as routing
 from ...core.clock import AwakeClock
+from ...core.closing import Closing, ClosingStage
 from ...core.dedup import DedupCache, Do, Input
 from ...core.requests import State
 from ...core.router import Router, ToClient
 from ...core.slots import Pool
+from ...core.terms import Status, Verdict
+from ...core.workforce import Workforce
 from ..simulation.faults import Fault
 from .patching import Family, Patches
 
@@ -101,8 +105,8 @@ def leases_run_while_it_is_stopped(patch: Patches) -> None:
     """A server that was stopped takes its clients for silent meanwhile."""
 
     def read(self: Any, now_s: float) -> float:
-        self.awake_s += max(0.0, now_s - self._last_s)
-        self._last_s = max(now_s, self._last_s)
+        self.awake_s += max(0.0, now_s - self.last_s)
+        self.last_s = max(now_s, self.last_s)
         awake_s: float = self.awake_s
         return awake_s
 
@@ -143,3 +147,34 @@ def a_stopped_pool_is_ready(patch: Patches) -> None:
 def a_stopping_server_starts_workers(patch: Patches) -> None:
     """A server that drains replaces its workers for ever, and never ends."""
     patch.attribute(Pool, "stop", lambda self: None)
+
+
+@FAMILY.mutant("G9", needs=(Fault.DRAIN_SERVER, Fault.HANG))
+def a_stage_of_closing_has_no_end(patch: Patches) -> None:
+    """A server that drains waits for what runs as long as that takes."""
+    original = Closing.following
+
+    def following(self: Any, now_s: float, held: Any) -> Any:
+        patient = self.stage is ClosingStage.DRAINING
+        return original(self, -math.inf if patient else now_s, held)
+
+    patch.attribute(Closing, "following", following)
+
+
+@FAMILY.mutant("G7", needs=(Fault.DRAIN_SERVER,))
+def work_begins_while_closing(patch: Patches) -> None:
+    """A server that drains takes work in as ever."""
+    patch.attribute(Router, "_answer_stopping", lambda self, session, sequence: None)
+    patch.attribute(Workforce, "retire_all", lambda self, now_s: self.pool.stop())
+
+
+@FAMILY.mutant("G9", needs=(Fault.DRAIN_SERVER, Fault.HANG))
+def what_closing_cancels_did_not_run(patch: Patches) -> None:
+    """What still runs when a server closes is answered with "did not run"."""
+
+    def stopped(entry: Any) -> Any:
+        return outcomes._error(
+            entry, "stopping", Verdict.DID_NOT_RUN, "the server stops", Status.CANCELLED
+        )
+
+    patch.attribute(outcomes, "stopped", stopped)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core.closing import Closed, ClosingStage, Flush
 from ...core.router import Router, ToClient
 from ...core.slots import Kill, Lost, Report, Spawn
 from ...core.workforce import ToWorker
@@ -37,8 +38,6 @@ class SimServer(Process):
         self._ticks = self._refused = self._lapsed = 0
         self.empty_since_s: dict[int, float] = {}
         """The slots that nobody is in, and since when."""
-        self._stopping_s: float | None = None
-        self._stage = 0
         self.router = Router(
             epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
@@ -107,8 +106,7 @@ class SimServer(Process):
                 self.world.judge.violation("G8", wrong)
         if not at_a_bound(self.router):
             self.peak_live = self.router.force.live_count()
-        if self._stopping_s is not None:
-            self._drain(now_s)
+        self.world.judge.closing_seen(self)
 
     def _count_bounds(self) -> None:
         """How often tiny bounds made somebody wait."""
@@ -122,26 +120,20 @@ class SimServer(Process):
         self._refused, self._lapsed = refused, 0
 
     def stop(self) -> None:
-        """SIGTERM: drain, then cancel, then kill, then exit."""
-        if self._stopping_s is None:
-            self._stopping_s = self.events.now_s
-            self.world.judge.draining.add(self)
-            self.router.stop(self.events.now_s)
-            self._carry_out()
+        """SIGTERM: close, with a drain or without; perhaps another signal hurries it."""
+        stage = self.rng.choice([ClosingStage.DRAINING] * 3 + [ClosingStage.CANCELLING])
+        self._close(stage)
+        if self.rng.random() < 0.3:
+            hurry = ClosingStage.KILLING
+            self.events.after(self.rng.uniform(0.0, 2.0), self.post, self._close, hurry)
 
-    def _drain(self, now_s: float) -> None:
-        assert self._stopping_s is not None
-        limits, since_s = self.world.plan.server, now_s - self._stopping_s
-        drained = self.router.drained(now_s)
-        if self._stage == 0 and (drained or since_s >= limits.drain_s):
-            self._stage = 1
-            self.router.cancel_all()
-        elif self._stage == 1 and (drained or since_s >= limits.drain_s + limits.stop_s):
-            self._stage = 2
-            self.router.kill_all(now_s)
-        elif self._stage == 2 and not any(w.alive for w in self.workers.values()):
-            self.world.end_server(self, "drained", self.rng.uniform(0.0, 2.0))
-            return
+    def _close(self, stage: ClosingStage) -> None:
+        self.world.judge.closing_began(self)
+        self.router.close(self.events.now_s, stage)
+        self._carry_out()
+
+    def _flush(self) -> None:
+        self.router.flushed(self.events.now_s)
         self._carry_out()
 
     # -- effects --------------------------------------------------------------
@@ -152,7 +144,9 @@ class SimServer(Process):
             match effect:
                 case ToClient():
                     link = self.client_links.get(effect.route)
-                    if link is not None:
+                    if link is None:
+                        world.judge.server_told_nobody(effect.frames)
+                    else:
                         world.judge.server_told_client(self, link.peer.name, effect.frames)
                     world.network.send(link, effect.frames, up=False)
                 case ToWorker():
@@ -169,6 +163,11 @@ class SimServer(Process):
                 case Lost():
                     self.events.note(self.name, f"takes {effect.worker.decode()} for dead")
                     world.judge.declared_lost(self.workers[effect.worker])
+                case Flush() if self.rng.random() < 0.8:  # else a peer takes nothing
+                    world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
+                case Closed():
+                    world.judge.closed(self)
+                    world.end_server(self, "closed", self.rng.uniform(0.0, 2.0))
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
                     self.events.note(self.name, effect.text)

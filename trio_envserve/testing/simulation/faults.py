@@ -252,6 +252,7 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
         restart_pause_max_s=0.5,
         drain_s=1.0,
         stop_s=0.7,
+        reap_s=2.0,
         recycle_executions=rng.choice((None, None, 7)),
     )
 

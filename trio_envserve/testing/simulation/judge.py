@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 The judge reads three things: what callers asked and were told; the log that
 environment code writes as it starts and ends, with the deaths of processes;
-and what passes on the wires (:mod:`.judge_wires`, :mod:`.judge_health`).  It never
+and what passes on the wires (:mod:`.judge_wires`, :mod:`.judge_health`,
+:mod:`.judge_closing`).  It never
 reads the cores' counters or tables; only :func:`~.bounds.audit` looks at sizes,
 for the bounds.
 
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from ...core import messages
 from ...core.errors import ErrorInfo
 from ...core.terms import RequestId, Status, Verdict
-from .judge_health import Health
+from .judge_closing import Closings
 from .judge_records import Call, Execution, Violation
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Execution", "Judge", "Violation"]
 
 
-class Judge(Health):
+class Judge(Closings):
     """Collects what happened and compares it with the guarantees."""
 
     def __init__(

@@ -37,14 +37,16 @@ class Wires(Book):
         """Dispatches that their workers were told to stop."""
         self.lost: set[Process] = set()
         """Workers whose executions their router takes for ended."""
-        self._outcomes: dict[RequestId, tuple[bytes, ...]] = {}
+        self.outcomes: dict[RequestId, tuple[bytes, ...]] = {}
         self._unreceived: dict[RequestId, Call] = {}
         """Under which id a call was answered, until its caller has the outcome."""
         self._given_up: set[RequestId] = set()
         """Requests that their client has asked to end, whatever came of them."""
+        self.refused: set[RequestId] = set()
+        """Requests that were refused for good."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
-        self._dispatched: set[tuple[Process, int]] = set()
+        self.dispatched: set[tuple[Process, int]] = set()
         self._owed: tuple[RequestId, str] | None = None
         """A request with another body than the first, whose sender is to be told."""
 
@@ -148,6 +150,8 @@ class Wires(Book):
                     self._owed = None
                 elif message.delay_s is not None:
                     self.first.pop(request, None)
+                else:
+                    self.refused.add(request)
             case messages.Unknown():
                 self._owed = None
                 if message.gone:
@@ -175,7 +179,7 @@ class Wires(Book):
     def _outcome_sent(self, request: RequestId, frames: Sequence[Body]) -> None:
         sent = tuple(map(bytes, frames))
         key = self.key_of_request(request)
-        if self._outcomes.setdefault(request, sent) != sent:
+        if self.outcomes.setdefault(request, sent) != sent:
             self.violation("G3", f"{request}: two outcomes that differ", key)
         if request.sequence in self.finished.get(request.session, ()):
             self.violation("G7", f"{request} is answered after it was finished", key)
@@ -217,10 +221,10 @@ class Wires(Book):
             return
         request = RequestId(message.session, message.sequence)
         key = self.key_of_request(request)
-        if worker in self.leaving and (worker, message.number) not in self._dispatched:
+        if worker in self.leaving and (worker, message.number) not in self.dispatched:
             text = f"an execution is spent on {worker.name}, which is to end"
             self.violation("G2", text, key)
-        self._dispatched.add((worker, message.number))
+        self.dispatched.add((worker, message.number))
         if message.sequence in self.finished.get(message.session, ()):
             self.violation("G7", f"{request} is dispatched after it was finished", key)
 
