@@ -106,6 +106,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
     state = str(stats["status"])
     server = [
         ("status", state if not stats["reason"] else f"{state}: {_first_line(stats['reason'])}"),
+        *_closing(stats),
         ("environment", str(stats["environment"]) or "-"),
         ("workers ready", f"{stats['ready']} of {stats['workers']}"),
         ("worker restarts", str(stats["worker_restarts"])),
@@ -140,6 +141,16 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         Table("cache", (), cached),
         Table("workers", columns, workers),
     ]
+
+
+def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a server that is stopping waits for."""
+    closing = stats.get("closing")
+    if not closing:
+        return []
+    names = {"running": "executions", "outcomes": "outcomes", "workers": "workers"}
+    left = ", ".join(f"{closing[key]} {name}" for key, name in names.items())
+    return [("waits for", left), ("next stage", f"within {closing['left_s']:g} s")]
 
 
 def _phase(worker: dict[str, Any]) -> str:
