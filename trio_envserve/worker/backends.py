@@ -18,7 +18,8 @@ raised.  A value that was there before the cancel took effect is kept.
     a thread from trio's cache, never abandoned.  A watcher task notices the
     cancel, which no thread can.
 ``asyncio``
-    one loop in one thread for the life of the worker.  Cancelling is
+    one loop in one thread for the life of the worker, always asyncio's own (others, as
+    uvloop, cannot be kept from going on in a forked process).  Cancelling is
     ``task.cancel()``, once, and then waiting for the task's own end.  An exit
     raised by a stray task of the environment stops no more than that task.
 
@@ -31,6 +32,7 @@ import asyncio
 import inspect
 import logging
 import math
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias, final
@@ -41,6 +43,7 @@ from .. import foreign
 from ..envs.interface import Backend
 from ..foreign import Ended
 from .failures import log
+from .forks import end_if_forked
 from .links import AsyncioModel, Link, Seat, ThreadModel
 
 Call: TypeAlias = Callable[[Seat], Any]
@@ -120,7 +123,9 @@ _TRIO_SEAT = Seat(_is_cancelled_here, lambda model: model)
 async def _contained(call: Call, ended: list[Ended]) -> None:
     # The boundary between the environment and the worker.  Whether the caller is
     # cancelled, the caller checks.
+    pid = os.getpid()
     ended.append(await foreign.acall(call, _TRIO_SEAT))
+    end_if_forked(pid)
     _hint(ended[0].error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
 
 
@@ -156,7 +161,10 @@ async def _watch(link: Link) -> None:
 
 
 def _in_thread(call: Call, seat: Seat) -> Ended:
-    return foreign.call(_plain_value, call, seat)
+    pid = os.getpid()
+    ended = foreign.call(_plain_value, call, seat)
+    end_if_forked(pid)
+    return ended
 
 
 def _plain_value(call: Call, seat: Seat) -> Any:
@@ -194,7 +202,7 @@ async def _open_asyncio() -> AsyncIterator[_AsyncioBackend]:
 @final
 class _AsyncioBackend:
     def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._loop = self._runner.get_loop()
         self._stopping = False
 
@@ -273,5 +281,7 @@ class _AsyncioBackend:
 
 
 async def _on_asyncio(call: Call, seat: Seat, ended: list[Ended]) -> None:
+    pid = os.getpid()
     ended.append(await foreign.acall(call, seat))  # asyncio would stop its loop for SystemExit
+    end_if_forked(pid)
     _hint(ended[0].error, _TRIO_SIGNS, 'If this is trio code: remove backend = "asyncio".')

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import queue
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from .. import foreign
 from ..envs.interface import RolloutCancelled
 from ..foreign import Ended
 from ..models.interface import Completion, Messages, Model
+from .forks import end_if_forked
 
 
 @final
@@ -55,6 +57,7 @@ class Link:
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
         self._scopes: set[trio.CancelScope] = set()
+        self._pid = os.getpid()
         self.cancelled = False
         """No new call is taken; read in any thread."""
 
@@ -74,6 +77,7 @@ class Link:
         The end is :class:`RolloutCancelled` if the execution was cancelled or
         has ended, or the returned scope was.
         """
+        end_if_forked(self._pid)
         scope = trio.CancelScope(shield=True)
         try:
             self._token.run_sync_soon(self._start, work, deliver, scope)

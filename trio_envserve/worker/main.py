@@ -26,11 +26,13 @@ def main() -> int:
     # Guard and heart come before everything that takes long or can hang: silence
     # is noticed from the first moment.
     from trio_envserve.worker.config import read_config
+    from trio_envserve.worker.forks import keep_from_children
     from trio_envserve.worker.guard import start_guard
     from trio_envserve.worker.heart import Heart, die_with_parent
 
     config = read_config(channel)
     start_guard(channel, config.parent)
+    keep_from_children(*map(int, sys.argv[1:3]))
     die_with_parent(config.parent)
     limits = config.limits
     heart = Heart(

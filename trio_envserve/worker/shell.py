@@ -39,6 +39,7 @@ from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect, n
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
 from ..net import DealerSocket, Message, Network
+from . import forks
 from .failures import EnvironmentFailure, describe_exception, log
 from .runners import Runner, open_runner
 
@@ -59,24 +60,25 @@ async def run_worker(
     ``load`` makes the environment; ``touch`` is called with each turn of the
     lag sampler (the heartbeat thread watches it).
     """
-    async with network.open_dealer(address, identity=worker, limits=wire) as socket:
-        core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
-        try:
-            environment = load()
-            async with open_runner(
-                environment, threads=limits.threads, teardown_s=limits.teardown_s
-            ) as runner:
-                shell = _Shell(socket, core, runner, environment, worker.decode(), limits, wire)
-                await shell.run(touch)
-        except (ConfigError, EnvironmentFailure) as error:
-            log(logging.ERROR, "the environment cannot be set up: %s", error)
-            socket.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
+    with forks.watched():
+        async with network.open_dealer(address, identity=worker, limits=wire) as socket:
+            core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
+            try:
+                environment = load()
+                async with open_runner(
+                    environment, threads=limits.threads, teardown_s=limits.teardown_s
+                ) as runner:
+                    shell = _Shell(socket, core, runner, environment, worker.decode(), limits, wire)
+                    await shell.run(touch)
+            except (ConfigError, EnvironmentFailure) as error:
+                log(logging.ERROR, "the environment cannot be set up: %s", error)
+                socket.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
+                with trio.move_on_after(wire.flush_s):
+                    await socket.flush()
+                return False
             with trio.move_on_after(wire.flush_s):
                 await socket.flush()
-            return False
-        with trio.move_on_after(wire.flush_s):
-            await socket.flush()
-    return True
+        return True
 
 
 @final
