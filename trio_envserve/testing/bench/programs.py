@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import IO, Any, final
 
 import trio
@@ -34,9 +35,12 @@ ANSWER_S = 180.0
 class Program:
     """A running program.  Made by :func:`open_program`."""
 
-    def __init__(self, process: trio.Process, errors: IO[bytes], *, terminate: bool) -> None:
+    def __init__(
+        self, process: trio.Process, errors: IO[bytes], *, terminate: bool, what: str
+    ) -> None:
         self.pid = process.pid
         self._terminate = terminate
+        self._what = what
         self.process = process
         self._errors = errors
         self._buffer = b""
@@ -49,13 +53,13 @@ class Program:
             while b"\n" not in self._buffer:
                 more = await self.process.stdout.receive_some(65536)
                 if not more:
-                    raise ServerStartError(f"a program of the benchmark ended:\n{self._log()}")
+                    raise ServerStartError(f"{self._what} ended:\n{self.last_words()}")
                 self._buffer += more
             line, _, self._buffer = self._buffer.partition(b"\n")
             record: dict[str, Any] = json.loads(line)
             return record
         raise ServerStartError(
-            f"a program of the benchmark said nothing for {limit_s:g} s:\n{self._log()}"
+            f"{self._what} said nothing for {limit_s:g} s:\n{self.last_words()}"
         )
 
     async def event(self, name: str) -> dict[str, Any]:
@@ -65,11 +69,14 @@ class Program:
             if record.get("event") == name:
                 return record
 
-    async def ask(self, load: Mapping[str, Any]) -> dict[str, Any]:
-        """Give it one line, and get one."""
+    async def ask(self, load: Mapping[str, Any], limit_s: float = ANSWER_S) -> dict[str, Any]:
+        """Give it one line, and get one.  ServerStartError as for :meth:`line`."""
         assert self.process.stdin is not None
-        await self.process.stdin.send_all(json.dumps(load).encode() + b"\n")
-        return await self.line(ANSWER_S)
+        try:
+            await self.process.stdin.send_all(json.dumps(load).encode() + b"\n")
+        except trio.BrokenResourceError:
+            pass  # it has ended, which reading its output tells
+        return await self.line(limit_s)
 
     async def kill(self) -> None:
         """``kill -9``, and reap it."""
@@ -91,7 +98,8 @@ class Program:
             if self.process.stdout is not None:
                 await self.process.stdout.aclose()
 
-    def _log(self) -> str:
+    def last_words(self) -> str:
+        """The end of what it said on standard error."""
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - 4000))
         return self._errors.read().decode(errors="replace")
@@ -99,16 +107,18 @@ class Program:
 
 @asynccontextmanager
 async def open_program(
-    command: Sequence[str], environ: Mapping[str, str] | None = None, *, terminate: bool = False
-) -> AsyncGenerator[Program, None]:
+    command: Sequence[str], environ: Mapping[str, str] | None = None, *, terminate: bool = False,
+    what: str = "a program of the benchmark", cwd: Path | None = None,
+) -> AsyncGenerator[Program, None]:  # fmt: skip
     """Start a program, and end it with the block: its standard input ends, and with
-    ``terminate`` it gets SIGTERM, too.  Ctrl-C is not for it."""
+    ``terminate`` it gets SIGTERM, too.  Ctrl-C is not for it.  ``what`` it is is said
+    in errors."""
     with tempfile.TemporaryFile(prefix="trio-envserve-bench-") as errors:
         process = await trio.lowlevel.open_process(
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            env={**os.environ, **(environ or {})}, process_group=0,
+            env={**os.environ, **(environ or {})}, process_group=0, cwd=cwd,
         )  # fmt: skip
-        program = Program(process, errors, terminate=terminate)
+        program = Program(process, errors, terminate=terminate, what=what)
         try:
             yield program
         finally:

@@ -25,22 +25,23 @@ no record of its calls itself: its memory is measured.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import random
-import sys
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, final
 
 import trio
 
-from ...client import Client, Outcome, open_client
+from ...client import Client, open_client
 from ...core.limits import ClientLimits
 from ...envs.arithmetic import Arithmetic
 from ...net import ConnectionEvent, Message, open_zmq_network
+from ..answers import is_right, noted
 from ..demo.wiretap import TappedNetwork
 from ..logs import JsonLog
+from ..orders import given_options, read_orders, say
 from .mix import Ask, draw
 
 LIMITS = ClientLimits(reconnect_s=4.0)
@@ -52,9 +53,7 @@ _COUNT_S = 1.0
 
 def main() -> int:
     """Run until the end of standard input."""
-    if len(sys.argv) != 2:
-        raise SystemExit("this is started by `trio-envserve soak`, with one JSON object")
-    trio.run(_run, json.loads(sys.argv[1]))
+    trio.run(_run, given_options("soak"))
     return 0
 
 
@@ -89,10 +88,6 @@ class _Tap:
             self._log.write(event.value, client=self._name)
 
 
-def _say(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
-
-
 @final
 class _Caller:
     """Makes the calls."""
@@ -113,23 +108,18 @@ class _Caller:
     async def obey(self) -> None:
         """Carry out what is said on standard input, until its end."""
         said, orders = trio.open_memory_channel[dict[str, Any]](math.inf)
-        rest = b""
-        async with (
-            trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin,
-            trio.open_nursery() as nursery,
-        ):
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(self._carry_out_all, orders, nursery)
-            while more := await stdin.receive_some(4096):
-                *lines, rest = (rest + more).split(b"\n")
-                for line in lines:
-                    said.send_nowait(json.loads(line))
+            async with aclosing(read_orders()) as commands:
+                async for command in commands:
+                    said.send_nowait(command)
             nursery.cancel_scope.cancel()
 
     async def _carry_out_all(
         self, orders: trio.MemoryReceiveChannel[dict[str, Any]], nursery: trio.Nursery
     ) -> None:
         await self._client.wait_ready()
-        _say("ready")
+        say("ready")
         nursery.start_soon(self._count)
         async for command in orders:
             self._carry_out(command, nursery)
@@ -149,7 +139,7 @@ class _Caller:
     async def _count(self) -> None:
         """Say now and then how far it is."""
         while True:
-            _say("count", asked=self._asked, ended=self._ended)
+            say("count", asked=self._asked, ended=self._ended)
             await trio.sleep(_COUNT_S)
 
     # -- the load -------------------------------------------------------------
@@ -173,24 +163,16 @@ class _Caller:
         if outcome is None:
             self._log.write("withdrawn", key=key, client=self._name)
         else:
-            right = self._is_right(outcome, number)
-            self._log.write("answer", key=key, client=self._name, right=right, **_answer(outcome))
+            right = outcome.ok and is_right(self._tasks, number, outcome.value)
+            self._log.write("answer", key=key, client=self._name, right=right, **noted(outcome))
         self._ended += 1
         self._say_if_idle()
 
     def _say_if_idle(self) -> None:
         if self._resting and self._asked == self._ended:
             self._resting = False
-            _say("count", asked=self._asked, ended=self._ended)
-            _say("idle")
-
-    def _is_right(self, outcome: Outcome, number: int) -> bool:
-        """Whether it is the result of just this task."""
-        if not outcome.ok:
-            return False
-        task, value = self._tasks.task(number % self._size), outcome.value
-        found = value["completion"][0]["content"], value["answer"], value["reward"]
-        return found == (task.questions[0], task.answers[-1], 1.0)
+            say("count", asked=self._asked, ended=self._ended)
+            say("idle")
 
     # -- the measurement ------------------------------------------------------
 
@@ -202,24 +184,12 @@ class _Caller:
             nonlocal right
             for number in left:
                 outcome = await self._client.outcome({"index": number % self._size})
-                right += self._is_right(outcome, number)
+                right += outcome.ok and is_right(self._tasks, number, outcome.value)
 
         async with trio.open_nursery() as nursery:
             for _ in range(in_flight):
                 nursery.start_soon(work)
-        _say("steady", requests=requests, right=right)
-
-
-def _answer(outcome: Outcome) -> dict[str, Any]:
-    """What a caller notes of an outcome."""
-    error = outcome.error
-    return {
-        "ok": outcome.ok,
-        "executions": outcome.executions,
-        "error": error.info.code if error and error.info else error.code if error else None,
-        "message": str(error)[:300] if error else None,
-        "verdict": error.verdict.name if error else None,
-    }
+        say("steady", requests=requests, right=right)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,216 @@
+"""The verb ``siege``: raw sockets attack a server and a client.
+
+Runs :class:`~trio_envserve.testing.siege.run.Siege`, shows where it stands, and
+explains the judge's verdicts.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from ..testing.siege.attacks import NAMES, finding_of, what_of
+from ..testing.siege.camp import Camp
+from ..testing.siege.judge import VERDICTS
+from ..testing.siege.plan import HELD, LONG_S, SECONDS_LEAST
+from ..testing.siege.run import VICTIM, Siege, SiegeOptions
+from .common import Result, Stop, json_option, put, run_verb, say
+from .render import Table, show_tables
+
+FAILED = 1
+"""Exit code when something gave way."""
+
+_EVERY_S = 5.0
+"""Between two lines of progress."""
+
+_EPILOG = """\b
+Exit codes:
+  0  nothing gave way
+  1  something did
+  2  wrong usage
+  3  a program of the siege could not be started
+  130, 143  interrupted (Ctrl-C, SIGTERM), with the verdicts so far
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=SECONDS_LEAST),
+    default=30.0,
+    show_default=True,
+    help="How long there are attacks; starting, and held loops, come on top.",
+)
+@click.option(
+    "--minutes", type=click.FloatRange(min=SECONDS_LEAST / 60), help="The same in minutes."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Decides who attacks when, and how."
+)
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice((*NAMES, *HELD)),
+    metavar="ATTACK",
+    help="Nothing but this attack or scenario. Repeatable.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(("zmtp", "libzmq")),
+    help="Who makes the sockets of servers and clients.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep the logs, in a folder that has none yet.",
+)
+@click.option("--attacks", "listed", is_flag=True, help="List the attacks, and do nothing.")
+@click.option(
+    "--server-command",
+    metavar="COMMAND",
+    hidden=True,
+    help="What to start as the server, to see the siege fail with a broken one.",
+)
+@json_option
+def siege(
+    seconds: float, minutes: float | None, seed: int, only: tuple[str, ...],
+    transport: str | None, keep: Path | None, listed: bool, server_command: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Attack a server and a client with raw sockets, and see what gives way.
+
+    A server, a client and a raw attacker are processes. The attacker sends random
+    and hostile bytes, messages without an end, thousands of connections and hellos,
+    and never reads; a hostile server does as much to a client. Beside it an honest
+    client asks for rollouts. Then a part that trusts nobody judges the logs on disk:
+    no process may end, no loop be held, memory stays within the limits, and the
+    honest client keeps its rate and gets right answers.
+
+    \b
+    Examples:
+      trio-envserve siege
+      trio-envserve siege --minutes 120 --json
+      trio-envserve siege --only empty-frames --seed 7 --keep logs
+      python -m trio_envserve.testing.siege.judge logs
+    """  # noqa: D301  # click wants the character itself
+    if listed:
+        show_tables([attacks_table()], put)
+        return 0
+
+    async def main(stop: Stop) -> Result:
+        with _folder(keep) as directory:
+            options = SiegeOptions(
+                directory=directory, seconds=seconds if minutes is None else 60 * minutes,
+                seed=seed, only=only, transport=transport,
+                server_command=shlex.split(server_command) if server_command else VICTIM,
+            )  # fmt: skip
+            return await _run(options, stop, as_json=as_json, kept=keep is not None)
+
+    return run_verb(main, as_json=as_json)
+
+
+async def _run(options: SiegeOptions, stop: Stop, *, as_json: bool, kept: bool) -> Result:
+    siege = Siege(options)
+    with trio.CancelScope() as working:
+        stop.on_first = working.cancel
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_show_progress, siege.camp)
+            await siege.run()
+            nursery.cancel_scope.cancel()
+    say("judging the logs")
+    figures = await trio.to_thread.run_sync(siege.figures)
+    if kept:
+        say(f"the logs are in {siege.directory}")
+    if not as_json:
+        show_tables(tables(figures), put)
+    if working.cancelled_caught:
+        say(f"interrupted in the phase: {siege.camp.phase}")
+        return Result(stop.interrupted_code, figures)
+    for problem in figures["problems"]:
+        say(f"FAILED: {problem}")
+    return Result(0 if figures["ok"] else FAILED, figures)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep
+    else:
+        # Short: a path of a unix socket lies in it.
+        with tempfile.TemporaryDirectory(prefix="trio-envserve-siege-") as name:
+            yield Path(name)
+
+
+async def _show_progress(camp: Camp) -> None:
+    """A line now and then, and one for each phase and whatever gave way."""
+    phase, told = "", 0
+    while True:
+        with trio.move_on_after(_EVERY_S):
+            while camp.phase == phase and len(camp.faults) == told:  # noqa: ASYNC110  # plain state
+                await trio.sleep(0.1)
+        for text in camp.faults[told:]:
+            say(text)
+        phase, told = camp.phase, len(camp.faults)
+        say(phase)
+
+
+# -- figures ------------------------------------------------------------------
+
+
+def attacks_table() -> Table:
+    """All attacks."""
+    rows = [(name, finding_of(name), what_of(name)) for name in NAMES]
+    rows += [(name, "", f"a loop that stands still, for a minute from {LONG_S:g} s on")
+             for name in HELD]  # fmt: skip
+    return Table("attacks", ("name", "finding", "what it does"), rows)
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """The verdicts for people."""
+    words = {True: "good", False: "BAD", None: "not tried"}
+    rows = [
+        (f"{name}: {_first_line(VERDICTS[name].__doc__)}", words[verdict["ok"]])
+        for name, verdict in figures["verdicts"].items()
+    ]
+    title = f"siege {'passed' if figures['ok'] else 'FAILED'}, judged from its logs"
+    found = [Table(title, (), rows or [("no verdicts", "")])]
+    verdicts = figures["verdicts"]
+    measured = [
+        ("longest turn of a loop (ms)", who, f"{1000 * record['turn_s']:.0f}")
+        for who, record in _figures(verdicts, "turns").get("longest", {}).items()
+    ]
+    measured += [
+        ("memory grew by (MiB)", who,
+         f"{record['grown_kib'] // 1024} of {record['allowed_kib'] // 1024}")
+        for who, record in _figures(verdicts, "memory").items()
+    ]  # fmt: skip
+    rate = _figures(verdicts, "rate")
+    measured += [
+        ("answers a second", name, f"{rate[name]:g}") for name in ("besieged", "quiet", "kept")
+        if name in rate
+    ]  # fmt: skip
+    measured += [
+        ("held loop: right answers, connections", name,
+         f"{record['right']} of {record['calls']}, {record['connections']}")
+        for name, record in _figures(verdicts, "held").items()
+    ]  # fmt: skip
+    if measured:
+        found.append(Table("figures", ("", "of", "value"), measured))
+    return found
+
+
+def _figures(verdicts: dict[str, Any], name: str) -> dict[str, Any]:
+    figures: dict[str, Any] = verdicts.get(name, {}).get("figures", {})
+    return figures
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0].rstrip(".")

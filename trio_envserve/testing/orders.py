@@ -1,0 +1,35 @@
+"""Programs that are told what to do on standard input, and say on standard output
+what they have done: a JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import trio
+
+
+async def read_orders() -> AsyncGenerator[dict[str, Any], None]:
+    """The objects on standard input, until its end."""
+    rest = b""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+        while more := await stdin.receive_some(65536):
+            *lines, rest = (rest + more).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+
+
+def say(event: str, **fields: Any) -> None:
+    """An object on standard output, there at once."""
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def given_options(what: str) -> dict[str, Any]:
+    """The one argument of a program, a JSON object; ``what`` is the verb that starts it."""
+    if len(sys.argv) != 2:
+        raise SystemExit(f"this is started by `trio-envserve {what}`, with one JSON object")
+    options: dict[str, Any] = json.loads(sys.argv[1])
+    return options

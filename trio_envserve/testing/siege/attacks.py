@@ -1,0 +1,32 @@
+"""All attacks in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from . import attacks_bytes, attacks_on_clients, attacks_protocol
+from .attacks_on_clients import ServerAttack
+from .field import Attack
+
+ON_SERVERS: Final[Mapping[str, Attack]] = {**attacks_bytes.ATTACKS, **attacks_protocol.ATTACKS}
+"""What a raw peer does to a server."""
+
+ON_CLIENTS: Final[Mapping[str, ServerAttack]] = attacks_on_clients.ATTACKS
+"""What a hostile server does to a client."""
+
+NAMES: Final = (*ON_SERVERS, *ON_CLIENTS)
+
+
+def finding_of(name: str) -> str:
+    """The number of the finding that an attack repeats, or the empty string."""
+    return _of(name).finding
+
+
+def what_of(name: str) -> str:
+    """What an attack does, in one clause."""
+    return _of(name).what
+
+
+def _of(name: str) -> Attack | ServerAttack:
+    return ON_SERVERS[name] if name in ON_SERVERS else ON_CLIENTS[name]

@@ -1,0 +1,354 @@
+"""Attacks on the application protocol: valid ZMTP, hostile meaning.
+
+They are told by the documents alone: what a session is, what a body is, where the
+bounds are.  Bodies ask for rollouts of the siege's environment, which answers as
+large and as late as it is told to (:mod:`.environment`).
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import cbor2
+import trio
+import trio.lowlevel
+
+from ...core import messages
+from ...core.limits import KIB
+from ...core.messages import Welcome
+from . import wire
+from .attacks_bytes import pour
+from .field import Attack, Connection, Field, digest_of
+
+BATCH = 200
+"""Messages in one write."""
+
+HELLOS = 12_000
+UNREAD_BYTES = 1_000_000
+UNREAD = 120
+NEVER_FINISHED = 1_000
+GAPS = 40_000
+"""Edges in one statement; its header stays below its bound."""
+
+
+def body_of(asked: Any) -> bytes:
+    """The body of a request for one rollout."""
+    return cbor2.dumps(
+        {
+            "kind": "rollout", "input": asked, "sampling_args": {}, "max_retries": 0,
+            "model": {"endpoint": "oracle", "name": ""}, "state_columns": [],
+        }
+    )  # fmt: skip
+
+
+def with_input(value: bytes) -> bytes:
+    """The body of a request whose input are these bytes."""
+    marked = body_of("\0")
+    before, _, after = marked.partition(b"\x61\x00")
+    return before + value + after
+
+
+def request(welcome: Welcome, sequence: int, body: bytes) -> bytes:
+    """A request as bytes."""
+    header = messages.Request(welcome.session, sequence, digest_of(sequence), None, 1, None)
+    return wire.message(messages.encode(header), body)
+
+
+# -- sessions -----------------------------------------------------------------
+
+
+async def hello_flood(field: Field) -> None:
+    """Thousands of hellos on one connection, each for another session."""
+    async with field.peer() as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for _ in range(HELLOS // BATCH):
+            hellos = (wire.message(messages.encode(field.hello())) for _ in range(BATCH))
+            await peer.send(b"".join(hellos))
+            field.counts["hellos"] += BATCH
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def hellos_of_many(field: Field) -> None:
+    """Hellos on many connections, which are gone before their welcome comes."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(_hello_and_go, field)
+
+
+async def _hello_and_go(field: Field) -> None:
+    async with field.peer() as peer:
+        await peer.say(field.hello())
+        await peer.say(messages.Goodbye(field.id()))
+        field.counts["hellos"] += 1
+
+
+async def guesses(field: Field) -> None:
+    """What is not the sender's: guessed sessions, other epochs, other connections."""
+    async with field.session() as (peer, welcome), trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for _ in range(20):
+            said = b"".join(wire.message(*_guess(field, welcome)) for _ in range(BATCH))
+            await peer.send(said)
+            field.counts["messages"] += BATCH
+        nursery.cancel_scope.cancel()
+
+
+def _guess(field: Field, welcome: Welcome) -> list[bytes]:
+    rng, session = field.rng, field.rng.choice((field.id(), welcome.session))
+    number = rng.choice((0, 1, 2**31, 2**62, 2**63 - 1))
+    header: messages.Message = rng.choice(
+        (
+            messages.Sync(session, field.id(), number, number, number, []),
+            messages.Sync(session, welcome.epoch, 0, 0, 2**62, [0, 2**62]),
+            messages.Finish(session, [number, number + 1] if number < 2**62 else []),
+            messages.Cancel(session, number),
+            messages.Goodbye(field.id()),
+            messages.Request(session, number, field.id(), True, 2**62, 0.0),
+        )
+    )
+    frames = [messages.encode(header)]
+    return [*frames, b"\xf6"] if isinstance(header, messages.Request) else frames
+
+
+# -- statements ---------------------------------------------------------------
+
+
+async def sync_gaps(field: Field) -> None:
+    """Syncs about 2^62 sequences, pending and not, with many spans."""
+    async with field.session() as (peer, welcome), trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for probe in range(1, 50):
+            next_, pending = field.rng.choice(
+                ((2**62, [0, 2**62]), (2**62, gaps(field.rng)), (2**63 - 1, []), (0, [5, 2**60]))
+            )
+            await peer.say(messages.Sync(welcome.session, welcome.epoch, 1, probe, next_, pending))
+            field.counts["messages"] += 1
+        nursery.cancel_scope.cancel()
+
+
+async def finish_gaps(field: Field) -> None:
+    """Finishes of every second sequence, tens of thousands at a time."""
+    async with field.session() as (peer, welcome), trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for _ in range(50):
+            await peer.say(messages.Finish(welcome.session, gaps(field.rng)))
+            field.counts["messages"] += 1
+        nursery.cancel_scope.cancel()
+
+
+def gaps(rng: random.Random) -> list[int]:
+    """Spans of one sequence each, with a gap of one between them."""
+    first = rng.choice((0, 1, 16_000, 2**40))
+    return list(range(first, first + GAPS))
+
+
+# -- requests -----------------------------------------------------------------
+
+
+async def _ask(field: Field, bodies: Callable[[random.Random], bytes], most: int) -> None:
+    """A session that asks for rollouts, one at a time, and waits for each answer."""
+    async with field.session() as (peer, welcome):
+        for sequence in range(most):
+            body = bodies(field.rng)
+            await peer.send(request(welcome, sequence, body))
+            field.counts["requests"] += 1
+            await peer.hear()
+            await peer.say(messages.Finish(welcome.session, [sequence, sequence + 1]))
+
+
+async def colliding_keys(field: Field) -> None:
+    """Maps whose keys have one hash."""
+    await _ask(field, lambda _: with_input(colliding_map(30_000)), 3)
+
+
+def colliding_map(count: int) -> bytes:
+    """A map of bignum keys that are equal modulo 2^61 - 1, which is Python's hash of them."""
+    modulus = 2**61 - 1
+    pairs = b"".join(
+        cbor2.dumps((index << 64) * modulus + 7) + b"\x00" for index in range(1, count + 1)
+    )
+    return b"\xba" + struct.pack(">I", count) + pairs
+
+
+async def decode_bombs(field: Field) -> None:
+    """Small bodies that become large values, or take long."""
+    await _ask(field, lambda rng: with_input(bomb(rng)), 4)
+
+
+def bomb(rng: random.Random) -> bytes:
+    """A value that costs more than it weighs."""
+    count = 500_000
+    lists = b"\x9a" + struct.pack(">I", count) + b"\x80" * count
+    maps = b"\x9a" + struct.pack(">I", count) + b"\xa0" * count
+    arrays = b"\x9a" + struct.pack(">I", count // 4) + b"\xd8\x40\x41\x00" * (count // 4)
+    nested = b"\x81" * 60 + lists
+    deep = b"\x81" * 100_000 + b"\x00"
+    claimed = b"\x9b" + struct.pack(">Q", 2**40)
+    number = b"\xc2\x5a" + struct.pack(">I", 1_000_000) + bytes((255,)) * 1_000_000
+    decimal = cbor2.dumps(cbor2.CBORTag(4, [10**9, 1]))
+    dates = b"\x9a" + struct.pack(">I", count // 20) + (
+        cbor2.dumps(cbor2.CBORTag(0, "2026-01-02T03:04:05+00:00")) * (count // 20)
+    )  # fmt: skip
+    return rng.choice((lists, maps, arrays, nested, deep, claimed, number, decimal, dates))
+
+
+async def malformed_bodies(field: Field) -> None:
+    """Requests whose bodies are no requests, or hardly CBOR."""
+    await _ask(field, _malformed, 100)
+
+
+def _malformed(rng: random.Random) -> bytes:
+    good = bytearray(body_of({"index": 1}))
+    choice = rng.randrange(4)
+    if choice == 0:
+        return rng.randbytes(rng.choice((0, 1, 30, 3000)))
+    if choice == 1:
+        return bytes(good[: rng.randrange(len(good))])
+    if choice == 2:
+        good[rng.randrange(len(good))] = rng.randrange(256)
+        return bytes(good)
+    return cbor2.dumps(rng.choice(([], {}, 1, {"kind": "group"}, {"kind": 7}, {1: {2: 3}})))
+
+
+async def unread_outcomes(field: Field) -> None:
+    """Large outcomes that nobody reads."""
+    async with field.session() as (peer, welcome):
+        body = body_of({"bytes": UNREAD_BYTES})
+        for sequence in range(UNREAD):
+            await peer.send(request(welcome, sequence, body))
+            field.counts["requests"] += 1
+        await trio.sleep(2.0)
+
+
+async def never_finish(field: Field) -> None:
+    """Three sessions that read their outcomes and never say so."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(_never_finish, field)
+
+
+async def _never_finish(field: Field) -> None:
+    async with field.session() as (peer, welcome):
+        body = body_of({"index": 1})
+        for sequence in range(NEVER_FINISHED):
+            await peer.send(request(welcome, sequence, body))
+        field.counts["requests"] += NEVER_FINISHED
+        for probe in range(1, 10):
+            await peer.say(
+                messages.Sync(
+                    welcome.session, welcome.epoch, 1, probe, NEVER_FINISHED, [0, NEVER_FINISHED]
+                )
+            )
+            await peer.wait_closed(0.5)
+
+
+# -- messages -----------------------------------------------------------------
+
+
+async def many_frames(field: Field) -> None:
+    """Messages with more frames than any has."""
+    async with field.session() as (peer, _):
+        header = messages.encode(messages.AskStats(1))
+        said = wire.message(header, *[b""] * 64) + wire.message(*[b""] * 4000)
+        for _ in range(50):
+            await peer.send(said)
+            field.counts["messages"] += 2
+        await peer.wait_closed(0.2)
+
+
+async def strange_headers(field: Field) -> None:
+    """Headers that are no messages: of unknown kinds, with wrong fields, hardly CBOR."""
+    async with field.peer() as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for _ in range(20):
+            said = (wire.message(_strange(field.rng)) for _ in range(BATCH))
+            await peer.send(b"".join(said))
+            field.counts["messages"] += BATCH
+        nursery.cancel_scope.cancel()
+
+
+def _strange(rng: random.Random) -> bytes:
+    if rng.random() < 0.3:
+        return rng.randbytes(rng.randint(0, 40))
+    values: tuple[Any, ...] = (
+        0, 1, -1, 2**63, 2**64 - 1, 2**70, 1.5, float("nan"), None, True, b"", bytes(16), "x", "\0",
+        [], [0, 1], [1, 0], {}, {"a": 1}, [[[[]]]],
+    )  # fmt: skip
+    fields = [rng.choice(values) for _ in range(rng.randint(0, 8))]
+    return cbor2.dumps([rng.choice((0, 1, 2, 3, 4, 5, 6, 16, 17, 64, 66, 80, 255, "x")), *fields])
+
+
+async def bad_bundles(field: Field) -> None:
+    """Bundles that are none, or hold what they may not."""
+    async with field.session() as (peer, _), trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for _ in range(20):
+            said = (wire.message(bad_bundle(field.rng)) for _ in range(BATCH))
+            await peer.send(b"".join(said))
+            field.counts["messages"] += BATCH
+        nursery.cancel_scope.cancel()
+
+
+def bad_bundle(rng: random.Random) -> bytes:
+    """A frame that begins like a bundle."""
+    mark = b"\x82\x18\x20"
+    stats = messages.encode(messages.AskStats(1))
+    good = cbor2.dumps([32, [[stats]] * rng.randint(2, 32)])
+    return rng.choice(
+        (
+            mark, mark + b"\x9f", mark + b"\x98\xff", mark + b"\x98\x20" + b"\x81" * 32,
+            mark + b"\x82" + cbor2.dumps([good]) * 2,
+            good[: rng.randrange(4, len(good))], good + b"\x00",
+            cbor2.dumps([32, [[]] * 20]), cbor2.dumps([32, [[b"x"] * 200] * 20]),
+            cbor2.dumps([32, [[stats, 5]] * 3]), mark + rng.randbytes(200),
+            cbor2.dumps([32, [[b""]] * 32]), good,
+        )
+    )  # fmt: skip
+
+
+async def stats_unread(field: Field) -> None:
+    """Questions for statistics whose answers nobody reads."""
+    async with field.peer() as peer:
+        await pour(peer, wire.message(messages.encode(messages.AskStats(1))) * BATCH, 4_000_000)
+        await trio.sleep(0.5)
+
+
+async def long_headers(field: Field) -> None:
+    """Headers at their bound."""
+    async with field.session() as (peer, welcome):
+        texts = cbor2.dumps([0, 1, bytes(16), 1, "x" * (900 * KIB), 1])
+        lists = b"\x83\x02\x50" + welcome.session + b"\x9a" + struct.pack(">I", 500_000)
+        await _repeat(peer, wire.message(texts) + wire.message(lists + b"\x00" * 500_000), field)
+
+
+async def _repeat(peer: Connection, said: bytes, field: Field) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.drain)
+        for _ in range(10):
+            await peer.send(said)
+            field.counts["messages"] += 2
+        nursery.cancel_scope.cancel()
+
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    "hello-flood": Attack(hello_flood, "A11", "12,000 hellos on one connection"),
+    "hellos-of-many": Attack(hellos_of_many, "A12", "connections that leave before their welcome"),
+    "guesses": Attack(guesses, "", "sessions and epochs of others"),
+    "sync-gaps": Attack(sync_gaps, "", "syncs about 2^62 sequences"),
+    "finish-gaps": Attack(finish_gaps, "", "finishes of every second sequence"),
+    "colliding-keys": Attack(colliding_keys, "A9", "maps whose keys have one hash"),
+    "decode-bombs": Attack(decode_bombs, "A10", "small bodies that become large values"),
+    "malformed-bodies": Attack(malformed_bodies, "", "bodies that are no requests"),
+    "unread-outcomes": Attack(unread_outcomes, "A13", "large outcomes that nobody reads"),
+    "never-finish": Attack(never_finish, "A14", "three sessions that never finish"),
+    "many-frames": Attack(many_frames, "A6", "messages of 65 and of 4,000 frames"),
+    "strange-headers": Attack(strange_headers, "", "headers that are no messages"),
+    "long-headers": Attack(long_headers, "", "headers at their bound"),
+    "bad-bundles": Attack(bad_bundles, "", "bundles that are none"),
+    "stats-unread": Attack(stats_unread, "", "statistics that nobody reads"),
+}
+"""By name."""

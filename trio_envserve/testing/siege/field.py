@@ -1,0 +1,235 @@
+"""What an attack works with: connections, a random source, and a count of what it did.
+
+Theory of operation
+-------------------
+An attack is a coroutine that gets a :class:`Field` and does its harm once.  It is
+run again and again until its time is over (:func:`rage`); that its connection is
+closed is no failure of it, but what a good victim does: it is counted, and the
+attack begins anew.  Everything random comes from the field's own source, so that a
+seed decides what is sent.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import socket
+import struct
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeAlias, final
+
+import cbor2
+import trio
+
+from ...core import messages
+from ...core.limits import PROTOCOL_VERSION
+from ...core.messages import Message
+from . import wire
+
+ANSWER_S = 5.0
+"""How long an attack waits for the victim's part of a handshake or a welcome."""
+
+PAUSE_S = 0.02
+"""Between two beginnings of an attack whose connection was closed or refused."""
+
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
+_ENDED = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+
+Run: TypeAlias = "Callable[[Field], Awaitable[None]]"
+
+
+class Attack(NamedTuple):
+    """One way to do harm."""
+
+    run: Run
+    finding: str
+    """The number of the finding that it repeats; empty if there is none."""
+    what: str
+    """What it does, in one clause."""
+
+
+class ConnectionEnded(Exception):
+    """The victim has closed the connection, or took too long to answer."""
+
+
+@final
+class Connection:
+    """A raw connection.  Every method raises :class:`ConnectionEnded`."""
+
+    def __init__(self, stream: trio.SocketStream, counts: collections.Counter[str]) -> None:
+        self._stream = stream
+        self._counts = counts
+        self._reader = wire.Reader()
+        self._messages: collections.deque[Sequence[bytes]] = collections.deque()
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it."""
+        try:
+            await self._stream.send_all(data)
+        except _ENDED as error:
+            raise ConnectionEnded(type(error).__name__) from None
+        self._counts["bytes"] += len(data)
+
+    async def receive(self) -> bytes:
+        """Some bytes."""
+        try:
+            data = await self._stream.receive_some(65536)
+        except _ENDED as error:
+            raise ConnectionEnded(type(error).__name__) from None
+        if not data:
+            raise ConnectionEnded("end of stream")
+        return bytes(data)
+
+    async def drain(self) -> None:
+        """Read and forget, until the connection ends."""
+        while True:
+            await self.receive()
+
+    async def wait_closed(self, limit_s: float) -> None:
+        """Read and forget for so long at most; raises if the connection ends before."""
+        with trio.move_on_after(limit_s):
+            await self.drain()
+
+    async def shake_hands(
+        self, *, socket_type: bytes = b"DEALER", identity: bytes | None = b""
+    ) -> None:
+        """Both greetings and both ``READY``."""
+        await self.send(wire.greeting())
+        await self._until(lambda: self._reader.greeted)
+        await self.send(wire.ready(socket_type, identity))
+        await self._until(lambda: bool(self._reader.commands))
+
+    async def say(self, header: Message, *frames: bytes) -> None:
+        """A message of the application protocol."""
+        await self.send(wire.message(messages.encode(header), *frames))
+
+    async def hear(self, limit_s: float = ANSWER_S) -> Sequence[bytes]:
+        """The next message of the peer; those of a bundle one by one."""
+        await self._until(lambda: bool(self._messages), limit_s)
+        return self._messages.popleft()
+
+    async def _until(self, is_there: Callable[[], bool], limit_s: float = ANSWER_S) -> None:
+        with trio.move_on_after(limit_s):
+            while not is_there():
+                for frames in self._reader.feed(await self.receive()):
+                    self._messages += unbundled(frames)
+            return
+        raise ConnectionEnded(f"nothing came for {limit_s:g} s")
+
+    def reset(self) -> None:
+        """The next close throws away what is under way."""
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+    async def close(self) -> None:
+        """Close it."""
+        await trio.aclose_forcefully(self._stream)
+
+
+def unbundled(frames: Sequence[bytes]) -> list[Sequence[bytes]]:
+    """The messages of a bundle, or the message itself."""
+    if len(frames) == 1 and frames[0][:3] == b"\x82\x18\x20":
+        return list(cbor2.loads(frames[0])[1])
+    return [frames]
+
+
+@final
+class Field:
+    """Where one attack takes place."""
+
+    def __init__(self, address: str, rng: random.Random, most_connections: int = 10_000) -> None:
+        self.address = address
+        self.rng = rng
+        self.most_connections = most_connections
+        """Of those that only want to be many."""
+        self.counts: collections.Counter[str] = collections.Counter()
+        """What was done: ``connections``, ``bytes``, ``closed`` (by the victim), ``refused``
+        (connections that could not be made), ``rounds`` and what the attack itself counts."""
+        self.message_bytes = 0
+        """The largest frame that the victim's last welcome allowed."""
+
+    async def open(self) -> Connection:
+        """A bare connection, to be closed by the caller."""
+        try:
+            stream = await open_stream(self.address)
+        except OSError:
+            self.counts["refused"] += 1
+            raise ConnectionEnded("not connected") from None
+        self.counts["connections"] += 1
+        return Connection(stream, self.counts)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Connection, None]:
+        """A bare connection."""
+        opened = await self.open()
+        try:
+            yield opened
+        finally:
+            await opened.close()  # noqa: ASYNC102  # forceful, so it does not wait
+
+    @asynccontextmanager
+    async def peer(self, identity: bytes = b"") -> AsyncGenerator[Connection, None]:
+        """A connection after its handshake."""
+        async with self.connection() as opened:
+            await opened.shake_hands(identity=identity)
+            yield opened
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[tuple[Connection, messages.Welcome], None]:
+        """A connection with a session of its own."""
+        async with self.peer() as peer:
+            await peer.say(self.hello())
+            while True:
+                found = messages.decode((await peer.hear())[0], most_bytes=1 << 24)
+                if isinstance(found, messages.Welcome):
+                    break
+            self.message_bytes = found.message_bytes
+            yield peer, found
+
+    def hello(self, *, message_bytes: int = 1 << 24) -> messages.Hello:
+        """A hello with a fresh nonce."""
+        return messages.Hello(PROTOCOL_VERSION, self.id(), 1, "siege", message_bytes)
+
+    def id(self) -> bytes:
+        """Sixteen random bytes."""
+        return self.rng.randbytes(16)
+
+
+async def open_stream(address: str) -> trio.SocketStream:
+    """Connect to ``tcp://`` or ``ipc://``.  OSError if nobody takes it."""
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc":
+        return await trio.open_unix_socket(rest)
+    host, _, port = rest.rpartition(":")
+    return await trio.open_tcp_stream(host.strip("[]"), int(port))
+
+
+async def rage(attack: Attack, field: Field, seconds: float) -> None:
+    """Run an attack again and again for so long."""
+    with trio.move_on_after(seconds):
+        while True:
+            try:
+                await attack.run(field)
+                field.counts["rounds"] += 1
+            except* ConnectionEnded:
+                field.counts["closed"] += 1
+            await trio.sleep(PAUSE_S)
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many descriptors as it may have; how many that are."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return int(hard)
+
+
+def digest_of(number: int) -> bytes:
+    """Some sixteen bytes that differ."""
+    return number.to_bytes(16, "big")
+
+
+def seeded(*parts: object) -> random.Random:
+    """A random source that depends on these only."""
+    return random.Random("/".join(map(str, parts)))
