@@ -58,9 +58,7 @@ class Program:
             line, _, self._buffer = self._buffer.partition(b"\n")
             record: dict[str, Any] = json.loads(line)
             return record
-        raise ServerStartError(
-            f"{self._what} said nothing for {limit_s:g} s:\n{self.last_words()}"
-        )
+        raise ServerStartError(f"{self._what} said nothing for {limit_s:g} s:\n{self.last_words()}")
 
     async def event(self, name: str) -> dict[str, Any]:
         """The next line that is this event."""

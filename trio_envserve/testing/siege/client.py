@@ -123,8 +123,8 @@ class _Caller:
         async def work() -> None:
             nonlocal answered
             while trio.current_time() < ends_s or answered < least:
-                right = await self._ask(self._client)
-                answered += right and (trio.current_time() < ends_s or answered < least)
+                good = await self._ask(self._client)
+                answered += good and (trio.current_time() < ends_s or answered < least)
 
         async def come() -> None:
             nonlocal newcomer_s
@@ -153,7 +153,8 @@ class _Caller:
 
         async def work() -> None:
             nonlocal right
-            right += await self._ask(self._client, {"duration_s": duration_s})
+            good = await self._ask(self._client, {"duration_s": duration_s})
+            right += good
 
         with trio.move_on_after(FLUSH_S + seconds + 2 * PENDING_S):
             async with trio.open_nursery() as nursery:

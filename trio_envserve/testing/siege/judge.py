@@ -36,7 +36,8 @@ TURN_S = 0.1
 RATE_LEAST = 0.5
 """Of what the honest client reaches beside a busy process."""
 WORST_RATE_LEAST = 0.1
-"""In the worst round: slower is standing still."""
+"""In the worst round, and in the quiet after it beside the rate before all rounds:
+slower is standing still."""
 STORM_EVERY_S = 3.0
 """Oftener than this, on average, no peer of a held loop may connect again."""
 STORM_FREE = 2
@@ -158,7 +159,7 @@ def stopped(found: Material) -> dict[str, Any]:
 def turns(found: Material) -> dict[str, Any]:
     """No turn of a loop took more than 100 ms of its thread's processor time."""
     spans = list(_rounds(found))
-    begins = [begin_s for begin_s, _, _ in spans]
+    begins = [begin_s for begin_s, _, _, _ in spans]
     most: dict[str, dict[str, Any]] = {}
     over: dict[str, int] = {}
     for line in found.loops:
@@ -171,9 +172,8 @@ def turns(found: Material) -> dict[str, Any]:
             most[who] = {
                 **{name: line[name] for name in ("turn_s", "step_s", "io_s", "task", "where")},
                 "round": spans[index][2],
-                "attacks": found.during(
-                    line["monotonic"] - 0.5 - line["turn_s"], line["monotonic"]
-                ),
+                "attacks": found.during(line["monotonic"] - 0.5 - line["turn_s"], line["monotonic"])
+                or spans[index][3],
             }
     problems = [
         f"a turn of a {who}'s loop took {1000 * record['turn_s']:.0f} ms of processor time in "
@@ -185,14 +185,14 @@ def turns(found: Material) -> dict[str, Any]:
     return _verdict(bool(most), {"longest": most, "over": over}, problems)
 
 
-def _rounds(found: Material) -> Iterator[tuple[float, float, int]]:
-    """When each round began and ended, and its number."""
-    begun: tuple[float, int] | None = None
-    for line in found.events:
+def _rounds(found: Material) -> Iterator[tuple[float, float, int, list[str]]]:
+    """When each round began and ended, its number, and its attacks."""
+    begun: Line | None = None
+    for line in found.of("round", "round-end"):
         if line["event"] == "round":
-            begun = (line["monotonic"], line["round"])
-        elif line["event"] == "round-end" and begun is not None:
-            yield begun[0], line["monotonic"], begun[1]
+            begun = line
+        elif begun is not None:
+            yield begun["monotonic"], line["monotonic"], begun["round"], list(begun["attacks"])
             begun = None
 
 
@@ -251,6 +251,13 @@ def rate(found: Material) -> dict[str, Any]:
             f"in round {lines[worst]['round']} the honest client kept {ratios[worst]:.2f} of its "
             f"rate, {WORST_RATE_LEAST} wanted; attacks: {', '.join(_attacks(found, worst))}"
         )
+    warm = {line["stage"]: line["rate"] for line in found.of("warm")}
+    problems += [
+        f"after round {line['round']} the honest client stood still: {line['quiet']:.1f} answers "
+        f"a second, {warm[line['stage']]:.1f} before; attacks: {', '.join(_attacks(found, index))}"
+        for index, line in enumerate(lines)
+        if line["quiet"] < WORST_RATE_LEAST * warm[line["stage"]]
+    ]
     return _verdict(True, figures, problems)
 
 

@@ -47,9 +47,9 @@ class LoopMeter(trio.abc.Instrument):
         self.task = ""
         """Whose step was the longest."""
         self.turns = 0
-        self._step_began_s = self._io_began_s = 0.0
+        self._step_began_s = self._io_began_s = time.thread_time()
         self._in_io = False
-        self.began_s: float | None = time.thread_time()
+        self.began_s: float | None = self._step_began_s
         """When the turn under way began; None while the loop waits."""
 
     def after_io_wait(self, timeout: float) -> None:

@@ -166,7 +166,8 @@ class _OnServer(_Scene):
             camp.program("attacker", attacking, "the attacker")
         )
         self.victims = {"server": self._server, "client": self.honest}
-        await self._ask(WARM_UP_S)
+        warm = await self._ask(WARM_UP_S)
+        camp.events.write("warm", stage=stage.name, rate=warm["answered"] / WARM_UP_S)
         camp.look(stage.name, self.victims, "begin")
 
     async def _ask(self, seconds: float) -> dict[str, Any]:
