@@ -44,6 +44,7 @@ nox.options.sessions = [
     "regressions",
     "laboratory",
     "demo",
+    "siege",
 ]
 
 
@@ -222,6 +223,16 @@ def soak(session: nox.Session) -> None:
     """Real processes under random faults for ten minutes.  Not by default: it is long."""
     session.install(".[cli]")
     session.run("trio-envserve", "soak", "--minutes", "10", "--json", *session.posargs)
+
+
+@nox.session
+def siege(session: nox.Session) -> None:
+    """Raw sockets attack a server and a client: half a minute of it, or as long as it is told.
+
+    ``nox -s siege -- --minutes 120`` is the long form.
+    """
+    session.install(".[cli]")
+    session.run("trio-envserve", "siege", "--json", *(session.posargs or ("--seconds", "30")))
 
 
 @nox.session

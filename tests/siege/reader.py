@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import cbor2
 import trio
@@ -102,11 +103,8 @@ async def open_reader() -> AsyncIterator[tuple[Reader, str]]:
     """A reader, and its address."""
     reader = Reader()
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(
-            lambda task_status: trio.serve_tcp(
-                reader.serve, 0, host="127.0.0.1", task_status=task_status
-            )
-        )
+        serve = partial(trio.serve_tcp, reader.serve, 0, host="127.0.0.1")
+        listeners = await nursery.start(serve)
         port = listeners[0].socket.getsockname()[1]
         yield reader, f"tcp://127.0.0.1:{port}"
         nursery.cancel_scope.cancel()

@@ -102,7 +102,7 @@ async def test_an_attack_reaches_what_it_claims(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["more-for-ever", "tiny-messages", "hello-flood", "decode-bombs"])
 async def test_a_closed_connection_is_counted_and_the_attack_begins_anew(name):
-    reader, field = await attacked(name, lambda r: r.connections > 2, cut_at=200)
+    _, field = await attacked(name, lambda r: r.connections > 2, cut_at=200)
     assert field.counts["closed"] >= 2
     assert field.counts["rounds"] == 0
 

@@ -102,11 +102,13 @@ class _Caller:
             case _:
                 raise ValueError(f"unknown order {order!r}")
 
-    async def _ask(self, client: Client, fields: dict[str, Any] | None = None) -> bool:
+    async def _ask(
+        self, client: Client, fields: dict[str, Any] | None = None, newcomer: bool = False
+    ) -> bool:
         """One call; whether its answer was right."""
         number = next(self._numbers)
         key = f"{self._name}/{number}"
-        self._log.write("ask", key=key, client=self._name, rerun=None)
+        self._log.write("ask", key=key, client=self._name, rerun=None, newcomer=newcomer)
         asked = {"index": number % self._tasks.size, "key": key, **(fields or {})}
         outcome = await client.outcome(asked)
         right = outcome.ok and is_right(self._tasks, number, outcome.value)
@@ -143,7 +145,7 @@ class _Caller:
         began_s = trio.current_time()
         with trio.move_on_after(NEWCOMER_S):
             async with _opened({**self._options, "name": f"{self._name}-new"}) as client:
-                await self._ask(client)
+                await self._ask(client, newcomer=True)
                 return trio.current_time() - began_s
         return None
 

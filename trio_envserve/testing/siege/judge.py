@@ -269,7 +269,8 @@ def _attacks(found: Material, index: int) -> list[str]:
 def answers(found: Material) -> dict[str, Any]:
     """Every call of an honest client has its right answer."""
     asks, given = found.logs.asks, found.logs.answers
-    lost = [key for key in asks if key not in given]
+    # One of a newcomer that was not served is told elsewhere.
+    lost = [key for key, line in asks.items() if key not in given and not line.get("newcomer")]
     wrong = [key for key, line in given.items() if not line["right"]]
     figures = {
         "asked": len(asks), "right": len(given) - len(wrong), "lost": len(lost),

@@ -1,0 +1,101 @@
+"""The meter of a loop: what a turn takes of its thread, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import trio
+
+from trio_envserve.testing.siege.attacker import burn
+from trio_envserve.testing.siege.meter import LONG_S, LoopMeter, watch_loop
+
+
+def work(cpu_s: float) -> None:
+    """Take so much processor time of this thread."""
+    ends_s = time.thread_time() + cpu_s
+    while time.thread_time() < ends_s:
+        pass
+
+
+async def metered(step) -> LoopMeter:
+    meter = LoopMeter()
+    trio.lowlevel.add_instrument(meter)
+    await trio.lowlevel.checkpoint()
+    meter.take()
+    step()
+    await trio.sleep(0.001)
+    await trio.lowlevel.checkpoint()
+    trio.lowlevel.remove_instrument(meter)
+    return meter
+
+
+async def test_a_turn_that_works_is_measured():
+    meter = await metered(lambda: work(0.2))
+    assert meter.turn_s >= 0.2
+    assert meter.step_s >= 0.2
+    assert "a_turn_that_works" in meter.task
+
+
+async def test_a_turn_that_waits_costs_nothing():
+    meter = await metered(lambda: time.sleep(0.3))
+    assert meter.turn_s < 0.2
+
+
+async def test_the_work_of_other_threads_is_not_the_loops():
+    meter = LoopMeter()
+    trio.lowlevel.add_instrument(meter)
+    await trio.sleep(0.001)
+    meter.take()
+    await trio.to_thread.run_sync(work, 0.5)
+    trio.lowlevel.remove_instrument(meter)
+    assert meter.turn_s < 0.5
+
+
+async def test_several_steps_of_one_turn_add_up():
+    async def step() -> None:
+        work(0.06)
+
+    meter = LoopMeter()
+    trio.lowlevel.add_instrument(meter)
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(step)
+    await trio.sleep(0.001)
+    trio.lowlevel.remove_instrument(meter)
+    assert meter.turn_s >= 0.24
+    assert meter.turn_s > meter.step_s
+
+
+async def test_a_turn_under_way_is_seen_from_another_thread():
+    meter = LoopMeter()
+    trio.lowlevel.add_instrument(meter)
+    await trio.sleep(0.001)
+    work(0.15)
+    assert meter.held_s() >= 0.15
+    assert any("work" in line or "test_meter" in line for line in meter.where())
+    assert meter.take()["turn_s"] >= 0.15
+    trio.lowlevel.remove_instrument(meter)
+
+
+async def test_reports_go_to_the_disk_with_where_the_loop_was_held(tmp_path):
+    path = tmp_path / "loops.jsonl"
+    meter = watch_loop(path, "mine")
+    with trio.fail_after(60):
+        while not (found := [line for line in reports(path) if line["turn_s"] > LONG_S]):
+            work(0.2)
+            await trio.sleep(0.01)
+    trio.lowlevel.remove_instrument(meter)
+    assert found[0]["who"] == "mine"
+    assert any("test_meter.py" in place for line in found for place in line["where"])
+
+
+def reports(path):
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def test_as_much_is_burnt_as_was_asked_for():
+    began_s = time.thread_time()
+    burn(0.3, 1.0)
+    assert 0.1 < time.thread_time() - began_s < 0.6

@@ -1,0 +1,79 @@
+"""The siege itself: what ships passes, and a server with a fault does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.cli.commands import ROOT, check_nothing_left
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="measures by /proc"),
+]
+
+HERE = Path(__file__).parent
+LIMIT_S = 900.0
+"""Only a hang takes so long."""
+
+
+async def siege(folder, *arguments):
+    """Run it to its end; its exit code and figures."""
+    command = [sys.executable, "-m", "trio_envserve", "siege", "--json", *arguments]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    with trio.fail_after(LIMIT_S):
+        done = await trio.run_process(
+            command, cwd=folder, env=environ, check=False, capture_stdout=True,
+            capture_stderr=True,
+        )  # fmt: skip
+    said = done.stderr.decode()
+    assert "Traceback" not in said
+    await check_nothing_left(folder)
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]), said
+
+
+HARMLESS = ("--seconds", "10", "--only", "bad-bundles", "--only", "random-bytes")
+
+
+async def test_a_short_siege_passes(tmp_path):
+    code, figures, said = await siege(tmp_path, *HARMLESS, "--only", "server-silence")
+    assert code == 0, said
+    assert figures["ok"] is True
+    verdicts = figures["verdicts"]
+    assert verdicts["attacked"]["figures"]["counts"]["bad-bundles"]["messages"] > 100
+    assert verdicts["answers"]["figures"]["right"] > 10
+    assert set(verdicts["turns"]["figures"]["longest"]) == {"server", "worker", "client"}
+    assert verdicts["held"]["ok"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "words"),
+    [
+        ("die", "survived", "broken on purpose"),
+        ("hold", "turns", "of processor time"),
+        ("grow", "memory", "small/server grew"),
+    ],
+)
+async def test_a_server_with_a_fault_turns_it_red(tmp_path, fault, verdict, words):
+    server = shlex.join([sys.executable, str(HERE / "broken_server.py"), fault])
+    code, figures, said = await siege(tmp_path, *HARMLESS, "--server-command", server)
+    assert code == 1
+    assert figures["verdicts"][verdict]["ok"] is False, said
+    assert any(words in problem for problem in figures["problems"])
+
+
+async def test_an_environment_with_wrong_answers_turns_it_red(tmp_path):
+    server = shlex.join([sys.executable, str(HERE / "broken_server.py"), "wrong"])
+    code, figures, said = await siege(
+        tmp_path, "--seconds", "10", "--only", "held-server", "--server-command", server
+    )
+    assert code == 1
+    assert figures["verdicts"]["answers"]["ok"] is False, said
+    assert figures["verdicts"]["held"]["ok"] is False
