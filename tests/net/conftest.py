@@ -18,6 +18,7 @@ from trio_envserve.net import (
     Network,
     RouterSocket,
     open_zmq_network,
+    open_zmtp_network,
 )
 
 
@@ -43,9 +44,13 @@ class Bench:
 
     limits = WireLimits(reconnect_min_s=0.01, reconnect_max_s=0.05)
 
-    def __init__(self, kind: str, network: Network, folder: str) -> None:
+    def __init__(
+        self, kind: str, folder: str, dealers: Network, routers: Network | None = None
+    ) -> None:
         self.kind = kind
-        self.network = network
+        """memory, tcp or ipc."""
+        self.dealers = dealers
+        self.routers = routers or dealers
         self._folder = folder
         self._numbers = itertools.count()
 
@@ -60,12 +65,12 @@ class Bench:
 
     def router(self, address: str | None = None, **options):
         options.setdefault("limits", self.limits)
-        return self.network.open_router(address or self.any_address, **options)
+        return self.routers.open_router(address or self.any_address, **options)
 
-    def dealer(self, router: RouterSocket | str, identity: bytes | None = b"dealer", **options):
+    def dealer(self, router: RouterSocket | str, identity: bytes | None = None, **options):
         options.setdefault("limits", self.limits)
         address = router if isinstance(router, str) else router.address
-        return self.network.open_dealer(address, identity=identity, **options)
+        return self.dealers.open_dealer(address, identity=identity, **options)
 
     @staticmethod
     async def take(socket, count: int) -> list[list[Frame]]:
@@ -76,12 +81,16 @@ class Bench:
         assert len(messages) == count
         return messages
 
-    async def greet(self, router, *dealers) -> None:
-        """Let the router know each dealer."""
+    async def greet(self, router, *dealers) -> list[bytes]:
+        """Let the router know each dealer.  Their routes."""
+        routes: list[bytes] = []
         for dealer in dealers:
             assert dealer.send_nowait([b"hello"])
             [[route, word]] = await self.take(router, 1)
-            assert (route, word) == (dealer.identity, b"hello")
+            assert word == b"hello"
+            assert isinstance(route, bytes)
+            routes.append(route)
+        return routes
 
     async def send_until_stuck(self, router, route: bytes, body: bytes) -> int:
         """Send to a peer that does not read until its outbox is full and nothing
@@ -102,14 +111,25 @@ class Bench:
                 stuck = scope.cancelled_caught
 
 
+PAIRS = [
+    pytest.param(f"{dealers}-{routers}-{transport}", marks=pytest.mark.real)
+    for transport in ("tcp", "ipc")
+    for dealers in ("zmtp", "libzmq")
+    for routers in ("zmtp", "libzmq")
+]
+"""Makers of the dealers and of the routers, over what."""
+
+
 @asynccontextmanager
 async def open_bench(kind: str, folder: str) -> AsyncIterator[Bench]:
     with trio.fail_after(30):
         if kind == "memory":
-            yield Bench(kind, MemoryNetwork(), folder)
-        else:
-            async with open_zmq_network() as network:
-                yield Bench(kind, network, folder)
+            yield Bench(kind, folder, MemoryNetwork())
+            return
+        dealers, routers, transport = kind.split("-")
+        async with open_zmq_network() as libzmq, open_zmtp_network() as zmtp:
+            makers: dict[str, Network] = {"libzmq": libzmq, "zmtp": zmtp}
+            yield Bench(transport, folder, makers[dealers], makers[routers])
 
 
 @pytest.fixture
@@ -120,11 +140,7 @@ def folder() -> Iterator[str]:
 
 
 @pytest.fixture(
-    params=[
-        "memory",
-        pytest.param("tcp", marks=pytest.mark.real),
-        pytest.param("ipc", marks=pytest.mark.real),
-    ]
+    params=["memory", *PAIRS],
 )
 def bench(request: pytest.FixtureRequest, folder: str):
     """``async with bench() as b``, for every kind of network."""
@@ -133,8 +149,14 @@ def bench(request: pytest.FixtureRequest, folder: str):
 
 @pytest.fixture
 def real_bench(folder: str):
-    """``async with real_bench() as b``: TCP only."""
-    return lambda: open_bench("tcp", folder)
+    """``async with real_bench() as b``: libzmq over TCP only."""
+    return lambda: open_bench("libzmq-libzmq-tcp", folder)
+
+
+@pytest.fixture
+def zmtp_bench(folder: str):
+    """The same of ZMTP spoken by trio."""
+    return lambda: open_bench("zmtp-zmtp-tcp", folder)
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ BODY = bytes(COPY_THRESHOLD_BYTES)
 
 
 async def test_a_message_and_its_answer(bench):
-    async with bench() as b, b.router() as router, b.dealer(router, b"me") as dealer:
-        assert dealer.identity == b"me"
+    async with bench() as b, b.router() as router, b.dealer(router) as dealer:
         assert dealer.send_nowait([b"head", b"", b"body"])
-        assert await b.take(router, 1) == [[b"me", b"head", b"", b"body"]]
-        assert router.send_nowait(b"me", [b"answer"])
+        [[route, *frames]] = await b.take(router, 1)
+        assert type(route) is bytes
+        assert frames == [b"head", b"", b"body"]
+        assert router.send_nowait(route, [b"answer"])
         assert await b.take(dealer, 1) == [[b"answer"]]
         assert router.statistics().received == router.statistics().sent == 1
         assert dealer.statistics().received == dealer.statistics().sent == 1
@@ -37,8 +38,9 @@ async def test_order_is_kept_both_ways(bench):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dealer.flush)
             got = await b.take(router, many)
-        assert got == [[b"dealer", number] for number in numbers]
-        assert all(router.send_nowait(b"dealer", [number]) for number in numbers)
+        [route] = {message[0] for message in got}
+        assert got == [[route, number] for number in numbers]
+        assert all(router.send_nowait(route, [number]) for number in numbers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(router.flush)
             assert await b.take(dealer, many) == [[number] for number in numbers]
@@ -50,8 +52,10 @@ async def test_what_is_sent_together_arrives_in_order_both_ways(bench):
     sent[3:3] = [[b"large", large], [b"after it"]]
     async with bench() as b, b.router() as router, b.dealer(router) as dealer:
         assert dealer.send_many_nowait(sent)
-        assert await b.take(router, len(sent)) == [[b"dealer", *frames] for frames in sent]
-        assert router.send_many_nowait(b"dealer", sent)
+        got = await b.take(router, len(sent))
+        assert [frames for _, *frames in got] == sent
+        route = got[0][0]
+        assert router.send_many_nowait(route, sent)
         assert await b.take(dealer, len(sent)) == sent
         assert router.send_many_nowait(b"nobody", [])
         assert not router.send_many_nowait(b"nobody", [[b"x"], [b"y"]])
@@ -125,10 +129,10 @@ async def test_a_closed_dealer_cannot_be_reached(bench, new_events):
     events = new_events()
     async with bench() as b, b.router(on_event=events) as router:
         async with b.dealer(router) as dealer:
-            await b.greet(router, dealer)
+            [route] = await b.greet(router, dealer)
         await events.wait(ConnectionEvent.DISCONNECTED)
         # events and messages have no order: a send may still go into the void
-        while router.send_nowait(b"dealer", [b"x"]):
+        while router.send_nowait(route, [b"x"]):
             assert router.receive_nowait() == []
             await trio.lowlevel.checkpoint()
         assert events.seen == [ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED]
@@ -156,29 +160,15 @@ async def test_a_connection_can_be_given_up_for_a_new_one(bench, new_events):
 async def test_last_words_arrive(bench):
     async with bench() as b, b.router() as router:
         async with b.dealer(router) as dealer:
-            await b.greet(router, dealer)
+            [route] = await b.greet(router, dealer)
             for _ in range(50):
                 assert dealer.send_nowait([b"bye"])
-        assert await b.take(router, 50) == [[b"dealer", b"bye"]] * 50
+        assert await b.take(router, 50) == [[route, b"bye"]] * 50
 
 
-async def test_a_new_connection_takes_an_identity_over(bench):
+async def test_each_connection_has_a_route_of_its_own(bench):
     async with bench() as b, b.router() as router:
-        # the first one must not take it back: no reconnecting for a while
-        limits = WireLimits(reconnect_min_s=60.0, reconnect_max_s=60.0)
-        async with b.dealer(router, b"same", limits=limits) as first:
-            await b.greet(router, first)
-            async with b.dealer(router, b"same") as second:
-                await b.greet(router, second)
-                assert router.send_nowait(b"same", [b"for the second"])
-                assert await b.take(second, 1) == [[b"for the second"]]
-                assert first.receive_nowait() == []
-
-
-async def test_without_an_identity_the_router_picks_one(bench):
-    async with bench() as b, b.router() as router:
-        async with b.dealer(router, None) as one, b.dealer(router, None) as two:
-            assert one.identity == two.identity == b""
+        async with b.dealer(router) as one, b.dealer(router) as two:
             assert one.send_nowait([b"one"])
             assert two.send_nowait([b"two"])
             got = await b.take(router, 2)
@@ -193,13 +183,13 @@ async def test_large_frames_arrive_as_views(bench):
     async with bench() as b, b.router() as router, b.dealer(router) as dealer:
         assert dealer.send_nowait([memoryview(b"small"), large, BODY[:-1], b"end"])
         [[route, small, view, almost, end]] = await b.take(router, 1)
-        assert (route, small, end) == (b"dealer", b"small", b"end")
+        assert (small, end) == (b"small", b"end")
         assert type(small) is type(almost) is type(end) is bytes
         assert isinstance(view, memoryview)
         assert view.readonly
         assert view == large
         # passed on as it came, then the original dropped
-        assert router.send_nowait(b"dealer", [b"back", view, view[10:]])
+        assert router.send_nowait(route, [b"back", view, view[10:]])
         del view
         [[_, view, part]] = await b.take(dealer, 1)
         assert view == large
@@ -210,11 +200,11 @@ async def test_what_is_too_large_is_refused(bench):
     async with bench() as b:
         async with b.router(limits=SMALL_QUEUES) as router:
             async with b.dealer(router, limits=SMALL_QUEUES) as dealer:
-                await b.greet(router, dealer)
+                [route] = await b.greet(router, dealer)
                 exact = bytes(SMALL_QUEUES.message_bytes)
                 assert not dealer.send_nowait([b"x", exact + b"x"])
                 assert not dealer.send_nowait([b"x", memoryview(exact + b"x")])
-                assert not router.send_nowait(b"dealer", [exact + b"x"])
+                assert not router.send_nowait(route, [exact + b"x"])
                 assert not dealer.send_nowait([b"x"] * (FRAMES_MAX + 1))
                 assert dealer.statistics().oversized == 3
                 assert router.statistics().oversized == 1
@@ -226,7 +216,7 @@ async def test_what_is_too_large_is_refused(bench):
                 with pytest.raises(ValueError, match="at least one frame"):
                     dealer.send_nowait([])
                 with pytest.raises(ValueError, match="at least one frame"):
-                    router.send_nowait(b"dealer", [])
+                    router.send_nowait(route, [])
 
 
 async def test_the_frames_given_may_be_reused(bench):
@@ -238,7 +228,8 @@ async def test_the_frames_given_may_be_reused(bench):
             assert dealer.send_nowait(frames)
             frames[0] = b"two"
             async with b.router(address) as router:
-                assert await b.take(router, 1) == [[b"dealer", b"one"]]
+                [[_, word]] = await b.take(router, 1)
+                assert word == b"one"
 
 
 async def test_one_consumer_at_a_time(bench):
@@ -289,7 +280,8 @@ async def test_receive_is_a_checkpoint_and_honours_a_cancel(bench):
             await router.receive()
         assert scope.cancelled_caught
         with trio.testing.assert_checkpoints():
-            assert await router.receive() == [[b"dealer", b"one"]]
+            [[_, word]] = await router.receive()
+        assert word == b"one"
         with trio.testing.assert_checkpoints():
             await dealer.flush()
 
@@ -343,9 +335,9 @@ async def test_random_cancels_lose_nothing(bench):
 
 async def test_a_peer_that_does_not_read_delays_nobody(bench):
     async with bench() as b, b.router(limits=SMALL_QUEUES) as router:
-        async with b.dealer(router, b"slow") as slow, b.dealer(router, b"quick") as quick:
-            await b.greet(router, slow, quick)
-            accepted = await b.send_until_stuck(router, b"slow", BODY)
+        async with b.dealer(router) as slow, b.dealer(router) as quick:
+            [slow_route, _] = await b.greet(router, slow, quick)
+            accepted = await b.send_until_stuck(router, slow_route, BODY)
             assert accepted >= SMALL_QUEUES.peer_queue_messages
             statistics = router.statistics()
             assert statistics.backlog_peers == 1
@@ -369,11 +361,11 @@ async def test_a_peer_that_does_not_read_delays_nobody(bench):
 async def test_the_sleeping_pump_flushes(bench):
     async with bench() as b, b.router(limits=SMALL_QUEUES) as router:
         async with b.dealer(router) as dealer:
-            await b.greet(router, dealer)
+            [route] = await b.greet(router, dealer)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(router.receive)
                 await trio.testing.wait_all_tasks_blocked()
-                accepted = await b.send_until_stuck(router, b"dealer", BODY)
+                accepted = await b.send_until_stuck(router, route, BODY)
                 await b.take(dealer, accepted)
                 nursery.cancel_scope.cancel()
             assert router.statistics().backlog_peers == 0
@@ -383,8 +375,8 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
     events = new_events()
     async with bench() as b, b.router(limits=SMALL_QUEUES, on_event=events) as router:
         async with b.dealer(router) as dealer:
-            await b.greet(router, dealer)
-            accepted = await b.send_until_stuck(router, b"dealer", BODY)
+            [route] = await b.greet(router, dealer)
+            accepted = await b.send_until_stuck(router, route, BODY)
             before = router.statistics().undelivered
         await events.wait(ConnectionEvent.DISCONNECTED)
         async with trio.open_nursery() as nursery:
@@ -436,13 +428,6 @@ async def test_addresses_of_the_other_kind_are_refused(bench):
             await b.router(other).__aenter__()
         with pytest.raises(ConfigError, match="memory"):
             await b.dealer(other).__aenter__()
-
-
-@pytest.mark.parametrize("identity", [b"", b"\0abc", bytes(256), b"x" * 256, "text"])
-async def test_wrong_identities_are_refused(bench, identity):
-    async with bench() as b, b.router() as router:
-        with pytest.raises(ConfigError, match="identity"):
-            await b.dealer(router, identity).__aenter__()
 
 
 async def test_exceptions_pass_through_the_blocks_as_they_are(bench):

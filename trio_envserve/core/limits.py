@@ -67,6 +67,28 @@ class WireLimits(_Checked):
     peer_queue_bytes: int = limit(
         64 * MIB, "bytes waiting for one slow peer (one message may exceed it alone)"
     )
+    connections: int = limit(
+        10_000,
+        "connections of one socket, or three quarters of the process's descriptors; past it "
+        "the one that was silent for longest makes room",
+    )
+    handshakes: int = limit(
+        256, "connections that have not ended their handshake; past it the oldest makes room"
+    )
+    handshake_s: float = limit(10.0, "a handshake takes two round trips; a stranger may take ever")
+    progress_s: float = limit(
+        30.0, "a message that has begun and does not go on for so long ends its connection"
+    )
+    arriving_bytes: int = limit(
+        1024 * MIB,
+        "bytes of unfinished messages in one socket; past it the connection that holds most "
+        "is closed",
+    )
+    waiting_bytes: int = limit(
+        1024 * MIB,
+        "bytes waiting for all slow peers of one socket; past it the connection that has most "
+        "waiting is closed",
+    )
     flush_s: float = limit(
         1.0, "closing a server, worker or client waits so long for its last words to leave"
     )

@@ -24,6 +24,7 @@ from .interface import (
 from .memory import MemoryNetwork
 from .outbox import Outbox
 from .zeromq import ZmqNetwork, open_zmq_network
+from .zmtp.network import ZmtpNetwork, open_zmtp_network
 
 __all__ = [
     "BATCH_MESSAGES",
@@ -42,9 +43,11 @@ __all__ = [
     "RouterSocket",
     "SocketStatistics",
     "ZmqNetwork",
+    "ZmtpNetwork",
     "is_loopback",
     "open_background",
     "open_zmq_network",
+    "open_zmtp_network",
     "parse_address",
     "parse_peer_address",
     "unwrap_single",

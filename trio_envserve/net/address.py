@@ -93,6 +93,17 @@ def parse_peer_address(text: str) -> Address:
     return address
 
 
+def parse_transport(text: str) -> Address:
+    """Take apart an address of a network of real sockets.  Raises ConfigError."""
+    address = parse_address(text)
+    if address.scheme == "memory":
+        raise ConfigError(
+            f"{address}: memory: addresses belong to a MemoryNetwork; "
+            "tcp://127.0.0.1:5555 or ipc:///path expected"
+        )
+    return address
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address: ipc, memory, localhost,
     127.0.0.0/8, ::1.  A name that would have to be looked up counts as no.

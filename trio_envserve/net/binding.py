@@ -1,21 +1,29 @@
 """Binding a socket, and saying what to do when that fails.
 
-libzmq *unlinks whatever is at an ipc path* before it binds there, be it another
-server's socket or somebody's file.  So the path is looked at first.
+A socket file that a killed server left must be unlinked before another one can be there,
+and libzmq unlinks *whatever* is at a path, be it another server's socket or somebody's
+file.  So the path is looked at first.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import socket
 import stat
+from contextlib import suppress
+from typing import Any, Final, cast
 
+import trio
 import zmq
 
 from ..core.errors import ConfigError, ServerStartError
-from .address import Address
+from .address import ANY, Address
 from .monitor import ZmqSocket
+
+BACKLOG: Final = 1024
+"""Connections that may wait until they are taken in."""
 
 
 def bind(zmq_socket: ZmqSocket, address: Address) -> str:
@@ -31,6 +39,47 @@ def bind(zmq_socket: ZmqSocket, address: Address) -> str:
     except zmq.ZMQError as error:
         raise _explained(address, error) from error
     return zmq_socket.get_string(zmq.LAST_ENDPOINT)
+
+
+async def listen(address: Address) -> tuple[socket.socket, str]:
+    """A plain listening socket, and the address that it really got.  Raises as
+    :func:`bind` does."""
+    if address.scheme == "ipc":
+        check_ipc_path(address)
+        family, target = int(socket.AF_UNIX), cast("Any", address.path)
+    else:
+        family, target = await _resolve(address)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        if address.scheme == "ipc":
+            with suppress(FileNotFoundError):
+                os.unlink(address.path)
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(BACKLOG)
+        name = listener.getsockname()
+    except OSError as error:
+        listener.close()
+        raise _explained(address, error) from error
+    except BaseException:
+        listener.close()
+        raise
+    if address.scheme == "ipc":
+        return listener, str(address)
+    return listener, str(dataclasses.replace(address, host=name[0], port=name[1]))
+
+
+async def _resolve(address: Address) -> tuple[int, Any]:
+    """Family and address of a host of this machine."""
+    host = "0.0.0.0" if address.host == ANY else address.host
+    try:
+        found = await trio.socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise _explained(address, OSError(errno.EADDRNOTAVAIL, str(error))) from error
+    family, _, _, _, target = found[0]
+    return int(family), target
 
 
 def check_ipc_path(address: Address) -> None:

@@ -100,6 +100,9 @@ class SocketStatistics:
     """Messages refused or dropped: unknown peer, full outbox, peer gone."""
     oversized: int
     """Messages dropped for their size or number of frames, sent or received."""
+    closed: int
+    """Connections that were closed for what their peers did: handshakes that failed,
+    bounds that were passed, messages that never went on."""
     backlog_peers: int
     """Peers with a message in their outbox."""
     backlog_messages: int

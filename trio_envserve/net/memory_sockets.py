@@ -196,6 +196,7 @@ class _MemorySocket(Pump):
             sent=self._sent,
             undelivered=self._undelivered,
             oversized=self._oversized,
+            closed=0,
             backlog_peers=len(outboxes),
             backlog_messages=sum(len(outbox) for outbox in outboxes),
             backlog_bytes=sum(outbox.size_bytes for outbox in outboxes),

@@ -24,7 +24,7 @@ import zmq
 
 from ..core.errors import ConfigError
 from ..core.limits import WireLimits
-from .address import Address, check_identity, parse_address, parse_peer_address
+from .address import Address, check_identity, parse_peer_address, parse_transport
 from .binding import bind, ipc_file, remove_ipc_file
 from .groups import unwrap_single
 from .interface import BUNDLE_BYTES, COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
@@ -69,7 +69,7 @@ class ZmqNetwork:
         self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
     ) -> AsyncIterator[ZmqRouter]:
         """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses."""
-        parsed = _transport(parse_address(address))
+        parsed = parse_transport(address)
         with self._socket(zmq.ROUTER, parsed, limits) as (raw, monitor):
             raw.set(zmq.ROUTER_MANDATORY, 1)
             raw.set(zmq.ROUTER_HANDOVER, 1)
@@ -102,7 +102,8 @@ class ZmqNetwork:
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[ZmqDealer]:
         """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses."""
-        parsed = _transport(parse_peer_address(address))
+        parsed = parse_transport(address)
+        parse_peer_address(address)
         name = check_identity(identity)
         with self._socket(zmq.DEALER, parsed, limits) as (raw, monitor):
             raw.set(zmq.IMMEDIATE, 1)
@@ -194,15 +195,6 @@ async def open_zmq_network() -> AsyncIterator[ZmqNetwork]:
             await trio.to_thread.run_sync(context.term, abandon_on_cancel=True)
         if scope.cancelled_caught:
             logger.warning("libzmq did not end within %s s; left behind", TERMINATE_S)
-
-
-def _transport(address: Address) -> Address:
-    if address.scheme == "memory":
-        raise ConfigError(
-            f"{address}: memory: addresses belong to a MemoryNetwork; "
-            "tcp://127.0.0.1:5555 or ipc:///path expected"
-        )
-    return address
 
 
 def _ms(seconds: float) -> int:

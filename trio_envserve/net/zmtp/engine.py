@@ -81,6 +81,11 @@ class Engine:
         replies, self._replies = b"".join(self._replies), []
         return replies
 
+    @property
+    def has_replies(self) -> bool:
+        """Whether :meth:`replies` has something."""
+        return self._pong is not None or bool(self._replies)
+
     def shake(self, data: bytes) -> bool:
         """These bytes have arrived during the handshake; True when it is done.
 

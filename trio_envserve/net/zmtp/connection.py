@@ -1,0 +1,256 @@
+"""One stream of ZMTP: what arrives on it and what has yet to be written to it.
+
+Theory of operation
+-------------------
+A :class:`Connection` owns a non-blocking socket, the engine that understands what
+comes, the bytes that are half written, and the outbox of what is to follow.  It
+waits for nothing: :meth:`Connection.read` and :meth:`Connection.write` do what can be
+done now, up to a budget, and say what they have met.
+
+A message waits in the outbox as a message, where it is counted and bounded, and is
+framed when there is room; what is framed belongs to the connection and is lost with
+it.  Large frames are received into their own buffer and written from where they are.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+from collections.abc import Sequence
+from typing import Final, final
+
+from ...core.limits import KIB, MIB
+from ..framing import READ_BYTES, Outgoing, encode
+from ..interface import Frame, Message
+from ..outbox import Outbox
+from .engine import Engine
+
+READ_TURN_BYTES: Final = MIB
+"""After so many bytes of large frames other connections have their turn."""
+
+WRITE_TURN_BYTES: Final = MIB
+"""The same for writing."""
+
+FRAMED_BYTES: Final = 256 * KIB
+"""Messages are framed while less than this is half written."""
+
+SLICE_MESSAGES: Final = 8
+"""So many messages are decoded at a time: each may be a bundle."""
+
+JOINED_MESSAGES: Final = 64
+"""So many messages are framed at a time: small ones in one piece."""
+
+
+_PEEK: Final = socket.MSG_PEEK
+
+
+class State(enum.Enum):
+    """Where a connection is in its life."""
+
+    HANDSHAKE = enum.auto()
+    OPEN = enum.auto()
+    """Messages pass."""
+    HUNG_UP = enum.auto()
+    """The peer has ended it; what had arrived may still be read."""
+    DRAINING = enum.auto()
+    """This side has said its last words, and waits for the peer to end it: closing
+    at once, with something unread, would take them back."""
+    CLOSED = enum.auto()
+
+
+class Ended(Exception):
+    """The peer has closed the connection, or it broke."""
+
+
+@final
+class Connection:
+    """See the module.  The hub that it belongs to sets the attributes."""
+
+    __slots__ = (
+        "_recv",
+        "_recv_into",
+        "_send",
+        "_sendmsg",
+        "engine",
+        "fd",
+        "framed",
+        "heard_s",
+        "held_bytes",
+        "is_blocked",
+        "is_queued",
+        "is_watched",
+        "made_s",
+        "outbox",
+        "outgoing",
+        "peer",
+        "route",
+        "sock",
+        "state",
+    )
+
+    def __init__(
+        self, sock: socket.socket, engine: Engine, outbox: Outbox, *, peer: str, now_s: float
+    ) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.engine = engine
+        self.outbox = outbox
+        """Messages that wait.  A dealer's outlives its connections."""
+        self.outgoing = Outgoing()
+        """Bytes that wait."""
+        self.framed = 0
+        """Messages that have left the outbox and were not counted yet."""
+        self.peer = peer
+        """For people."""
+        self.route = b""
+        self.state = State.HANDSHAKE
+        self.made_s = now_s
+        self.heard_s = now_s
+        """When something arrived last."""
+        self.held_bytes = 0
+        """What the engine held of unfinished messages when it was last counted."""
+        self.is_blocked = False
+        """Whether writing waits for the system."""
+        self.is_queued = False
+        """Whether it stands in the queue of those to be read from."""
+        self.is_watched = False
+        """Whether hanging up would be noticed by the service."""
+        self._recv = sock.recv
+        self._recv_into = sock.recv_into
+        self._send = sock.send
+        self._sendmsg = sock.sendmsg
+
+    # -- reading
+
+    def read_handshake(self) -> bool:
+        """Go on with the handshake; True when it is done.
+
+        Raises Ended, or FramingError with what is wrong with the peer.
+        """
+        try:
+            data = self._recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Ended(str(error)) from error
+        if not data:
+            raise Ended("it hung up during the handshake")
+        return self.engine.shake(data)
+
+    def fill(self) -> bool:
+        """Receive once, or a large frame up to the budget; False if nothing was there.
+        Raises Ended."""
+        decoder = self.engine.decoder
+        view = decoder.buffer()
+        try:
+            if view is None:
+                data = self._recv(READ_BYTES)
+                if not data:
+                    raise Ended("it hung up")
+                decoder.feed(data)
+                return True
+            left = READ_TURN_BYTES
+            while view is not None and len(view) and left > 0:
+                size = self._recv_into(view)
+                if not size:
+                    raise Ended("it hung up within a message")
+                decoder.received(size)
+                left -= size
+                view = decoder.buffer()
+        except BlockingIOError:
+            return view is not None and left < READ_TURN_BYTES
+        except OSError as error:
+            raise Ended(str(error)) from error
+        return True
+
+    def take(self) -> list[list[Frame]]:
+        """A few messages that have arrived.  Raises FramingError."""
+        return self.engine.take(SLICE_MESSAGES)
+
+    # -- writing
+
+    def send(self, messages: Sequence[Message]) -> int:
+        """Write messages, or queue them behind what waits; how many were accepted.
+        Raises Ended."""
+        accepted = 0
+        outgoing, outbox = self.outgoing, self.outbox
+        if not outgoing and not outbox:
+            if len(messages) <= JOINED_MESSAGES:
+                # nearly always: all of it, in one piece, at once
+                pieces = encode(messages)
+                if len(pieces) == 1:
+                    [piece] = pieces
+                    try:
+                        size = self._send(piece)
+                    except BlockingIOError:
+                        size = 0
+                    except OSError as error:
+                        raise Ended(str(error)) from error
+                    if size < len(piece):
+                        outgoing.append((memoryview(piece)[size:],))
+                else:
+                    outgoing.append(pieces)
+                return len(messages)
+            while accepted < len(messages) and outgoing.size_bytes < FRAMED_BYTES:
+                some = messages[accepted : accepted + JOINED_MESSAGES]
+                outgoing.append(encode(some))
+                accepted += len(some)
+        for message in messages[accepted:]:
+            if not outbox.append(message):
+                break
+            accepted += 1
+        return accepted
+
+    def write(self) -> bool:
+        """Write what waits, up to the budget; True if that was all.  Raises Ended."""
+        outgoing, outbox = self.outgoing, self.outbox
+        left = WRITE_TURN_BYTES
+        while True:
+            # Before its own READY has come a peer takes no message.
+            while outbox and outgoing.size_bytes < FRAMED_BYTES and self.state is State.OPEN:
+                outgoing.append(encode((outbox.pop(),)))
+                self.framed += 1
+            if not outgoing:
+                return True
+            if left <= 0:
+                return False
+            pieces = outgoing.pieces()
+            try:
+                size = self._sendmsg(pieces) if len(pieces) > 1 else self._send(pieces[0])
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise Ended(str(error)) from error
+            outgoing.sent(size)
+            left -= size
+
+    # -- ending
+
+    def say_last_words(self) -> None:
+        """Write what can be written now, and say that nothing follows."""
+        try:
+            self.write()
+            self.sock.shutdown(socket.SHUT_WR)
+        except (Ended, OSError):
+            pass  # it is gone already
+
+    def is_read(self) -> bool:
+        """Whether nothing is left to read of a connection that the peer has ended."""
+        try:
+            return self.engine.decoder.is_backlogged is False and not self._recv(1, _PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def drain(self) -> bool:
+        """Read and forget; True when the peer has ended it, too."""
+        try:
+            for _ in range(16):
+                if not self._recv(READ_BYTES):
+                    return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return False

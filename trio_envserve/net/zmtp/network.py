@@ -1,0 +1,85 @@
+"""The network of sockets that trio itself speaks ZMTP on.
+
+Theory of operation
+-------------------
+A network has nothing of its own: no thread, no context.  Each open socket owns a nursery
+with the tasks of its hub.  Closing is staged: no more receiving and sending, the address
+is given back, the tasks end, and then the peers have a moment to read the last words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import final
+
+import trio
+
+from ...core.limits import WireLimits
+from ..address import Address, parse_peer_address, parse_transport
+from ..binding import ipc_file, listen, remove_ipc_file
+from ..groups import unwrap_single
+from ..interface import ConnectionEvent, OnEvent
+from .sockets import ZmtpDealer, ZmtpRouter
+
+
+@final
+class ZmtpNetwork:
+    """Sockets over TCP and unix sockets.  Opened by :func:`open_zmtp_network`."""
+
+    @asynccontextmanager
+    async def open_router(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
+    ) -> AsyncIterator[ZmtpRouter]:
+        """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses."""
+        parsed = parse_transport(address)
+        listener, bound = await listen(parsed)
+        file = ipc_file(parsed)
+        router = ZmtpRouter(listener, bound, limits)
+        try:
+            with unwrap_single():
+                async with trio.open_nursery() as nursery:
+                    router.start(nursery, on_event or _ignore)
+                    try:
+                        yield router
+                    finally:
+                        remove_ipc_file(parsed, file)
+                        router.close()
+                        nursery.cancel_scope.cancel()
+        finally:
+            await router.end()
+
+    @asynccontextmanager
+    async def open_dealer(
+        self,
+        address: str,
+        *,
+        identity: bytes | None,
+        limits: WireLimits,
+        on_event: OnEvent | None = None,
+    ) -> AsyncIterator[ZmtpDealer]:
+        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses."""
+        parsed: Address = parse_transport(address)
+        parse_peer_address(address)
+        dealer = ZmtpDealer(parsed, limits)
+        try:
+            with unwrap_single():
+                async with trio.open_nursery() as nursery:
+                    dealer.start(nursery, on_event or _ignore)
+                    try:
+                        yield dealer
+                    finally:
+                        dealer.close()
+                        nursery.cancel_scope.cancel()
+        finally:
+            await dealer.end()
+
+
+@asynccontextmanager
+async def open_zmtp_network() -> AsyncIterator[ZmtpNetwork]:
+    """A network over TCP and unix sockets that needs no libzmq."""
+    yield ZmtpNetwork()
+
+
+def _ignore(event: ConnectionEvent) -> None:
+    """The callback of those who gave none."""

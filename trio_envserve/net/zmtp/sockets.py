@@ -1,0 +1,256 @@
+"""Router and dealer that speak ZMTP.
+
+Theory of operation
+-------------------
+A router listens.  Each connection gets a route of its own, which is never used again:
+nobody can take over another one's, and an identity that a peer states means nothing.
+When the system has no descriptor left, or the bound on connections is reached, the
+connection that was silent for longest makes room: honest clients are never silent for
+long.  Where none can make room, those who wait are taken in when there is some, after a
+pause that grows, for a listener with nobody taken in would be ready for ever.
+
+A dealer has one connection at a time, made by a task of its own, and made again after
+each loss with a growing pause.  What waits in its outbox goes to the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import resource
+import select
+import socket
+from collections.abc import Collection, Sequence
+from typing import Final, final
+
+import trio
+
+from ...core.limits import WireLimits
+from ..address import Address
+from ..interface import ConnectionEvent, Message, OnEvent
+from ..outbox import Outbox
+from .connection import Connection, State
+from .hub import Hub
+from .streams import connect, peer_name, prepare
+
+ACCEPTS_MOST: Final = 64
+"""Connections taken in at once."""
+
+ACCEPT_PAUSE_MIN_S: Final = 0.05
+ACCEPT_PAUSE_MAX_S: Final = 1.0
+
+SILENT_S: Final = 10.0
+"""A connection that was silent for so long may have to make room for another."""
+
+DESCRIPTORS_SHARE: Final = 0.75
+"""Of those that this process may have: the rest is for its workers and files."""
+
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@final
+class ZmtpRouter(Hub):
+    """A bound ROUTER.  Opened by :meth:`ZmtpNetwork.open_router`."""
+
+    _socket_type = b"ROUTER"
+    _routed = True
+
+    def __init__(self, listener: socket.socket, address: str, limits: WireLimits) -> None:
+        super().__init__(address, limits)
+        self._listener = listener
+        self._routes: dict[bytes, Connection] = {}
+        self._accept_pause_s = ACCEPT_PAUSE_MIN_S
+        self._most = _most_connections(limits)
+        self._service.register(listener.fileno(), select.EPOLLIN)
+
+    def send_nowait(self, route: bytes, frames: Message) -> bool:
+        """See :meth:`RouterSocket.send_nowait`."""
+        if not self._may_send(frames):
+            return False
+        connection = self._routes.get(route)
+        if connection is None:
+            self._undelivered += 1
+            return False
+        return self._send(connection, (frames,))
+
+    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
+        good = [frames for frames in messages if self._may_send(frames)]
+        connection = self._routes.get(route)
+        if connection is None:
+            self._undelivered += len(good)
+            return not messages
+        sent = self._send(connection, good) if good else True
+        return sent and len(good) == len(messages)
+
+    def close(self) -> None:
+        """See the base.  The address is free at once."""
+        self._listener.close()
+        super().close()
+        self._undelivered += sum(outbox.clear() for outbox in self._outboxes())
+
+    def _other_event(self, fd: int) -> None:
+        """Somebody connects."""
+        for _ in range(ACCEPTS_MOST):
+            if len(self._connections) >= self._most and not self._make_room():
+                self._pause_accepting()
+                return
+            try:
+                sock, name = self._listener.accept()
+            except BlockingIOError:
+                self._accept_pause_s = ACCEPT_PAUSE_MIN_S
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    continue  # that one has gone again
+                if not self._make_room():
+                    self._pause_accepting()
+                    return
+                continue
+            prepare(sock)
+            if len(self._shaking) >= self._limits.handshakes:
+                oldest = next(iter(self._shaking.values()))
+                self._complain(oldest, "too many handshakes at once, and it was the oldest")
+                self._discard(oldest)
+            self._adopt(sock, peer_name(name))
+
+    def _make_room(self) -> bool:
+        """Close the connection that was silent for longest, if it was so for long."""
+        silent = min(self._connections.values(), key=lambda each: each.heard_s, default=None)
+        if silent is None:
+            return False
+        since_s = (
+            self._awake_s - silent.made_s
+            if silent.state is State.HANDSHAKE
+            else (self._pumped_s - silent.heard_s)
+        )
+        if since_s < SILENT_S:
+            return False
+        self._punish(silent, f"silent for {since_s:.0f} s, and others need its place")
+        return True
+
+    def _pause_accepting(self) -> None:
+        self._service.unregister(self._listener.fileno())
+        self._nursery.start_soon(self._accept_later, self._accept_pause_s)
+        self._accept_pause_s = min(2 * self._accept_pause_s, ACCEPT_PAUSE_MAX_S)
+
+    async def _accept_later(self, pause_s: float) -> None:
+        await trio.sleep(pause_s)
+        if not self._closed:
+            self._service.register(self._listener.fileno(), select.EPOLLIN)
+
+    def _opened(self, connection: Connection) -> None:
+        self._routes[connection.route] = connection
+
+    def _lost(self, connection: Connection) -> None:
+        self._routes.pop(connection.route, None)
+        self._undelivered += connection.outbox.clear()
+
+    def _outbox_of_next(self) -> Outbox:
+        return Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
+
+    def _outboxes(self) -> Collection[Outbox]:
+        return [connection.outbox for connection in self._routes.values()]
+
+
+@final
+class ZmtpDealer(Hub):
+    """A connecting DEALER.  Opened by :meth:`ZmtpNetwork.open_dealer`."""
+
+    _socket_type = b"DEALER"
+    _routed = False
+
+    def __init__(self, address: Address, limits: WireLimits) -> None:
+        super().__init__(str(address), limits)
+        self._peer = address
+        self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        self._current: Connection | None = None
+        """The one that is open."""
+        self._attempt: Connection | None = None
+        """The newest one, open or not, until it has ended."""
+        self._ended = trio.Event()
+
+    @property
+    def identity(self) -> bytes:
+        """None: a router picks the route."""
+        return b""
+
+    def reconnect(self) -> None:
+        """See :meth:`DealerSocket.reconnect`."""
+        attempt = self._attempt
+        if attempt is not None and not self._closed:
+            self._hang_up(attempt)
+            self._discard(attempt)
+
+    def send_nowait(self, frames: Message) -> bool:
+        """See :meth:`DealerSocket.send_nowait`."""
+        return self._may_send(frames) and self._send_all((frames,))
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
+        good = [frames for frames in messages if self._may_send(frames)]
+        sent = self._send_all(good) if good else True
+        return sent and len(good) == len(messages)
+
+    def _send_all(self, messages: Sequence[Message]) -> bool:
+        if self._current is not None:
+            return self._send(self._current, messages)
+        accepted = [self._outbox.append(frames) for frames in messages]
+        self._undelivered += accepted.count(False)
+        return all(accepted)
+
+    def start(self, nursery: trio.Nursery, on_event: OnEvent) -> None:
+        """See the base."""
+        super().start(nursery, on_event)
+        nursery.start_soon(self._stay_connected)
+
+    async def _stay_connected(self) -> None:
+        """Connect, now and after each loss."""
+        limits = self._limits
+        pause_s = limits.reconnect_min_s
+        while True:
+            try:
+                sock = await connect(self._peer)
+            except OSError:
+                self._event_sender.send_nowait(ConnectionEvent.REFUSED)
+            else:
+                self._ended = trio.Event()
+                began_s = trio.current_time()
+                self._attempt = self._adopt(sock, str(self._peer))
+                await self._ended.wait()
+                # One that is lost at once was no success: the pause goes on growing.
+                if trio.current_time() - began_s > limits.reconnect_max_s:
+                    pause_s = limits.reconnect_min_s
+            # Those who lost the same server do not come back at the same moment.
+            await trio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, limits.reconnect_max_s)
+
+    def close(self) -> None:
+        """See the base."""
+        super().close()
+        if self._current is None:
+            self._undelivered += self._outbox.clear()
+
+    def _opened(self, connection: Connection) -> None:
+        self._current = connection
+
+    def _lost(self, connection: Connection) -> None:
+        if connection is self._current:
+            self._current = None
+        if connection is self._attempt:
+            self._attempt = None
+            self._ended.set()
+
+    def _outbox_of_next(self) -> Outbox:
+        return self._outbox
+
+    def _outboxes(self) -> Collection[Outbox]:
+        return (self._outbox,)
+
+
+def _most_connections(limits: WireLimits) -> int:
+    """The bound on connections, as far as this process may have descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits.connections
+    return max(1, min(limits.connections, int(soft * DESCRIPTORS_SHARE)))
