@@ -85,7 +85,8 @@ ERROR_WORDS: Mapping[str, str] = {
     "foreign-version": "the hello names another major version; `version` is the one spoken here. "
     "No version of this document ever changes the form of this message",
     "malformed": "the message is none that this document allows; nothing has changed",
-    "no-session": "no room, or the nonce's session is ending; say hello again later",
+    "no-session": "no room in all or for this connection: say hello again later; or the "
+    "nonce's session has ended: say it with a fresh one",
 }
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 WINDOW, QUEUE, QUEUE_BYTES = 4, 6, 30
 KEPT, KEPT_BYTES, SHARE = 4, 50, 0.6
 SESSIONS, LEASE_S, AT_ONCE = 3, 10.0, 4
+ON_ONE_ROUTE, UNUSED_LEASE_S = 2, 3.0
 
 Effect = tuple[str, object]
 """What must be done, and with which request, execution or sequence."""
@@ -51,6 +52,8 @@ class Client:
     heard_s: float
     connection: int
     route: bytes
+    opener: bytes
+    asked: bool = False
     requests: dict[int, Request] = dataclasses.field(default_factory=dict)
     finished: set[int] = dataclasses.field(default_factory=set)
     ended: bool = False
@@ -88,12 +91,24 @@ class Model:
     def __init__(self) -> None:
         self.clients: dict[int, Client] = {}
         self.runs: list[Run] = []
+        self.goodbyes: list[int] = []
+        """The last nonces whose clients have left."""
         self.declared = False
         # The history, which no state is asked about.
         self.starts: Counter[tuple[int, int]] = Counter()
         self.answers: dict[tuple[int, int], bytes] = {}
         self.consented: set[tuple[int, int]] = set()
         """Those that had consent when their worker was proven dead."""
+
+    def may_open(self, nonce: int, route: bytes) -> bool:
+        """Whether a hello with a nonce that has no session gets one."""
+        on_route = sum(client.opener == route for client in self.clients.values())
+        room = len(self.clients) < SESSIONS and on_route < ON_ONE_ROUTE
+        return room and nonce not in self.goodbyes
+
+    def goodbye(self, nonce: int) -> None:
+        if nonce not in self.goodbyes:
+            self.goodbyes = [*self.goodbyes, nonce][-SESSIONS:]
 
     # -- sums ---------------------------------------------------------------------
 
@@ -131,6 +146,7 @@ class Model:
         self, number: int, sequence: int, payload: bytes, rerun: bool | None, allowance: int
     ) -> list[Effect]:
         client = self.clients[number]
+        client.asked = True
         known = client.requests.get(sequence)
         if known is not None:
             if known.payload != payload:
@@ -248,7 +264,8 @@ class Model:
 
     def lapsed(self, now_s: float) -> set[int]:
         return {
-            n for n, c in self.clients.items() if not c.ended and now_s - c.heard_s > LEASE_S
+            n for n, c in self.clients.items()
+            if not c.ended and now_s - c.heard_s > (LEASE_S if c.asked else UNUSED_LEASE_S)
         }  # fmt: skip
 
     def forget(self) -> None:

@@ -35,8 +35,12 @@ from .helpers import identifier, picture
 LIMITS = ServerLimits(
     window=model.WINDOW, queue=model.QUEUE, queue_bytes=model.QUEUE_BYTES,
     kept_outcomes=model.KEPT, kept_bytes=model.KEPT_BYTES, session_share=model.SHARE,
-    sessions=model.SESSIONS, lease_s=model.LEASE_S,
+    sessions=model.SESSIONS, lease_s=model.LEASE_S, connection_sessions=model.ON_ONE_ROUTE,
+    unused_lease_s=model.UNUSED_LEASE_S,
 )  # fmt: skip
+
+NONCE = 1 << 20
+"""The first of the nonces; sessions are numbered from 0."""
 
 ALL_STATES = [*State]
 AHEAD = st.integers(0, 7)
@@ -139,7 +143,7 @@ class DedupMachine(RuleBasedStateMachine):
         """Begin with something going on, or most histories would be of nothing."""
         self.cache.declared_rerun = self.model.declared = declared
         for number in range(data.draw(st.integers(1, 3), label="sessions")):
-            self._open(number, 1)
+            self._open(NONCE + number, number + 1)
             self._some_calls(data, number)
 
     @precondition(any_alive)
@@ -162,7 +166,7 @@ class DedupMachine(RuleBasedStateMachine):
                 if fate == "end" and len(self.model.runs) > before:
                     self._end_run(self.model.runs[-1], b"1")
 
-    @rule(nonce=st.integers(0, 4), connection=st.integers(1, 5))
+    @rule(nonce=st.integers(NONCE, NONCE + 9), connection=st.integers(1, 5))
     def open(self, nonce: int, connection: int) -> None:
         self._open(nonce, connection)
 
@@ -181,13 +185,13 @@ class DedupMachine(RuleBasedStateMachine):
             assert session is self.sessions[known]
             self._moved(known, route, connection)
             clients[known].heard_s = self.now_s
-        elif len(clients) >= model.SESSIONS:
+        elif not self.model.may_open(nonce, route):
             assert session is None
         else:
             assert session is not None
             self.opened += 1
             self.sessions[number] = session
-            clients[number] = model.Client(nonce, self.now_s, connection, route)
+            clients[number] = model.Client(nonce, self.now_s, connection, route, route)
 
     def _moved(self, number: int, route: bytes, connection: int) -> None:
         client = self.model.clients[number]
@@ -350,7 +354,21 @@ class DedupMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def goodbye(self, data: st.DataObject) -> None:
         if self.any_alive():
-            self._end(self.session(data)[0])
+            number, session = self.session(data)
+            assert self.cache.goodbye(session.id) is session
+            self.model.goodbye(self.model.clients[number].nonce)
+            self._end(number)
+            self.forget()
+
+    @rule(nonce=st.integers(NONCE, NONCE + 9))
+    def goodbye_by_nonce(self, nonce: int) -> None:
+        """Also before its hello."""
+        session = self.cache.goodbye(identifier(nonce))
+        self.model.goodbye(nonce)
+        known = {each.nonce: number for number, each in self.model.clients.items()}
+        assert session is self.sessions.get(known.get(nonce, -1))
+        if session is not None and not session.ended:
+            self._end(known[nonce])
             self.forget()
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]), heard=st.integers(1, 3))

@@ -215,6 +215,8 @@ class ClientCore:
                 self._fail(call, self._closing(call))
         for session in self._sessions():
             self._send(messages.Goodbye(session.id))
+        if self._nonce:  # a hello is under way, or its welcome
+            self._send(messages.Goodbye(self._nonce))
 
     def _closing(self, call: Call) -> ErrorInfo:
         if call.stage is Stage.QUEUED and not call.may_have_run:
@@ -394,6 +396,7 @@ class ClientCore:
     def _was_late(self, now_s: float, late_s: float) -> None:
         """Nobody could be heard meanwhile: what is waited for gets that time back."""
         self.link.was_late(now_s)
+        self._known = self.session is None  # it may have been forgotten: hear of it first
         self._connected_s = now_s
         if self._unready_s is not None:
             self._unready_s += late_s
@@ -545,8 +548,8 @@ class ClientCore:
         session = self.session
         if session is None or not self.link.connected or self._server_is(ServerStatus.STOPPING):
             return
-        if not self._known:
-            return  # the answer to the sync that was sent on connecting is under way
+        if not self._known or now_s > self._ping_at_s + self.limits.late_s:
+            return  # to the sync that was sent on connecting, or that is long due after a sleep
         if self._held:
             return  # the server has no room for what it was asked already
         if self._flush_at_s is not None and now_s >= self._flush_at_s - self._company_s:

@@ -76,7 +76,14 @@ class DedupCache:
         """What the environment declares; known before anything is dispatched."""
         self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Ordered by when each was last heard, longest ago first."""
+        self._unused: OrderedDict[SessionId, Session] = OrderedDict()
+        """Those of them that have never asked anything, in the same order."""
         self._by_nonce: dict[bytes, Session] = {}
+        self._opened: dict[Route, int] = {}
+        """How many of the sessions were opened on a connection; none: not in it."""
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        """Nonces whose clients have said goodbye, as many as there may be sessions:
+        a hello that comes late opens nothing."""
         self.counters = Counters()
         self.kept_count = 0
         self.kept_bytes = 0
@@ -95,27 +102,51 @@ class DedupCache:
         self, session_id: SessionId, nonce: bytes, name: str, route: Route, connection: int,
         now_s: float,
     ) -> Session | None:  # fmt: skip
-        """The session of a hello: the nonce's own, or a new one named
-        ``session_id``; None at the bound of sessions."""
+        """The session of a hello: the nonce's own, or a new one named ``session_id``.
+        None if :meth:`no_session` has a reason."""
         known = self._by_nonce.get(nonce)
-        if known is not None:
-            if known.ended:
-                return None
+        if known is not None and not known.ended:
             self.moved(known, route, connection)
             self.heard(known, now_s)
             return known
-        if len(self.sessions) >= self.limits.sessions:
+        if self.no_session(nonce, route):
+            self.counters.sessions_refused += 1
             return None
-        session = Session(session_id, nonce, name, route, connection, now_s)
-        self.sessions[session_id] = session
+        session = Session(session_id, nonce, name, route, connection, now_s, opener=route)
+        self.sessions[session_id] = self._unused[session_id] = session
         self._by_nonce[nonce] = session
+        self._opened[route] = self._opened.get(route, 0) + 1
         self.counters.sessions_opened += 1
+        return session
+
+    def no_session(self, nonce: bytes, route: Route) -> str:
+        """Why a new session cannot be opened for this nonce on this connection; empty
+        if it can."""
+        if nonce in self._by_nonce or nonce in self._ended:
+            return "the session of this nonce has ended; say hello with a fresh nonce"
+        if self._opened.get(route, 0) >= self.limits.connection_sessions:
+            most = self.limits.connection_sessions
+            return f"{most} sessions were opened on this connection, and more may not be"
+        if len(self.sessions) >= self.limits.sessions:
+            return f"{len(self.sessions)} sessions are open, and more may not be"
+        return ""
+
+    def goodbye(self, identifier: SessionId | bytes) -> Session | None:
+        """A client leaves for good, and names its session, or its nonce if no welcome
+        has come.  The session, if it has one: to be ended."""
+        session = self.sessions.get(identifier) or self._by_nonce.get(identifier)
+        nonce = identifier if session is None else session.nonce
+        self._ended[nonce] = None
+        if len(self._ended) > self.limits.sessions:
+            self._ended.popitem(last=False)
         return session
 
     def heard(self, session: Session, now_s: float) -> None:
         """The client was heard: its lease starts anew."""
         session.heard_s = now_s
         self.sessions.move_to_end(session.id)
+        if session.id in self._unused:
+            self._unused.move_to_end(session.id)
 
     def moved(self, session: Session, route: Route, connection: int) -> None:
         """Answers go to the client's newest connection by its own count, not
@@ -130,11 +161,15 @@ class DedupCache:
 
     def lapsed(self, now_s: float) -> Iterator[Session]:
         """Sessions whose lease has ended by now, not yet ended."""
-        for session in list(self.sessions.values()):
-            if now_s - session.heard_s <= self.limits.lease_s:
-                return
-            if not session.ended:
-                yield session
+        limits = self.limits
+        for lease_s, sessions in (
+            (limits.unused_lease_s, self._unused), (limits.lease_s, self.sessions),
+        ):  # fmt: skip
+            for session in list(sessions.values()):
+                if now_s - session.heard_s <= lease_s:
+                    break
+                if not session.ended:
+                    yield session
 
     def end(self, session: Session) -> Effects:
         """The lease has ended, or the client said goodbye: cancel what is left.
@@ -155,6 +190,10 @@ class DedupCache:
             return False
         del self.sessions[session.id]
         del self._by_nonce[session.nonce]
+        self._unused.pop(session.id, None)
+        self._opened[session.opener] -= 1
+        if not self._opened[session.opener]:
+            del self._opened[session.opener]
         return True
 
     # -- bounds ---------------------------------------------------------------
@@ -234,6 +273,7 @@ class DedupCache:
         """A transmission of a request: REQUEST, or OTHER_DIGEST if the id is
         known with another payload (G6)."""
         self.counters.requests += 1
+        self._unused.pop(session.id, None)
         entry = session.entries.get(sequence)
         same = entry is None or (entry.digest == ask.digest and entry.body_bytes == len(ask.body))
         return self.step(session, sequence, Input.REQUEST if same else Input.OTHER_DIGEST, ask)

@@ -111,6 +111,12 @@ class ServerLimits(_Checked):
         0.5, "what one session may take of what the others leave of the kept and queue bounds"
     )
     sessions: int = limit(10_000, "sessions in all; past it a hello is refused for now")
+    connection_sessions: int = limit(
+        16, "sessions opened on one connection, so that a flood of hellos takes them from nobody"
+    )
+    unused_lease_s: float = limit(
+        30.0, "a session that has never asked anything is forgotten after so long a silence"
+    )
     window: int = limit(
         16_384, "unfinished requests of one session; calls past it wait at the client"
     )

@@ -165,7 +165,8 @@ class AskStats(NamedTuple):
 
 @_kind(6)
 class Goodbye(NamedTuple):
-    """Ends the session: whatever is not finished is cancelled."""
+    """Ends the session: whatever is not finished is cancelled.  ``session`` is its id,
+    or, where no welcome has come yet, the nonce of the hello."""
 
     session: Id
 

@@ -88,6 +88,8 @@ class Session:
     connection: int
     heard_s: float
     """The awake time at which the client was last heard."""
+    opener: Route = b""
+    """The connection on which it was opened, and among whose sessions it counts."""
     entries: dict[int, Entry] = dataclasses.field(default_factory=dict)
     finished: Ranges = dataclasses.field(default_factory=Ranges)
     ended: bool = False
@@ -134,4 +136,5 @@ class Counters:
     lost: int = 0
     deadlines: int = 0
     sessions_opened: int = 0
+    sessions_refused: int = 0
     sessions_ended: int = 0

@@ -85,7 +85,7 @@ class Router:
 
     def client_message(self, route: Route, frames: Sequence[Body], now_s: float) -> None:
         """A message from a client: header, and for a request a body."""
-        awake_s = self._clock.read(now_s)
+        self._clock.read(now_s)
         try:
             if not frames:
                 raise ProtocolError("no frames")
@@ -95,7 +95,7 @@ class Router:
                 raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
         except ProtocolError as error:
             code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
-            self._malformed(f"client {short(route)}: {error}", awake_s)
+            self._malformed(f"client {short(route)}: {error}")
             self._send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
             return
         if isinstance(message, messages.Request):
@@ -110,7 +110,7 @@ class Router:
         try:
             ended = self.force.message(frames, awake_s)
         except ProtocolError as error:
-            self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}", awake_s)
+            self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
             self._take_from_force()
             return
         self.cache.declared_rerun = self.force.rerun
@@ -239,7 +239,8 @@ class Router:
             self._new_id(), hello.nonce, name, route, hello.connection, self._clock.awake_s
         )
         if session is None:
-            text = f"no session now ({len(self.cache.sessions)} are open); say hello again later"
+            text = self.cache.no_session(hello.nonce, route)
+            self._warn(f"client {short(route)} ({name}) gets no session: {text}")
             self._send(route, messages.Error(PROTOCOL_VERSION, "no-session", text))
             return
         session.message_bytes = hello.message_bytes
@@ -315,7 +316,7 @@ class Router:
         self._out.append(ToClient(route, (header, messages.encode_record(self.stats()))))
 
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
-        session = self.cache.sessions.get(goodbye.session)
+        session = self.cache.goodbye(goodbye.session)
         if session is not None and not session.ended:
             self._end(session)
 
@@ -444,10 +445,14 @@ class Router:
         """Everything countable, aggregated here and nowhere else."""
         return {**describe(self), **self.shell_stats()}
 
-    def _malformed(self, text: str, awake_s: float) -> None:
-        """Count it; log it, but no more than some lines a second."""
+    def _malformed(self, text: str) -> None:
         self.malformed += 1
-        second = awake_s // 1.0
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        """Log what a peer can cause, but no more than some lines a second; all of it
+        is counted."""
+        second = self._clock.awake_s // 1.0
         if second != self._log_second:
             self._log_second, self._log_lines = second, 0
         self._log_lines += 1

@@ -233,6 +233,8 @@ BEYOND: dict[str, str] = {
     "a-stage-of-closing-has-no-end": "servers are killed here, and do not drain",
     "work-begins-while-closing": "servers are killed here, and do not drain",
     "what-closing-cancels-did-not-run": "servers are killed here, and do not drain",
+    "a-connection-opens-any-number-of-sessions": "each connection has one session here",
+    "an-ended-nonce-is-forgotten": "a client that has left asks nothing more; all it costs is room",
     "window-is-not-kept": "all clients keep to their window here",
     "cancelled-is-kept": "the next statement of its client repairs it before anybody can tell",
     "a-lost-session-is-not-heard": "a lost session's outcomes are excused here",

@@ -91,8 +91,10 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     DedupCache: {
         **_out(_CONSTANT, "limits"),
-        **_out(_DERIVED, "epoch", "_by_nonce"),
+        **_out(_DERIVED, "epoch", "_by_nonce", "_opened"),
         **_out(_PEOPLE, "counters"),
+        **_out("says whose lease ends sooner; the explorer ends any of them", "_unused"),
+        "_ended": Rule("a set", lambda owner, ended, form: Bag(tuple(map(form, ended)))),
         "sessions": Rule(
             "in the order in which they were heard, which only says whose lease ends first; "
             "the explorer ends any of them",
@@ -101,7 +103,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Session: {
         **_out(_CLOCK, "heard_s"),
-        **_out(_CONSTANT, "message_bytes"),
+        **_out(_CONSTANT, "message_bytes", "opener"),
         **_out(_DERIVED, "name", "nonce"),
         "route": Rule(
             "each connection has a route of its own",

@@ -227,6 +227,25 @@ def kept_outcomes_have_no_bound(patch: Patches) -> None:
     patch.attribute(DedupCache, "share_left", lambda self, session: True)
 
 
+@FAMILY.mutant("G8", needs=(Fault.HOSTILE,))
+def a_connection_opens_any_number_of_sessions(patch: Patches) -> None:
+    """Sessions are bounded in all, and not for each connection."""
+    no_session = DedupCache.no_session
+    patch.attribute(
+        DedupCache, "no_session", lambda self, nonce, route: no_session(self, nonce, b"")
+    )
+
+
+@FAMILY.mutant("G8", needs=(Fault.HOSTILE,))
+def an_ended_nonce_is_forgotten(patch: Patches) -> None:
+    """A hello that comes after the goodbye to its session opens another one."""
+
+    def goodbye(self: Any, identifier: bytes) -> Any:
+        return self.sessions.get(identifier) or self._by_nonce.get(identifier)
+
+    patch.attribute(DedupCache, "goodbye", goodbye)
+
+
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.CUT_LONG))
 def kept_bytes_are_not_counted(patch: Patches) -> None:
     """Kept outcomes are bounded in number, and not in bytes."""

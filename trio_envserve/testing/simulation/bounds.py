@@ -5,6 +5,7 @@ The only part of the judge that looks into a core, and only at sizes.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ...core.client import ClientCore
@@ -38,6 +39,9 @@ def audit(router: Router, peak_live: int) -> list[str]:
             wrong.append(f"a session of {len(session.entries)} entries")
         if session.finished.span_count() > 2 * limits.window + 2:
             wrong.append(f"a session of {session.finished.span_count()} spans")
+    opened = Counter(session.opener for session in cache.sessions.values())
+    if any(count > limits.connection_sessions for count in opened.values()):
+        wrong.append(f"{max(opened.values())} sessions were opened on one connection")
     counts: dict[str, tuple[Any, Any]] = {
         "kept": (kept, cache.kept_count),
         "kept bytes": (kept_bytes, cache.kept_bytes),

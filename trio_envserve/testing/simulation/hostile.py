@@ -62,7 +62,7 @@ class HostileClient(Process):
             return [(messages.encode(hello),)]
         self.world.faults[Fault.HOSTILE] += 1
         sequence = rng.randint(0, 60)
-        match rng.randint(0, 10):
+        match rng.randint(0, 12):
             case 0 | 1 | 2:
                 return self._request(sequence)
             case 3:
@@ -91,10 +91,20 @@ class HostileClient(Process):
                 whose = self.world.new_id()  # it cannot know anybody's
                 finish = messages.Finish(whose, [0, 1 << 20])
                 return [(messages.encode(finish),), (messages.encode(messages.Goodbye(whose)),)]
+            case 10:
+                return [self._hello(self.world.new_id()) for _ in range(8)]
+            case 11:
+                nonce = self.world.new_id()
+                goodbye = messages.encode(messages.Goodbye(nonce))
+                return [self._hello(nonce), (goodbye,), self._hello(nonce)]
             case _:
                 start = rng.randint(0, 1 << 30)
                 return [*self._request(start), (messages.encode(
                     messages.Cancel(self.session, start)),)]  # fmt: skip
+
+    def _hello(self, nonce: bytes) -> tuple[Body, ...]:
+        hello = messages.Hello(PROTOCOL_VERSION, nonce, 1, "hostile", 1 << 20)
+        return (messages.encode(hello),)
 
     def _request(self, sequence: int) -> list[tuple[Body, ...]]:
         """A request of its own body: a conflict if the sequence was used."""

@@ -44,6 +44,12 @@ class Wires(Book):
         """Requests that their client has asked to end, whatever came of them."""
         self.refused: set[RequestId] = set()
         """Requests that were refused for good."""
+        self._nonces: dict[bytes, bytes] = {}
+        """By session."""
+        self._said_goodbye: set[tuple[Process, bytes]] = set()
+        """Nonces whose client has left, and the servers that know it."""
+        self._used: set[bytes] = set()
+        """Sessions in which something was asked."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: set[tuple[Process, int]] = set()
@@ -62,6 +68,9 @@ class Wires(Book):
     def server_heard(self, server: Process, client: str, frames: Sequence[Body]) -> None:
         """A server has dealt with a client's message; what it says comes next."""
         message = self._decoded(frames)
+        if isinstance(message, messages.Goodbye):
+            left = self._nonces.get(message.session, message.session)
+            self._said_goodbye.add((server, left))
         session = getattr(message, "session", None)
         if session is None or self.sessions.get(session, (None, ""))[0] is not server:
             return
@@ -69,6 +78,7 @@ class Wires(Book):
         self.heard[session] = Hearing(self.clock(), server.held_s, server.held_times)
         if isinstance(message, messages.Request):
             if len(frames) == 2:
+                self._used.add(session)
                 self._request_heard(RequestId(session, message.sequence), key_of(frames[1]))
             return
         if client == "hostile":
@@ -122,7 +132,9 @@ class Wires(Book):
         silence_s = self.clock() - last.at_s - (server.held_s - last.slept_s)
         # Each sleep may count as much as one step, however long it was.
         sleeps_s = self.plan.server.awake_step_s * (server.held_times - last.sleeps)
-        if silence_s >= self.plan.server.lease_s - sleeps_s - TICKS_S:
+        limits = self.plan.server
+        lease_s = limits.lease_s if session in self._used else limits.unused_lease_s
+        if silence_s >= lease_s - sleeps_s - TICKS_S:
             self.silent.add(session)
 
     def unheard(self, session: bytes) -> bool:
@@ -135,6 +147,10 @@ class Wires(Book):
         message = self.read(frames[0])
         match message:
             case messages.Welcome():
+                self._nonces[message.session] = message.nonce
+                if (server, message.nonce) in self._said_goodbye:
+                    text = f"a session is opened for {client}, who has said goodbye to it"
+                    self.violation("G8", text)
                 self.sessions[message.session] = (server, client)
                 self.heard.setdefault(
                     message.session, Hearing(self.clock(), server.held_s, server.held_times)
