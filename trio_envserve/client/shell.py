@@ -18,6 +18,7 @@ hands, in the caller's task; only then is it acknowledged.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import (
@@ -138,8 +139,8 @@ class Client:
         is returned, with worker, duration and executions as far as known."""
         request = RolloutRequest(
             kind=kind, input=input, endpoint=model, model_name=model_name,
-            sampling_args=sampling_args or {}, max_retries=max_retries,
-            state_columns=tuple(state_columns),
+            sampling_args={} if sampling_args is None else sampling_args,
+            max_retries=max_retries, state_columns=_columns(state_columns),
         )  # fmt: skip
         _check(rerun, max_executions, timeout_s)
         try:
@@ -180,17 +181,21 @@ class Client:
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
         error: CallError | None = None
         value: Any = None
-        if ended.status is Status.RESULT:
-            try:
+        try:
+            if ended.status is Status.RESULT:
                 value = values.decode(ended.body, arrays=self._arrays, limits=self._wire)
-            except values.DecodingError as problem:
-                raw = bytes(ended.body)
-                error = OutcomeNotDecodable(f"the outcome cannot be decoded: {problem}", raw=raw)
-        else:
-            error = error_from_info(self._core.error_of(ended))
-        self._core.received(ended.call, now_s)
-        if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
-            self._asked_of_core.set()
+            else:
+                error = error_from_info(self._core.error_of(ended))
+        except Exception as problem:
+            # Whatever went wrong (memory, say), the caller gets what there is.
+            why = str(problem) if isinstance(problem, values.DecodingError) else repr(problem)
+            raw = bytes(ended.body)
+            error = OutcomeNotDecodable(f"the outcome cannot be decoded: {why}", raw=raw)
+        finally:
+            # Also when this is interrupted: nobody is left to take it.
+            self._core.received(ended.call, now_s)
+            if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
+                self._asked_of_core.set()
         return Outcome(
             value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
             executions=ended.executions, took_s=took_s,
@@ -209,8 +214,8 @@ class Client:
         Outcomes come as they finish; an error is an outcome too.  Leaving the
         block early cancels what is left.  Options as for :meth:`run_rollout`.
         """
-        if in_flight < 1:
-            raise ConfigError(f"in_flight must be at least 1, not {in_flight!r}")
+        if not isinstance(in_flight, int) or isinstance(in_flight, bool) or in_flight < 1:
+            raise ConfigError(f"in_flight must be a number >= 1, not {in_flight!r}")
         send, receive = trio.open_memory_channel[tuple[int, Outcome]](0)
         limit = trio.Semaphore(in_flight)
 
@@ -386,7 +391,7 @@ async def open_client(
     ``name`` is for the server's logs.  ``arrays``: what arrays in outcomes
     become.  Does not wait for the server: see :meth:`Client.wait_ready`.  At the
     end of the block pending calls end with an error, and the server is told.
-    Raises ConfigError for a wrong address.
+    Raises ConfigError for a wrong address, and for arrays of a library that is not there.
     """
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
@@ -395,7 +400,7 @@ async def open_client(
         name=_check_name(name), new_id=new_id, now_s=trio.current_time(),
         limits=limits, wire=wire,
     )  # fmt: skip
-    client = Client(core, address, arrays, wire)
+    client = Client(core, address, _check_arrays(arrays), wire)
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
@@ -430,8 +435,34 @@ def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | No
     whole = isinstance(max_executions, int) and not isinstance(max_executions, bool)
     if max_executions is not None and not (whole and 1 <= max_executions < messages.MAX_UINT):
         raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
-    if isinstance(timeout_s, bool) or (timeout_s is not None and not timeout_s > 0):
-        raise ConfigError(f"timeout_s must be positive, not {timeout_s!r}")
+    try:
+        positive = timeout_s is None or (timeout_s > 0 and not isinstance(timeout_s, bool))
+    except TypeError:
+        positive = False
+    if not positive:
+        raise ConfigError(f"timeout_s must be a positive number, not {timeout_s!r}")
+
+
+def _columns(columns: Any) -> Any:
+    """A text is a sequence of texts, too, but never meant so.  What else is wrong
+    the request says."""
+    is_several = isinstance(columns, Sequence) and not isinstance(columns, str)
+    return tuple(columns) if is_several else columns
+
+
+def _check_arrays(arrays: object) -> Arrays:
+    """Now, and not when an outcome has come: its rollout would have run."""
+    if arrays == "auto":
+        return "auto"
+    if arrays not in ("numpy", "torch"):
+        raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
+    try:
+        found = importlib.util.find_spec(arrays)  # imports nothing
+    except ValueError:  # it is no module of the usual kind
+        found = None
+    if found is None:
+        raise ConfigError(f'arrays="{arrays}": {arrays} is not installed')
+    return "numpy" if arrays == "numpy" else "torch"
 
 
 def _check_name(name: str) -> str:

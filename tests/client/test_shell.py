@@ -1,0 +1,204 @@
+"""The client's shell, on the in-memory network under a virtual clock."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_envserve import (
+    Client,
+    ClientLimits,
+    ConfigError,
+    OutcomeNotDecodable,
+    Server,
+    open_client,
+    open_server,
+)
+from trio_envserve.core import values
+from trio_envserve.net import MemoryNetwork
+
+ADDRESS = "memory:server"
+
+
+def virtual(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run an async test under a clock that jumps."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(100_000):
+                await test(*args, **options)
+
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+
+    return run
+
+
+@asynccontextmanager
+async def pair(environment: Any, **options: Any) -> AsyncIterator[tuple[Server, Client]]:
+    """A server that runs its rollouts here, and a client of it."""
+    network = MemoryNetwork()
+    async with (
+        open_server(environment, bind=ADDRESS, workers=0, network=network) as server,
+        open_client(ADDRESS, network=network, **options) as client,
+    ):
+        yield server, client
+
+
+async def echo(rollout: Any) -> Any:
+    return rollout.input
+
+
+async def arrays(rollout: Any) -> Any:
+    return numpy.arange(3)
+
+
+# -- what is asked for is looked at before anything runs ----------------------------
+
+
+@pytest.mark.parametrize("wanted", ["jax", "", None, 1, "NumPy"])
+@virtual
+async def test_a_reader_of_arrays_that_nobody_knows_is_refused_at_the_door(wanted: Any) -> None:
+    """open_client(arrays="jax") was taken; the rollout ran, and then ConfigError."""
+    began = []
+
+    async def environment(rollout: Any) -> Any:
+        began.append(rollout.input)
+        return numpy.arange(3)
+
+    refused = ""
+    try:
+        async with pair(environment, arrays=wanted) as (_, client):
+            await client.run_rollout("x")
+    except* ConfigError as group:
+        refused = str(group.exceptions[0])
+    assert (began, '"numpy"' in refused) == ([], True)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@virtual
+async def test_a_library_for_arrays_that_is_missing_is_refused_at_the_door(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)  # as if it were not installed
+    with pytest.raises(ConfigError, match=f"{library} is not installed"):
+        async with open_client(ADDRESS, network=MemoryNetwork(), arrays=library):  # type: ignore[arg-type]  # one of two
+            pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"state_columns": "answer"},
+        {"state_columns": 3},
+        {"state_columns": [3]},
+        {"sampling_args": "hot"},
+        {"sampling_args": 0},
+        {"timeout_s": "soon"},
+        {"timeout_s": float("nan")},
+        {"max_executions": 1.5},
+        {"max_retries": 1.0},
+        {"model": None},
+        {"model_name": None},
+        {"kind": "groups"},
+    ],
+)
+@virtual
+async def test_a_wrong_option_is_refused_before_anything_runs(options: dict[str, Any]) -> None:
+    """A text as state_columns asked for a column of each letter."""
+    began = []
+
+    async def environment(rollout: Any) -> Any:
+        began.append(rollout.input)
+
+    async with pair(environment) as (_, client):
+        kind: object = None
+        try:
+            await client.outcome("x", **options)
+        except Exception as error:
+            kind = type(error)
+    assert (kind, began) == (ConfigError, [])
+
+
+@pytest.mark.parametrize("in_flight", [0, "many", 1.5, True])
+@virtual
+async def test_a_wrong_number_in_flight_is_refused(in_flight: Any) -> None:
+    async with pair(echo) as (_, client):
+        with pytest.raises(ConfigError, match="in_flight"):
+            async with client.run_many([1], in_flight=in_flight):
+                pass
+
+
+# -- an outcome is received, whatever reading it raises ------------------------------
+
+
+@pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("a bug"), RecursionError()])
+@virtual
+async def test_an_outcome_that_cannot_be_read_was_replayed_for_ever(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what a decoder should raise counted as received."""
+    decode = values.decode
+
+    def no_luck(body: Any, **options: Any) -> Any:
+        if body == values.encode("unlucky"):
+            raise problem
+        return decode(body, **options)
+
+    monkeypatch.setattr(values, "decode", no_luck)
+    raised: object = None
+    async with pair(echo) as (server, client):
+        try:
+            outcome = await client.outcome("unlucky")
+        except Exception as error:
+            raised = error
+        assert raised is None
+        assert isinstance(outcome.error, OutcomeNotDecodable)
+        assert outcome.error.raw == values.encode("unlucky")
+        assert type(problem).__name__ in str(outcome.error)
+        await trio.sleep(5)
+        assert server.stats()["kept"] == 0
+        assert await client.run_rollout("lucky") == "lucky"
+
+
+@virtual
+async def test_an_outcome_whose_reading_is_interrupted_is_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The caller has left; nobody will ever take it."""
+    decode = values.decode
+
+    def interrupted(body: Any, **options: Any) -> Any:
+        if body == values.encode("long"):
+            raise KeyboardInterrupt
+        return decode(body, **options)
+
+    monkeypatch.setattr(values, "decode", interrupted)
+    async with pair(echo) as (server, client):
+        with pytest.raises(KeyboardInterrupt):
+            await client.outcome("long")
+        await trio.sleep(5)
+        assert server.stats()["kept"] == 0
+
+
+# -- time ----------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_clock_is_woken_for_what_is_due_sooner_than_it_thought() -> None:
+    """That an outcome is received is told within milliseconds, not with the next scan."""
+    async with pair(echo) as (server, client):
+        for number in range(10):
+            await client.run_rollout(number)
+            assert server.stats()["kept"] > 0  # told with what is asked next, or soon
+            await trio.sleep(2 * ClientLimits().finish_flush_s)
+            assert server.stats()["kept"] == 0
+            await trio.sleep(0.03)  # so that the next one meets the clock elsewhere
