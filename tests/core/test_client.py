@@ -384,6 +384,44 @@ def test_an_answer_that_comes_after_the_limit_is_taken():
     assert isinstance(pair.last(), Answer)
 
 
+def requests_after(pair: Pair, seconds: float) -> int:
+    """How many transmissions of requests there are in so much time."""
+    before = kinds(pair.sent).count("Request")
+    pair.advance(seconds)
+    return kinds(pair.sent).count("Request") - before
+
+
+def test_a_call_that_expires_while_it_is_refused_for_now_is_over():
+    """It is not sent again, nor does it hold up others, as one that waits for room."""
+    pair = Pair(server={"queue": 1, "worker_capacity": 1, "retry_delay_s": 3.0})
+    for _ in range(2):
+        pair.submit()
+    pair.submit(limit_s=2.0)
+    assert kinds(pair.told).count("Refused") == 1
+    pair.lose = lambda message: isinstance(message, messages.Cancelled)
+    pair.advance(2.5)
+    assert pair.client.calls[2].stage is Stage.EXPIRED
+    assert requests_after(pair, 2.0) == 0
+    pair.end()
+    pair.end()
+    pair.submit()
+    assert requests_after(pair, 0.1) == 0  # it went out at once
+    assert len(pair.runs) == 3
+
+
+def test_a_refusal_for_now_that_comes_after_the_limit_holds_up_nothing():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.lose = lambda message: isinstance(message, messages.Cancel)
+    pair.router._deadlines.clear()
+    pair.advance(2.5)
+    assert pair.client.calls[0].stage is Stage.EXPIRED
+    hear(pair, messages.Refused(session_id(pair), 0, "queue-full", "", 0.1))
+    assert requests_after(pair, 1.0) == 0
+    pair.submit()
+    assert len(pair.runs) == 2
+
+
 def test_g9_without_a_server_a_limit_ends_the_call_as_not_run():
     pair = Pair(ready=False, welcomed=False)
     pair.submit(limit_s=1.0)

@@ -46,6 +46,13 @@ def test_tasks_follow_from_seed_and_index():
     assert [given["index"] for given in Arithmetic(size=2).inputs(3, 7)] == [0, 1, 0]
 
 
+def test_inputs_are_of_their_seed():
+    first, second = load("arithmetic").inputs(5, 1), load("arithmetic").inputs(5, 2)
+    tasks = [[Arithmetic().task(**given) for given in inputs] for inputs in (first, second)]
+    assert tasks[0] != tasks[1]
+    assert [Arithmetic().task(index, seed=1) for index in range(5)] == tasks[0]
+
+
 @pytest.mark.parametrize("given", [None, 3, {}, {"index": "0"}, {"question": "2 + 3?"}])
 async def test_wrong_inputs_are_failures(given):
     with pytest.raises(EnvironmentFailure, match="an input of arithmetic is"):

@@ -258,3 +258,15 @@ def test_callable_members_and_explicit_backends():
     assert load(make(backend="trio")).backend == "trio"
     with pytest.raises(ConfigError, match="bring inputs of your own"):
         load(make()).inputs(3)
+
+
+def test_inputs_are_asked_for_with_number_and_seed():
+    class Offers:
+        def run_rollout(self, rollout):
+            return None
+
+        def inputs(self, n, seed):
+            return [(n, seed)]
+
+    assert load(Offers()).inputs(3, 7) == [(3, 7)]
+    assert load(Offers()).inputs(2) == [(2, 0)]

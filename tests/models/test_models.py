@@ -1,5 +1,6 @@
 """The offline models and the registry."""
 
+import asyncio
 import subprocess
 import sys
 
@@ -87,6 +88,7 @@ class Client:
         self.endpoint = endpoint
         self.on_close = on_close
         self.closed = 0
+        self.is_closed = False
 
     async def complete(self, messages, *, name, sampling_args, reference=None):
         raise NotImplementedError
@@ -95,6 +97,7 @@ class Client:
         self.closed += 1
         if self.on_close is not None:
             await self.on_close()
+        self.is_closed = True
 
 
 async def test_one_client_for_each_endpoint_and_all_are_closed():
@@ -137,7 +140,17 @@ async def fail():
     raise OSError("no")
 
 
-@pytest.mark.parametrize("on_close", [fail, trio.sleep_forever])
+async def fail_with_what_is_no_exception():
+    raise asyncio.CancelledError
+
+
+async def fail_at_once():
+    raise trio.Cancelled._create(source="unknown")
+
+
+@pytest.mark.parametrize(
+    "on_close", [fail, fail_with_what_is_no_exception, fail_at_once, trio.sleep_forever]
+)
 async def test_a_client_that_does_not_close_keeps_no_other_open(on_close, autojump_clock):
     clients: list[Client] = []
 
@@ -159,3 +172,16 @@ async def test_clients_are_closed_when_the_block_is_cancelled():
             scope.cancel()
             await trio.sleep_forever()
     assert client.closed == 1
+    assert client.is_closed  # to the end of its closing
+
+
+def broken(endpoint):
+    raise asyncio.CancelledError("no such library")
+
+
+async def test_a_factory_that_fails_is_told_like_any_wrong_endpoint():
+    """What it raised came out of the worker's own task."""
+    async with open_models({"x": broken}) as models:
+        with pytest.raises(ConfigError, match="CancelledError: no such library"):
+            models.get("x")
+        assert models.get("oracle")

@@ -71,9 +71,9 @@ class Router:
 
 
 @asynccontextmanager
-async def opened(function, patience_s=600):
+async def opened(function, patience_s=600, network=None):
     """A router with one worker that has said hello; the worker's nursery."""
-    network = MemoryNetwork()
+    network = network or MemoryNetwork()
     with trio.fail_after(patience_s):
         async with (
             network.open_router("memory:r", limits=WIRE) as socket,
@@ -387,6 +387,63 @@ async def test_all_are_cancelled_when_the_worker_ends(how, first, autojump_clock
         if how == "cancel":
             nursery.cancel_scope.cancel()
     assert len(ended) == (3 if first else 4)
+
+
+class LateNetwork:
+    """Its worker takes these frames in the instant in which its receiver is cancelled."""
+
+    def __init__(self):
+        self.inner = MemoryNetwork()
+        self.open_router = self.inner.open_router
+        self.late: list[tuple[bytes, ...]] = []
+
+    @asynccontextmanager
+    async def open_dealer(self, *args, **options):
+        async with self.inner.open_dealer(*args, **options) as socket:
+            yield LateSocket(socket, self)
+
+
+class LateSocket:
+    def __init__(self, socket, network):
+        self._socket = socket
+        self._network = network
+
+    def __getattr__(self, name):
+        return getattr(self._socket, name)
+
+    async def receive(self):
+        try:
+            return await self._socket.receive()
+        except trio.Cancelled:
+            late, self._network.late = self._network.late, []
+            if not late:
+                raise
+            return late
+
+
+async def test_a_dispatch_that_arrives_while_the_worker_ends_is_not_run(autojump_clock):
+    """Nothing would ever stop it, and the worker would not end before it."""
+    ended = []
+
+    async def body(rollout):
+        try:
+            await trio.sleep(500)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(10)  # so long the worker is ending
+            ended.append(rollout.input)
+
+    network = LateNetwork()
+    async with opened(body, network=network) as (router, _):
+        router.dispatch("in time")
+        await trio.testing.wait_all_tasks_blocked()
+        asked = RolloutRequest(kind="rollout", input="late", endpoint="oracle", model_name="m")
+        header = messages.encode(messages.Dispatch(b"s" * 16, 9, 9, "c"))
+        network.late = [(INCARNATION, header, values.encode(asked.to_body()))]
+        began_s = trio.current_time()
+    assert network.late == []  # it was taken
+    assert trio.current_time() - began_s < 100
+    assert ended == ["in time"]
 
 
 async def test_an_error_of_the_shell_itself_ends_the_worker(monkeypatch, autojump_clock):

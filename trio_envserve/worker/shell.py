@@ -117,7 +117,7 @@ class _Shell:
             try:
                 await self._done.wait()
             finally:
-                self._closing = True  # what arrives yet is cancelled, too
+                self._closing = True  # what arrives yet is not begun
                 for scope in self._scopes.values():
                     scope.cancel()
             nursery.cancel_scope.cancel()
@@ -125,7 +125,10 @@ class _Shell:
     async def _receive(self, nursery: trio.Nursery) -> None:
         ward: trio.Nursery = await nursery.start(self._keep_ward)
         while True:
-            for frames in await self._socket.receive():
+            arrived = await self._socket.receive()
+            if self._closing:
+                return  # it is lost with this worker
+            for frames in arrived:
                 self._do(self._core.message(frames))
             if ward.cancel_scope.cancel_called:
                 ward = await nursery.start(self._keep_ward)
@@ -193,9 +196,7 @@ class _Shell:
                 case ToRouter(frames):
                     self._unsent.append(frames)
                 case Run():
-                    scope = self._scopes[effect.number] = trio.CancelScope(shield=True)
-                    if self._closing:
-                        scope.cancel()
+                    self._scopes[effect.number] = trio.CancelScope(shield=True)
                     self._arrived.append(effect)
                 case Halt(number):
                     self._scopes[number].cancel()
