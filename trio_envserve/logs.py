@@ -1,17 +1,41 @@
-"""Logging for programs that serve: the command and its worker processes.
+"""Logging of the processes that this package starts: the command and its workers.
 
 Library code here only ever logs to ``trio_envserve.*``; whoever embeds it
 configures logging as they like.  This module is for processes that are ours.
+
+Theory of operation
+-------------------
+A write to a pipe that nobody reads, or to a disk that is stuck, does not return,
+and a router that waits for its log serves nobody.  So lines are queued, and a
+thread of their own writes them (:class:`Writer`).  The queue is bounded; what is
+lost is counted, and the count is logged when there is room again.  Standard
+error goes the same way, whatever in Python writes to it, and as JSON, too, if
+that is asked for.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
+import io
 import json
 import logging
+import os
 import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+WAITING_BYTES = 8 << 20
+"""Lines that wait to be written; past it they are lost, and counted."""
+
+FLUSH_S = 1.0
+"""The end of a process waits so long for its last lines to be written."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +49,149 @@ class LogSetup:
     level: str = "INFO"
     json: bool = False
     directory: str = ""
+
+
+@final
+class Writer:
+    """Writes to a descriptor from a thread of its own.  Who puts text never waits."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.lost = 0
+        """Texts that were not written, and not told of yet."""
+        self._descriptor = descriptor
+        self._told: Callable[[str], str] = lambda text: f"{text}\n"
+        self._forked = self._torn = False
+        self._reset()
+        os.register_at_fork(after_in_child=self._after_fork)
+        threading.Thread(target=self._run, name="log writer", daemon=True).start()
+
+    def _reset(self) -> None:
+        self._texts: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+
+    def _after_fork(self) -> None:
+        """Threads do not come along, and locks may be held for ever."""
+        self._reset()
+        self._forked = True
+
+    def tell_with(self, told: Callable[[str], str]) -> None:
+        """How a line of the writer's own is made."""
+        self._told = told
+
+    def put(self, text: str) -> None:
+        """Queue a text, as it is."""
+        data = text.encode("utf-8", "backslashreplace")
+        if self._forked:
+            self._write(data)
+            return
+        with self._changed:
+            if self._waiting_bytes + len(data) > WAITING_BYTES:
+                self.lost += 1
+                return
+            self._texts.append(data)
+            self._waiting_bytes += len(data)
+            self._changed.notify_all()
+
+    def flush(self, limit_s: float) -> bool:
+        """Wait until all is written; False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting_bytes, limit_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._texts)
+                data = self._texts.popleft()
+            written = self._write(data)
+            with self._changed:
+                self.lost += not written
+                lost = self.lost
+            if written and lost:
+                why = "their reader was too slow or is gone, or the disk was full"
+                notice = self._told(f"{lost} lines of this log were lost: {why}")
+                if not self._write(notice.encode()):
+                    lost = 0  # said later
+            with self._changed:
+                self.lost -= lost if written else 0
+                self._waiting_bytes -= len(data)
+                self._changed.notify_all()
+
+    def _write(self, data: bytes) -> bool:
+        """Write it all, on a line of its own; False if that cannot be done now."""
+        if self._torn:
+            data = b"\n" + data
+        left = data
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:  # nobody reads any more, or the disk is full: no reason to end
+            self._torn = self._torn or len(left) < len(data)
+            return False
+        self._torn = False
+        return True
+
+
+@final
+class _Lines(logging.Handler):
+    """Hands records to a writer, formatted at once."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__()
+        self.writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception as error:  # arguments that do not fit, or whose __str__ raises
+            place = f"{record.pathname}:{record.lineno}"
+            text = f"a record of {place} cannot be formatted: {type(error).__name__}"
+            line = self.format(_record(logging.ERROR, record.name, text))
+        self.writer.put(f"{line}\n")
+
+
+class _Stream(io.TextIOBase):
+    """Standard error as a stream that hands on to a writer: text as it is, or each
+    line as a JSON object."""
+
+    def __init__(self, writer: Writer, formatter: _JsonFormatter | None, fd: int) -> None:
+        self.writer = writer
+        self._formatter = formatter
+        self._fd = fd
+        self._line = ""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    @property
+    def buffer(self) -> Any:
+        """For who writes bytes."""
+        assert sys.__stderr__ is not None
+        return sys.__stderr__.buffer
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return self._formatter is None and os.isatty(self._fd)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._formatter is None:
+            self.writer.put(text)
+            return len(text)
+        *lines, self._line = (self._line + text).split("\n")
+        for line in filter(None, lines):
+            record = _record(logging.INFO, "stderr", line)
+            self.writer.put(f"{self._formatter.format(record)}\n")
+        return len(text)
+
+    def end_line(self) -> None:
+        """What has no end of line yet is a line."""
+        if self._line:
+            self.write("\n")
 
 
 class _JsonFormatter(logging.Formatter):
@@ -44,6 +211,10 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+def _record(level: int, name: str, text: str) -> logging.LogRecord:
+    return logging.LogRecord(name, level, "", 0, text, None, None)
+
+
 def log_file(setup: LogSetup, who: str) -> Path:
     """Where ``who`` (``server``, or a worker id such as ``w0-3``) logs to."""
     slot = who.partition("-")[0]
@@ -52,28 +223,74 @@ def log_file(setup: LogSetup, who: str) -> Path:
 
 
 def configure(setup: LogSetup, who: str) -> None:
-    """Configure the root logger of this process, which must be ours.
+    """Configure the logging and the standard error of this process, which must be ours.
 
     Raises OSError if there can be no such file.
     """
-    handler: logging.Handler
+    writer = take_stderr(as_json=setup.json)
     if setup.directory:
         file = log_file(setup, who)
         file.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(file, delay=False)
-    else:
-        handler = logging.StreamHandler(sys.stderr)
+        writer = Writer(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666))
     text = f"%(asctime)s %(levelname)-7s {who} %(name)s: %(message)s"
-    handler.setFormatter(_JsonFormatter() if setup.json else logging.Formatter(text))
+    formatter = _JsonFormatter() if setup.json else logging.Formatter(text)
+    name = "trio_envserve.logs"
+    writer.tell_with(lambda text: f"{formatter.format(_record(logging.WARNING, name, text))}\n")
+    handler = _Lines(writer)
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.setLevel(setup.level)
     root.addHandler(handler)
+    if setup.json:
+        logging.captureWarnings(True)
+        _log_exceptions(root)
+
+
+def take_stderr(*, as_json: bool) -> Writer:
+    """Have what Python writes to standard error written by a thread.  Once is enough."""
+    if isinstance(sys.stderr, _Stream):
+        return sys.stderr.writer
+    descriptor = -1  # there is none: what is written is lost
+    if sys.stderr is not None:
+        try:
+            descriptor = sys.stderr.fileno()
+        except (OSError, ValueError):  # no file, or closed
+            descriptor = 2
+    writer = Writer(descriptor)
+    sys.stderr = _Stream(writer, _JsonFormatter() if as_json else None, descriptor)
+    atexit.register(finish)
+    return writer
+
+
+def finish() -> None:
+    """Wait until the last lines are written, but not for long.  Before ``os._exit``."""
+    writers = [each.writer for each in logging.getLogger().handlers if isinstance(each, _Lines)]
+    if isinstance(sys.stderr, _Stream):
+        sys.stderr.end_line()
+        writers.append(sys.stderr.writer)
+    for writer in writers:
+        writer.flush(FLUSH_S)
+
+
+def _log_exceptions(root: logging.Logger) -> None:
+    """What nobody has caught becomes a record, with its traceback in it."""
+
+    def uncaught(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        root.critical("%s", kind.__name__, exc_info=(kind, error, traceback))
+
+    def uncaught_elsewhere(args: Any) -> None:  # of a thread, or where it cannot be raised
+        error = args.exc_value or args.exc_type()
+        root.error("%s", args.exc_type.__name__, exc_info=error)
+
+    sys.excepthook = uncaught
+    threading.excepthook = sys.unraisablehook = uncaught_elsewhere
 
 
 def set_title(title: str) -> None:
     """Name this process in lists of processes, if the extra for it is there."""
-    try:
+    with contextlib.suppress(ImportError):  # a title is a courtesy
         import setproctitle
-    except ImportError:
-        return  # a title is a courtesy
-    setproctitle.setproctitle(title)
+
+        setproctitle.setproctitle(title)

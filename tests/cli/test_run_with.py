@@ -192,7 +192,7 @@ async def test_a_second_signal_kills_the_command(tmp_path: Path):
         await until(lambda: (tmp_path / "started").exists())
         running.signal(signal.SIGTERM)
         await until(lambda: (tmp_path / "caught").exists())
-        running.signal(signal.SIGTERM)
+        running.signal(signal.SIGINT)
         done = await running.wait()
     assert (done.code, done.last["exit"]) == (1, 1)
     assert "the command was killed" in done.err

@@ -6,12 +6,14 @@ import json
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import trio
 
 from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
+from trio_envserve.cli.interrupts import Interrupts
 from trio_envserve.envs.recorder import read_run_log
 
 pytestmark = [
@@ -98,7 +100,7 @@ async def test_a_second_signal_kills_the_workers_and_ends_at_once(tmp_path: Path
             await started(log, 3)
             server.signal(signal.SIGINT)
             await server.said("again to stop at once")
-            server.signal(signal.SIGINT)
+            server.signal(signal.SIGTERM)  # of another kind: however soon, it is a second one
             stopped = await server.wait()
             client.signal(signal.SIGKILL)
     stopped.check_no_traceback()
@@ -107,6 +109,21 @@ async def test_a_second_signal_kills_the_workers_and_ends_at_once(tmp_path: Path
     assert "stopping at once" in stopped.err
     assert [line["event"] for line in read_run_log(log)] == ["start"] * 3
     await check_nothing_left(tmp_path)
+
+
+def test_a_signal_that_comes_twice_within_a_moment_is_one(monkeypatch: pytest.MonkeyPatch):
+    """``timeout`` sends its signal to the process and to the group that it is in."""
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    heard: list[int] = []
+    handle = Interrupts()._counting(lambda number, frame: heard.append(number))
+    handle(signal.SIGTERM, None)
+    now_s += 0.01
+    handle(signal.SIGTERM, None)
+    assert heard == [signal.SIGTERM]
+    now_s += 1.0
+    handle(signal.SIGTERM, None)
+    assert heard == [signal.SIGTERM] * 2
 
 
 async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Path):

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     process is expected to end.  Returns the exit code: see :mod:`.common` for what
     they mean.
     """
-    interrupts = Interrupts()
+    given = sys.argv[1:] if arguments is None else arguments
+    interrupts = Interrupts(as_json="--log-json" in given)
     interrupts.install()
     try:
         import rich  # noqa: F401  # wanted by the verbs; missed here, where it can be said
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             'pip install "trio-envserve[cli]"'
         )
         print(f"trio-envserve: {message}", file=sys.stderr)
-        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+        if "--json" in given:
             about = {"type": type(error).__name__, "message": message}
             print(json.dumps({"error": about, "exit": 2}))
         return 2

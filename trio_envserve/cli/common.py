@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-import logging
 import os
 import signal
 import sys
@@ -26,7 +25,7 @@ import trio
 
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady, ServerStartError
 from ..core.limits import MIB, ServerLimits
-from ..logs import LogSetup, configure
+from ..logs import LogSetup, configure, finish
 from ..net import unwrap_single
 from .interrupts import Interrupts
 
@@ -131,7 +130,7 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
         emit({**result.summary, "exit": result.exit_code})
     if stop.left_behind:
         # The interpreter's own end does not go well with a thread in its middle.
-        logging.shutdown()
+        finish()
         os._exit(result.exit_code)
     return result.exit_code
 

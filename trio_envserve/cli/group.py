@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, final
 
 import click
 
-from .common import EPILOG, emit
+from ..logs import take_stderr
+from .common import EPILOG, emit, say
 from .interrupts import Interrupts
 
 
@@ -87,15 +88,22 @@ def group() -> None:
 def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     """Parse and run; returns the exit code."""
     _search_here()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own = given[: given.index("--")] if "--" in given else given
+    log_json = "--log-json" in own
+    if log_json:
+        take_stderr(as_json=True)
     try:
         code: Any = group.main(
             args=None if arguments is None else list(arguments),
             prog_name="trio-envserve", standalone_mode=False, obj=interrupts,
         )  # fmt: skip
     except click.ClickException as error:
-        error.show()
-        given = sys.argv[1:] if arguments is None else arguments
-        if "--json" in given:
+        if log_json:
+            say(f"error: {error.format_message()}")
+        else:
+            error.show()
+        if "--json" in own:
             about = {"type": type(error).__name__, "message": error.format_message()}
             emit({"error": about, "exit": error.exit_code})
         return error.exit_code

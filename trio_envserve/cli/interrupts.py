@@ -10,22 +10,30 @@ signal has nothing left to stop.
 
 In between, trio's receiver gets them; :meth:`Interrupts.count` stands before it,
 so that a third signal ends the process even if the loop is stuck in
-environment code (``--workers 0``).
+environment code (``--workers 0``).  The same signal twice within a moment is
+one: ``timeout`` sends it to the process and to its group.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
 import signal
+import time
 from types import FrameType
 from typing import Any, final
+
+TOGETHER_S = 0.25
+"""Two of one kind within so long are one: a hand is slower."""
 
 
 @final
 class Interrupts:
     """The signals of this process.  Knows nothing of trio."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_json: bool = False) -> None:
         self.signals = [signal.SIGINT, signal.SIGTERM]
         # A program under nohup keeps running when its terminal is closed.
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -33,6 +41,9 @@ class Interrupts:
         self.ending = False
         """The work is done: a first signal changes nothing any more."""
         self._seen = 0
+        self._last: tuple[int, float] = 0, -TOGETHER_S
+        """The signal that was counted last, and when."""
+        self._as_json = as_json
 
     def install(self) -> None:
         """Take the signals over.  Only in the main thread."""
@@ -49,18 +60,31 @@ class Interrupts:
         self._seen += 1
         if self.ending and self._seen == 1:
             return
-        os.write(2, b"\ntrio-envserve: interrupted\n")
+        self._say("interrupted")
         os._exit(128 + number)
 
     def _counting(self, behind: Any) -> Any:
         def handle(number: int, frame: FrameType | None) -> None:
+            now_s = time.monotonic()
+            if number == self._last[0] and now_s - self._last[1] < TOGETHER_S:
+                return
+            self._last = number, now_s
             self._seen += 1
             if self._seen >= 3:
-                os.write(2, b"\ntrio-envserve: ended by a third signal\n")
+                self._say("ended by a third signal")
                 os._exit(1)
             behind(number, frame)
 
         return handle
+
+    def _say(self, text: str) -> None:
+        """Some last words, if standard error takes them at once."""
+        line = f"\ntrio-envserve: {text}\n"
+        if self._as_json:
+            line = json.dumps({"level": "error", "message": f"trio-envserve: {text}"}) + "\n"
+        with contextlib.suppress(OSError, ValueError):  # there may be no standard error
+            if select.select([], [2], [], 0.0)[1]:
+                os.write(2, line.encode())
 
     def finish(self) -> None:
         """The work is done: see :attr:`ending`."""

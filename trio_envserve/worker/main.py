@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 
 
 def main() -> int:
@@ -49,12 +48,13 @@ def main() -> int:
     import trio
 
     from trio_envserve.envs.loading import load
-    from trio_envserve.logs import LogSetup, configure, set_title
+    from trio_envserve.logs import LogSetup, configure, finish, set_title
     from trio_envserve.net import open_zmq_network
     from trio_envserve.worker.shell import run_worker
 
     if config.logging:
         configure(LogSetup(**config.logging), config.worker)
+        sys.stdout = sys.stderr  # what environments print holds up nobody, either
     set_title(config.title)
 
     async def serve() -> bool:
@@ -75,10 +75,11 @@ def main() -> int:
         status = 0 if trio.run(serve) else 3
     except BaseException:  # noqa: ASYNC103
         # Also SystemExit, from a factory.  Whatever it is, the process ends here.
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # None, closed, or nobody reads it any more
                 stream.flush()
+        finish()
         # Threads that the environment left behind must not keep the process alive.
         os._exit(status)

@@ -1,0 +1,244 @@
+"""Logs of the command and of workers: they hold up nobody, and lose nothing unsaid."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cli.commands import HANG_S, check_nothing_left, command, run, until
+from trio_envserve import logs
+from trio_envserve.logs import LogSetup, Writer, configure
+
+QUICK_S = 10.0
+"""Far more than what does not wait takes; far less than a hang."""
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs its pipes and devices")
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe that takes no more."""
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, b".")
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    return read, write
+
+
+def in_time(act: Callable[[], object]) -> bool:
+    """Whether it ends, in a thread of its own."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(QUICK_S)
+    return not thread.is_alive()
+
+
+def put_all(writer: Writer) -> None:
+    for number in range(100):
+        writer.put(f"line {number}\n")
+
+
+@contextmanager
+def configured(setup: LogSetup, monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    """A logger of a process that logs so, as far as this one can be one."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    root.handlers.clear()
+    for name in ("excepthook", "unraisablehook", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    configure(setup, "server")
+    try:
+        yield logging.getLogger("trio_envserve.server")
+    finally:
+        logs.finish()
+        logging.captureWarnings(False)
+        root.handlers[:], root.level = before, level
+
+
+# -- nobody waits for a log -------------------------------------------------------
+
+
+@needs_linux
+def test_b8_a_log_that_nobody_reads_holds_nobody_up_and_says_what_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "WAITING_BYTES", 100)
+    read, write = full_pipe()
+    writer = Writer(write)
+    assert in_time(lambda: put_all(writer))
+    assert not writer.flush(0.0)
+    os.read(read, 4096)
+    assert writer.flush(QUICK_S)
+    assert writer.lost == 0
+    first, told, *others = os.read(read, 4096).decode().splitlines()
+    assert first.endswith("line 0")
+    assert others == [f"line {n}" for n in range(1, len(others) + 1)]
+    assert told.startswith(f"{99 - len(others)} lines of this log were lost: ")
+
+
+@needs_linux
+def test_b8_a_log_on_a_full_disk_ends_nothing() -> None:
+    writer = Writer(os.open("/dev/full", os.O_WRONLY))
+    writer.put("one\n")
+    writer.put("two\n")
+    assert writer.flush(QUICK_S)
+    assert writer.lost == 2
+
+
+def test_what_is_written_in_part_costs_no_other_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    real_write, room = os.write, [4, -1]
+
+    def limited(descriptor: int, data: bytes) -> int:
+        if descriptor != write or not room:
+            return real_write(descriptor, data)
+        if (most := room.pop(0)) < 0:
+            raise OSError(28, "no space")
+        return real_write(descriptor, data[:most])
+
+    writer = Writer(write)
+    monkeypatch.setattr(os, "write", limited)
+    writer.put("the first\n")
+    writer.put("the second\n")
+    assert writer.flush(QUICK_S)
+    lost = "1 lines of this log were lost"
+    assert os.read(read, 4096).decode().startswith(f"the \nthe second\n{lost}")
+
+
+@needs_linux
+def test_a_forked_child_writes_by_itself() -> None:
+    read, write = os.pipe()
+    writer = Writer(write)
+    if not (child := os.fork()):
+        writer.put("from the child\n")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) == b"from the child\n"
+
+
+@pytest.mark.real
+@needs_linux
+async def test_b8_a_server_whose_stderr_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+    read, write = full_pipe()
+    arguments = ("serve", "--bind", "tcp://127.0.0.1:0", "--json", "--log-level", "DEBUG")
+    with subprocess.Popen(  # noqa: ASYNC220  # started at once
+        [sys.executable, "-m", "trio_envserve", *arguments],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=write,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as server:  # fmt: skip
+        os.close(write)
+        try:
+            assert server.stdout is not None
+            lines: list[dict[str, Any]] = []
+            out = server.stdout
+            reader = threading.Thread(target=lambda: lines.extend(map(json.loads, out)))
+            reader.start()
+            with trio.move_on_after(HANG_S):
+                await until(lambda: any(line["event"] == "ready" for line in lines))
+            assert [line["event"] for line in lines] == ["serving", "ready"]
+            ask = ("eval", "arithmetic", "-n", "20", "--address", lines[0]["address"], "--json")
+            assert (await run(tmp_path, *ask)).last["results"] == 20
+            server.send_signal(signal.SIGTERM)
+            with trio.move_on_after(HANG_S):
+                await until(lambda: server.poll() is not None)
+            assert server.poll() == 0
+            reader.join()
+            assert lines[-1]["event"] == "stopped"
+        finally:
+            server.kill()
+            os.close(read)
+    await check_nothing_left(tmp_path)
+
+
+# -- whatever is logged -----------------------------------------------------------
+
+
+def test_b11_a_lone_surrogate_is_logged_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with configured(LogSetup(directory=str(tmp_path)), monkeypatch) as log:
+        log.warning("it raised %s", ValueError("bad \ud800 text"))
+        log.warning("and it goes on")
+    text = (tmp_path / "server.log").read_text()
+    assert "it raised bad \\ud800 text\n" in text
+    assert text.endswith("and it goes on\n")
+
+
+def test_a_record_that_cannot_be_formatted_says_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise KeyError("odd")
+
+    with configured(LogSetup(directory=str(tmp_path), json=True), monkeypatch) as log:
+        log.warning("%s", Odd())
+    (line,) = (tmp_path / "server.log").read_text().splitlines()
+    message = json.loads(line)["message"]
+    assert message.endswith("cannot be formatted: KeyError")
+    assert "test_logs.py" in message
+    assert capfd.readouterr().err == ""
+
+
+def test_with_json_everything_on_stderr_is_json(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with configured(LogSetup(json=True), monkeypatch) as log:
+        log.info("a record")
+        print("a line\nand half a", file=sys.stderr, end="")
+        logging.getLogger("py.warnings").warning("a warning")
+        sys.excepthook(ValueError, ValueError("uncaught"), None)
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == [
+        "a record", "a line", "a warning", "ValueError", "ZeroDivisionError", "and half a",
+    ]  # fmt: skip
+    assert "ValueError: uncaught" in lines[3]["traceback"]
+    assert "1 / 0" in lines[4]["traceback"]
+
+
+@pytest.mark.real
+async def test_log_json_is_json_to_the_last_line(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import sys, warnings\n"
+        "async def noisy(rollout):\n"
+        "    print('printed'); print('said', file=sys.stderr); warnings.warn('careful')\n"
+        "    raise ValueError('bad \\ud800 text')\n"
+    )
+    serve = ("serve", "noisy:noisy", "--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
+    async with command(tmp_path, *serve) as server:
+        address = (await server.event("serving"))["address"]
+        (tmp_path / "in.jsonl").write_text("1\n")
+        ask = ("eval", "noisy:noisy", "--inputs", "in.jsonl", "--address", address, "--json")
+        asked = await run(tmp_path, *ask, "--log-json")
+        assert asked.last["errors"] == 1
+        server.signal(signal.SIGTERM)
+        done = await server.wait()
+    said = [json.loads(line) for line in [*done.err.splitlines(), *asked.err.splitlines()]]
+    texts = "\n".join(line["message"] for line in said)
+    for expected in ("printed", "said", "careful", "bad", "no new work is taken", "1 errors"):
+        assert expected in texts
+    wrong = await run(tmp_path, "serve", "--log-json", "--workers", "many")
+    (line,) = wrong.err.splitlines()
+    assert "'many' is not a valid integer" in json.loads(line)["message"]
+    assert wrong.code == 2
+    await check_nothing_left(tmp_path)
