@@ -11,8 +11,8 @@ it does is said on standard input, a JSON object a line; each is answered by one
   for what is pending, and say how much was answered rightly in that time; with
   ``newcomer`` also how long another client, new to the server, waited for its first
   answer meanwhile; with ``least`` the time goes on until so many have come;
-- ``{"do": "hold", "seconds": s, "calls": n, "duration_s": d}``: make n calls that end
-  while the loop stands still for so long;
+- ``{"do": "hold", "seconds": s, "calls": n, "duration_s": d, "wait_s": w}``: make n calls
+  that end while the loop stands still for so long, and wait for them so long at most;
 - ``{"do": "pester", "clients": n, "in_flight": m}``: ask, by n further clients too, until
   told to do something else; whatever comes is taken for an answer.
 
@@ -149,7 +149,9 @@ class _Caller:
                 return trio.current_time() - began_s
         return None
 
-    async def _hold(self, seconds: float, calls: int, duration_s: float) -> dict[str, Any]:
+    async def _hold(
+        self, seconds: float, calls: int, duration_s: float, wait_s: float
+    ) -> dict[str, Any]:
         """Make the calls, and hold the loop while their outcomes come."""
         right = 0
 
@@ -158,7 +160,7 @@ class _Caller:
             good = await self._ask(self._client, {"duration_s": duration_s})
             right += good
 
-        with trio.move_on_after(FLUSH_S + seconds + 2 * PENDING_S):
+        with trio.move_on_after(FLUSH_S + seconds + wait_s):
             async with trio.open_nursery() as nursery:
                 for _ in range(calls):
                     nursery.start_soon(work)

@@ -29,8 +29,10 @@ DEALERS = 4
 CALL_S = 0.5
 """How long a rollout takes: all have ended long before a held loop goes on."""
 
-LIMIT_S = 120.0
-"""From the end of the hold to the last answer; only a hang takes longer."""
+WAIT_S = 60.0
+"""From the end of the hold to the last answer."""
+LIMIT_S = WAIT_S + 60.0
+"""From the end of the hold to the word of the client; only a hang takes longer."""
 
 
 class Scenario(NamedTuple):
@@ -71,7 +73,7 @@ async def hold_loops(camp: Camp, name: str, seconds: float) -> None:
         victims = {"server": server, "client": client}
         right = before = 0
         try:
-            warm = {"do": "hold", "seconds": 0.0, "calls": 8, "duration_s": 0.0}
+            warm = {"do": "hold", "seconds": 0.0, "calls": 8, "duration_s": 0.0, "wait_s": WAIT_S}
             await client.ask(warm, LIMIT_S)
             before = proxy.counters.connections
             right = (await _hold(scenario.held, server, client, seconds))["right"]
@@ -85,9 +87,10 @@ async def hold_loops(camp: Camp, name: str, seconds: float) -> None:
 
 
 async def _hold(held: str, server: Program, client: Program, seconds: float) -> dict[str, Any]:
-    order: dict[str, Any] = {"do": "hold", "calls": CALLS, "duration_s": CALL_S}
+    order: dict[str, Any] = {"do": "hold", "calls": CALLS, "duration_s": CALL_S, "wait_s": WAIT_S}
     if held == "client":
         return await client.ask({**order, "seconds": seconds}, seconds + LIMIT_S)
+    order["wait_s"] += seconds
     found: dict[str, Any] = {}
 
     async def ask() -> None:
