@@ -109,7 +109,7 @@ class Camp:
         asked = {
             "address": address, "name": f"c{self._numbers}", "size": SIZE,
             "log": str(self.directory / CALLERS), "loop": str(self.directory / LOOPS),
-            "options": self._options, **options,
+            **self._options, **options,
         }  # fmt: skip
         async with self.program("client", asked, "the client") as (started, _):
             yield started

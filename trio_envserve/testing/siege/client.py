@@ -4,7 +4,7 @@
 
 The argument is one JSON object: ``address``, ``name``, ``log`` (the callers' log),
 ``loop`` (the log of its loop's turns), ``size`` (how many tasks there are), and
-``limits``, ``wire`` and ``options`` for :func:`~trio_envserve.client.open_client`.  What
+``limits`` and ``wire`` of :func:`~trio_envserve.client.open_client`, ``transport``.  What
 it does is said on standard input, a JSON object a line; each is answered by one:
 
 - ``{"do": "ask", "seconds": s, "in_flight": n}``: ask for so long, n at a time, wait
@@ -38,6 +38,7 @@ from ..answers import is_right, noted
 from ..logs import JsonLog
 from ..orders import given_options, read_orders, say
 from .meter import watch_loop
+from .sockets import open_network
 
 PENDING_S = 20.0
 """How long calls that are pending when the time is over may take."""
@@ -68,11 +69,16 @@ async def _run(options: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def _opened(options: dict[str, Any]) -> AsyncGenerator[Client, None]:
-    async with open_client(
-        options["address"], name=options["name"],
-        limits=ClientLimits(**options.get("limits", {})),
-        wire=WireLimits(**options.get("wire", {})), **options.get("options", {}),
-    ) as client:  # fmt: skip
+    async with (
+        open_network(options.get("transport")) as network,
+        open_client(
+            options["address"],
+            name=options["name"],
+            limits=ClientLimits(**options.get("limits", {})),
+            wire=WireLimits(**options.get("wire", {})),
+            network=network,
+        ) as client,
+    ):
         yield client
 
 

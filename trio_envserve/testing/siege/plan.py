@@ -33,14 +33,14 @@ SMALL: Final[dict[str, Any]] = {
 }  # fmt: skip
 """Limits of a server whose bounds are reached in seconds."""
 
-SMALL_WIRE: Final[dict[str, Any]] = {"message_bytes": 8 * MIB, "peer_queue_bytes": 8 * MIB}
+SMALL_WIRE: Final[dict[str, Any]] = {
+    "message_bytes": 8 * MIB, "peer_queue_bytes": 8 * MIB, "arriving_bytes": 24 * MIB,
+    "waiting_bytes": 24 * MIB,
+}  # fmt: skip
 
 SLACK_BYTES = 96 * MIB
 """What a process may grow by beside what its limits name: the allocator's own, tables
 of connections, a pump's batch."""
-
-QUEUES = 4
-"""Slow readers in one round, each of which may have a full outbox."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,12 +60,13 @@ class Stage:
     def allowed(self) -> dict[str, int]:
         """Bytes that each kind of process may grow by."""
         limits, wire = ServerLimits(**self.limits), WireLimits(**self.wire)
-        queues = QUEUES * wire.peer_queue_bytes
+        sockets = wire.arriving_bytes + wire.waiting_bytes
+        # A value may take eight times its body, and one is decoded at a time.
+        value = 8 * min(wire.message_bytes, 32 * MIB)
         return {
-            "server": SLACK_BYTES + limits.kept_bytes + limits.queue_bytes + queues,
-            # A value may take eight times its body, and one is decoded at a time.
-            "worker": SLACK_BYTES + 8 * min(wire.message_bytes, 32 * MIB) + limits.kept_bytes,
-            "client": SLACK_BYTES + 8 * min(wire.message_bytes, 32 * MIB),
+            "server": SLACK_BYTES + limits.kept_bytes + limits.queue_bytes + sockets,
+            "worker": SLACK_BYTES + value + limits.kept_bytes,
+            "client": SLACK_BYTES + value + sockets,
         }
 
 

@@ -26,6 +26,7 @@ from ...core.limits import ServerLimits, WireLimits
 from ...server import open_server
 from ..orders import given_options, read_orders, say
 from .meter import watch_loop
+from .sockets import open_network
 
 
 def main() -> int:
@@ -43,7 +44,11 @@ def main() -> int:
 
 
 async def _serve(options: dict[str, Any], loop: str) -> None:
-    async with open_server(**options) as server:
+    transport = options.pop("transport", None)
+    async with (
+        open_network(transport) as network,
+        open_server(**options, network=network) as server,
+    ):
         watch_loop(loop, "server")
         say("serving", address=server.address, pid=os.getpid())
         async with aclosing(read_orders()) as orders:
