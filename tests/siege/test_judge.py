@@ -26,7 +26,6 @@ class Run:
         self.event(0, "begin", seed=1, seconds=30.0)
         allowed = dict.fromkeys(("server", "worker", "client"), 100 << 20)
         self.event(1, "stage", stage="small", allowed=allowed)
-        self.event(2, "warm", stage="small", rate=100.0)
         self.event(10, "round", stage="small", round=0, attacks=["twins", "vanish"])
         self.rate = self.event(
             20, "rate", round=0, stage="small", attacker_cpu_s=1.0, newcomer_s=0.2, besieged=80.0,
@@ -163,7 +162,7 @@ def test_one_round_in_which_the_honest_client_stood_still(run):
 
 
 def test_a_victim_that_stands_still_after_the_siege(run):
-    run.rate.update(besieged=5.0, quiet=5.0)
+    run.rate.update(besieged=4.0, quiet=4.0)
     assert run.bad() == {"rate"}
     assert "stood still" in run.judged()["problems"][0]
 

@@ -139,7 +139,7 @@ def make_plan(seed: int, seconds: float, only: Collection[str] = ()) -> Plan:
 def _rounds(
     seed: int, seconds: float, stages: Sequence[Stage], attacks: dict[str, list[str]]
 ) -> Iterator[Round]:
-    siege_s, quiet_s = (20.0, 8.0) if seconds >= LONG_S else (3.5, 1.5)
+    siege_s, quiet_s = (20.0, 8.0) if seconds >= LONG_S else (3.0, 2.0)
     whole = sum(stage.share for stage in stages)
     counts = {
         stage.name: max(1, round(seconds * stage.share / whole / (siege_s + quiet_s)))

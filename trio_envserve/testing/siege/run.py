@@ -166,8 +166,7 @@ class _OnServer(_Scene):
             camp.program("attacker", attacking, "the attacker")
         )
         self.victims = {"server": self._server, "client": self.honest}
-        warm = await self._ask(WARM_UP_S)
-        camp.events.write("warm", stage=stage.name, rate=warm["answered"] / WARM_UP_S)
+        await self._ask(WARM_UP_S)
         camp.look(stage.name, self.victims, "begin")
 
     async def _ask(self, seconds: float) -> dict[str, Any]:
