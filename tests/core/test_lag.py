@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core.lag import LagMeter
+from trio_envserve.core.lag import BlockedFor, LagMeter
 
 
 def test_lag_is_what_a_sleep_took_longer_than_it_should():
@@ -23,3 +23,75 @@ def test_the_summary_is_of_the_window_and_of_nothing_at_first():
     assert meter.summary("loop") == {
         "loop_lag_p50_s": 950.0, "loop_lag_p99_s": 999.0, "loop_lag_max_s": 999.0,
     }  # fmt: skip
+
+
+class Process:
+    """A loop that means to run every 0.1 s, and a thread that looks every second."""
+
+    def __init__(self) -> None:
+        self.blocked = BlockedFor(1.0)
+        self.now_s = self.ran_s = 100.0
+        self.busy_s = 0.0
+        self.look()
+
+    def look(self) -> float:
+        return self.blocked.look(self.now_s, self.busy_s, self.ran_s, 0.1)
+
+    def after(self, seconds: float, *, busy_s: float = 0.0, ran: bool = False) -> float:
+        """What the thread sees after so long."""
+        self.now_s += seconds
+        self.busy_s += busy_s
+        if ran:
+            self.ran_s = self.now_s - 0.01
+        return self.look()
+
+
+def test_a_loop_that_runs_is_not_late():
+    process = Process()
+    assert [process.after(1.0, ran=True) for _ in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_a_loop_that_is_blocked_is_later_with_each_look():
+    process = Process()
+    seen = [process.after(1.0) for _ in range(6)]
+    assert seen == pytest.approx([0.9, 1.9, 2.9, 3.9, 4.9, 5.9])
+
+
+def test_a_process_that_was_stopped_took_its_loop_for_blocked():
+    """ "event loop blocked for 6.1 s", after the machine had slept."""
+    process = Process()
+    process.after(1.0, ran=True)
+    assert process.after(7.1) < 1.0  # the thread looks first
+    assert process.after(1.0, ran=True) == 0.0
+    assert process.after(7.1, ran=True) == 0.0  # the loop runs first
+
+
+def test_what_a_loop_was_blocked_before_a_stop_and_after_it_counts():
+    process = Process()
+    process.after(1.0, ran=True)
+    process.after(1.0)
+    process.after(60.0)
+    assert process.after(1.0) == pytest.approx(3.01 - 0.1)  # the turn in which it was stopped, too
+    assert process.after(1.0, ran=True) == 0.0
+    assert process.after(1.0) == pytest.approx(0.91)  # nothing is left of it
+
+
+def test_code_that_holds_the_interpreter_blocks_the_loop():
+    """Its process was busy all the time, though no thread could look."""
+    process = Process()
+    process.after(1.0, ran=True)
+    assert process.after(7.0, busy_s=6.9) == pytest.approx(6.81)
+
+
+def test_what_a_thread_missed_before_the_loop_ran_is_no_excuse_afterwards():
+    process = Process()
+    process.now_s += 30.0
+    process.ran_s = process.now_s - 0.5
+    assert process.look() == 0.0
+    assert process.after(1.0) == pytest.approx(0.9)
+
+
+def test_a_stop_right_after_the_loop_has_begun_is_known_too():
+    blocked = BlockedFor(1.0)
+    assert [blocked.look(now_s, 0.0, None, 0.0) for now_s in (100.0, 101.0)] == [0.0, 0.0]
+    assert blocked.look(110.0, 0.0, 101.5, 0.1) < 1.0

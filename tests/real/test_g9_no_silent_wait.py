@@ -394,3 +394,22 @@ async def test_g9_closing_a_client_does_not_wait_for_a_server_that_is_gone(judge
                 await client.wait_ready()
                 server.signal(signal.SIGSTOP)
             server.signal(signal.SIGCONT)
+
+
+async def test_g9_a_worker_that_was_stopped_is_not_said_to_have_been_blocked(judge, caplog):
+    """Its heart said so, in the first moment after the stop."""
+    limits: dict[str, Any] = {"blocked_report_s": 2.0, "silence_report_s": 3.0}
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
+            calls.start("a", ["wait", "go"])
+            await judge.wait_started("a")
+            [pid] = judge.pids("a")
+            for _ in range(3):
+                os.kill(pid, signal.SIGSTOP)
+                await until(lambda: worker_of(server)["silent"])
+                os.kill(pid, signal.SIGCONT)
+                await until(lambda: not worker_of(server)["silent"])
+            judge.put("go")
+            await calls.value("a")
+    assert "event loop blocked" not in caplog.text
+    assert caplog.text.count("no sign of life") >= 3

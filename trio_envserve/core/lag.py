@@ -1,4 +1,4 @@
-"""How late an event loop is: a window of samples and its percentiles."""
+"""How late an event loop is: seen by itself, and by a thread beside it."""
 
 from __future__ import annotations
 
@@ -29,3 +29,40 @@ class LagMeter:
             f"{prefix}_lag_p99_s": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
             f"{prefix}_lag_max_s": ordered[-1],
         }
+
+
+class BlockedFor:
+    """For how long a loop is blocked, as a thread beside it sees it.
+
+    The loop says each time when it runs; the thread looks at that every ``turn_s``.  A
+    thread that comes to look later than it meant to has not run itself.  Unless the
+    process was busy meanwhile (code that holds the interpreter), it was stopped, or the
+    whole machine was: the loop could not have run either, and is not blamed for it.
+    """
+
+    __slots__ = ("_busy_s", "_looked_s", "_missed_s", "_ran_s", "_turn_s")
+
+    def __init__(self, turn_s: float) -> None:
+        self._turn_s = turn_s
+        self._looked_s: float | None = None
+        self._busy_s = 0.0
+        self._ran_s: float | None = None
+        self._missed_s = 0.0
+        """Since the loop ran last."""
+
+    def look(self, now_s: float, busy_s: float, ran_s: float | None, period_s: float) -> float:
+        """How late the loop is, in seconds.
+
+        ``busy_s`` is the processor time that the process has used so far; ``ran_s`` is
+        when the loop ran last (None: it has not begun), ``period_s`` after which it
+        meant to run again.
+        """
+        since_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        late_s = min(since_s - self._turn_s, since_s - (busy_s - self._busy_s))
+        self._looked_s, self._busy_s = now_s, busy_s
+        if ran_s is None:
+            return 0.0
+        if ran_s != self._ran_s:
+            self._ran_s, self._missed_s = ran_s, 0.0
+        self._missed_s += max(0.0, min(late_s, now_s - ran_s))
+        return max(0.0, now_s - ran_s - period_s - self._missed_s)

@@ -27,6 +27,7 @@ import threading
 import time
 import traceback
 
+from ..core.lag import BlockedFor
 from .pulse import Pulse
 
 _PR_SET_PDEATHSIG = 1
@@ -49,6 +50,7 @@ class Heart:
         self._blocked_report_s = blocked_report_s
         self._touched_s: float | None = None
         self._period_s = 0.0
+        self._blocked = BlockedFor(pulse_s)
         self._loop_thread = threading.get_ident()
 
     def touch(self, period_s: float) -> None:
@@ -61,10 +63,8 @@ class Heart:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def _lag_s(self) -> float:
-        touched_s = self._touched_s
-        if touched_s is None:
-            return 0.0
-        return max(0.0, time.monotonic() - touched_s - self._period_s)
+        touched_s, period_s = self._touched_s, self._period_s
+        return self._blocked.look(time.monotonic(), time.process_time(), touched_s, period_s)
 
     def _beat(self) -> None:
         poll = select.poll()
