@@ -484,3 +484,13 @@ async def test_guarded_code_sees_everything_as_it_is():
         raise KeyError
 
     assert await guarded(code(4)) == 5
+
+
+@pytest.mark.parametrize("name", ["_r", "_ALLOW_DETERMINISTIC_SCHEDULING"])
+def test_a_trio_whose_order_cannot_be_decided_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No seed would give the same trial twice, and nobody would be told."""
+    monkeypatch.delattr(f"trio._core._run.{name}")
+    with pytest.raises(ConfigError, match=f"how trio {trio.__version__} orders its tasks"):
+        run_trial(Slow(), INPUTS)

@@ -9,13 +9,13 @@ scheduler that draws from the seed.
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, final
 
 import trio
-from trio._core import _run as _scheduler
 from trio.testing import MockClock
 
 from ...core.errors import ConfigError
@@ -71,7 +71,8 @@ def run_trial(
 
     A plain function: it has a loop and a clock of its own, so call it from a test
     that is no coroutine.  Raises ConfigError for wrong arguments, an environment on
-    asyncio, and from within a trio run; ServerStartError if the environment cannot
+    asyncio, from within a trio run, and with a trio whose order of tasks it cannot
+    decide; ServerStartError if the environment cannot
     be set up; and whatever a fault or a judge raises.
     """
     if trio.lowlevel.in_trio_run():
@@ -110,14 +111,37 @@ def run_trial(
 def _seeded(seed: int) -> Iterator[None]:
     """Let the seed decide in which order trio runs tasks, as pytest-trio and
     Hypothesis do it, and what the module ``random`` draws."""
-    order = _scheduler._r
-    before = order.getstate(), random.getstate(), _scheduler._ALLOW_DETERMINISTIC_SCHEDULING
+    order, names = _scheduler()
+    before = order.getstate(), random.getstate(), names[_IN_ORDER]
     order.seed(seed)
     random.seed(seed)
-    vars(_scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+    names[_IN_ORDER] = True
     try:
         yield
     finally:
         order.setstate(before[0])
         random.setstate(before[1])
-        vars(_scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = before[2]
+        names[_IN_ORDER] = before[2]
+
+
+_IN_ORDER = "_ALLOW_DETERMINISTIC_SCHEDULING"
+
+
+def _scheduler() -> tuple[random.Random, dict[str, Any]]:
+    """What trio draws the order of tasks from, and the names of the module that does.
+
+    There is no public way: trio offers this to Hypothesis alone, by a hook that sets
+    the same two names for the rest of the process.  Raises ConfigError for a trio that
+    has them no more: its trials could not be repeated.
+    """
+    try:
+        names = vars(importlib.import_module("trio._core._run"))
+        order = names["_r"]
+    except (ImportError, KeyError):
+        order, names = None, {}
+    if not isinstance(order, random.Random) or not isinstance(names.get(_IN_ORDER), bool):
+        raise ConfigError(
+            f"run_trial() does not know how trio {trio.__version__} orders its tasks, so no seed "
+            "would give the same trial twice: use a trio between 0.29 and 0.35"
+        )
+    return order, names
