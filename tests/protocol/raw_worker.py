@@ -1,20 +1,25 @@
-"""A worker written from docs/protocol.md alone: zmq, cbor2, the standard library.
+"""A worker written from docs/protocol.md alone: cbor2 and the standard library.
 
-``python raw_worker.py ADDRESS WORKER INCARNATION-IN-HEX`` answers every dispatch
-with its request's input and the number of the dispatch, until it is retired.
+Started by ``worker_command``, it answers every dispatch with its request's input, the
+number of the dispatch and what it was told at its start, until it is retired.  Inputs
+``{"do": ...}`` make it misbehave.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import socket
 import sys
+import threading
 import time
 
 import cbor2
-import zmq
 
-HELLO, BEAT, OUTCOME, MISSING, DECLINED = 64, 66, 67, 68, 69
-DISPATCH, STOP, STATE, RETIRE = 80, 81, 82, 83
-BEAT_S = 0.2
+HELLO, BROKEN, BEAT, OUTCOME, MISSING, DECLINED = 64, 65, 66, 67, 68, 69
+DISPATCH, STOP, STATE, RETIRE, START = 80, 81, 82, 83, 84
+MORE, LONG = 1, 2
 
 
 def numbers(spans):
@@ -26,38 +31,91 @@ def spans(members):
     return sorted(edges + [n + 1 for n in members if n + 1 not in members])
 
 
+class Link:
+    """Messages over the first descriptor."""
+
+    def __init__(self, descriptor):
+        self.socket = socket.socket(fileno=descriptor)
+        self.stream = self.socket.makefile("rb")
+
+    def send(self, *frames):
+        data = b""
+        for index, frame in enumerate(frames):
+            more = MORE if index < len(frames) - 1 else 0
+            if len(frame) < 256:
+                data += bytes([more, len(frame)]) + frame
+            else:
+                data += bytes([more | LONG]) + len(frame).to_bytes(8, "big") + frame
+        self.socket.sendall(data)
+
+    def receive(self):
+        frames, more = [], 1
+        while more:
+            flags = self.stream.read(1)
+            if not flags:
+                sys.exit("the server is gone")
+            size = int.from_bytes(self.stream.read(8 if flags[0] & LONG else 1), "big")
+            frames.append(self.stream.read(size))
+            more = flags[0] & MORE
+        return frames
+
+    def has_more(self, wait_s):
+        # What the file object holds already is not seen by select.
+        self.socket.setblocking(False)
+        try:
+            held = self.stream.peek(1)
+        finally:
+            self.socket.setblocking(True)
+        return bool(held) or bool(select.select([self.socket], [], [], wait_s)[0])
+
+
+def live(descriptor, pulse_s):
+    """The thread of signs of life, which ends the process with its server."""
+    signs = socket.socket(fileno=descriptor)
+    while True:
+        signs.sendall(b'{"lag_s": 0.0, "memory_bytes": 0, "where": ""}\n')
+        if select.select([signs], [], [], pulse_s)[0] and not signs.recv(1024):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class RawWorker:
-    def __init__(self, address, worker, incarnation):
-        self.incarnation = incarnation
-        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self.socket.set(zmq.ROUTING_ID, worker)
-        self.socket.set(zmq.LINGER, 250)
-        self.socket.connect(address)
+    def __init__(self):
+        self.link = Link(int(os.environ["TRIO_ENVSERVE_LINK_FD"]))
+        self.incarnation, header, body = self.link.receive()
+        kind, _, self.worker = cbor2.loads(header)[:3]
+        assert kind == START
+        self.told = cbor2.loads(body)
+        self.beat_s = self.told["limits"]["beat_s"]
+        signs = int(os.environ["TRIO_ENVSERVE_SIGNS_FD"])
+        if not self.told["args"].get("silent"):
+            pulse_s = self.told["limits"]["pulse_s"]
+            threading.Thread(target=live, args=(signs, pulse_s), daemon=True).start()
         self.seen, self.stopped, self.kept = set(), set(), {}
         self.beat, self.heard = 0, False
 
     def say(self, *header):
-        self.socket.send_multipart([self.incarnation, cbor2.dumps(header)])
+        self.link.send(self.incarnation, cbor2.dumps(header))
 
     def run(self):
+        if self.told["args"].get("broken"):
+            self.say(BROKEN, {"message": "there is no data"})
+            sys.exit(3)
         beat_at = 0.0
         while True:
             if time.monotonic() >= beat_at:
                 if not self.heard:
-                    self.say(HELLO, 1, 0, "raw", False)
+                    self.say(HELLO, 1, os.getpid(), "raw", False)
                 self.beat += 1
                 self.say(BEAT, self.beat, spans(self.seen), {})
-                beat_at = time.monotonic() + BEAT_S
-            if not self.socket.poll(int(BEAT_S * 1000)):
+                beat_at = time.monotonic() + self.beat_s
+            if not self.link.has_more(self.beat_s):
                 continue
-            frames = self.socket.recv_multipart()
-            for incarnation, header, *body in [frames] if frames[1:] else cbor2.loads(frames[0])[1]:
-                if incarnation == self.incarnation:
-                    self.take(*cbor2.loads(header), body=body)
+            incarnation, header, *body = self.link.receive()
+            if incarnation == self.incarnation:
+                self.take(*cbor2.loads(header), body=body)
 
     def take(self, kind, *fields, body):
         if kind == RETIRE:
-            self.socket.close()
             sys.exit()
         if kind == DISPATCH and fields[2] not in self.seen:
             self.execute(body[0], *fields)
@@ -68,13 +126,33 @@ class RawWorker:
 
     def execute(self, body, session, sequence, number, client):
         self.seen.add(number)
+        asked = cbor2.loads(body)["input"]
+        match asked:
+            case {"do": "break the framing"}:
+                self.link.socket.sendall(b"no frame at all")
+                return
+            case {"do": "close the link"}:
+                self.link.stream.close()
+                self.link.socket.close()
+                time.sleep(1000)
+            case {"do": "send signs", "line": str(line)}:
+                os.write(int(os.environ["TRIO_ENVSERVE_SIGNS_FD"]), line.encode())
+            case {"do": "speak as", "incarnation": bytes(other)}:
+                self.link.send(other, cbor2.dumps([BEAT, 1000, [], {"forged": 1}]))
+            case {"do": "tell"}:
+                asked = {
+                    "worker": self.worker, "environment": self.told["environment"],
+                    "args": self.told["args"], "pid": os.getpid(), "group": os.getpgid(0),
+                    "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
+                    "lock": os.readlink(f"/proc/self/fd/{os.environ['TRIO_ENVSERVE_LOCK_FD']}"),
+                }  # fmt: skip
         cancelled = number in self.stopped
-        value = {"echo": cbor2.loads(body)["input"], "number": number}
+        value = {"echo": asked, "number": number}
         error = {"code": "cancelled", "verdict": "DID_NOT_RUN", "message": "it never began"}
         header = cbor2.dumps([OUTCOME, session, sequence, number, 2 if cancelled else 0, 0.0])
         payload = cbor2.dumps(error if cancelled else value)
         self.kept[number] = [self.incarnation, client.encode(), header, payload], self.beat
-        self.socket.send_multipart(self.kept[number][0])
+        self.link.send(*self.kept[number][0])
 
     def repair(self, beat, next_number, live, cancelled):
         self.heard, live, cancelled = True, numbers(live), numbers(cancelled)
@@ -82,7 +160,7 @@ class RawWorker:
         for number, (frames, after_beat) in list(self.kept.items()):
             if number in live and after_beat < beat:
                 self.kept[number] = frames, self.beat
-                self.socket.send_multipart(frames)
+                self.link.send(*frames)
         absent = live - self.seen
         if declined := absent & cancelled:
             self.seen |= declined
@@ -92,4 +170,4 @@ class RawWorker:
 
 
 if __name__ == "__main__":
-    RawWorker(sys.argv[1], sys.argv[2].encode(), bytes.fromhex(sys.argv[3])).run()
+    RawWorker().run()

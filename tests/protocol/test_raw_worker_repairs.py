@@ -1,82 +1,92 @@
-"""The raw worker on a link that loses: the pure router behind a plain ROUTER socket.
+"""The raw worker on a link that loses: the pure router behind a stream.
 
-The test is the shell here, without trio: it moves the router's bytes, starts its
-process, keeps its time, and throws chosen messages away.
+The test is the shell here: it moves the router's bytes, keeps its time, and throws
+chosen messages away.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cbor2
 import pytest
-import zmq
+import trio
 
 from trio_envserve.core import messages
-from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Spawn
 from trio_envserve.core.workforce import ToWorker
+from trio_envserve.net import Frame
+from trio_envserve.server.workers import ProcessWorkers
+from trio_envserve.worker.pulse import Pulse
 
 PROGRAM = Path(__file__).parent / "raw_worker.py"
 MOST = 1 << 20
 WAIT_S = 60.0
+LIMITS = ServerLimits(tick_s=0.05, beat_s=0.2)
 
 
 class Shell:
     """Moves messages between the router and one raw worker, but for those in ``lose``."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, nursery: trio.Nursery) -> None:
         numbers = iter(range(1, 1000))
-        self.socket = socket
         self.router = Router(
-            epoch=b"e" * 16, slots=1, now_s=time.monotonic(), pulses=False,
-            new_id=lambda: next(numbers).to_bytes(16, "big"), limits=ServerLimits(tick_s=0.05),
+            epoch=b"e" * 16, slots=1, now_s=trio.current_time(), pulses=True,
+            new_id=lambda: next(numbers).to_bytes(16, "big"), limits=LIMITS,
         )  # fmt: skip
+        self.workers = ProcessWorkers(
+            None, {}, LIMITS, WireLimits(), None, "nowhere", [], {}, [sys.executable, str(PROGRAM)]
+        )
+        self.nursery = nursery
         self.lose: list[type] = []
         self.heard: list[Any] = []
         """Messages of the worker that arrived."""
         self.answers: list[list[bytes]] = []
-        self.process: subprocess.Popen[bytes] | None = None
-        self.router.open_pool((), time.monotonic())
+        self.ends: list[str] = []
+        """How the worker's process ended."""
+        self.router.open_pool((), trio.current_time())
 
-    def until(self, condition: Callable[[], object]) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline_s, "it never came to that"
-            self.turn()
+    async def until(self, condition: Callable[[], object]) -> None:
+        with trio.move_on_after(WAIT_S):
+            while not condition():
+                self.router.tick(trio.current_time())
+                self.carry_out()
+                await trio.sleep(0.01)
+            return
+        raise AssertionError("it never came to that")
 
-    def turn(self) -> None:
-        self.carry_out()
-        if self.socket.poll(20):
-            frames = self.socket.recv_multipart()
-            message = messages.decode(frames[-2 if len(frames) == 5 else -1], most_bytes=MOST)
+    async def live(self, spawn: Spawn) -> None:
+        def started(pid: int) -> None:
+            self.router.spawned(spawn.worker, pid)
+
+        def felt(pulse: Pulse) -> None:
+            self.router.pulse(spawn.worker, trio.current_time(), *pulse)
+
+        self.ends.append(await self.workers.live(spawn, started, self.take, felt))
+        self.router.exited(spawn.worker, trio.current_time(), self.ends[-1])
+
+    def take(self, batch: list[list[Frame]]) -> None:
+        for frames in batch:
+            header = frames[-2 if len(frames) == 5 else -1]
+            message = messages.decode(header, most_bytes=MOST)
             if not self.is_lost(message):
                 self.heard.append(message)
-                self.router.worker_message(frames, time.monotonic())
-        self.router.tick(time.monotonic())
+                self.router.worker_message(frames, trio.current_time())
         self.carry_out()
 
     def carry_out(self) -> None:
         for effect in self.router.take():
             if isinstance(effect, Spawn):
-                self.process = subprocess.Popen(
-                    [
-                        sys.executable, str(PROGRAM), self.socket.get_string(zmq.LAST_ENDPOINT),
-                        effect.worker.decode(), effect.incarnation.hex(),
-                    ]
-                )  # fmt: skip
-                self.router.spawned(effect.worker, self.process.pid)
+                self.nursery.start_soon(self.live, effect)
             elif isinstance(effect, ToWorker):
                 message = messages.decode(effect.frames[1], most_bytes=MOST)
                 if not self.is_lost(message):
-                    self.socket.send_multipart([effect.worker, *effect.frames])
+                    self.workers.send_many_nowait(effect.worker, [effect.frames])
             elif isinstance(effect, ToClient):
                 self.answers.append([bytes(frame) for frame in effect.frames])
 
@@ -87,7 +97,7 @@ class Shell:
         return True
 
     def say(self, message: Any, *body: bytes) -> None:
-        self.router.client_message(b"route", (messages.encode(message), *body), time.monotonic())
+        self.router.client_message(b"route", (messages.encode(message), *body), trio.current_time())
 
     def outcomes(self) -> dict[int, tuple[int, Any]]:
         found = {}
@@ -101,33 +111,20 @@ class Shell:
         return [each for each in self.heard if isinstance(each, cls)]
 
 
-@contextmanager
-def open_shell() -> Iterator[Shell]:
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        socket.set(zmq.LINGER, 0)
-        socket.bind("tcp://127.0.0.1:*")
-        shell = Shell(socket)
-        try:
-            yield shell
-        finally:
-            if shell.process is not None:
-                shell.process.kill()
-                shell.process.wait()
-
-
 @pytest.mark.real
-def test_a_raw_worker_repairs_what_is_lost_on_its_link():
+async def test_a_raw_worker_repairs_what_is_lost_on_its_link():
     body = cbor2.dumps({"input": "once"})
-    with open_shell() as shell:
+    async with trio.open_nursery() as nursery:
+        shell = Shell(nursery)
         # Its first hello is lost, and so is the answer to the second.
         shell.lose = [messages.WorkerHello, messages.State]
-        shell.until(shell.router.pool.ready_count)
+        await shell.until(shell.router.pool.ready_count)
         shell.say(messages.Hello(1, b"n" * 16, 1, "test", MOST))
         session = next(iter(shell.router.cache.sessions))
 
         shell.lose = [messages.Dispatch, messages.WorkerOutcome]
         shell.say(messages.Request(session, 0, b"d" * 16, None, 1, None), body)
-        shell.until(shell.outcomes)
+        await shell.until(shell.outcomes)
         assert shell.outcomes() == {0: (0, {"echo": "once", "number": 0})}
         assert shell.heard_of(messages.Missing)
         assert shell.lose == []
@@ -136,18 +133,17 @@ def test_a_raw_worker_repairs_what_is_lost_on_its_link():
         shell.lose = [messages.Dispatch, messages.Stop]
         shell.say(messages.Request(session, 1, b"d" * 16, None, 1, None), body)
         shell.say(messages.Finish(session, [0, 2]))
-        shell.until(lambda: not shell.router.force.live_count())
+        await shell.until(lambda: not shell.router.force.live_count())
         assert shell.heard_of(messages.Declined) == [messages.Declined([1, 2])]
 
         # Cancelled by a message that arrives without its dispatch.
         shell.lose = [messages.Dispatch]
         shell.say(messages.Request(session, 2, b"d" * 16, None, 1, None), body)
         shell.say(messages.Finish(session, [2, 3]))
-        shell.until(lambda: not shell.router.force.live_count())
+        await shell.until(lambda: not shell.router.force.live_count())
         assert 2 not in shell.outcomes()
 
         assert shell.router.malformed == 0
-        shell.router.close(time.monotonic())
-        assert shell.process is not None
-        shell.until(lambda: shell.process is not None and shell.process.poll() is not None)
-        assert shell.process.returncode == 0
+        shell.router.close(trio.current_time())
+        await shell.until(lambda: shell.ends)
+        assert shell.ends == ["it exited with status 0"]

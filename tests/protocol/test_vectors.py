@@ -9,17 +9,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import pytest
 
 from trio_envserve.core import messages, values
 from trio_envserve.core.client import ClientCore, ToServer
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits, WorkerLimits
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Report, Spawn
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.net import bundle
+from trio_envserve.worker.config import WorkerConfig
 
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())
 CLASSES = {cls.__name__: cls for cls in MESSAGES}
@@ -171,7 +173,7 @@ def test_the_router_takes_what_workers_say(vector: dict[str, Any]):
     assert router.malformed == 1
 
 
-@pytest.mark.parametrize("vector", one_of(80, 96), ids=lambda each: each["message"])
+@pytest.mark.parametrize("vector", one_of(80, 84), ids=lambda each: each["message"])
 def test_a_worker_takes_what_the_router_says(vector: dict[str, Any]):
     frames = frames_of(vector)
     worker = WorkerCore(frames[0], header_bytes=MOST)
@@ -181,6 +183,23 @@ def test_a_worker_takes_what_the_router_says(vector: dict[str, Any]):
     assert worker.malformed == 1
     worker.message([b"another incarn.!", *frames[1:]])
     assert worker.fenced == 1
+
+
+def test_a_worker_is_started_with_what_the_vector_has():
+    (vector,) = one_of(84, 85)
+    incarnation, header, body = frames_of(vector)
+    told = cbor2.loads(body)
+    config = WorkerConfig(
+        worker="w0-1", incarnation=incarnation, environment=told["environment"],
+        args=told["args"], server="tcp://127.0.0.1:5555", limits=WorkerLimits(), wire=WireLimits(),
+        path=[], logging={},
+    )  # fmt: skip
+    frames = config.to_frames()
+    assert frames[:2] == (incarnation, header)
+    said = cbor2.loads(frames[2])
+    assert told["limits"].items() <= said["limits"].items()
+    assert told["wire"].items() <= said["wire"].items()
+    assert WorkerConfig.from_frames(list(frames)) == config
 
 
 def test_a_client_that_connects_says_hello_first():

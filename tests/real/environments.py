@@ -184,6 +184,28 @@ class Steps:
             time.sleep(POLL_S)
         os._exit(0)
 
+    def haunt(self, mark: str, gate: str, done: str) -> None:
+        """Fork a process that outlives the worker in a session of its own, and when the
+        gate opens writes what its text says, in hex, to every socket that it has got:
+        all, for Python is not told of the fork."""
+        if ctypes.PyDLL(None).fork():
+            while not self.stage.exists(mark):
+                time.sleep(POLL_S)
+            return
+        os.setsid()
+        self.stage.put(mark, str(os.getpid()))
+        began_s = time.monotonic()
+        while not self.stage.exists(gate) and time.monotonic() - began_s < FORK_LIFE_S:
+            time.sleep(POLL_S)
+        data = bytes.fromhex(self.stage.file(gate).read_text())
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry).startswith("socket:"):
+                    os.set_blocking(int(entry.name), False)
+                    os.write(int(entry.name), data)
+        self.stage.put(done)
+        os._exit(0)
+
 
 class Actor:
     """Trio environment.  ``setup`` are steps for the set-up of each worker."""

@@ -279,11 +279,6 @@ class RawClient:
     def send(self, message: messages.Message, *body: Body) -> None:
         assert self.socket.send_nowait((messages.encode(message), *body))
 
-    async def insist(self, incarnation: bytes, message: messages.Message) -> None:
-        """Speak as a worker of this incarnation, once there is a connection."""
-        frames = (incarnation, messages.encode(message))
-        await until(lambda: self.socket.send_nowait(frames))
-
     async def hello(self, nonce: bytes = b"") -> messages.Welcome:
         """Open a session, or the one of this nonce."""
         self.connection += 1

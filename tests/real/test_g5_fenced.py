@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import partial
 from typing import Any, cast
 
 import trio
@@ -19,56 +18,70 @@ from tests.real.support import (
 from trio_envserve import WorkerLost
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.net.framing import encode
 
 
-def back_address(server):
-    """Where the workers connect to.  Nobody else is told, so it is looked up."""
-    return server._workers._back_address
+def forged(incarnation, session, number=0):
+    """What a worker would say: a hello, a beat and an outcome."""
+    said: list[messages.Message] = [
+        messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True),
+        messages.Beat(1, [0, 1], {}),
+        messages.WorkerOutcome(session, 0, number, 0, 0.1),
+    ]
+    frames = [[incarnation, messages.encode(message)] for message in said]
+    frames[-1][1:1] = [b"raw"]
+    frames[-1].append(values.encode({"key": "a", "forged": True}))
+    return frames
 
 
-def has_fenced(server, count):
-    return server.stats()["fenced"] >= count
-
-
-def forged_outcome(raw, incarnation, session, number=0):
-    header = messages.WorkerOutcome(session, 0, number, 0, 0.1)
-    forged = values.encode({"key": "a", "forged": True})
-    frames = (incarnation, b"raw", messages.encode(header), forged)
-    assert raw.socket.send_nowait(frames)
-
-
-async def test_g5_an_earlier_incarnation_changes_nothing(judge):
-    """It speaks under its worker's old name, with the right dispatch number."""
+async def test_g5_what_a_dead_worker_has_left_behind_changes_nothing(judge):
+    """A process that it had forked holds its end of the link, and speaks on it."""
     with trio.fail_after(PATIENCE_S):
         async with (
             open_server(judge) as server,
             open_raw(server.address) as raw,
             open_calls(server.address) as calls,
         ):
-            calls.start("first", ["die"], rerun=False)
+            haunt = ["haunt", "there", "speak", "spoken"]
+            calls.start("first", haunt, ["die"], rerun=False)
             error = await calls.error("first", WorkerLost)
             dead = bytes.fromhex(info_of(error).incarnation)
             await raw.hello()
             raw.request(0, "a", ["wait", "go"])
             await judge.wait_started("a")
-            fenced = server.stats()["fenced"]
-            for name in (b"w0-1", b"w0-3", b"w7-1", b"stranger"):
-                async with open_raw(back_address(server), identity=name) as ghost:
-                    await ghost.insist(
-                        dead, messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True)
-                    )
-                    await ghost.insist(dead, messages.Beat(1, [0, 1], {}))
-                    forged_outcome(ghost, dead, raw.session)
-                    await ghost.socket.flush()
-                    fenced += 3
-                    await until(partial(has_fenced, server, fenced))
+            living = [life.incarnation for life in server._router.pool.lives.values()]
+            said = [frames for each in (dead, *living) for frames in forged(each, raw.session)]
+            judge.put("speak", b"".join(map(bytes, encode(said))).hex())
+            await judge.wait_for("spoken")
+            judge.put("go")
+            _, answer = await raw.next(messages.Outcome)
+            assert "forged" not in cast(Any, values.decode(answer[1]))
             assert server.status()["environment"] != "ghost"
             assert server.status()["rerun"] is False
-            judge.put("go")
-            _, frames = await raw.next(messages.Outcome)
-            assert "forged" not in cast(Any, values.decode(frames[1]))
+            assert server.stats()["fenced"] == 0  # it was not even heard
     judge.assert_at_most(1)
     assert judge.starts("a") == 1
+
+
+async def test_g5_a_client_that_speaks_as_a_worker_changes_nothing(judge):
+    """On the only address there is, under a worker's name, with its incarnation."""
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge) as server, open_raw(server.address) as raw:
+            await raw.hello()
+            raw.request(0, "a", ["wait", "go"])
+            await judge.wait_started("a")
+            [life] = server._router.pool.lives.values()
+            async with open_raw(server.address, identity=life.id) as ghost:
+                await ghost.hello()
+                for frames in forged(life.incarnation, raw.session):
+                    assert ghost.socket.send_nowait(frames)
+                    assert ghost.socket.send_nowait(frames[1:])
+                    assert ghost.socket.send_nowait([life.id, *frames])
+                await until(lambda: server.stats()["malformed"] >= 9)
+            judge.put("go")
+            _, answer = await raw.next(messages.Outcome)
+            assert "forged" not in cast(Any, values.decode(answer[1]))
+    judge.assert_exactly_once("a")
 
 
 async def test_g5_a_worker_continued_after_its_replacement_was_decided_changes_nothing(judge):

@@ -9,12 +9,10 @@ import logging
 import threading
 from contextlib import asynccontextmanager
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 import trio
 import trio.testing
-import zmq
 
 from tests.worker import hostile_code
 from tests.worker.strange_code import leak_cancelled
@@ -24,7 +22,7 @@ from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.net import MemoryNetwork, bundle, open_zmq_network
+from trio_envserve.net import open_memory_streams
 from trio_envserve.worker.shell import run_worker
 
 WIRE = WireLimits()
@@ -37,12 +35,13 @@ TRIO_NOTICES = tuple(map(int, trio.__version__.split(".")[:2])) >= (0, 31)
 class Router:
     """The other end of the worker's link."""
 
-    def __init__(self, socket):
-        self.socket = socket
+    def __init__(self, stream, theirs=None):
+        self.stream = stream
+        self.theirs = theirs
         self.number = 0
 
     def send(self, message, *body):
-        self.socket.send_nowait(b"w", (INCARNATION, messages.encode(message), *body))
+        self.stream.send_nowait((INCARNATION, messages.encode(message), *body))
 
     def dispatch(self, given, **more):
         self.number += 1
@@ -57,7 +56,7 @@ class Router:
         """By number: the status, and the value of a result or the error record."""
         found: dict[int, tuple[Status, Any]] = {}
         while len(found) < count:
-            for _, *frames in await self.socket.receive():
+            for frames in await self.stream.receive():
                 if len(frames) == 4:
                     header = messages.decode(bytes(frames[2]), most_bytes=WIRE.header_bytes)
                     assert isinstance(header, messages.WorkerOutcome)
@@ -71,24 +70,22 @@ class Router:
 
 
 @asynccontextmanager
-async def opened(function, patience_s=600, network=None):
+async def opened(function, patience_s=600, around=lambda stream: stream):
     """A router with one worker that has said hello; the worker's nursery."""
-    network = network or MemoryNetwork()
+    ours, theirs = open_memory_streams(WIRE)
+    theirs = around(theirs)
     with trio.fail_after(patience_s):
-        async with (
-            network.open_router("memory:r", limits=WIRE) as socket,
-            trio.open_nursery() as nursery,
-        ):
+        async with trio.open_nursery() as nursery:
 
             async def work():
                 await run_worker(
-                    network, "memory:r", worker=b"w", incarnation=INCARNATION,
+                    theirs, worker=b"w", incarnation=INCARNATION,
                     load=lambda: load(function), limits=WorkerLimits(), wire=WIRE,
                 )  # fmt: skip
 
             nursery.start_soon(work)
-            await socket.receive()
-            router = Router(socket)
+            await ours.receive()
+            router = Router(ours, theirs)
             yield router, nursery
             router.send(messages.Retire())
 
@@ -389,33 +386,21 @@ async def test_all_are_cancelled_when_the_worker_ends(how, first, autojump_clock
     assert len(ended) == (3 if first else 4)
 
 
-class LateNetwork:
+class LateStream:
     """Its worker takes these frames in the instant in which its receiver is cancelled."""
 
-    def __init__(self):
-        self.inner = MemoryNetwork()
-        self.open_router = self.inner.open_router
+    def __init__(self, stream):
+        self._stream = stream
         self.late: list[tuple[bytes, ...]] = []
 
-    @asynccontextmanager
-    async def open_dealer(self, *args, **options):
-        async with self.inner.open_dealer(*args, **options) as socket:
-            yield LateSocket(socket, self)
-
-
-class LateSocket:
-    def __init__(self, socket, network):
-        self._socket = socket
-        self._network = network
-
     def __getattr__(self, name):
-        return getattr(self._socket, name)
+        return getattr(self._stream, name)
 
     async def receive(self):
         try:
-            return await self._socket.receive()
+            return await self._stream.receive()
         except trio.Cancelled:
-            late, self._network.late = self._network.late, []
+            late, self.late = self.late, []
             if not late:
                 raise
             return late
@@ -433,15 +418,14 @@ async def test_a_dispatch_that_arrives_while_the_worker_ends_is_not_run(autojump
                 await trio.sleep(10)  # so long the worker is ending
             ended.append(rollout.input)
 
-    network = LateNetwork()
-    async with opened(body, network=network) as (router, _):
+    async with opened(body, around=LateStream) as (router, _):
         router.dispatch("in time")
         await trio.testing.wait_all_tasks_blocked()
         asked = RolloutRequest(kind="rollout", input="late", endpoint="oracle", model_name="m")
         header = messages.encode(messages.Dispatch(b"s" * 16, 9, 9, "c"))
-        network.late = [(INCARNATION, header, values.encode(asked.to_body()))]
+        router.theirs.late = [(INCARNATION, header, values.encode(asked.to_body()))]
         began_s = trio.current_time()
-    assert network.late == []  # it was taken
+    assert router.theirs.late == []  # it was taken
     assert trio.current_time() - began_s < 100
     assert ended == ["in time"]
 
@@ -462,47 +446,72 @@ async def test_an_error_of_the_shell_itself_ends_the_worker(monkeypatch, autojum
             await trio.sleep_forever()
 
 
-@pytest.mark.real
-async def test_outcomes_of_one_turn_share_a_message_and_a_lone_one_has_five_frames():
+async def test_outcomes_of_one_turn_are_sent_together_and_a_lone_one_at_once(autojump_clock):
     async def answer(rollout):
         return rollout.input
 
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    raw = context.socket(zmq.ROUTER)
-    raw.set(zmq.LINGER, 0)
-    raw.set(zmq.RCVTIMEO, 60_000)
-    raw.bind("tcp://127.0.0.1:*")
+    sent = []
 
-    async def outcomes():
-        """The next message of the worker that has some."""
-        while True:
-            worker, *frames = await trio.to_thread.run_sync(raw.recv_multipart)
-            messages_ = bundle.unpack(frames[0]) if len(frames) == 1 else [frames]
-            if all(len(each) == 4 for each in messages_):
-                return len(frames), [worker, *messages_[0]], len(messages_)
+    class Recording:
+        """The worker's end, which writes down what is sent together."""
 
-    def dispatch(number):
-        asked = RolloutRequest(kind="rollout", input=number, endpoint="oracle", model_name="m")
-        header = messages.encode(messages.Dispatch(b"s" * 16, number, number, "c"))
-        return INCARNATION, header, values.encode(asked.to_body())
+        def __init__(self, stream):
+            self.receive, self.flush = stream.receive, stream.flush
+            self.send_nowait, self._send_many = stream.send_nowait, stream.send_many_nowait
 
-    async def work():
-        async with open_zmq_network() as network:
+        def send_many_nowait(self, together):
+            sent.append(len(together))
+            return self._send_many(together)
+
+    ours, theirs = open_memory_streams(WIRE)
+    router = Router(ours)
+    async with trio.open_nursery() as nursery:
+
+        async def work():
             await run_worker(
-                network, raw.get_string(zmq.LAST_ENDPOINT), worker=b"w", incarnation=INCARNATION,
+                Recording(theirs), worker=b"w", incarnation=INCARNATION,
                 load=lambda: load(answer), limits=WorkerLimits(), wire=WIRE,
             )  # fmt: skip
 
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(work)
-            await trio.to_thread.run_sync(raw.recv_multipart)
-            raw.send_multipart([b"w", *dispatch(1)])
-            assert await outcomes() == (4, [b"w", INCARNATION, b"c", ANY, ANY], 1)
-            (shared,) = bundle.pack([dispatch(number) for number in (2, 3, 4)])
-            raw.send_multipart([b"w", *shared])
-            assert await outcomes() == (1, [b"w", INCARNATION, b"c", ANY, ANY], 3)
-            raw.send_multipart([b"w", INCARNATION, messages.encode(messages.Retire())])
-    finally:
-        raw.close()
-        context.term()
+        nursery.start_soon(work)
+        await ours.receive()
+        router.dispatch(1)
+        await router.outcomes(1)
+        assert sent == [1]
+        for number in (2, 3, 4):
+            router.dispatch(number)
+        await router.outcomes(3)
+        assert sent == [1, 3]
+        router.send(messages.Retire())
+
+
+async def test_a_worker_ends_with_its_stream(autojump_clock):
+    """Whose server is gone: it tears down, and nobody is left to be told."""
+    ended = []
+
+    class Environment:
+        async def run_rollout(self, rollout):
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append("rollout")
+
+        async def teardown(self):
+            ended.append("teardown")
+
+    ours, theirs = open_memory_streams(WIRE)
+    router = Router(ours)
+    async with trio.open_nursery() as nursery:
+
+        async def work():
+            await run_worker(
+                theirs, worker=b"w", incarnation=INCARNATION,
+                load=lambda: load(Environment()), limits=WorkerLimits(), wire=WIRE,
+            )  # fmt: skip
+
+        nursery.start_soon(work)
+        await ours.receive()
+        router.dispatch(1)
+        await trio.testing.wait_all_tasks_blocked()
+        ours.close()
+    assert ended == ["rollout", "teardown"]

@@ -353,11 +353,20 @@ class Retire(NamedTuple):
     """The worker will get no more work and is to tear down and exit."""
 
 
+@_kind(84)
+class Start(NamedTuple):
+    """The first message to a worker: its id.  Body: an encoded record, what it is to
+    host and by which limits."""
+
+    version: Uint
+    worker: Text
+
+
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined
-    | Dispatch | Stop | State | Retire
+    | Dispatch | Stop | State | Retire | Start
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = typing.get_args(Message)

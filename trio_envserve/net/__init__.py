@@ -23,6 +23,7 @@ from .interface import (
 )
 from .memory import MemoryNetwork
 from .outbox import Outbox
+from .stream import MemoryStream, MessageStream, Stream, open_memory_streams, open_stream
 from .zeromq import ZmqNetwork, open_zmq_network
 from .zmtp.network import ZmtpNetwork, open_zmtp_network
 
@@ -36,16 +37,21 @@ __all__ = [
     "DealerSocket",
     "Frame",
     "MemoryNetwork",
+    "MemoryStream",
     "Message",
+    "MessageStream",
     "Network",
     "OnEvent",
     "Outbox",
     "RouterSocket",
     "SocketStatistics",
+    "Stream",
     "ZmqNetwork",
     "ZmtpNetwork",
     "is_loopback",
     "open_background",
+    "open_memory_streams",
+    "open_stream",
     "open_zmq_network",
     "open_zmtp_network",
     "parse_address",

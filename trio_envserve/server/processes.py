@@ -3,9 +3,13 @@
 Theory of operation
 -------------------
 A worker is its own process group and session-less child, started from the
-loop's own thread (Linux's parent-death signal follows the *thread*).  One
-socket pair joins it to the server: the configuration goes out, pulses come
-in, and its end tells the worker that the server is gone.
+loop's own thread (Linux's parent-death signal follows the *thread*).  Two
+socket pairs join it to the server, and nothing else does: it has no address.
+On the *link* messages go both ways, the first of them the configuration.  On the
+*signs* pulses come in, and their end tells the worker that the server is gone.
+
+A worker that is another program is started in the same way: the process begins as
+ours, with its guard, and becomes that program.
 
 The end of a process is noticed through its pidfd, without a thread; where
 there is none, it is looked for often.  The process is killed by its own id, for it
@@ -24,14 +28,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
 import trio
 
 from ..net.forks import forget_in_children
-from ..worker.config import WorkerConfig
+from ..worker.main import CANNOT_RUN
 from ..worker.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
 from .allocator import ENVIRON
 
@@ -41,6 +45,10 @@ _BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from trio_envserve.worker.main import main; main()"
 )
+_MEANINGS = {
+    3: ": its environment could not be set up",
+    CANNOT_RUN: ": its command could not be run",
+}
 _POLL_S = 0.05
 _STANDARD_STREAMS = 3
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
@@ -51,14 +59,13 @@ class WorkerProcess:
     """One worker process.  Made by :func:`start_process`."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], channel: socket.socket, line: bytes = b""
+        self, process: subprocess.Popen[bytes], link: socket.socket, signs: socket.socket
     ) -> None:
         self._process = process
-        self._socket = channel
-        channel.setblocking(False)
-        self._channel = trio.SocketStream(trio.socket.from_stdlib_socket(channel))
-        self._line = line
-        """Its configuration, which :meth:`listen` hands over."""
+        self.link = link
+        """The server's end; who opens a stream over it closes it."""
+        self._signs = signs
+        signs.setblocking(False)
         self._forgotten = False
         forget_in_children(self)
 
@@ -81,26 +88,32 @@ class WorkerProcess:
     def forget(self) -> None:
         """This is a forked child of the server: the worker is not its own."""
         self._forgotten = True
-        self._socket.close()  # not trio's, which would tell the loop of both processes
+        self.link.close()
+        self._signs.close()
 
     async def listen(self, heard: Callable[[Pulse], None]) -> None:
-        """Give it its configuration; then pass on what its heartbeat thread says,
-        until the process ends."""
+        """Pass on what its heartbeat thread says, until the process ends."""
         lines = PulseLines()
         warned = False
-        with contextlib.suppress(trio.BrokenResourceError):
-            # May be longer than the socket holds, and the process may never read it.
-            await self._channel.send_all(self._line)
-            while data := await self._channel.receive_some(PULSE_LINE_BYTES):
-                try:
-                    pulse = lines.feed(data)
-                except ValueError as error:
-                    if not warned:
-                        _log.warning("pid %d sends signs of life that are %s", self.pid, error)
-                    warned = True
-                else:
-                    if pulse is not None:
-                        heard(pulse)
+        while True:
+            await trio.lowlevel.wait_readable(self._signs)
+            try:
+                data = self._signs.recv(PULSE_LINE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            try:
+                pulse = lines.feed(data)
+            except ValueError as error:
+                if not warned:
+                    _log.warning("pid %d sends signs of life that are %s", self.pid, error)
+                warned = True
+            else:
+                if pulse is not None:
+                    heard(pulse)
 
     async def wait(self) -> str:
         """Until it has ended; kills what it started, reaps it, says how it ended."""
@@ -115,36 +128,42 @@ class WorkerProcess:
         return how
 
     async def aclose(self) -> None:
-        """Kill and reap it if that has not happened, and close the channel."""
+        """Kill and reap it if that has not happened, and close the sockets."""
         self.kill()
         if self._process.returncode is None:
             with trio.CancelScope(shield=True):
                 await self.wait()
-        await self._channel.aclose()
+        self._signs.close()
+        self.link.close()
 
 
 def start_process(
-    config: WorkerConfig, *, environ: Mapping[str, str], lock: int | None
+    *, environ: Mapping[str, str], lock: int | None, command: Sequence[str] = ()
 ) -> WorkerProcess:
-    """Start a worker that holds the lock, too; OSError if the system has none to give,
-    TypeError if the configuration is not JSON."""
-    line = config.to_line()
-    ours, theirs = socket.socketpair()
-    try:
-        with theirs, contextlib.ExitStack() as stack:
-            given = [theirs.fileno()] if lock is None else [theirs.fileno(), lock]
-            inherited = [_beyond_standard(descriptor, stack) for descriptor in given]
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, _ROOT, *map(str, inherited)],
-                stdin=subprocess.DEVNULL,
-                process_group=0,
-                pass_fds=inherited,
-                env={**ENVIRON, **os.environ, **environ},
-            )
-        return WorkerProcess(process, ours, line)
-    except BaseException:
-        ours.close()
-        raise
+    """Start a worker that holds the lock, too: this package's own, or a command that
+    becomes one.  OSError if the system has no process or descriptor to give."""
+    with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+        ends: list[socket.socket] = []
+        inherited: list[int] = []
+        for _ in range(2):
+            ours, theirs = socket.socketpair()
+            ends.append(kept.enter_context(ours))
+            inherited.append(_beyond_standard(given.enter_context(theirs).fileno(), given))
+        if lock is not None:
+            inherited.append(_beyond_standard(lock, given))
+        numbers = [*inherited, -1][:3]
+        process = subprocess.Popen(
+            [
+                sys.executable, "-P", "-c", _BOOT, _ROOT,
+                *map(str, numbers), str(os.getpid()), *command,
+            ],
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            pass_fds=inherited,
+            env={**ENVIRON, **os.environ, **environ},
+        )  # fmt: skip
+        kept.pop_all()
+        return WorkerProcess(process, *ends)
 
 
 def _beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
@@ -158,8 +177,7 @@ def _beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
 def describe_exit(returncode: int) -> str:
     """How a process ended, in words."""
     if returncode >= 0:
-        meaning = {0: "", 3: ": its environment could not be set up"}.get(returncode, "")
-        return f"it exited with status {returncode}{meaning}"
+        return f"it exited with status {returncode}{_MEANINGS.get(returncode, '')}"
     try:
         name = signal.Signals(-returncode).name
     except ValueError:

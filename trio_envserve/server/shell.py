@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 :class:`~trio_envserve.core.router.Router` decides; this module moves its bytes,
-starts its processes and keeps its time.  The nursery owns one task for each
-socket, the clock, one supervisor for each worker life, and the line of
-statistics.  Every input is handed to the router synchronously, and its effects
+starts its processes and keeps its time.  The nursery owns the task of
+the front, the clock, one supervisor for each worker life, which also listens to it,
+and the line of statistics.  Every input is handed to the router synchronously, and its effects
 are carried out before the next await: first what concerns processes, then the
 messages, for each peer in order and together.  Inputs go to the router itself,
 or through the tape of a recording (:mod:`.recording`), which offers the same.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -37,6 +38,7 @@ from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
 from ..core.terms import ID_BYTES, Route, short
 from ..core.workforce import ToWorker
+from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..net import (
     BUNDLE_MESSAGES,
     Frame,
@@ -53,7 +55,7 @@ from ..worker.config import check_args
 from ..worker.pulse import Pulse
 from .locks import AddressLocks, wait_text
 from .recording import Inputs, Recorder, open_recorder
-from .workers import InProcessWorkers, ProcessWorkers, Workers
+from .workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -64,14 +66,13 @@ class Server:
     """A running server.  Made by :func:`open_server`."""
 
     def __init__(
-        self, router: Router, into: Inputs, front: RouterSocket, back: RouterSocket,
-        workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
+        self, router: Router, into: Inputs, front: RouterSocket, workers: Workers,
+        nursery: trio.Nursery, limits: ServerLimits,
     ) -> None:  # fmt: skip
         self._router = router
         """To look at.  What changes it goes through ``_into``."""
         self._into = into
         self._front = front
-        self._back = back
         self._workers = workers
         self._nursery = nursery
         self._limits = limits
@@ -149,7 +150,6 @@ class Server:
     def _start(self, locks: AddressLocks | None) -> None:
         """All tasks, until the nursery is cancelled."""
         self._nursery.start_soon(self._serve_front)
-        self._nursery.start_soon(self._serve_back)
         self._nursery.start_soon(self._keep_time)
         self._nursery.start_soon(self._log_stats)
         self._nursery.start_soon(self._open_pool, locks)
@@ -162,16 +162,6 @@ class Server:
             for portion in _portions(batch, len(self._router.force.workers)):
                 for route, *frames in portion:
                     take_in(bytes(route), frames, now_s)
-                self._carry_out()
-
-    async def _serve_back(self) -> None:
-        take_in = self._into.worker_message
-        while True:
-            batch = await self._back.receive()
-            now_s = _now_s()
-            for portion in _portions(batch, len(self._router.cache.sessions)):
-                for message in portion:
-                    take_in(message, now_s)
                 self._carry_out()
 
     async def _keep_time(self) -> None:
@@ -221,11 +211,18 @@ class Server:
         def started(pid: int) -> None:
             into.spawned(spawn.worker, pid)
 
-        def pulse(said: Pulse) -> None:
-            into.pulse(spawn.worker, _now_s(), *said)
+        def heard(batch: list[list[Frame]]) -> None:
+            now_s = _now_s()
+            for portion in _portions(batch, len(self._router.cache.sessions)):
+                for message in portion:
+                    into.worker_message(message, now_s)
+                self._carry_out()
+
+        def felt(pulse: Pulse) -> None:
+            into.pulse(spawn.worker, _now_s(), *pulse)
             self._carry_out()
 
-        how = await self._workers.live(spawn, started, pulse)
+        how = await self._workers.live(spawn, started, heard, felt)
         into.exited(spawn.worker, _now_s(), how)
         self._carry_out()
 
@@ -259,7 +256,7 @@ class Server:
                     pass  # the router has already taken it in
         for worker, messages in to_workers.items():
             # Not sent is no loss: the answer to the next beat repairs it.
-            self._back.send_many_nowait(worker, messages)
+            self._workers.send_many_nowait(worker, messages)
         for route, messages in to_clients.items():
             # Not sent is no loss: the outcome is kept, and the next sync asks for it.
             self._front.send_many_nowait(route, messages)
@@ -281,10 +278,11 @@ class Server:
 
 @asynccontextmanager
 async def open_server(
-    environment: str | object = "arithmetic", *,
+    environment: str | object | None = None, *,
     args: Mapping[str, Any] | None = None,
     bind: str = "tcp://127.0.0.1:0",
     workers: int = 1,
+    worker_command: str | Sequence[str] | None = None,
     limits: ServerLimits | None = None,
     wire: WireLimits | None = None,
     network: Network | None = None,
@@ -296,11 +294,15 @@ async def open_server(
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
-    ``environment``: a name or path as for the command (``"arithmetic"``,
-    ``"package.module:factory"``, ``"reasoning-gym:countdown"``), with ``args``
+    ``environment``: a name or path as for the command (``"arithmetic"``, which is the
+    default, ``"package.module:factory"``, ``"reasoning-gym:countdown"``), with ``args``
     for its factory.  With ``workers=0`` it runs inside this very process: then
     it may also be an object, a class or a closure, and what it breaks it breaks
-    here.  ``worker_environ[i]``: environment variables of slot ``i`` on top of
+    here.  ``worker_command``: what to run as each worker in the place of this package's
+    own, ``"node worker.js"`` or a list of words; it speaks the worker's protocol (the
+    page on the protocol).  ``environment`` may then be left out; given, its name and
+    ``args`` are told to the command as they are, and nothing is looked for here.
+    ``worker_environ[i]``: environment variables of slot ``i`` on top of
     this process's (for example one GPU each).  ``worker_logging``: arguments of
     :class:`~trio_envserve.logs.LogSetup` for the worker processes.  ``record``: a
     file for every input of the router, from which it can be replayed (the page on
@@ -314,7 +316,13 @@ async def open_server(
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
-    if workers and not isinstance(environment, str):
+    command = parse_command(worker_command)
+    if command and not workers:
+        raise ConfigError("worker_command starts processes: give workers=1 or more")
+    if environment is None and not command:
+        environment = DEFAULT_ENVIRONMENT
+    name = str(environment if environment is not None else shlex.join(command))
+    if workers and not isinstance(environment, str) and not (command and environment is None):
         raise ConfigError(
             "worker processes load their environment by name: give a string such as "
             "'package.module:factory', or workers=0 to run an object in this process"
@@ -336,12 +344,11 @@ async def open_server(
             host: Workers
             if workers:
                 host = ProcessWorkers(
-                    str(environment), dict(args or {}), limits, wire, locks, front.address,
-                    worker_environ, dict(worker_logging or {}),
+                    None if environment is None else str(environment), dict(args or {}), limits,
+                    wire, locks, front.address, worker_environ, dict(worker_logging or {}), command,
                 )  # fmt: skip
             else:
                 host = InProcessWorkers(environment, dict(args or {}), limits, wire)
-            back = await stack.enter_async_context(host.open_back())
             slots, now_s = max(workers, 1), _now_s()
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
@@ -351,18 +358,18 @@ async def open_server(
             if record is not None:
                 opened = open_recorder(
                     record, make, new_id=new_id, now_s=now_s, slots=slots, pulses=host.pulses,
-                    bodies=record_bodies, environment=str(environment), address=front.address,
+                    bodies=record_bodies, environment=name, address=front.address,
                 )  # fmt: skip
                 recorder = await stack.enter_async_context(opened)
             router = make(new_id=new_id) if recorder is None else recorder.tape.router
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             into = router if recorder is None else recorder.tape
-            server = Server(router, into, front, back, host, nursery, limits)
+            server = Server(router, into, front, host, nursery, limits)
             server._start(locks)
             if recorder is not None:
                 nursery.start_soon(recorder.keep_writing)
-            _log.info("serving %s at %s, epoch %s", environment, front.address, short(router.epoch))
+            _log.info("serving %s at %s, epoch %s", name, front.address, short(router.epoch))
             await served(server)
             await server._close()
             nursery.cancel_scope.cancel()
@@ -381,7 +388,7 @@ def _warn_if_reachable(address: str) -> None:
 
 
 async def serve(
-    environment: str | object = "arithmetic", *,
+    environment: str | object | None = None, *,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
     **options: Any,
 ) -> None:  # fmt: skip

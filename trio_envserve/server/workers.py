@@ -1,48 +1,69 @@
 """Where workers live: in processes of their own, or in the server's.
 
-Both offer the same four things (:class:`Workers`); the shell does not know
-which it has.
+Theory of operation
+-------------------
+A worker has no address.  Its host, here, gives it one end of a stream of messages and
+keeps the other, so nobody else can speak as a worker: what comes by a stream is the
+word of the worker that was started with it, and its id is put before each message here.
+The incarnation in the message still counts, against what is stale (G5).
+
+What a process has sent is read to its end before its death is told: nothing of it is
+lost, and nothing of it can come later.
+
+Both kinds of workers offer the same (:class:`Workers`); the shell does not know which
+it has.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+import resource
+import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, final
 
 import trio
 
+from ..core.errors import ConfigError
 from ..core.limits import ServerLimits, WireLimits, WorkerLimits
 from ..core.slots import Spawn
 from ..envs.loading import load
-from ..net import MemoryNetwork, RouterSocket, open_zmq_network
+from ..net import Frame, Message, MessageStream, Stream, open_memory_streams, open_stream
+from ..net.framing import FramingError
 from ..worker.config import WorkerConfig
 from ..worker.pulse import Pulse
 from ..worker.shell import run_worker
 from .locks import AddressLocks
 from .processes import WorkerProcess, start_process
 
+_log = logging.getLogger("trio_envserve.server")
+
 Started: TypeAlias = Callable[[int], None]
-Heard: TypeAlias = Callable[[Pulse], None]
+Heard: TypeAlias = Callable[[list[list[Frame]]], None]
+"""Takes messages of a worker, each with the worker's id before it."""
+Felt: TypeAlias = Callable[[Pulse], None]
+"""Takes a sign of life."""
 
 _NOT_STARTED = "it was killed before it was started"
 
 
 class Workers(Protocol):
-    """How the shell starts and ends workers."""
+    """How the shell starts, reaches and ends workers."""
 
     pulses: bool
     """Whether they give signs of life apart from their event loop."""
 
-    def open_back(self) -> AbstractAsyncContextManager[RouterSocket]:
-        """The socket that joins the router to them."""
+    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
+        """Start a worker and stay until it is reaped and all that it sent was heard;
+        says how it ended."""
         ...
 
-    async def live(self, spawn: Spawn, started: Started, pulse: Heard) -> str:
-        """Start a worker and stay until it is reaped; says how it ended."""
+    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
+        """Queue messages for a worker; False if not all were, or it does not live."""
         ...
 
     def kill(self, worker: bytes) -> None:
@@ -68,9 +89,10 @@ class ProcessWorkers:
     pulses = True
 
     def __init__(
-        self, environment: str, args: dict[str, Any], limits: ServerLimits, wire: WireLimits,
-        locks: AddressLocks | None, address: str, environ: Sequence[Mapping[str, str]],
-        worker_logging: dict[str, Any],
+        self, environment: str | None, args: dict[str, Any], limits: ServerLimits,
+        wire: WireLimits, locks: AddressLocks | None, address: str,
+        environ: Sequence[Mapping[str, str]], worker_logging: dict[str, Any],
+        command: Sequence[str],
     ) -> None:  # fmt: skip
         self._environment = environment
         self._args = args
@@ -80,46 +102,70 @@ class ProcessWorkers:
         self._address = address
         self._environ = environ
         self._logging = worker_logging
-        self._back_address = ""
+        self._command = command
         self._living: dict[bytes, WorkerProcess | None] = {}
         """None: it was killed before its process was started."""
+        self._streams: dict[bytes, Stream] = {}
 
-    @asynccontextmanager
-    async def open_back(self) -> AsyncIterator[RouterSocket]:
-        """A socket that leaves no file behind, however this process ends."""
-        # Not a unix socket, though cheaper: libzmq 4.3.5 aborts when it has no
-        # descriptor left for a connection that comes in by one.
-        async with (
-            open_zmq_network() as network,
-            network.open_router("tcp://127.0.0.1:*", limits=self._wire) as back,
-        ):
-            self._back_address = back.address
-            yield back
-
-    async def live(self, spawn: Spawn, started: Started, pulse: Heard) -> str:
+    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
         """One process, from its start until it is reaped."""
-        if self._living.pop(spawn.worker, ...) is None:
+        worker = spawn.worker
+        if self._living.pop(worker, ...) is None:
             return _NOT_STARTED
         environ = self._environ[spawn.slot] if spawn.slot < len(self._environ) else {}
         lock = self._locks.epochs.fd if self._locks is not None else None
         try:
-            process = start_process(self._config(spawn), environ=environ, lock=lock)
-        except (OSError, TypeError) as error:
-            return f"it could not be started: {error}"
-        self._living[spawn.worker] = process
+            process = start_process(environ=environ, lock=lock, command=self._command)
+        except OSError as error:
+            return _not_started(error)
+        self._living[worker] = process
         started(process.pid)
-        how = ""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(process.listen, pulse)
-                how = await process.wait()
-                nursery.cancel_scope.cancel()
+            first = self._config(spawn).to_frames()
+            async with open_stream(process.link, limits=self._wire, first=first) as stream:
+                self._streams[worker] = stream
+                return await self._attend(process, stream, worker, heard, felt)
         finally:
+            self._streams.pop(worker, None)
             try:
                 await process.aclose()
             finally:
-                del self._living[spawn.worker]
-        return how
+                del self._living[worker]
+
+    async def _attend(
+        self, process: WorkerProcess, stream: Stream, worker: bytes, heard: Heard, felt: Felt
+    ) -> str:
+        """Listen to a process until it is reaped."""
+        why = ""
+
+        async def receive() -> None:
+            nonlocal why
+            try:
+                while True:
+                    heard(_named(worker, await stream.receive()))
+            except trio.EndOfChannel:
+                # Usually it exits just now.
+                await trio.sleep(self._limits.stop_s)
+                why = "it closed its link and did not exit; "
+            except FramingError as error:
+                why = f"it broke the framing of its link with {error}; "
+            process.kill()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.listen, felt)
+            nursery.start_soon(receive)
+            how = await process.wait()
+            nursery.cancel_scope.cancel()
+        try:
+            heard(_named(worker, stream.drain_nowait()))
+        except FramingError as error:
+            why = why or f"its last words broke the framing of its link with {error}; "
+        return why + how
+
+    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
+        """See :class:`Workers`."""
+        stream = self._streams.get(worker)
+        return stream is not None and stream.send_many_nowait(messages)
 
     def kill(self, worker: bytes) -> None:
         """SIGKILL to it and all it has started."""
@@ -128,20 +174,49 @@ class ProcessWorkers:
             process.kill()
 
     def _config(self, spawn: Spawn) -> WorkerConfig:
-        name = spawn.worker.decode()
         return WorkerConfig(
-            address=self._back_address,
-            worker=name,
-            incarnation=spawn.incarnation.hex(),
+            worker=spawn.worker.decode(),
+            incarnation=spawn.incarnation,
             environment=self._environment,
             args=self._args,
+            server=self._address,
             limits=_worker_limits(self._limits),
             wire=self._wire,
             path=[entry or os.getcwd() for entry in sys.path],
-            parent=os.getpid(),
-            title=f"trio-envserve worker {name} of {self._address}",
             logging=self._logging,
         )
+
+
+def _not_started(error: OSError) -> str:
+    """Why a process could not be started, and what can be done about it."""
+    advice = {
+        errno.EMFILE: (
+            f"this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} descriptors "
+            "open: raise that limit (ulimit -n), or serve fewer clients and workers"
+        ),
+        errno.ENFILE: "the system has no descriptor left: raise fs.file-max",
+        errno.EAGAIN: "no more processes are allowed: raise that limit (ulimit -u)",
+        errno.ENOMEM: "the system has no memory left for it",
+        errno.E2BIG: "its environment variables are too many or too large: see worker_environ",
+    }.get(error.errno or 0, "")
+    return f"it could not be started: {error.strerror or error}" + (advice and f"; {advice}")
+
+
+def parse_command(command: str | Sequence[str] | None) -> tuple[str, ...]:
+    """A command as its words, a string split as a shell does; ConfigError."""
+    if command is None:
+        return ()
+    try:
+        words = tuple(shlex.split(command) if isinstance(command, str) else command)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"worker_command {command!r} is no command: {error}") from None
+    texts = all(isinstance(word, str) and "\0" not in word for word in words)
+    if not words or not texts or not words[0]:
+        raise ConfigError(
+            f"worker_command must be a command, such as 'node worker.js' or a list of its words, "
+            f"not {command!r}"
+        )
+    return words
 
 
 @final
@@ -161,31 +236,44 @@ class InProcessWorkers:
         self._load = partial(load, environment, args)
         self._limits = limits
         self._wire = wire
-        self._network = MemoryNetwork()
         self._scopes: dict[bytes, trio.CancelScope] = {}
-        self._back_address = ""
+        self._streams: dict[bytes, MessageStream] = {}
 
-    @asynccontextmanager
-    async def open_back(self) -> AsyncIterator[RouterSocket]:
-        """A socket inside this process."""
-        async with self._network.open_router("memory:workers", limits=self._wire) as back:
-            self._back_address = back.address
-            yield back
-
-    async def live(self, spawn: Spawn, started: Started, pulse: Heard) -> str:
+    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
         """One worker as a task."""
+        worker = spawn.worker
         started(os.getpid())
         how = "it was cancelled"
-        with self._scopes.setdefault(spawn.worker, trio.CancelScope()):
-            ready = await run_worker(
-                self._network, self._back_address, worker=spawn.worker,
-                incarnation=spawn.incarnation, load=self._load,
-                limits=_worker_limits(self._limits), wire=self._wire,
-            )  # fmt: skip
-            how = "it retired" if ready else "its environment could not be set up"
-        del self._scopes[spawn.worker]
+        here, there = open_memory_streams(self._wire)
+        self._streams[worker] = here
+
+        async def receive() -> None:
+            while True:
+                heard(_named(worker, await here.receive()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            with self._scopes.setdefault(worker, trio.CancelScope()):
+                ready = await run_worker(
+                    there, worker=worker, incarnation=spawn.incarnation, load=self._load,
+                    limits=_worker_limits(self._limits), wire=self._wire,
+                )  # fmt: skip
+                how = "it retired" if ready else "its environment could not be set up"
+            nursery.cancel_scope.cancel()
+        while last := here.receive_nowait():
+            heard(_named(worker, last))
+        del self._scopes[worker], self._streams[worker]
         return how
+
+    def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
+        """See :class:`Workers`."""
+        stream = self._streams.get(worker)
+        return stream is not None and stream.send_many_nowait(messages)
 
     def kill(self, worker: bytes) -> None:
         """Cancel the task; it ends when the environment's code has."""
         self._scopes.setdefault(worker, trio.CancelScope()).cancel()
+
+
+def _named(worker: bytes, messages: list[list[Frame]]) -> list[list[Frame]]:
+    return [[worker, *frames] for frames in messages]

@@ -1,5 +1,8 @@
-"""What a server tells a worker process before it begins: one line of JSON on
-the socket pair that afterwards carries the pulses."""
+"""The first message to a worker: who it is, what it is to host, and by which limits.
+
+Frames: the incarnation, the header (:class:`~trio_envserve.core.messages.Start`), and
+a body, a record in CBOR, which the protocol document describes.
+"""
 
 from __future__ import annotations
 
@@ -9,52 +12,75 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import ConfigError
-from ..core.limits import WireLimits, WorkerLimits
+import cbor2
 
-CONFIG_BYTES = 8 * 1024 * 1024
-"""Longest configuration line."""
+from ..core import messages
+from ..core.errors import ConfigError, ProtocolError
+from ..core.limits import MIB, PROTOCOL_VERSION, WireLimits, WorkerLimits
+from ..core.terms import Incarnation
+from ..net.framing import Decoder, FrameLimits
+
+_DEPTH = 1_200
+"""How deep arguments may be nested: as deep as JSON, by which they are checked."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Everything a worker process needs to know."""
+    """Everything a worker needs to know."""
 
-    address: str
     worker: str
-    incarnation: str
-    """In hex."""
-    environment: str
+    incarnation: Incarnation
+    environment: str | None
+    """None: not said, with a command that knows what it hosts."""
     args: dict[str, Any]
+    server: str
+    """The server's address, for titles and logs."""
     limits: WorkerLimits
     wire: WireLimits
     path: list[str]
     """The server's ``sys.path``, so that what it can import, its workers can."""
-    parent: int
-    """The server's process id."""
-    title: str
     logging: dict[str, Any]
     """Arguments of :class:`~trio_envserve.logs.LogSetup`, or empty."""
 
-    def to_line(self) -> bytes:
-        """The line to send; see :func:`check_args` for what it cannot carry."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+    def to_frames(self) -> tuple[bytes, bytes, bytes]:
+        """The message; see :func:`check_args` for what it cannot carry."""
+        body = {
+            "environment": self.environment,
+            "args": self.args,
+            "server": self.server,
+            "limits": dataclasses.asdict(self.limits),
+            "wire": dataclasses.asdict(self.wire),
+            "python": {"path": self.path, "logging": self.logging},
+        }
+        header = messages.encode(messages.Start(PROTOCOL_VERSION, self.worker))
+        return self.incarnation, header, cbor2.dumps(body)
 
     @classmethod
-    def from_line(cls, line: bytes) -> WorkerConfig:
-        """Read the line back."""
-        record = json.loads(line)
-        record["limits"] = WorkerLimits(**record["limits"])
-        record["wire"] = WireLimits(**record["wire"])
-        return cls(**record)
+    def from_frames(cls, frames: list[bytes | memoryview]) -> WorkerConfig:
+        """Read the message back; ProtocolError if it is another."""
+        start = messages.decode(frames[1], most_bytes=1 * MIB)
+        if not isinstance(start, messages.Start) or len(frames) != 3:
+            raise ProtocolError(f"the first message is {type(start).__name__}, not Start")
+        body = cbor2.loads(bytes(frames[2]), max_depth=_DEPTH)
+        return cls(
+            worker=start.worker,
+            incarnation=bytes(frames[0]),
+            environment=body["environment"],
+            args=body["args"],
+            server=body["server"],
+            limits=WorkerLimits(**body["limits"]),
+            wire=WireLimits(**body["wire"]),
+            **body["python"],
+        )
 
 
 def check_args(args: Mapping[str, Any]) -> None:
     """ConfigError if a worker process would not get exactly these arguments."""
     for name, value in args.items():
         try:
-            back: Any = json.loads(json.dumps(value))
-        except (TypeError, ValueError, RecursionError) as error:
+            text = json.dumps({name: value}, ensure_ascii=False).encode()
+            back: Any = json.loads(text)[name]
+        except (TypeError, ValueError, RecursionError, KeyError) as error:
             raise ConfigError(
                 f"args[{name!r}] cannot be sent to a worker process: {error}"
             ) from None
@@ -65,12 +91,24 @@ def check_args(args: Mapping[str, Any]) -> None:
             )
 
 
-def read_config(channel: socket.socket) -> WorkerConfig:
-    """Read the configuration; EOFError if the server is gone."""
-    data = b""
-    while not data.endswith(b"\n"):
-        more = channel.recv(64 * 1024)
-        if not more or len(data) > CONFIG_BYTES:
-            raise EOFError("the server closed the channel before the configuration was read")
-        data += more
-    return WorkerConfig.from_line(data)
+def read_config(link: socket.socket) -> WorkerConfig:
+    """Wait for the first message; EOFError if the server is gone.
+
+    Nothing comes after it before the worker's hello.
+    """
+    # A parent is no stranger: whatever it was asked to pass on is taken.
+    whole = FrameLimits(frame_bytes=2**40, message_bytes=2**40, frames=3)
+    decoder = Decoder(whole)
+    while True:
+        view = decoder.buffer()
+        if view is None:
+            data = link.recv(64 * 1024)
+            size = len(data)
+            decoder.feed(data)
+        else:
+            size = link.recv_into(view)
+            decoder.received(size)
+        if not size:
+            raise EOFError("the server closed the link before the first message was read")
+        if found := decoder.take(1):
+            return WorkerConfig.from_frames(found[0])

@@ -28,6 +28,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 
 _IGNORED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
@@ -35,12 +36,12 @@ _IGNORED = (
 """What an environment may send to its whole group, meaning its own processes."""
 
 
-def start_guard(signs: socket.socket, parent: int) -> None:
+def start_guard(signs: socket.socket, parent: int, *, unused: Sequence[int] = ()) -> None:
     """Fork the guard of this process group, which must be this process's own.
 
     Call it before any thread is started.  ``signs`` ends when the server does, whose
     process, ``parent``, must be this one's parent; if it is not, it has ended, and
-    this process ends, too.
+    this process ends, too.  ``unused``: descriptors that the guard is not to hold.
     """
     assert os.getpgid(0) == os.getpid()
     worker, server = _open_pidfd(os.getpid()), _open_pidfd(parent)
@@ -56,6 +57,8 @@ def start_guard(signs: socket.socket, parent: int) -> None:
         return
     try:
         if os.fork() == 0:
+            for descriptor in unused:
+                os.close(descriptor)
             _guard(signs, worker, server)
     finally:
         os._exit(0)

@@ -1,8 +1,14 @@
-"""``main()`` of a worker process, started by a server with two descriptors:
-the socket pair to it, and the epoch lock, which this process holds by living.
+"""``main()`` of a worker process, started by a server with its ends of two sockets: the
+*link*, on which messages go both ways, and the *signs*, on which signs of life go to the
+server, and whose end tells that it is gone; and with the epoch lock, which this process
+holds by living.
 
-Exit status: 0 after retiring, 3 if the environment could not be set up, and
-whatever killed it otherwise.
+Arguments: the numbers of these three descriptors (-1: there is no lock), the server's
+process id and, if it is no Python of this package that is to be the worker, the command
+that is.
+
+Exit status: 0 after retiring, 3 if the environment could not be set up, 127 if the
+command could not be run, and whatever killed it otherwise.
 """
 
 from __future__ import annotations
@@ -12,35 +18,86 @@ import os
 import signal
 import socket
 import sys
+from typing import NamedTuple, NoReturn
+
+CANNOT_RUN = 127
+"""Exit status, as a shell has it."""
+
+LINK_FD, SIGNS_FD, LOCK_FD = (
+    "TRIO_ENVSERVE_LINK_FD", "TRIO_ENVSERVE_SIGNS_FD", "TRIO_ENVSERVE_LOCK_FD",
+)  # fmt: skip
+"""Variables with which a command is told the numbers of its descriptors."""
+
+_EXEC_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python ignores, and a program that it becomes would, too."""
 
 
-def main() -> int:
-    """Read the configuration, start the heart, serve."""
+class Inherited(NamedTuple):
+    """What a server gives a worker process."""
+
+    link: int
+    signs: int
+    lock: int
+    """-1: none."""
+    parent: int
+
+
+def main() -> NoReturn:
+    """Put the watches up, then be the worker, or become the command that is."""
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the server's; what environments print is no part of it
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    for descriptor in map(int, sys.argv[1:3]):
-        # A daemon that the environment leaves behind is no worker.
-        os.set_inheritable(descriptor, False)
+    inherited = Inherited(*map(int, sys.argv[1:5]))
+    command = sys.argv[5:]
     # Guard and heart come before everything that takes long or can hang: silence
     # is noticed from the first moment.
-    from trio_envserve.worker.config import read_config
-    from trio_envserve.worker.forks import keep_from_children
     from trio_envserve.worker.guard import start_guard
-    from trio_envserve.worker.heart import Heart, die_with_parent
+    from trio_envserve.worker.heart import die_with_parent
 
-    config = read_config(channel)
-    start_guard(channel, config.parent)
-    keep_from_children(*map(int, sys.argv[1:3]))
-    die_with_parent(config.parent)
-    limits = config.limits
-    heart = Heart(
-        channel, config.parent, pulse_s=limits.pulse_s, blocked_report_s=limits.blocked_report_s
-    )
-    heart.start()
+    signs = socket.socket(fileno=inherited.signs)
+    start_guard(signs, inherited.parent, unused=[inherited.link])
+    signs.detach()
+    die_with_parent(inherited.parent)
     # Ctrl-C is for the server, which drains; a terminal's job control finds a
     # process group of our own anyway.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if command:
+        _become(command, inherited)
+    _be_worker(inherited)
+
+
+def _become(command: list[str], inherited: Inherited) -> NoReturn:
+    """Run the command in the place of this program: the same process, with its guard."""
+    os.environ[LINK_FD] = str(inherited.link)
+    os.environ[SIGNS_FD] = str(inherited.signs)
+    os.environ[LOCK_FD] = str(inherited.lock)
+    for number in _EXEC_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        with contextlib.suppress(Exception):  # nobody may read it, and status 127 says it too
+            print(f"cannot run {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
+    os._exit(CANNOT_RUN)
+
+
+def _be_worker(inherited: Inherited) -> NoReturn:
+    from trio_envserve.worker.forks import keep_from_children
+
+    own = [descriptor for descriptor in inherited[:3] if descriptor >= 0]
+    for descriptor in own:  # a daemon that the environment leaves behind is no worker
+        os.set_inheritable(descriptor, False)
+    keep_from_children(*own)
+    link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
+
+    from trio_envserve.worker.config import read_config
+    from trio_envserve.worker.heart import Heart
+
+    config = read_config(link)
+    limits = config.limits
+    heart = Heart(
+        signs, inherited.parent, pulse_s=limits.pulse_s, blocked_report_s=limits.blocked_report_s
+    )
+    heart.start()
     sys.path[:] = config.path
 
     from functools import partial
@@ -49,21 +106,20 @@ def main() -> int:
 
     from trio_envserve.envs.loading import load
     from trio_envserve.logs import LogSetup, configure, finish, set_title
-    from trio_envserve.net import open_zmq_network
+    from trio_envserve.net import open_stream
     from trio_envserve.worker.shell import run_worker
 
     if config.logging:
         configure(LogSetup(**config.logging), config.worker)
         sys.stdout = sys.stderr  # what environments print holds up nobody, either
-    set_title(config.title)
+    set_title(f"trio-envserve worker {config.worker} of {config.server}")
 
     async def serve() -> bool:
-        async with open_zmq_network() as network:
+        async with open_stream(link, limits=config.wire) as stream:
             return await run_worker(
-                network,
-                config.address,
+                stream,
                 worker=config.worker.encode(),
-                incarnation=bytes.fromhex(config.incarnation),
+                incarnation=config.incarnation,
                 load=partial(load, config.environment, config.args),
                 limits=limits,
                 wire=config.wire,
@@ -77,9 +133,9 @@ def main() -> int:
         # Also SystemExit, from a factory.  Whatever it is, the process ends here.
         sys.excepthook(*sys.exc_info())
     finally:
-        for stream in (sys.stdout, sys.stderr):
+        for output in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # None, closed, or nobody reads it any more
-                stream.flush()
+                output.flush()
         finish()
         # Threads that the environment left behind must not keep the process alive.
         os._exit(status)

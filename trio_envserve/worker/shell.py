@@ -16,8 +16,8 @@ fails the nursery around it.  That is why there is a ward: one that has failed i
 left to the executions it has, and a new one takes the next.  Their scopes are
 shielded from that, so whoever ends the shell cancels each of them.
 
-The same shell runs in a worker process and, with an in-memory network, inside
-the server's own (``workers=0``).
+The same shell runs in a worker process and, with a stream in memory, inside the
+server's own (``workers=0``).
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from ..core.terms import Body, Incarnation, Status, Verdict
 from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect, never_began
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
-from ..net import DealerSocket, Message, Network
+from ..net import Message, MessageStream
 from . import forks
 from .failures import EnvironmentFailure, describe_exception, log
 from .runners import Runner, open_runner
 
 
 async def run_worker(
-    network: Network,
-    address: str,
+    stream: MessageStream,
     *,
     worker: bytes,
     incarnation: Incarnation,
@@ -57,28 +56,27 @@ async def run_worker(
 ) -> bool:
     """Serve one environment until told to retire; False if it could not be set up.
 
+    ``stream`` joins it to the server; it ends with the server, and then this ends, too.
     ``load`` makes the environment; ``touch`` is called with each turn of the
     lag sampler (the heartbeat thread watches it).
     """
+    core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
+    ready = True
     with forks.watched():
-        async with network.open_dealer(address, identity=worker, limits=wire) as socket:
-            core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
-            try:
-                environment = load()
-                async with open_runner(
-                    environment, threads=limits.threads, teardown_s=limits.teardown_s
-                ) as runner:
-                    shell = _Shell(socket, core, runner, environment, worker.decode(), limits, wire)
-                    await shell.run(touch)
-            except (ConfigError, EnvironmentFailure) as error:
-                log(logging.ERROR, "the environment cannot be set up: %s", error)
-                socket.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
-                with trio.move_on_after(wire.flush_s):
-                    await socket.flush()
-                return False
-            with trio.move_on_after(wire.flush_s):
-                await socket.flush()
-        return True
+        try:
+            environment = load()
+            async with open_runner(
+                environment, threads=limits.threads, teardown_s=limits.teardown_s
+            ) as runner:
+                shell = _Shell(stream, core, runner, environment, worker.decode(), limits, wire)
+                await shell.run(touch)
+        except (ConfigError, EnvironmentFailure) as error:
+            ready = False
+            log(logging.ERROR, "the environment cannot be set up: %s", error)
+            stream.send_nowait(core.broken(_describe(error, "broken", worker.decode())).frames)
+        with trio.move_on_after(wire.flush_s):
+            await stream.flush()
+    return ready
 
 
 @final
@@ -86,10 +84,10 @@ class _Shell:
     """One incarnation at work."""
 
     def __init__(
-        self, socket: DealerSocket, core: WorkerCore, runner: Runner,
+        self, stream: MessageStream, core: WorkerCore, runner: Runner,
         environment: LoadedEnvironment, name: str, limits: WorkerLimits, wire: WireLimits,
     ) -> None:  # fmt: skip
-        self._socket = socket
+        self._stream = stream
         self._core = core
         self._runner = runner
         self._environment = environment
@@ -125,10 +123,14 @@ class _Shell:
     async def _receive(self, nursery: trio.Nursery) -> None:
         ward: trio.Nursery = await nursery.start(self._keep_ward)
         while True:
-            arrived = await self._socket.receive()
+            try:
+                batch = await self._stream.receive()
+            except trio.EndOfChannel:
+                self._done.set()  # the server is gone
+                return
             if self._closing:
                 return  # it is lost with this worker
-            for frames in arrived:
+            for frames in batch:
                 self._do(self._core.message(frames))
             if ward.cancel_scope.cancel_called:
                 ward = await nursery.start(self._keep_ward)
@@ -161,7 +163,7 @@ class _Shell:
             self._said = trio.Event()
         unsent, self._unsent = self._unsent, []
         if unsent:
-            self._socket.send_many_nowait(unsent)
+            self._stream.send_many_nowait(unsent)
 
     async def _beat(self) -> None:
         while True:
@@ -169,8 +171,8 @@ class _Shell:
             if not self._core.acknowledged:
                 environment = self._environment
                 hello = self._core.hello(os.getpid(), environment.name, environment.rerun)
-                self._socket.send_nowait(hello.frames)
-            self._socket.send_nowait(self._core.beat(self._stats()).frames)
+                self._stream.send_nowait(hello.frames)
+            self._stream.send_nowait(self._core.beat(self._stats()).frames)
             await trio.sleep(self._limits.beat_s)
 
     async def _measure(self, touch: Callable[[float], None]) -> None:

@@ -1,0 +1,345 @@
+"""Messages over one stream between two processes, or inside one.
+
+Theory of operation
+-------------------
+A worker inherits its end of a connected socket: there is no address, no handshake, no
+identity, and no second connection.  The bytes are frames (:mod:`.framing`) without
+commands; whoever breaks the framing has ended the stream, for nobody knows where its
+next frame begins.
+
+What is true of every socket of this package (:mod:`.interface`) is true here: messages
+arrive whole and in order, what the peer has not read waits in a bounded outbox, a send
+never blocks, and ``receive()`` is cancelled without loss.  A send is tried at once, and
+that is nearly always all of it; what the system does not take is written by a task of
+the stream's own.  The end is an exception, :class:`trio.EndOfChannel`, raised once
+everything before it was received.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol, final
+
+import trio
+
+from ..core.limits import KIB, MIB, WireLimits
+from .forks import forget_in_children
+from .framing import READ_BYTES, Decoder, FrameLimits, FramingError, Outgoing, encode
+from .groups import unwrap_single
+from .interface import (
+    BATCH_MESSAGES,
+    COPY_THRESHOLD_BYTES,
+    FRAMES_MAX,
+    Frame,
+    Message,
+    is_sendable,
+    size_bytes,
+)
+from .outbox import Outbox
+from .pump import Pump
+
+TURN_BYTES = 1 * MIB
+"""Most that is read in one turn, however much the peer goes on writing."""
+
+_WRITE_BYTES = 256 * KIB
+"""So much is encoded at once: about what a socket takes."""
+
+_BUFFER_BYTES = 1 * MIB
+"""What is asked for as the system's buffer, each way; it may give less."""
+
+
+class MessageStream(Protocol):
+    """One end of a stream of messages."""
+
+    async def receive(self) -> list[list[Frame]]:
+        """Sleep until there is a message; return what is readable, at most
+        :data:`BATCH_MESSAGES`.
+
+        Cancelled: nothing is lost.  EndOfChannel when the other end is closed,
+        FramingError when it broke the framing, both after all that came before;
+        BusyResourceError, ClosedResourceError.
+        """
+        ...
+
+    def send_nowait(self, frames: Message) -> bool:
+        """Queue a message; False if it is too large, the outbox is full, or one of the
+        ends is closed.  True is no promise of delivery."""
+        ...
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """Queue messages, in this order, written together.  False: at least one was not
+        queued."""
+        ...
+
+    async def flush(self) -> None:
+        """Sleep until the system has taken all of it, or the other end is closed."""
+        ...
+
+
+@asynccontextmanager
+async def open_stream(
+    end: socket.socket, *, limits: WireLimits, first: Message = ()
+) -> AsyncIterator[Stream]:
+    """A stream over this end of a connected socket, which is closed with it.
+
+    ``first`` is sent before everything else, however large it is.
+    """
+    stream = Stream(end, limits)
+    try:
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream._write_rest)
+                if first:
+                    stream._send_unchecked(first)
+                yield stream
+                nursery.cancel_scope.cancel()
+    finally:
+        stream._close()
+
+
+@final
+class Stream(Pump):
+    """A stream over a socket.  Made by :func:`open_stream`."""
+
+    def __init__(self, end: socket.socket, limits: WireLimits) -> None:
+        super().__init__()
+        self._socket = end
+        self._limits = limits
+        self._decoder = Decoder(
+            FrameLimits(
+                frame_bytes=limits.message_bytes,
+                message_bytes=limits.message_bytes + limits.header_bytes + KIB,
+                frames=FRAMES_MAX,
+            )
+        )
+        self._ended = False
+        """Whether the other end is closed, and all that it sent was read."""
+        self._outgoing = Outgoing()
+        self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        """What waits behind ``_outgoing``."""
+        self._blocked = trio.Event()
+        """Set while there is something that the system did not take."""
+        self._flushed = trio.lowlevel.ParkingLot()
+        end.setblocking(False)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        forget_in_children(self)
+
+    # -- receiving
+
+    def drain_nowait(self) -> list[list[Frame]]:
+        """All that a peer that has ended left behind; what it left unfinished is lost.
+        FramingError as in :meth:`receive`."""
+        self._check_usable()
+        # A system's buffer holds a few megabytes; more comes from a peer that has not ended.
+        return self._read(16 * TURN_BYTES, 16 * TURN_BYTES)
+
+    def _turn(self) -> list[list[Frame]]:
+        batch = self._read(TURN_BYTES, BATCH_MESSAGES)
+        if not batch and self._ended:
+            raise trio.EndOfChannel
+        return batch
+
+    def _read(self, left_bytes: int, most: int) -> list[list[Frame]]:
+        decoder = self._decoder
+        batch = decoder.take(most)
+        while len(batch) < most and left_bytes > 0 and not self._ended:
+            view = decoder.buffer()
+            try:
+                if view is None:
+                    data = self._socket.recv(READ_BYTES)
+                    size = len(data)
+                    decoder.feed(data)
+                else:
+                    size = self._socket.recv_into(view)
+                    decoder.received(size)
+            except BlockingIOError:
+                break
+            except OSError:
+                size = 0  # reset: the other end was closed before it had read everything
+            if not size:
+                self._ended = True
+                self._abandon()
+                break
+            left_bytes -= size
+            try:
+                batch += decoder.take(most - len(batch))
+            except FramingError:
+                if not batch:
+                    raise
+                break  # it is raised again, once this was received
+            if view is None and size < READ_BYTES:
+                break  # that was all; if more comes, the socket is readable
+        if decoder.commands:
+            raise FramingError("a command, which streams between processes do not have")
+        return batch
+
+    async def _sleep(self) -> None:
+        await trio.lowlevel.wait_readable(self._socket)
+
+    # -- sending
+
+    def send_nowait(self, frames: Message) -> bool:
+        """See :class:`MessageStream`."""
+        if self._closed or self._ended or not is_sendable(frames, self._limits):
+            return False
+        if self._outgoing:
+            return self._outbox.append(frames)
+        self._send_unchecked(frames)
+        return True
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :class:`MessageStream`."""
+        if self._closed or self._ended:
+            return not messages
+        good = [frames for frames in messages if is_sendable(frames, self._limits)]
+        taken = 0
+        while taken < len(good) and not self._outgoing:
+            together: list[Message] = []
+            size = 0
+            while taken < len(good) and size < _WRITE_BYTES:
+                together.append(good[taken])
+                size += size_bytes(good[taken])
+                taken += 1
+            self._outgoing.append(encode(together))
+            self._write()
+        queued = [self._outbox.append(frames) for frames in good[taken:]]
+        return len(good) == len(messages) and all(queued)
+
+    async def flush(self) -> None:
+        """See :class:`MessageStream`."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        while self._outgoing:
+            await self._flushed.park()
+            self._check_open()
+
+    def _send_unchecked(self, frames: Message) -> None:
+        self._outgoing.append(encode((frames,)))
+        self._write()
+
+    def _write(self) -> None:
+        """Write until there is nothing left, or no room."""
+        outgoing = self._outgoing
+        while outgoing:
+            pieces = outgoing.pieces()
+            try:
+                if len(pieces) == 1:
+                    size = self._socket.send(pieces[0])
+                else:
+                    size = self._socket.sendmsg(pieces)
+            except BlockingIOError:
+                self._blocked.set()
+                return
+            except OSError:  # the other end is closed; receiving tells, after what is there
+                self._abandon()
+                return
+            outgoing.sent(size)
+            if not outgoing and self._outbox:
+                self._refill()
+        self._flushed.unpark_all()
+
+    def _refill(self) -> None:
+        together: list[Message] = []
+        size = 0
+        while self._outbox and size < _WRITE_BYTES:
+            together.append(self._outbox.pop())
+            size += size_bytes(together[-1])
+        self._outgoing.append(encode(together))
+
+    def _abandon(self) -> None:
+        """Nobody will read what is to be sent."""
+        self._outgoing.clear()
+        self._outbox.clear()
+        self._flushed.unpark_all()
+
+    async def _write_rest(self) -> None:
+        """Write what the system did not take at once, as it makes room."""
+        while True:
+            await self._blocked.wait()
+            self._blocked = trio.Event()
+            while self._outgoing:
+                await trio.lowlevel.wait_writable(self._socket)
+                self._write()
+
+    # -- closing
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._abandon()
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    def forget(self) -> None:
+        """This is a forked child: close what it has inherited, which is not its own."""
+        self._closed = True
+        self._socket.close()
+
+
+def open_memory_streams(limits: WireLimits) -> tuple[MemoryStream, MemoryStream]:
+    """The two ends of a stream inside this process; each is closed by ``close()``."""
+    here, there = MemoryStream(limits), MemoryStream(limits)
+    here._peer, there._peer = there, here
+    return here, there
+
+
+@final
+class MemoryStream(Pump):
+    """One end of a stream inside a process.  Made by :func:`open_memory_streams`."""
+
+    _peer: MemoryStream
+
+    def __init__(self, limits: WireLimits) -> None:
+        super().__init__()
+        self._limits = limits
+        self._arrived = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def _turn(self) -> list[list[Frame]]:
+        arrived = self._arrived
+        batch: list[list[Frame]] = []
+        while arrived and len(batch) < BATCH_MESSAGES:
+            batch.append([_received(frame) for frame in arrived.pop()])
+        if not batch and self._peer._closed:
+            raise trio.EndOfChannel
+        return batch
+
+    async def _sleep(self) -> None:
+        await self._changed.park()
+
+    def send_nowait(self, frames: Message) -> bool:
+        """See :class:`MessageStream`."""
+        peer = self._peer
+        if self._closed or peer._closed or not is_sendable(frames, self._limits):
+            return False
+        taken = peer._arrived.append(frames)
+        peer._changed.unpark_all()
+        return taken
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :class:`MessageStream`."""
+        sent = [self.send_nowait(frames) for frames in messages]
+        return all(sent)
+
+    async def flush(self) -> None:
+        """Nothing to wait for: it is with the other end."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """The other end receives what was sent, and then the end."""
+        self._closed = True
+        self._changed.unpark_all()
+        self._peer._changed.unpark_all()
+
+
+def _received(frame: Frame) -> Frame:
+    """As it would arrive from another process."""
+    if len(frame) < COPY_THRESHOLD_BYTES:
+        return bytes(frame)
+    return memoryview(frame).toreadonly()
