@@ -1,0 +1,332 @@
+"""Messages over one stream: what both ends promise, over a socket and in memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from trio_envserve.core.limits import KIB, MIB, WireLimits
+from trio_envserve.net import COPY_THRESHOLD_BYTES, open_memory_streams, open_stream
+from trio_envserve.net.framing import FramingError, encode
+from trio_envserve.net.interface import FRAMES_MAX
+
+WIRE = WireLimits(message_bytes=8 * MIB, peer_queue_messages=50, peer_queue_bytes=4 * MIB)
+PATIENCE_S = 60
+
+
+@asynccontextmanager
+async def sockets() -> AsyncIterator[tuple[Any, Any]]:
+    ours, theirs = socket.socketpair()
+    async with open_stream(ours, limits=WIRE) as here, open_stream(theirs, limits=WIRE) as there:
+        yield here, there
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[tuple[Any, Any]]:
+    yield open_memory_streams(WIRE)
+
+
+@pytest.fixture(params=[sockets, memory])
+def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    """Opens both ends of a stream."""
+    made: Callable[[], Any] = request.param
+    return made
+
+
+async def received(stream: Any, count: int) -> list[list[bytes]]:
+    found: list[list[bytes]] = []
+    while len(found) < count:
+        found += [[bytes(frame) for frame in frames] for frames in await stream.receive()]
+    return found
+
+
+def some_messages(seed: int, count: int) -> list[list[bytes]]:
+    draw = random.Random(seed)
+    sizes = [0, 1, 255, 256, 300, COPY_THRESHOLD_BYTES - 1, COPY_THRESHOLD_BYTES, 100_000]
+    return [
+        [draw.randbytes(draw.choice(sizes)) for _ in range(draw.randint(1, 5))]
+        for _ in range(count)
+    ]
+
+
+# -- what is true of both -------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_messages_arrive_whole_and_in_order(opened, together):
+    messages = some_messages(1, 40)
+    with trio.fail_after(PATIENCE_S):
+        async with opened() as (here, there), trio.open_nursery() as nursery:
+            found: list[Any] = []
+
+            async def read():
+                found.extend(await received(there, len(messages)))
+
+            nursery.start_soon(read)
+            if together:
+                assert here.send_many_nowait(messages)
+            else:
+                for frames in messages:
+                    while not here.send_nowait(frames):
+                        await trio.sleep(0.001)
+            await here.flush()
+    assert found == messages
+
+
+async def test_small_frames_are_bytes_and_large_ones_views(opened):
+    with trio.fail_after(PATIENCE_S):
+        async with opened() as (here, there):
+            here.send_nowait([b"small", memoryview(b"view"), bytes(COPY_THRESHOLD_BYTES)])
+            [[small, view, large]] = await there.receive()
+    assert type(small) is type(view) is bytes
+    assert type(large) is memoryview
+    assert large.readonly
+
+
+async def test_both_directions_at_once(opened):
+    messages = [[bytes([index]) * 5_000] for index in range(200)]
+    with trio.fail_after(PATIENCE_S):
+        async with opened() as ends, trio.open_nursery() as nursery:
+            found: dict[int, Any] = {}
+
+            async def read(index):
+                found[index] = await received(ends[index], len(messages))
+
+            async def write(stream):
+                for frames in messages:
+                    while not stream.send_nowait(frames):
+                        await trio.sleep(0.001)
+                await stream.flush()
+
+            for index, stream in enumerate(ends):
+                nursery.start_soon(read, index)
+                nursery.start_soon(write, stream)
+    assert found == {0: messages, 1: messages}
+
+
+async def test_what_a_peer_does_not_read_is_bounded_in_messages_and_bytes(opened):
+    async with opened() as (here, _):
+        sent = [here.send_nowait([b"x" * 10_000]) for _ in range(1_000)]
+        assert sent[0]
+        assert not sent[-1]
+    async with opened() as (here, _):
+        sent = [here.send_nowait([bytes(1 * MIB)]) for _ in range(20)]
+        assert sent[0]
+        assert not sent[-1]
+        assert sum(sent) <= 8
+
+
+@pytest.mark.parametrize(
+    "frames", [[bytes(8 * MIB + 1)], [b""] * (FRAMES_MAX + 1)], ids=["large", "many frames"]
+)
+async def test_what_the_peer_would_not_take_is_refused_here(opened, frames):
+    with trio.fail_after(PATIENCE_S):
+        async with opened() as (here, there):
+            assert not here.send_nowait(frames)
+            assert not here.send_many_nowait([[b"a"], frames, [b"b"]])
+            assert await received(there, 2) == [[b"a"], [b"b"]]
+            with pytest.raises(ValueError, match="at least one frame"):
+                here.send_nowait([])
+
+
+async def test_a_cancelled_receive_loses_nothing(opened):
+    count = 300
+    with trio.fail_after(PATIENCE_S):
+        async with opened() as (here, there), trio.open_nursery() as nursery:
+            found: list[Any] = []
+
+            async def write():
+                for number in range(count):
+                    assert here.send_nowait([number.to_bytes(4, "big")])
+                    if number % 3 == 0:
+                        await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(write)
+            draw = random.Random(2)
+            while len(found) < count:
+                with trio.CancelScope() as scope:
+                    if draw.random() < 0.5:
+                        scope.cancel()
+                    else:
+                        nursery.start_soon(cancel_soon, scope)
+                    found += [bytes(frame) for [frame] in await there.receive()]
+    assert found == [number.to_bytes(4, "big") for number in range(count)]
+
+
+async def cancel_soon(scope: trio.CancelScope) -> None:
+    await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def test_two_tasks_cannot_receive_at_once(opened):
+    async with opened() as (_, there), trio.open_nursery() as nursery:
+        nursery.start_soon(there.receive)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await there.receive()
+        nursery.cancel_scope.cancel()
+
+
+# -- the end --------------------------------------------------------------------
+
+
+async def test_the_end_comes_after_everything_that_was_sent():
+    messages = some_messages(3, 10)
+    ours, theirs = socket.socketpair()
+    with trio.fail_after(PATIENCE_S):
+        async with open_stream(theirs, limits=WIRE) as there, trio.open_nursery() as nursery:
+
+            async def write():
+                async with open_stream(ours, limits=WIRE) as here:
+                    here.send_many_nowait(messages)
+                    await here.flush()
+
+            nursery.start_soon(write)
+            assert await received(there, len(messages)) == messages
+            for _ in range(2):
+                with pytest.raises(trio.EndOfChannel):
+                    await there.receive()
+            assert not there.send_nowait([b"to nobody"])
+            await there.flush()
+
+
+async def test_the_end_in_memory_comes_after_everything_that_was_sent():
+    here, there = open_memory_streams(WIRE)
+    here.send_nowait([b"last"])
+    here.close()
+    assert await there.receive() == [[b"last"]]
+    with pytest.raises(trio.EndOfChannel):
+        await there.receive()
+    assert not there.send_nowait([b"to nobody"])
+    with pytest.raises(trio.ClosedResourceError):
+        await here.receive()
+
+
+async def test_who_sleeps_hears_of_the_end_and_of_its_own_closing():
+    for closes in (0, 1):
+        ends = open_memory_streams(WIRE)
+        with trio.fail_after(PATIENCE_S):
+            expected = trio.ClosedResourceError if closes == 0 else trio.EndOfChannel
+            with pytest.RaisesGroup(expected):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ends[0].receive)
+                    await trio.testing.wait_all_tasks_blocked()
+                    ends[closes].close()
+
+
+async def test_flushing_ends_with_the_peer():
+    """And with it what waits for the peer."""
+    ours, theirs = socket.socketpair()
+    with trio.fail_after(PATIENCE_S):
+        async with open_stream(ours, limits=WIRE) as here, trio.open_nursery() as nursery:
+            here.send_many_nowait([[bytes(1 * MIB)]] * 3)
+            nursery.start_soon(here.flush)
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.close()
+
+
+async def test_a_dead_peers_last_words_are_read_at_once():
+    messages = some_messages(4, 8)
+    ours, theirs = socket.socketpair()
+    data = b"".join(map(bytes, encode([*messages, [b"unfinished"]])))[:-3]
+    async with open_stream(theirs, limits=WIRE) as there:
+        ours.sendall(data[: 150 * KIB])
+        whole = there.drain_nowait()
+        assert [[bytes(frame) for frame in frames] for frames in whole] == messages[: len(whole)]
+        ours.sendall(b"")
+        ours.close()
+        assert there.drain_nowait() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\xff\x00", "flags"),
+        (b"\x04\x00", "a command"),
+        (b"\x02" + (2**62).to_bytes(8, "big"), "are taken"),
+        (b"\x01\x00" * (FRAMES_MAX + 1), "frames"),
+    ],
+)
+async def test_who_breaks_the_framing_is_told_of_after_what_came_before(data, says):
+    ours, theirs = socket.socketpair()
+    with ours, trio.fail_after(PATIENCE_S):
+        async with open_stream(theirs, limits=WIRE) as there:
+            ours.sendall(b"\x00\x01a" + data)
+            found: list[Any] = []
+            said = []
+            for _ in range(4):
+                try:
+                    found += await there.receive()
+                except FramingError as error:
+                    said.append(str(error))
+            assert found in ([[b"a"]], [])
+            assert said
+            assert says in said[0]
+
+
+async def test_a_turn_ends_though_the_peer_goes_on_writing(monkeypatch):
+    """What a turn reads is bounded, so that a flood holds up nobody else."""
+    ours, theirs = socket.socketpair()
+    turns = []
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_stream(ours, limits=WIRE) as here,
+            open_stream(theirs, limits=WIRE) as there,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def write():
+                while True:
+                    here.send_nowait([b"x"])
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(write)
+            for _ in range(20):
+                turns.append(len(await there.receive()))
+            nursery.cancel_scope.cancel()
+    assert max(turns) <= 256
+
+
+async def test_the_first_message_may_be_larger_than_all_bounds():
+    ours, theirs = socket.socketpair()
+    small = WireLimits(message_bytes=1_000, peer_queue_bytes=1_000)
+    first = [b"start", bytes(3 * MIB)]
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_stream(ours, limits=small, first=first) as here,
+            open_stream(theirs, limits=WIRE) as there,
+        ):
+            assert here.send_nowait([b"second"])
+            assert await received(there, 2) == [first, [b"second"]]
+
+
+async def test_a_forked_child_closes_its_copy_and_nothing_else():
+    ours, theirs = socket.socketpair()
+    async with open_stream(ours, limits=WIRE) as here, open_stream(theirs, limits=WIRE) as there:
+        ready, go_on = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(ready[1], b"x")
+            os.read(go_on[0], 1)
+            os._exit(0)
+        try:
+            os.read(ready[0], 1)
+            with trio.fail_after(PATIENCE_S):
+                here.send_nowait([b"still there"])
+                assert await there.receive() == [[b"still there"]]
+                here._close()
+                with pytest.raises(trio.EndOfChannel):  # the child does not hold it open
+                    await there.receive()
+        finally:
+            os.write(go_on[1], b"x")
+            os.waitpid(child, 0)  # noqa: ASYNC222  # it ends at once
+            for descriptor in (*ready, *go_on):
+                os.close(descriptor)
