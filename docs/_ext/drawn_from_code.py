@@ -27,6 +27,7 @@ from typing import Any
 
 from trio_envserve.core import dedup, errors, limits, messages, router
 from trio_envserve.core.dedup import TABLE, DedupCache, Input
+from trio_envserve.core.limit_rules import RULES
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
 from trio_envserve.core.requests import Ask, Kept, Session, State
 from trio_envserve.core.terms import Verdict
@@ -204,6 +205,15 @@ def all_limits() -> str:
     ):
         parts += [f"**{heading}** (`{cls.__name__}`)", limits_table(cls)]
     return "\n\n".join(parts)
+
+
+def limit_rules_table() -> str:
+    """Which limit must not be below which."""
+    lines = ["| limit | at least | or else |", "|---|---|---|"]
+    for rule in RULES:
+        times = f"{rule.times} times " if rule.times > 1 else ""
+        lines.append(f"| `{rule.large}` | {times}`{rule.small}` | {rule.why} |")
+    return "\n".join(lines)
 
 
 def refusals_table() -> str:
@@ -479,6 +489,7 @@ def layers_svg() -> str:
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "limits.md": all_limits,
+    "limit_rules.md": limit_rules_table,
     "states.md": state_table,
     "outcome_codes.md": outcome_codes_table,
     "checks.md": checks_table,

@@ -312,7 +312,8 @@ async def test_a_broken_environment_may_be_waited_for(tmp_path: Path):
         "        if not os.path.exists('mended'): raise RuntimeError('not yet')\n"
         "    async def run_rollout(self, rollout): return 1\n"
     )
-    options = ("--bind", "tcp://127.0.0.1:0", "--limit", "restart_pause_max_s=0.05", "--json")
+    quick = ("--limit", "restart_pause_s=0.05", "--limit", "restart_pause_max_s=0.05")
+    options = ("--bind", "tcp://127.0.0.1:0", *quick, "--json")
     async with command(tmp_path, "serve", "late_envs:Late", *options, "--keep-trying") as server:
         await server.said("not ready yet: the environment is broken")
         (tmp_path / "mended").write_text("")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from typing import Any
 
 import pytest
 
+from trio_envserve.core import limit_rules
 from trio_envserve.core.errors import ConfigError
+from trio_envserve.core.limit_rules import RULES, check_together
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
 
+NAMED: dict[str, Any] = {cls.__name__: cls for cls in (WireLimits, ServerLimits, ClientLimits)}
 CLASSES = (WireLimits, ServerLimits, ClientLimits, WorkerLimits)
 FIELDS = [(cls, field) for cls in CLASSES for field in dataclasses.fields(cls)]
 
@@ -20,7 +25,7 @@ def test_every_limit_has_a_reason(cls, field):
 
 
 @pytest.mark.parametrize(("cls", "field"), FIELDS, ids=lambda value: getattr(value, "name", ""))
-@pytest.mark.parametrize("value", [0, -1, math.nan, "1", True, [1]])
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 10**400, "1", True, [1]])
 def test_what_is_not_a_positive_number_is_refused_by_name(cls, field, value):
     with pytest.raises(ConfigError, match=rf"{cls.__name__}\.{field.name} must be a positive"):
         cls(**{field.name: value})
@@ -41,8 +46,56 @@ def test_what_a_worker_is_told_is_what_its_server_says():
     assert WorkerLimits().threads == server.worker_capacity
 
 
+def refused(*limits: Any) -> str:
+    """Why these limits are not taken together; empty if they are."""
+    try:
+        check_together(*limits)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def changed(rule, large: float, small: float):
+    """Limits with the two fields of a rule set."""
+    values: dict[str, dict[str, float]] = {}
+    for name, value in ((rule.large, large), (rule.small, small)):
+        owner, field = name.split(".")
+        default = getattr(NAMED[owner](), field)
+        values.setdefault(owner, {})[field] = type(default)(value)
+    return [NAMED[owner](**fields) for owner, fields in values.items()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.large}-{rule.small}")
+def test_limits_that_contradict_each_other_were_taken(rule, monkeypatch):
+    """A lease that one late tick ends, a kill before its report, a pulse slower than
+    both: each was run with."""
+    monkeypatch.setattr(limit_rules, "RULES", (rule,))  # one at a time
+    check_together(*changed(rule, rule.times * 10, 10))
+    text = refused(*changed(rule, rule.times * 10 - 1, 10))
+    assert f"{rule.large} ({rule.times * 10 - 1}" in text
+    assert f"{rule.small} (10" in text
+    assert rule.why in text
+    large, small = re.findall(r"=([0-9.]+) or", text)
+    check_together(*changed(rule, float(large), 10))
+    check_together(*changed(rule, rule.times * 10 - 1, float(small)))
+
+
+def test_a_rule_about_limits_that_are_not_there_is_left_out():
+    check_together(WireLimits(header_bytes=20))
+    with pytest.raises(ConfigError, match="window"):
+        check_together(WireLimits(header_bytes=20), ServerLimits())
+
+
+def test_what_to_write_instead_is_a_number_that_can_be_read():
+    with pytest.raises(ConfigError, match=r"write lease_s=2.0 or more, or awake_step_s=0.005 or"):
+        check_together(ServerLimits(lease_s=0.01))
+    with pytest.raises(ConfigError, match=r"header_bytes=1200000 or more, or window=52428 or less"):
+        check_together(ServerLimits(window=60_000), WireLimits())
+
+
 def test_the_defaults_agree_with_each_other():
     wire, server, client = WireLimits(), ServerLimits(), ClientLimits()
+    check_together(wire, server, client)
     # A client that pings is never taken for a silent one, nor a worker that beats.
     assert client.ping_s * 10 < server.lease_s
     assert server.pulse_s * 10 < server.silence_report_s < server.silence_kill_s

@@ -101,7 +101,7 @@ async def test_g4_an_outcome_is_kept_past_the_bound_that_pauses_dispatching(judg
     """At the bound nothing that has run is thrown away for what has not."""
     with trio.fail_after(PATIENCE_S):
         async with (
-            open_server(judge, kept_outcomes=1, session_share=1.0, worker_capacity=3) as server,
+            open_server(judge, kept_bytes=1, session_share=1.0, worker_capacity=3) as server,
             open_raw(server.address) as raw,
         ):
             await raw.hello()

@@ -275,7 +275,9 @@ async def test_g9_a_restart_faster_than_any_health_check_is_noticed(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
             open_server_process(judge) as old,
-            open_calls(old.address, ping_s=30.0, probe_s=60.0) as calls,
+            open_calls(
+                old.address, ping_s=30.0, probe_s=60.0, reconnect_s=60.0, cancel_answer_s=30.0
+            ) as calls,
         ):
             calls.start("a", ["wait", "never"], rerun=False)
             await judge.wait_started("a")

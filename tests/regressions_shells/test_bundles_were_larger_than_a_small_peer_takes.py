@@ -6,9 +6,10 @@ the connection, were asked for again, put together again, and so on for ever.
 import pytest
 import trio
 
-from trio_envserve import WireLimits, open_client, open_server
+from trio_envserve import ServerLimits, WireLimits, open_client, open_server
 
-SMALL = WireLimits(message_bytes=2048)
+SMALL = WireLimits(message_bytes=2048, header_bytes=2048)
+LIMITS = ServerLimits(window=100)
 CALLS = 100
 
 
@@ -23,7 +24,7 @@ async def test_many_small_calls_pass_a_small_limit(small):
     answers = {}
     with trio.fail_after(60):
         async with (
-            open_server(echo, workers=0, wire=server_wire) as server,
+            open_server(echo, workers=0, wire=server_wire, limits=LIMITS) as server,
             open_client(server.address, wire=client_wire) as client,
             trio.open_nursery() as nursery,
         ):

@@ -6,10 +6,18 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from trio_envserve import Rollout, RolloutFailed, WireLimits, open_client, open_server
+from trio_envserve import (
+    Rollout,
+    RolloutFailed,
+    ServerLimits,
+    WireLimits,
+    open_client,
+    open_server,
+)
 from trio_envserve.net import MemoryNetwork
 
-WIRE = WireLimits(message_bytes=8 * 1024)
+WIRE = WireLimits(message_bytes=8 * 1024, header_bytes=8 * 1024)
+LIMITS = ServerLimits(window=100)
 
 
 def test_an_error_larger_than_a_frame_is_clipped():
@@ -20,7 +28,7 @@ def test_an_error_larger_than_a_frame_is_clipped():
         network = MemoryNetwork()
         with trio.fail_after(600):
             async with open_server(
-                fail, workers=0, network=network, bind="memory:s", wire=WIRE
+                fail, workers=0, network=network, bind="memory:s", wire=WIRE, limits=LIMITS
             ) as server:
                 async with open_client(server.address, network=network, wire=WIRE) as client:
                     outcome = await client.outcome("anything")

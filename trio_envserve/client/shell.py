@@ -46,6 +46,7 @@ from ..core.errors import (
     error_from_info,
 )
 from ..core.health import Health
+from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
 from ..core.slots import Report
 from ..core.terms import ID_BYTES, Body, Status
@@ -391,11 +392,13 @@ async def open_client(
     ``name`` is for the server's logs.  ``arrays``: what arrays in outcomes
     become.  Does not wait for the server: see :meth:`Client.wait_ready`.  At the
     end of the block pending calls end with an error, and the server is told.
-    Raises ConfigError for a wrong address, and for arrays of a library that is not there.
+    Raises ConfigError for a wrong address, for arrays of a library that is not there,
+    and for limits that contradict each other.
     """
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
-    wire = wire or WireLimits()
+    limits, wire = limits or ClientLimits(), wire or WireLimits()
+    check_together(limits, wire)
     core = ClientCore(
         name=_check_name(name), new_id=new_id, now_s=trio.current_time(),
         limits=limits, wire=wire,

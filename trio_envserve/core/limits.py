@@ -10,7 +10,7 @@ All durations are on the monotonic clock of the side that holds the limit.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from typing import Any
 
 from .errors import ConfigError
@@ -28,7 +28,8 @@ def limit(default: Any, why: str) -> Any:
 
 
 class _Checked:
-    """Refuses negative, zero and non-numeric limits at the boundary."""
+    """Refuses what is no positive, finite number.  How limits go together:
+    :mod:`.limit_rules`."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # mixin of dataclasses only
@@ -37,7 +38,7 @@ class _Checked:
                 continue
             whole = isinstance(field.default, int) or field.default is None
             number = isinstance(value, int if whole else (int, float))
-            most = 1.0 if field.name.endswith("_share") else math.inf
+            most = 1.0 if field.name.endswith("_share") else sys.float_info.max
             if not number or isinstance(value, bool) or not 0 < value <= most:
                 raise ConfigError(
                     f"{type(self).__name__}.{field.name} must be a positive "

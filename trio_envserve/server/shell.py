@@ -32,6 +32,7 @@ import trio
 from ..core.closing import Closed, ClosingStage, Flush
 from ..core.errors import ConfigError, ServerNotReady, ServerStartError
 from ..core.lag import LagMeter
+from ..core.limit_rules import check_together
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
@@ -311,8 +312,8 @@ async def open_server(
     The block begins when the address is bound; :meth:`Server.wait_ready` waits
     for a worker.  At its end what runs is cancelled, workers are ended and
     reaped; call :meth:`Server.drain` before to let work finish.  Raises
-    ConfigError for wrong arguments, ServerStartError if the address cannot be
-    had.
+    ConfigError for wrong arguments and for limits that contradict each other,
+    ServerStartError if the address cannot be had.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
@@ -330,6 +331,7 @@ async def open_server(
     if workers:
         check_args(args or {})
     limits, wire = limits or ServerLimits(), wire or WireLimits()
+    check_together(limits, wire)
 
     async def run(served: Callable[[Server], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
