@@ -6,20 +6,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
 
-async def read_orders() -> AsyncGenerator[dict[str, Any], None]:
-    """The objects on standard input, until its end."""
+async def obey_orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Carry out the objects on standard input, one after the other, until its end."""
     rest = b""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while more := await stdin.receive_some(65536):
             *lines, rest = (rest + more).split(b"\n")
             for line in lines:
-                yield json.loads(line)
+                await obey(json.loads(line))
 
 
 def say(event: str, **fields: Any) -> None:

@@ -12,14 +12,13 @@ nothing; that is what the attack is compared with.
 from __future__ import annotations
 
 import time
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import trio
 
 from ..logs import JsonLog
-from ..orders import given_options, read_orders, say
+from ..orders import given_options, obey_orders, say
 from .attacks import ON_SERVERS
 from .field import Field, rage, raise_descriptor_limit, seeded
 
@@ -40,14 +39,16 @@ async def _run(options: dict[str, Any]) -> None:
     log = JsonLog(Path(options["log"]))
     connections = min(10_000, raise_descriptor_limit() - SPARE_DESCRIPTORS)
     say("ready")
-    async with aclosing(read_orders()) as orders:
-        async for order in orders:
-            began_s = time.process_time()
-            if order["do"] == "burn":
-                await trio.to_thread.run_sync(burn, order["cpu_s"], order["seconds"])
-            else:
-                await _attack(order, options["seed"], connections, log)
-            say(order["do"], cpu_s=time.process_time() - began_s)
+
+    async def obey(order: dict[str, Any]) -> None:
+        began_s = time.process_time()
+        if order["do"] == "burn":
+            await trio.to_thread.run_sync(burn, order["cpu_s"], order["seconds"])
+        else:
+            await _attack(order, options["seed"], connections, log)
+        say(order["do"], cpu_s=time.process_time() - began_s)
+
+    await obey_orders(obey)
 
 
 async def _attack(order: dict[str, Any], seed: int, connections: int, log: JsonLog) -> None:

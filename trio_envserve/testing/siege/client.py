@@ -25,7 +25,8 @@ import itertools
 import os
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -36,7 +37,7 @@ from ...core.limits import ClientLimits, WireLimits
 from ...envs.arithmetic import Arithmetic
 from ..answers import is_right, noted
 from ..logs import JsonLog
-from ..orders import given_options, read_orders, say
+from ..orders import given_options, obey_orders, say
 from .meter import watch_loop
 from .sockets import open_network
 
@@ -61,9 +62,8 @@ async def _run(options: dict[str, Any]) -> None:
         watch_loop(options["loop"], f"client {options['name']}")
         say("ready", pid=os.getpid())
         caller = _Caller(client, options)
-        async with aclosing(read_orders()) as orders, trio.open_nursery() as nursery:
-            async for order in orders:
-                await caller.obey(order, nursery)
+        async with trio.open_nursery() as nursery:
+            await obey_orders(partial(caller.obey, nursery))
             nursery.cancel_scope.cancel()
 
 
@@ -93,7 +93,7 @@ class _Caller:
         self._numbers = itertools.count()
         self._pestering = trio.CancelScope()
 
-    async def obey(self, order: dict[str, Any], nursery: trio.Nursery) -> None:
+    async def obey(self, nursery: trio.Nursery, order: dict[str, Any]) -> None:
         """Carry out one order, and answer it."""
         self._pestering.cancel()
         match order:

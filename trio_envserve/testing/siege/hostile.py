@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-import time
 from collections.abc import Iterator
-from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +21,7 @@ from typing import Any, final
 import trio
 
 from ..logs import JsonLog
-from ..orders import given_options, read_orders, say
+from ..orders import given_options, obey_orders, say
 from .attacks_on_clients import ATTACKS
 from .field import Connection, ConnectionEnded, seeded
 
@@ -40,11 +38,7 @@ async def _run(options: dict[str, Any]) -> None:
         host, _, port = options["address"].removeprefix("tcp://").rpartition(":")
         await nursery.start(partial(trio.serve_tcp, hostile.serve, int(port), host=host))
         say("listening")
-        async with aclosing(read_orders()) as orders:
-            async for order in orders:
-                began_s = time.process_time()
-                await hostile.attack(order)
-                say("attack", cpu_s=time.process_time() - began_s)
+        await obey_orders(hostile.attack)
         nursery.cancel_scope.cancel()
 
 
@@ -67,6 +61,7 @@ class _Hostile:
         self._names = itertools.cycle(names)
         await trio.sleep(order["seconds"])
         self._names = iter(())
+        say("attack")
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection; outside of an attack it is closed at once."""

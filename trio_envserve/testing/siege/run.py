@@ -140,9 +140,11 @@ class _Scene:
         async with AsyncExitStack() as stack:
             try:
                 await self.round(each, stack)
+                return
             except ServerStartError as error:
-                await self.camp.blame(self.victims, self.suspect, each.number, str(error))
-                raise
+                lost = error
+            await self.camp.blame(self.victims, self.suspect, each.number, str(lost))
+            raise lost
 
 
 class _OnServer(_Scene):

@@ -17,14 +17,13 @@ import os
 import resource
 import sys
 import time
-from contextlib import aclosing
 from typing import Any
 
 import trio
 
 from ...core.limits import ServerLimits, WireLimits
 from ...server import open_server
-from ..orders import given_options, read_orders, say
+from ..orders import given_options, obey_orders, say
 from .meter import watch_loop
 from .sockets import open_network
 
@@ -51,11 +50,13 @@ async def _serve(options: dict[str, Any], loop: str) -> None:
     ):
         watch_loop(loop, "server")
         say("serving", address=server.address, pid=os.getpid())
-        async with aclosing(read_orders()) as orders:
-            async for order in orders:
-                if order["do"] == "hold":
-                    time.sleep(order["seconds"])  # noqa: ASYNC251  # that is the fault
-                    say("held")
+        await obey_orders(_hold)
+
+
+async def _hold(order: dict[str, Any]) -> None:
+    """The one order that there is."""
+    time.sleep(order["seconds"])  # noqa: ASYNC251  # that is the fault
+    say("held")
 
 
 if __name__ == "__main__":

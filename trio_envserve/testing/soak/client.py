@@ -28,7 +28,6 @@ import itertools
 import math
 import os
 import random
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any, final
 
@@ -41,7 +40,7 @@ from ...net import ConnectionEvent, Message, open_zmq_network
 from ..answers import is_right, noted
 from ..demo.wiretap import TappedNetwork
 from ..logs import JsonLog
-from ..orders import given_options, read_orders, say
+from ..orders import given_options, obey_orders, say
 from .mix import Ask, draw
 
 LIMITS = ClientLimits(reconnect_s=4.0)
@@ -110,9 +109,7 @@ class _Caller:
         said, orders = trio.open_memory_channel[dict[str, Any]](math.inf)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._carry_out_all, orders, nursery)
-            async with aclosing(read_orders()) as commands:
-                async for command in commands:
-                    said.send_nowait(command)
+            await obey_orders(said.send)
             nursery.cancel_scope.cancel()
 
     async def _carry_out_all(
