@@ -263,6 +263,13 @@ def vectors_table() -> str:
     lines += [f"| `{each['header'] or ' '}` | {each['why']} |" for each in vectors["malformed"]]
     lines += ["", "Values (bodies):", "", "| bytes | value |", "|---|---|"]
     lines += [f"| `{each['bytes']}` | {each['meaning']} |" for each in vectors["values"]]
+    lines += ["", "Bodies at the bounds, as the limits are by default:", ""]
+    lines += ["| begins with | then | times | |", "|---|---|---|---|"]
+    lines += [
+        f"| `{each['begin'][:60]}{'…' * (len(each['begin']) > 60)}` | `{each['item'] or ' '}` "
+        f"| {each['times']:,} | {each['why'] or 'is taken'} |"
+        for each in vectors["bounds"]
+    ]
     return "\n".join(lines)
 
 

@@ -107,6 +107,16 @@ def test_a_value_is_encoded_to_its_bytes_and_back(vector: dict[str, str]):
     assert repr(decoded) == repr(value)
 
 
+@pytest.mark.parametrize("vector", VECTORS["bounds"], ids=lambda each: each["why"] or "taken")
+def test_a_body_at_a_bound_is_taken_and_one_past_it_refused(vector: dict[str, Any]):
+    body = bytes.fromhex(vector["begin"]) + bytes.fromhex(vector["item"]) * vector["times"]
+    if vector["why"]:
+        with pytest.raises(values.DecodingError):
+            values.decode(body)
+    else:
+        assert values.encode(values.decode(body))
+
+
 # -- each message, as the machine that receives it takes it ---------------------
 
 

@@ -61,6 +61,16 @@ class WireLimits(_Checked):
     items: int = limit(
         20_000_000, "elements in one value, so that a small message cannot claim a huge list"
     )
+    value_times: int = limit(
+        8, "a value takes at most so many times the memory of its body, and value_bytes"
+    )
+    value_bytes: int = limit(
+        1 * MIB, "memory that any value may take besides, so that small bodies need no padding"
+    )
+    keys: int = limit(
+        1_000,
+        "keys of a map, members of a set, whose hashes can be chosen: it takes quadratic time",
+    )
     name_bytes: int = limit(64, "client names and worker ids appear in logs and titles")
     peer_queue_messages: int = limit(
         10_000, "messages waiting for one slow peer; past it a send fails and sync repairs"

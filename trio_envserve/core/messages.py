@@ -418,7 +418,8 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
         stream = io.BytesIO(header)
         array = cbor2.load(
             stream, max_depth=8, allow_indefinite=False, allow_duplicate_keys=False,
-            semantic_decoders=_NO_TAGS, read_size=len(header) or 1,
+            # Other keys can be chosen so that their hashes collide.
+            strict_hashable_types=True, semantic_decoders=_NO_TAGS, read_size=len(header) or 1,
         )  # fmt: skip
         if stream.tell() != len(header):  # cbor2 itself does not mind what follows
             raise ValueError("bytes after the array")
@@ -482,7 +483,10 @@ def decode_error(body: bytes | memoryview) -> ErrorInfo:
     """The error record of an outcome.  A record that cannot be read is still
     an error, and of a request that ran or may have run: it says so."""
     try:
-        record = cbor2.loads(body, max_depth=8, allow_indefinite=False)
+        record = cbor2.loads(
+            body, max_depth=8, allow_indefinite=False, strict_hashable_types=True,
+            semantic_decoders=_NO_TAGS,
+        )  # fmt: skip
         names = {field.name for field in dataclasses.fields(ErrorInfo)}
         known = {key: value for key, value in record.items() if key in names}
         known["verdict"] = Verdict[known["verdict"]]

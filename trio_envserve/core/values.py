@@ -18,10 +18,21 @@ them several times; they are joined in at the end.
 
 *Decoding* runs no code that the body names, and accepts a closed list of tags.
 It is bounded in depth, in items, and by the body's own size: a length is
-believed only as far as there are bytes.  One thing is not bounded: keys and
-members of sets that are neither text nor bytes can be chosen so that their
-hashes collide, which makes one map quadratic in its number of keys (8,000
-bignums, 100 kB: half a second).
+believed only as far as there are bytes, and the value takes at most
+``value_times`` the memory of its body, and ``value_bytes``.  A look at the body
+(:mod:`values_scan`) tells before anything is decoded; a body too small to break
+the bound is not looked at.  Keys whose hashes can be chosen are bounded in number
+(:mod:`values_keys`).
+
+Values of many small things take more: a list of ``{"x": 1, "y": 2}`` 30 times its
+encoding.  Their bodies are *padded* by the writer, so that they weigh what the bound
+asks for: all other bounds, of queues, of kept outcomes, of messages, count bytes
+of bodies, and a peer that wants its readers to hold much has to send much.
+
+*Time.*  Whoever must not be held up asks to do it ``at_once``, which ends in
+:class:`TooMuchWork` after some 30 ms, and then does it in a thread, with a ``pause``
+that lets others run: then it is decoded, and encoded, in pieces of a few
+milliseconds.
 
 Values and normal forms
 -----------------------
@@ -47,7 +58,8 @@ tagged scalars, and tuples and frozensets of these.
 
 Tags read: 0, 1, 2, 3, 4, 37, 40, 64 to 82 and 84 to 86 (not 76), 100, 258,
 1002, 1004, 1040, 43000, 55799 (around any item, without meaning) and the six
-that ``arrays`` and ``objects`` define.  CBOR's ``undefined`` and unassigned
+that ``arrays`` and ``objects`` define; and around the whole, 1701737992 (padded:
+``[byte string, value]``).  CBOR's ``undefined`` and unassigned
 simple values come back as cbor2's objects for them.  Any other tag is refused,
 as are doubled keys, invalid text and bytes after the end.
 """
@@ -62,10 +74,15 @@ import cbor2
 
 from . import arrays as _arrays
 from . import objects as _objects
+from . import values_prices as _prices
+from . import values_scan as _scan
 from .errors import ConfigError, EnvServeError
-from .limits import WireLimits
-from .values_lower import PLAIN, TAG_SET, Lowering, Pieces, Refusal
-from .values_scan import LEAST_CUT_BYTES, TAG_CUT, TooManyItems, scan
+from .limits import KIB, MIB, WireLimits
+from .values_lower import PLAIN, Lowering, Refusal
+from .values_parts import Pieces, written_head
+from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
+from .values_prices import TAG_SET
+from .values_scan import TAG_CUT, TooCostly, TooMuchWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +97,25 @@ _BUILT_IN: Final = frozenset({0, 1, 2, 3, 37, 100, TAG_SET, 1004})
 """Tags whose decoding is left to cbor2: cheap, and without side effects."""
 
 _TAG_SELF_DESCRIBED: Final = 55799
+
+TAG_PADDED: Final = 1701737992
+_PADDED: Final = written_head(6, TAG_PADDED) + written_head(4, 2)
+"""How a padded body begins: a byte string and the value follow."""
+
+_DEAREST: Final = 160
+"""Bytes of memory that one byte of a body takes at most: an empty array of three."""
+
+_WORK_AT_ONCE: Final = 128 * KIB
+"""What may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
+
+_MOST_AT_ONCE_BYTES: Final = 32 * MIB
+"""A larger body is not even copied at once."""
+
+_ITEMS_AT_ONCE: Final = 100_000
+"""What may be encoded at once: some 20 ms."""
+
+_LARGE_MAPS: Final = (b"\xb9", b"\xba", b"\xbb", b"\xbf", b"\xd9\1\2\x99", b"\xd9\1\2\x9f")
+"""Without one of these a body of some kilobytes has no map or set of 256 members."""
 
 _DEFAULT_LIMITS: Final = WireLimits()
 
@@ -102,19 +138,26 @@ class DecodingError(EnvServeError, ValueError):
 # --- encoding --------------------------------------------------------------
 
 
-def encode(value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS) -> bytes:
+def encode(
+    value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
+    at_once: bool = False, pause: Callable[[], None] | None = None,
+) -> bytes:  # fmt: skip
     """The body for ``value``.  The same value gives the same bytes.
 
     ``root`` is what error messages call the value itself.  Raises
     :class:`EncodingError` if there is something without an encoding in it, if
-    it contains itself, or if it exceeds ``limits.depth`` or ``limits.items``.
-    What can be encoded can be decoded under the same limits.
+    it contains itself, or if it exceeds ``limits.depth``, ``limits.items`` or
+    ``limits.keys``.  What can be encoded can be decoded under the same limits.
+
+    ``at_once`` raises :class:`TooMuchWork` instead of taking long, unless code of
+    the value's classes has run.  With ``pause`` it is encoded in pieces, and
+    ``pause`` called between them; it may raise.  Then no such code is run:
+    :class:`NotHere` says that it would have to.
     """
+    lowering = Lowering(limits, pause=pause, items_at_once=_ITEMS_AT_ONCE if at_once else None)
     try:
-        lowered = Lowering(limits).value(value, 0)
-        if isinstance(lowered, Pieces):
-            return b"".join(lowered.parts)
-        return cbor2.dumps(lowered)
+        lowered = lowering.value(value, 0)
+        body = b"".join(lowered.parts) if isinstance(lowered, Pieces) else cbor2.dumps(lowered)
     except Refusal as refusal:
         raise EncodingError(*refusal.located(root)) from refusal.__cause__
     except UnicodeEncodeError as error:
@@ -125,66 +168,126 @@ def encode(value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_
         except Refusal as refusal:
             raise EncodingError(*refusal.located(root)) from refusal.__cause__
         raise EncodingError(f"{root}: {error}", root, "str") from error
+    if lowering.cost_bytes(len(body)) <= _prices.most_bytes(len(body), limits):
+        return body
+    return _padded(body, limits, pause or _no_pause)
+
+
+def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:
+    """The body, made as long as its value asks for."""
+    view = memoryview(body)
+    try:
+        _scan.survey(view, limits, most_bytes=_prices.most_bytes(len(body), limits), pause=pause)
+    except TooCostly:
+        cost_bytes = _scan.cost_bytes(view, limits, pause=pause)
+        missing = _prices.missing_bytes(cost_bytes, len(body), limits)
+        return b"".join((_PADDED, written_head(2, missing), bytes(missing), body))
+    return body
+
+
+def _no_pause() -> None:
+    """Nobody else waits to run."""
 
 
 # --- decoding --------------------------------------------------------------
 
 
 def decode(
-    data: bytes | memoryview,
-    *,
-    arrays: Reader = "auto",
-    limits: WireLimits = _DEFAULT_LIMITS,
-) -> object:
+    data: bytes | memoryview, *, arrays: Reader = "auto", root: str = "value",
+    limits: WireLimits = _DEFAULT_LIMITS, at_once: bool = False,
+    pause: Callable[[], None] | None = None,
+) -> object:  # fmt: skip
     """The value of a body.
 
     ``arrays`` says what arrays become: ``"numpy"``, ``"torch"``, or ``"auto"``,
     which is numpy if it can be imported, else
     :class:`~trio_envserve.core.arrays.RawArray`.  Large arrays share memory
     with ``data`` and keep it alive, so it must not be written to afterwards.
+    ``root`` is what error messages call the value itself.
 
     Raises :class:`DecodingError`, and nothing else, for any bytes that are not
-    one whole body within ``limits``.
+    one whole body within ``limits``.  ``at_once`` raises :class:`TooMuchWork`
+    instead of taking long.  With ``pause`` it is decoded in pieces, and ``pause``
+    called between them; it may raise.
     """
     if arrays not in ("numpy", "torch", "auto"):
         raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
+    view = data if isinstance(data, memoryview) else memoryview(data)
+    view = (view.cast("B") if view.c_contiguous else memoryview(view.tobytes())).toreadonly()
+    body = _without_padding(view)
     accepted: dict[int, Any] = _accepted_tags(arrays)
-    body: bytes | memoryview = data
-    if not isinstance(data, bytes):
-        body = data.cast("B") if data.c_contiguous else memoryview(data.tobytes())
-    if len(body) >= LEAST_CUT_BYTES or len(body) > limits.items:
+    cut: _scan.Cut | None = None
+    large_keys = False
+    if _needs_look(body, limits):
         try:
-            cut = scan(memoryview(body).toreadonly(), items=limits.items)
-        except TooManyItems as error:
-            raise DecodingError(f"the body has {error}") from None
-        if cut is not None:
-            body = cut.rest
-            accepted = _Accepted(accepted)
-            accepted[TAG_CUT] = lambda number, _immutable: cut.parts[number]
-    stream = io.BytesIO(body)
+            cut, _, large_keys = _scan.survey(
+                body, limits, most_bytes=_prices.most_bytes(len(view), limits),
+                work=_WORK_AT_ONCE if at_once else len(view) << 16, pause=pause or _no_pause,
+            )  # fmt: skip
+        except TooCostly as error:
+            raise DecodingError(f"{root}: it has {error}") from None
+    if at_once and (len(view) > _MOST_AT_ONCE_BYTES or (large_keys and len(body) > WINDOW_BYTES)):
+        raise TooMuchWork
+    try:
+        if pause is None and not large_keys:
+            try:
+                return _whole(body, cut, accepted, limits)
+            except PieceProblem:
+                pass  # in pieces it fails again, and says where
+        return _in_pieces(body, accepted, limits, pause or _no_pause)
+    except PieceProblem as problem:
+        where = root + "".join(reversed(problem.way))
+        raise DecodingError(f"{where}: {problem.reason}"[:400]) from problem.__cause__
+
+
+def _without_padding(view: memoryview) -> memoryview:
+    """The encoding of the value itself."""
+    if view[: len(_PADDED)] != _PADDED or len(view) == len(_PADDED):
+        return view
+    major, length, after = _scan.head(view, len(_PADDED))
+    if major != 2 or length < 0 or view[len(_PADDED)] & 31 == 31:
+        return view  # whose tag is then refused
+    return view[after + length :]
+
+
+def _needs_look(body: memoryview, limits: WireLimits) -> bool:
+    """Whether a body is large enough to break a bound, or to be worth cutting."""
+    if len(body) > min(limits.value_bytes // _DEAREST, limits.items):
+        return True
+    if len(body) < 2 * limits.keys:
+        return False
+    data = bytes(body)
+    return any(mark in data for mark in _LARGE_MAPS)
+
+
+def _whole(
+    body: memoryview, cut: _scan.Cut | None, accepted: dict[int, Any], limits: WireLimits
+) -> object:
+    """The value, decoded in one call."""
+    data: bytes | memoryview = body
+    if cut is not None:
+        data, accepted = cut.rest, _Accepted(accepted)
+        accepted[TAG_CUT] = lambda number, _immutable: cut.parts[number]
+    stream = io.BytesIO(data)
     try:
         value: object = cbor2.load(
-            stream,
-            semantic_decoders=accepted,
-            read_size=max(len(body), 1),
-            max_depth=limits.depth + _LEAF_DEPTH,
-            allow_duplicate_keys=False,
-        )
+            stream, semantic_decoders=accepted, read_size=max(len(data), 1),
+            max_depth=limits.depth + _LEAF_DEPTH, allow_duplicate_keys=False,
+        )  # fmt: skip
     except cbor2.CBORDecodeError as error:
-        _reraise(error)
-    if stream.tell() != len(body):
-        raise DecodingError("the body goes on after its end")
+        raise problem_of(error) from error
+    if stream.tell() != len(data):
+        raise PieceProblem("the body goes on after its end")
     return value
 
 
-def _reraise(error: cbor2.CBORDecodeError) -> NoReturn:
-    cause = error.__cause__
-    if cause is not None and not isinstance(cause, Exception):
-        # cbor2 wraps even a KeyboardInterrupt that arrives while a tag is
-        # handled; it is nobody's decoding error.
-        raise cause
-    message = f"{error}: {cause}" if cause is not None else f"{error}"
-    raise DecodingError(message[:400]) from error
+def _in_pieces(
+    body: memoryview, accepted: dict[int, Any], limits: WireLimits, pause: Callable[[], None]
+) -> object:
+    decoder = PieceDecoder(
+        body, accepted=_Accepted(accepted), built_in=_BUILT_IN, keys=limits.keys, pause=pause
+    )
+    return decoder.whole(limits.depth + _LEAF_DEPTH)
 
 
 class _Accepted(dict[int, Any]):

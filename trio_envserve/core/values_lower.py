@@ -12,6 +12,10 @@ Byte strings and arrays that are large make their containers come out as
 :class:`Pieces`: encoded parts that only have to be joined, among them the large
 data itself, uncopied.
 
+With a ``pause`` the walk works in pieces of at most ``PIECE_ITEMS`` items, so that no
+call into compiled code takes long, and runs no code of the value's classes: it may be
+in another thread than theirs.
+
 A :class:`Refusal` collects the way to what it refuses while it unwinds, so a
 path costs nothing unless it is needed; a way that meets a container twice is a
 cycle.
@@ -22,15 +26,28 @@ from __future__ import annotations
 import collections.abc
 import enum
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import cbor2
 
 from . import arrays as _arrays
 from . import objects as _objects
+from .values_keys import chosen, too_many
+from .values_parts import (
+    LEAST_PIECE_BYTES,
+    PIECE_ITEMS,
+    Pieces,
+    bytes_pieces,
+    encoded_array,
+    joined,
+    map_joined,
+    written_head,
+)
+from .values_prices import TAG_SET
+from .values_scan import TooMuchWork
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from .limits import WireLimits
 
@@ -42,13 +59,18 @@ _SUPPORTED: Final = (
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 """Types that go to the encoder as they are, without a look at the value."""
 
-_LEAST_PIECE_BYTES: Final = 32 * 1024
-"""Byte strings from this size on are joined in instead of encoded."""
-
 _LEAF_ITEMS: Final = 8
 """More items than the encoding of any tagged scalar or array has (without dimensions)."""
 
-TAG_SET: Final = 258
+_LEAF_CONTAINERS: Final = 5
+"""It costs no more than so many containers and _LEAF_ITEMS."""
+_ITEM_COST_BYTES: Final = 130
+_CONTAINER_COST_BYTES: Final = 512
+
+_OF_NOBODY: Final = frozenset(
+    {"builtins", "collections", "datetime", "decimal", "uuid", "pathlib", "numpy", "torch", "cbor2"}
+)
+"""Modules whose classes run no code but their own, in any thread."""
 
 
 class Refusal(Exception):
@@ -78,25 +100,39 @@ class Refusal(Exception):
         return message, path, type_name
 
 
-class Pieces:
-    """An encoding in pieces, some of them views of large data."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, *parts: bytes | memoryview) -> None:
-        self.parts: list[bytes | memoryview] = list(parts)
+class NotHere(Exception):
+    """The value can be encoded by the thread only that it comes from."""
 
 
 class Lowering:
     """One walk over a value.  Methods take the depth in which the value stands
     and return what the encoder takes: the value itself wherever possible."""
 
-    __slots__ = ("_depth", "_items", "_plain")
+    __slots__ = (
+        "_code_ran", "_containers", "_depth", "_items", "_keys", "_least", "_most", "_pause",
+        "_plain",
+    )  # fmt: skip
 
-    def __init__(self, limits: WireLimits, *, plain: frozenset[type] = PLAIN) -> None:
-        self._items = limits.items - 1  # the value itself
+    def __init__(
+        self, limits: WireLimits, *, plain: frozenset[type] = PLAIN,
+        items_at_once: int | None = None, pause: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._items = self._most = limits.items - 1  # the value itself
+        self._least = 0 if items_at_once is None else max(0, self._most - items_at_once)
+        """How low ``_items`` may fall before somebody has to decide."""
+        self._containers = 0
         self._depth = limits.depth
+        self._keys = limits.keys
         self._plain = plain
+        self._pause = pause
+        self._code_ran = False
+        """Whether code of the value's classes may have run."""
+
+    def cost_bytes(self, length: int) -> int:
+        """More than the value costs its reader (:mod:`values_prices`), if its
+        encoding has ``length`` bytes."""
+        items = self._most - self._items + 1
+        return items * _ITEM_COST_BYTES + self._containers * _CONTAINER_COST_BYTES + 4 * length
 
     def value(self, value: object, depth: int, *, key: bool = False) -> object:
         """Any value.  ``key``: it is a key or a set's member, or part of one."""
@@ -107,19 +143,21 @@ class Lowering:
             return self._mapping(value, value, depth, key=key)  # type: ignore[arg-type]  # see kind
         if kind is list or kind is tuple:
             return self._sequence(value, value, depth, key=key)  # type: ignore[arg-type]  # see kind
-        if kind is bytes and len(value) < _LEAST_PIECE_BYTES:  # type: ignore[arg-type]  # see kind
+        if kind is bytes and len(value) < LEAST_PIECE_BYTES:  # type: ignore[arg-type]  # see kind
             return value
+        if kind.__module__ not in _OF_NOBODY:
+            if self._pause is not None:
+                raise NotHere
+            self._code_ran = True
         if isinstance(value, enum.Enum):
             self._enter(value, depth)
             return self.value(value.value, depth + 1, key=key)
         try:
             if isinstance(value, str | bytes | bytearray | memoryview | int | float):
                 return self._atom(value, key=key)
-            self._items -= _LEAF_ITEMS
-            if self._items < 0:
-                raise _too_many(value)
+            self._count(value, _LEAF_ITEMS, _LEAF_CONTAINERS)
             return self._other(value, depth, key=key)
-        except Refusal:
+        except (Refusal, TooMuchWork, NotHere):
             raise
         except (_arrays.ArrayProblem, _objects.ObjectProblem) as problem:
             raise Refusal(value, str(problem)) from problem
@@ -143,7 +181,7 @@ class Lowering:
         if isinstance(value, int):
             return int.__int__(value)
         data = bytes(value) if isinstance(value, memoryview) else value
-        return data if key or len(data) < _LEAST_PIECE_BYTES else _bytes_pieces(data)
+        return data if key or len(data) < LEAST_PIECE_BYTES else bytes_pieces(data)
 
     def _other(self, value: object, depth: int, *, key: bool) -> object:
         """Everything that is not a common type.  May raise anything."""
@@ -154,11 +192,11 @@ class Lowering:
         if array is not None:
             if key:
                 raise _no_key(value)
-            return _array(array)
+            return encoded_array(array)
         if isinstance(value, collections.abc.Mapping):
             return self._mapping(value, value, depth, key=key)
         if isinstance(value, collections.abc.Set):
-            return self._set(value, depth)
+            return self._set(value, depth, key=key)
         if isinstance(value, collections.abc.Sequence):
             return self._sequence(value, value, depth, key=key)
         scalar = _objects.lower_scalar(value)
@@ -177,11 +215,12 @@ class Lowering:
     def _sequence(
         self, value: collections.abc.Sequence[object], owner: object, depth: int, *, key: bool
     ) -> object:
+        before = self._items
         depth = self._enter(owner, depth, len(value))
         plain = self._plain
         members = value if type(value) in (list, tuple) else list(value)
-        if plain.issuperset(map(type, members)):
-            return members
+        if self._all_plain(members):
+            return self._in_pieces(members, before, key=key)
         rebuilt: list[object] | None = None
         for index, member in enumerate(members):
             if type(member) not in plain:
@@ -194,38 +233,40 @@ class Lowering:
                     rebuilt = list(members) if rebuilt is None else rebuilt
                     rebuilt[index] = lowered
         if rebuilt is None:
-            return members
+            return self._in_pieces(members, before, key=key)
         if Pieces in map(type, rebuilt):
-            return _joined(_head(4, len(rebuilt)), rebuilt)
-        return rebuilt
+            return joined(written_head(4, len(rebuilt)), rebuilt, self._pause)
+        return self._in_pieces(rebuilt, before, key=key)
 
     def _mapping(
         self, value: Mapping[object, object], owner: object, depth: int, *, key: bool
     ) -> object:
         if key:
             raise _no_key(owner)
+        before = self._items
         depth = self._enter(owner, depth, 2 * len(value))
         plain = self._plain
-        if type(value) is not dict or not plain.issuperset(map(type, value)):
+        if type(value) is not dict or not self._all_plain(value):
             return self._with_keys(value, owner, depth)
-        if plain.issuperset(map(type, value.values())):
-            return value
+        self._check_keys(value, owner)
+        if self._all_plain(value.values()):
+            return self._in_pieces(value, before)
         changed: dict[object, object] = {}
         for name, member in value.items():
             if type(member) not in plain:
                 try:
                     lowered = self.value(member, depth)
                 except Refusal as refusal:
-                    refusal.way.append((_step(name), owner))
+                    refusal.way.append((step(name), owner))
                     raise
                 if lowered is not member:
                     changed[name] = lowered
         if not changed:
-            return value
+            return self._in_pieces(value, before)
         rebuilt = {**value, **changed}
         if Pieces in map(type, changed.values()):
-            return _joined(_head(5, len(rebuilt)), itertools.chain.from_iterable(rebuilt.items()))
-        return rebuilt
+            return map_joined(rebuilt.items(), len(rebuilt), self._pause)
+        return self._in_pieces(rebuilt, before)
 
     def _with_keys(self, value: Mapping[object, object], owner: object, depth: int) -> object:
         """A mapping of which not only the members may have to be lowered, ``depth``
@@ -237,18 +278,22 @@ class Lowering:
                 keys.append(self.value(name, depth, key=True))
                 members.append(self.value(member, depth))
             except Refusal as refusal:
-                refusal.way.append((_step(name), owner))
+                refusal.way.append((step(name), owner))
                 raise
         if len({name if type(name) in PLAIN else cbor2.dumps(name) for name in keys}) < len(keys):
             raise Refusal(owner, "two of its keys have the same encoding")
+        self._check_keys(keys, owner)
         pairs = zip(keys, members, strict=True)
-        if PLAIN.issuperset(map(type, keys)) and Pieces not in map(type, members):
+        whole = self._pause is None and PLAIN.issuperset(map(type, keys))
+        if whole and Pieces not in map(type, members):
             return dict(pairs)
-        return _joined(_head(5, len(keys)), itertools.chain.from_iterable(pairs))
+        return map_joined(pairs, len(keys), self._pause)
 
-    def _set(self, value: collections.abc.Set[object], depth: int) -> object:
+    def _set(self, value: collections.abc.Set[object], depth: int, *, key: bool) -> object:
+        before = self._items
         depth = self._enter(value, depth)  # a tag ...
         depth = self._enter(value, depth, len(value))  # ... and an array
+        self._containers += len(value)  # a set's table is large
         members = []
         for member in value:
             try:
@@ -256,74 +301,61 @@ class Lowering:
             except Refusal as refusal:
                 refusal.way.append(("{}", value))
                 raise
-        return cbor2.CBORTag(TAG_SET, tuple(sorted(members, key=cbor2.dumps)))
+        self._check_keys(members, value)
+        lowered = self._in_pieces(sorted(members, key=cbor2.dumps), before, key=key)
+        if isinstance(lowered, Pieces):
+            lowered.parts.insert(0, written_head(6, TAG_SET))
+            return lowered
+        return cbor2.CBORTag(TAG_SET, tuple(lowered))  # a tag has to be hashable in keys
 
     def _enter(self, value: object, depth: int, items: int = 0) -> int:
         """The depth inside ``value``, whose items count towards the limit."""
         if depth >= self._depth:
             raise Refusal(value, f"it is nested deeper than {self._depth} levels")
-        self._items -= items
-        if self._items < 0:
-            raise _too_many(value)
+        self._count(value, items, 1)
         return depth + 1
+
+    def _count(self, value: object, items: int, containers: int) -> None:
+        self._items -= items
+        self._containers += containers
+        if self._items < self._least:
+            if self._items < 0:
+                raise Refusal(value, "there are more items than the limit allows")
+            if not self._code_ran:
+                raise TooMuchWork
+            self._least = 0  # what its code has begun is not done twice
+        if self._pause is not None:
+            self._pause()
+
+    def _check_keys(self, keys: Collection[object], owner: object) -> None:
+        if len(keys) > self._keys and chosen(keys) > self._keys:
+            raise Refusal(owner, too_many(self._keys))
+
+    def _all_plain(self, members: Collection[object]) -> bool:
+        if self._pause is None or len(members) <= PIECE_ITEMS:
+            return self._plain.issuperset(map(type, members))
+        rest = iter(members)
+        while piece := list(itertools.islice(rest, PIECE_ITEMS)):
+            if not self._plain.issuperset(map(type, piece)):
+                return False
+            self._pause()
+        return True
+
+    def _in_pieces(self, lowered: Any, before: int, *, key: bool = False) -> Any:
+        """A container, in pieces if it has to be and is large: its items and those
+        inside have been counted since there were ``before`` left."""
+        if self._pause is None or key or before - self._items <= PIECE_ITEMS:
+            return lowered
+        if isinstance(lowered, dict):
+            return map_joined(lowered.items(), len(lowered), self._pause)
+        return joined(written_head(4, len(lowered)), lowered, self._pause)
 
 
 def _no_key(value: object) -> Refusal:
     return Refusal(value, "it cannot be a key or a member of a set")
 
 
-def _too_many(value: object) -> Refusal:
-    return Refusal(value, "there are more items than the limit allows")
-
-
-def _array(array: _arrays.Lowered) -> object:
-    """An array for the encoder."""
-    tag, shape, data = array
-    large = len(data) >= _LEAST_PIECE_BYTES
-    if not large:
-        inner = cbor2.CBORTag(tag, bytes(data))
-        if len(shape) == 1:
-            return inner
-        return cbor2.CBORTag(_arrays.TAG_ROW_MAJOR, [list(shape), inner])
-    pieces = _bytes_pieces(data)
-    pieces.parts.insert(0, _head(6, tag))
-    if len(shape) != 1:
-        dimensions = cbor2.dumps(list(shape))
-        pieces.parts.insert(0, _head(6, _arrays.TAG_ROW_MAJOR) + _head(4, 2) + dimensions)
-    return pieces
-
-
-def _bytes_pieces(data: bytes | bytearray | memoryview) -> Pieces:
-    view = memoryview(data)
-    return Pieces(_head(2, view.nbytes), view)
-
-
-def _joined(head: bytes, items: Iterable[object]) -> Pieces:
-    """``items`` in pieces behind ``head``.  Items between two that are in
-    pieces are encoded together, as a list whose head is then dropped."""
-    pieces = Pieces(head)
-    run: list[object] = []
-    for item in items:
-        if isinstance(item, Pieces):
-            pieces.parts.append(cbor2.dumps(run)[len(_head(4, len(run))) :])
-            pieces.parts += item.parts
-            run = []
-        else:
-            run.append(item)
-    pieces.parts.append(cbor2.dumps(run)[len(_head(4, len(run))) :])
-    return pieces
-
-
-def _head(major: int, argument: int) -> bytes:
-    """The head of a data item: its major type, and a number or a length."""
-    if argument < 24:
-        return bytes((major << 5 | argument,))
-    width = (argument.bit_length() + 7) // 8
-    power = (width - 1).bit_length()  # 1, 2, 4 or 8 bytes
-    return bytes((major << 5 | 24 + power,)) + argument.to_bytes(1 << power, "big")
-
-
-def _step(name: object) -> str:
+def step(name: object) -> str:
     """The step of a path to the member called ``name``."""
     if isinstance(name, str) and name.isidentifier():
         return f".{str.__str__(name)}"
