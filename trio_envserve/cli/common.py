@@ -26,7 +26,7 @@ import trio
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady, ServerStartError
 from ..core.limits import MIB, ServerLimits
 from ..logs import LogSetup, configure, finish
-from ..net import unwrap_single
+from ..net import DEFAULT_TRANSPORT, TRANSPORTS, unwrap_single
 from .interrupts import Interrupts
 
 OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS = 0, 1, 2, 3, 4
@@ -294,6 +294,14 @@ arg_option = click.option(
     help="An argument of the environment's class or factory; VALUE as JSON, or as text. "
     "Repeatable.",
 )  # fmt: skip
+
+transport_option = click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    default=DEFAULT_TRANSPORT,
+    show_default=True,
+    help="Who speaks ZMTP: trio itself, or libzmq. Any of them talks to any.",
+)
 
 pool_options = _decorate(
     [

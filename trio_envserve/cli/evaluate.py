@@ -28,6 +28,7 @@ from ..core.limits import ClientLimits
 from ..envs.check import check_spec
 from ..envs.loading import load
 from ..logs import LogSetup, set_title
+from ..net import Transport
 from ..server import Server, open_server
 from ..worker.failures import describe_exception
 from .common import (
@@ -48,6 +49,7 @@ from .common import (
     say,
     server_limits,
     start_logging,
+    transport_option,
     worker_environ,
 )
 from .render import progress, show_tables
@@ -71,6 +73,7 @@ class _Options(NamedTuple):
     call: dict[str, Any]
     """Options of each call."""
     output: str
+    transport: Transport
 
 
 @click.command(name="eval", epilog=EPILOG)
@@ -167,6 +170,7 @@ class _Options(NamedTuple):
     help="Write results to FILE as they come, one JSON object a line; - for standard "
     "output. The file must not exist. Without this option only the summary is left.",
 )
+@transport_option
 @arg_option
 @pool_options
 @log_options("WARNING")
@@ -176,7 +180,7 @@ def evaluate(
     workers: int | None, seed: int, inputs: str, in_flight: int, max_retries: int,
     rerun: bool | None, max_executions: int | None, state_columns: tuple[str, ...],
     sampling_args: tuple[str, ...], timeout_s: float | None, wait_s: float, output: str,
-    args: tuple[str, ...], worker_memory: int | None, recycle: int | None,
+    transport: Transport, args: tuple[str, ...], worker_memory: int | None, recycle: int | None,
     worker_env: tuple[str, ...], limits: tuple[str, ...], log_level: str, log_json: bool,
     log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
@@ -216,6 +220,7 @@ def evaluate(
         server = {} if address else {
             "args": pairs("--arg", args),
             "workers": count,
+            "transport": transport,
             "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
             "worker_environ": worker_environ(worker_env, count),
             "worker_logging": dataclasses.asdict(logs),
@@ -227,7 +232,7 @@ def evaluate(
         }  # fmt: skip
         options = _Options(
             environment, pairs("--arg", args), n, seed, inputs, address, server, wait_s, in_flight,
-            call, output,
+            call, output, transport,
         )  # fmt: skip
         if not (address and inputs):
             check_spec(environment)
@@ -252,7 +257,9 @@ async def _evaluate(options: _Options, stop: Stop) -> Result:
         async with _server(options, stop) as server:
             address = options.address or (server.address if server else "")
             limits = ClientLimits(start_s=options.wait_s, recovery_s=options.wait_s)
-            async with open_client(address, name="eval", limits=limits) as client:
+            async with open_client(
+                address, name="eval", limits=limits, transport=options.transport
+            ) as client:
                 try:
                     inputs = await _prepare(options, stop, client, server)
                     asked = len(inputs)

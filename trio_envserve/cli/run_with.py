@@ -28,6 +28,7 @@ import trio
 
 from ..envs.check import check_spec
 from ..logs import LogSetup, set_title
+from ..net import Transport
 from ..server import Server, open_server
 from .common import (
     AT_ONCE,
@@ -43,6 +44,7 @@ from .common import (
     say,
     server_limits,
     start_logging,
+    transport_option,
     worker_environ,
 )
 from .serve import SAY_EVERY_S
@@ -89,12 +91,14 @@ class _Options(NamedTuple):
     show_default=True,
     help="Worker processes; 0 runs the environment inside the server.",
 )
+@transport_option
 @arg_option
 @pool_options
 @log_options("WARNING")
 @json_option
 def run_with(
-    environment: str, command: tuple[str, ...], bind: str, workers: int, args: tuple[str, ...],
+    environment: str, command: tuple[str, ...], bind: str, workers: int,
+    transport: Transport, args: tuple[str, ...],
     worker_memory: int | None, recycle: int | None, worker_env: tuple[str, ...],
     limits: tuple[str, ...], log_level: str, log_json: bool, log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
@@ -128,6 +132,7 @@ def run_with(
                 "args": pairs("--arg", args),
                 "bind": bind,
                 "workers": workers,
+                "transport": transport,
                 "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
                 "worker_environ": worker_environ(worker_env, workers),
                 "worker_logging": dataclasses.asdict(logs),

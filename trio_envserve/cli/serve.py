@@ -21,6 +21,7 @@ from ..core.health import ServerStatus
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..logs import LogSetup, set_title
+from ..net import Transport
 from ..server import Server, open_server
 from ..server.allocator import keep_freed_memory
 from .common import (
@@ -41,6 +42,7 @@ from .common import (
     say,
     server_limits,
     start_logging,
+    transport_option,
     worker_environ,
 )
 from .parent import wait_parent_gone
@@ -75,6 +77,7 @@ class _Options(NamedTuple):
     show_default=True,
     help="Worker processes; 0 runs the environment inside the server.",
 )
+@transport_option
 @arg_option
 @pool_options
 @click.option(
@@ -108,7 +111,8 @@ class _Options(NamedTuple):
 @log_options("INFO")
 @json_option
 def serve(
-    environment: str, bind: str, workers: int, args: tuple[str, ...], worker_memory: int | None,
+    environment: str, bind: str, workers: int, transport: Transport,
+    args: tuple[str, ...], worker_memory: int | None,
     recycle: int | None, worker_env: tuple[str, ...], limits: tuple[str, ...], drain_s: float,
     keep_trying: bool, record: str | None, record_bodies: bool, exit_with_parent: bool,
     log_level: str, log_json: bool, log_dir: str, as_json: bool,
@@ -148,6 +152,7 @@ def serve(
                 "args": pairs("--arg", args),
                 "bind": bind,
                 "workers": workers,
+                "transport": transport,
                 "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
                 "worker_environ": worker_environ(worker_env, workers),
                 "worker_logging": dataclasses.asdict(logs),

@@ -10,6 +10,7 @@ import click
 import trio
 
 from ..client import Client, open_client
+from ..net import Transport
 from .common import (
     EPILOG,
     NOT_STARTED,
@@ -21,6 +22,7 @@ from .common import (
     json_option,
     put,
     run_verb,
+    transport_option,
 )
 from .render import Table, rich_tables, show_tables
 
@@ -42,8 +44,11 @@ from .render import Table, rich_tables, show_tables
     show_default=True,
     help="How long to wait for an answer.",
 )
+@transport_option
 @json_option
-def status(address: str, watch: bool, every_s: float, wait_s: float, as_json: bool) -> int:
+def status(
+    address: str, watch: bool, every_s: float, wait_s: float, transport: Transport, as_json: bool
+) -> int:  # fmt: skip
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
 
     \b
@@ -60,7 +65,7 @@ def status(address: str, watch: bool, every_s: float, wait_s: float, as_json: bo
         last: dict[str, Any] = {}
         with trio.CancelScope() as work:
             stop.on_first = work.cancel
-            async with open_client(address, name="status") as client:
+            async with open_client(address, name="status", transport=transport) as client:
                 last = await _stats(client, address, wait_s)
                 if watch:
                     await _watch(client, address, wait_s, every_s, last, as_json)

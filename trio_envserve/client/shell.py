@@ -52,12 +52,14 @@ from ..core.slots import Report
 from ..core.terms import ID_BYTES, Body, Status
 from ..envs.request import RolloutRequest
 from ..net import (
+    DEFAULT_TRANSPORT,
     ConnectionEvent,
     DealerSocket,
     Message,
     Network,
+    Transport,
     open_background,
-    open_zmq_network,
+    open_network,
     parse_peer_address,
     unwrap_single,
 )
@@ -384,16 +386,20 @@ class Client:
 @asynccontextmanager
 async def open_client(
     address: str, *, name: str = "", limits: ClientLimits | None = None,
-    wire: WireLimits | None = None, network: Network | None = None, arrays: Arrays = "auto",
+    wire: WireLimits | None = None, network: Network | None = None,
+    transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto",
     new_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES),
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
     """Connect to a server; the connection is made, and made again, on its own.
 
-    ``name`` is for the server's logs.  ``arrays``: what arrays in outcomes
-    become.  Does not wait for the server: see :meth:`Client.wait_ready`.  At the
-    end of the block pending calls end with an error, and the server is told.
-    Raises ConfigError for a wrong address, for arrays of a library that is not there,
-    and for limits that contradict each other.
+    ``transport``: who speaks ZMTP to the server, ``"zmtp"`` (trio) or ``"libzmq"``,
+    whatever it uses itself.  ``name`` is for the server's logs.
+    ``arrays``: what arrays in outcomes become.
+
+    Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
+    block pending calls end with an error, and the server is told.  Raises ConfigError
+    for a wrong address, for arrays of a library that is not there, and for limits that
+    contradict each other.
     """
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
@@ -409,7 +415,7 @@ async def open_client(
         async with AsyncExitStack() as stack:
             sockets = network
             if sockets is None:
-                sockets = await stack.enter_async_context(open_zmq_network())
+                sockets = await stack.enter_async_context(open_network(transport))
             identity = b"c" + new_id()
             socket = await stack.enter_async_context(
                 sockets.open_dealer(address, identity=identity, limits=wire, on_event=client._event)

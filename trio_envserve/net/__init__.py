@@ -1,7 +1,8 @@
-"""Transport: sockets under trio over ZMQ, and their in-memory twin.
+"""Transport: sockets that carry messages, under trio.
 
-:mod:`.interface` says what both promise; :func:`open_zmq_network` and
-:class:`MemoryNetwork` are the two ways to have it.
+:mod:`.interface` says what they promise; there are three makers of them:
+:func:`open_zmtp_network` speaks ZMTP itself, :func:`open_zmq_network` has libzmq do it,
+and :class:`MemoryNetwork` has no network at all.
 """
 
 from .address import Address, is_loopback, parse_address, parse_peer_address
@@ -21,6 +22,7 @@ from .interface import (
     RouterSocket,
     SocketStatistics,
 )
+from .makers import DEFAULT_TRANSPORT, TRANSPORTS, Transport, open_network
 from .memory import MemoryNetwork
 from .outbox import Outbox
 from .stream import MemoryStream, MessageStream, Stream, open_memory_streams, open_stream
@@ -31,7 +33,9 @@ __all__ = [
     "BATCH_MESSAGES",
     "BUNDLE_MESSAGES",
     "COPY_THRESHOLD_BYTES",
+    "DEFAULT_TRANSPORT",
     "FRAMES_MAX",
+    "TRANSPORTS",
     "Address",
     "ConnectionEvent",
     "DealerSocket",
@@ -46,12 +50,14 @@ __all__ = [
     "RouterSocket",
     "SocketStatistics",
     "Stream",
+    "Transport",
     "ZmqNetwork",
     "ZmtpNetwork",
     "is_loopback",
     "open_background",
     "open_memory_streams",
     "open_stream",
+    "open_network",
     "open_zmq_network",
     "open_zmtp_network",
     "parse_address",

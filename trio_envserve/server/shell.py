@@ -42,13 +42,15 @@ from ..core.workforce import ToWorker
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..net import (
     BUNDLE_MESSAGES,
+    DEFAULT_TRANSPORT,
     Frame,
     Message,
     Network,
     RouterSocket,
+    Transport,
     is_loopback,
     open_background,
-    open_zmq_network,
+    open_network,
     parse_address,
     unwrap_single,
 )
@@ -287,6 +289,7 @@ async def open_server(
     limits: ServerLimits | None = None,
     wire: WireLimits | None = None,
     network: Network | None = None,
+    transport: Transport = DEFAULT_TRANSPORT,
     worker_environ: Sequence[Mapping[str, str]] = (),
     worker_logging: Mapping[str, Any] | None = None,
     record: str | os.PathLike[str] | None = None,
@@ -308,6 +311,8 @@ async def open_server(
     :class:`~trio_envserve.logs.LogSetup` for the worker processes.  ``record``: a
     file for every input of the router, from which it can be replayed (the page on
     the recorder); bodies only by their length, unless ``record_bodies``.
+    ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
+    ``network``: sockets of another kind altogether.
 
     The block begins when the address is bound; :meth:`Server.wait_ready` waits
     for a worker.  At its end what runs is cancelled, workers are ended and
@@ -338,7 +343,7 @@ async def open_server(
             locks = _lock(bind, stack)
             sockets = network
             if sockets is None:
-                sockets = await stack.enter_async_context(open_zmq_network())
+                sockets = await stack.enter_async_context(open_network(transport))
             front = await stack.enter_async_context(sockets.open_router(bind, limits=wire))
             if locks is None and parse_address(bind).scheme != "memory":
                 locks = _lock(front.address, stack, passing=True)

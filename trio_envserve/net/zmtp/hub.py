@@ -65,10 +65,11 @@ EVENTS_MOST: Final = 256
 LAST_WORDS_S: Final = 0.25
 """How long a socket that closes waits for its peers to have read its last words."""
 
-_IN: Final = select.EPOLLIN
-_OUT: Final = select.EPOLLOUT
-_HANG_UP: Final = select.EPOLLRDHUP
-_GONE: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+# By their numbers, for a system without epoll can import this module, too.
+EPOLLIN: Final = 0x1
+_OUT: Final = 0x4
+_HANG_UP: Final = 0x2000
+_GONE: Final = _HANG_UP | 0x10 | 0x8
 
 
 def frame_limits(limits: WireLimits) -> FrameLimits:
@@ -137,7 +138,7 @@ class Hub(Pump):
             sock, engine, self._outbox_of_next(), peer=peer, now_s=self._awake_s
         )
         self._connections[connection.fd] = self._shaking[connection.fd] = connection
-        self._service.register(connection.fd, _IN)
+        self._service.register(connection.fd, EPOLLIN)
         connection.is_watched = True
         connection.outgoing.append((engine.replies(),))
         self._write(connection)
@@ -170,7 +171,7 @@ class Hub(Pump):
         connection.heard_s = self._pumped_s
         connection.route = b"\0" + next(self._numbers).to_bytes(8, "big")
         self._service.modify(connection.fd, _HANG_UP)
-        self._traffic.register(connection.fd, _IN)
+        self._traffic.register(connection.fd, EPOLLIN)
         self._opened(connection)
         self._event_sender.send_nowait(ConnectionEvent.CONNECTED)
         self._enqueue(connection)  # something may have come behind the handshake
@@ -203,9 +204,9 @@ class Hub(Pump):
         if connection.drain():
             self._discard(connection)
         elif connection.is_watched:
-            self._service.modify(connection.fd, _IN)
+            self._service.modify(connection.fd, EPOLLIN)
         else:
-            self._service.register(connection.fd, _IN)
+            self._service.register(connection.fd, EPOLLIN)
             connection.is_watched = True
 
     def _hang_up(self, connection: Connection) -> None:
@@ -382,7 +383,7 @@ class Hub(Pump):
 
     def _watch(self, connection: Connection) -> None:
         if connection.is_watched:
-            events = _IN if connection.state is State.HANDSHAKE else _HANG_UP
+            events = EPOLLIN if connection.state is State.HANDSHAKE else _HANG_UP
             events |= _OUT if connection.is_blocked else 0
             self._service.modify(connection.fd, events)
 

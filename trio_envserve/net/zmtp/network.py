@@ -9,12 +9,14 @@ is given back, the tasks end, and then the peers have a moment to read the last 
 
 from __future__ import annotations
 
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import final
 
 import trio
 
+from ...core.errors import ConfigError
 from ...core.limits import WireLimits
 from ..address import Address, parse_peer_address, parse_transport
 from ..binding import ipc_file, listen, remove_ipc_file
@@ -77,7 +79,10 @@ class ZmtpNetwork:
 
 @asynccontextmanager
 async def open_zmtp_network() -> AsyncIterator[ZmtpNetwork]:
-    """A network over TCP and unix sockets that needs no libzmq."""
+    """A network over TCP and unix sockets that needs no libzmq.  ConfigError where the
+    system has no epoll."""
+    if not hasattr(select, "epoll"):
+        raise ConfigError('transport "zmtp" needs Linux; use transport="libzmq" here')
     yield ZmtpNetwork()
 
 

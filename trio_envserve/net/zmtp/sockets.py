@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import random
 import resource
-import select
 import socket
 from collections.abc import Collection, Sequence
 from typing import Final, final
@@ -30,7 +29,7 @@ from ..address import Address
 from ..interface import ConnectionEvent, Message, OnEvent
 from ..outbox import Outbox
 from .connection import Connection, State
-from .hub import Hub
+from .hub import EPOLLIN, Hub
 from .streams import connect, peer_name, prepare
 
 ACCEPTS_MOST: Final = 64
@@ -61,7 +60,7 @@ class ZmtpRouter(Hub):
         self._routes: dict[bytes, Connection] = {}
         self._accept_pause_s = ACCEPT_PAUSE_MIN_S
         self._most = _most_connections(limits)
-        self._service.register(listener.fileno(), select.EPOLLIN)
+        self._service.register(listener.fileno(), EPOLLIN)
 
     def send_nowait(self, route: bytes, frames: Message) -> bool:
         """See :meth:`RouterSocket.send_nowait`."""
@@ -137,7 +136,7 @@ class ZmtpRouter(Hub):
     async def _accept_later(self, pause_s: float) -> None:
         await trio.sleep(pause_s)
         if not self._closed:
-            self._service.register(self._listener.fileno(), select.EPOLLIN)
+            self._service.register(self._listener.fileno(), EPOLLIN)
 
     def _opened(self, connection: Connection) -> None:
         self._routes[connection.route] = connection

@@ -1,0 +1,36 @@
+"""Which implementation speaks ZMTP: two makers of the same sockets.
+
+``"zmtp"`` is spoken by trio itself, and the default: it keeps the bounds, and no peer
+can end the process.  It needs Linux (epoll).  ``"libzmq"`` is the library that other
+programs use; the documentation's page on the transport says what it cannot promise.
+Each talks to the other.
+"""
+
+from __future__ import annotations
+
+import select
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Literal, TypeAlias, get_args
+
+from ..core.errors import ConfigError
+from .interface import Network
+from .zeromq import open_zmq_network
+from .zmtp.network import open_zmtp_network
+
+Transport: TypeAlias = Literal["zmtp", "libzmq"]
+"""See the module."""
+
+TRANSPORTS: Final[tuple[str, ...]] = get_args(Transport)
+
+DEFAULT_TRANSPORT: Final[Transport] = "zmtp" if hasattr(select, "epoll") else "libzmq"
+
+
+def open_network(
+    transport: Transport = DEFAULT_TRANSPORT,
+) -> AbstractAsyncContextManager[Network]:
+    """A network of real sockets.  Raises ConfigError for a name that is none."""
+    if transport == "zmtp":
+        return open_zmtp_network()
+    if transport == "libzmq":
+        return open_zmq_network()
+    raise ConfigError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
