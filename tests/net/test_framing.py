@@ -24,12 +24,14 @@ from trio_envserve.net.framing import (
     encode_command,
 )
 
-LIMITS = FrameLimits(frame_bytes=300_000, message_bytes=400_000, frames=5)
+LIMITS = FrameLimits(frame_bytes=900_000, message_bytes=1_800_000, frames=5)
 SMALL = FrameLimits(frame_bytes=1000, message_bytes=2000, frames=5, command_bytes=100)
 
 sizes = st.one_of(
     st.integers(0, 300),
-    st.sampled_from([255, 256, COPY_THRESHOLD_BYTES - 1, COPY_THRESHOLD_BYTES, 70_000, 140_000]),
+    st.sampled_from(
+        [255, 256, COPY_THRESHOLD_BYTES - 1, COPY_THRESHOLD_BYTES, 70_000, 140_000, 600_000]
+    ),
 )
 frames = st.builds(lambda size, fill: bytes([fill]) * size, sizes, st.integers(0, 255))
 batches = st.lists(st.lists(frames, min_size=1, max_size=2) | st.just([b"x"] * 5), max_size=6)

@@ -49,6 +49,10 @@ PIECES_MOST: Final = 64
 _FIRST_BYTES: Final = 2 * COPY_THRESHOLD_BYTES
 """What a large frame's buffer has to begin with; it doubles when it is full."""
 
+_ZEROS: Final = bytes(64 * KIB)
+"""What it grows by.  A mapping of its own would need none of this and cost five times
+as much: its pages are new to the process each time."""
+
 Piece: TypeAlias = bytes | memoryview
 
 
@@ -152,9 +156,10 @@ class Decoder:
             return None
         if self._view is not None:
             self._view.release()  # nothing came
-        if self._filled == len(large):
+        if self._filled == len(large) < self._size:
             room = min(self._size, 2 * len(large))
-            large += bytes(room - len(large))
+            while len(large) < room:
+                large += _ZEROS[: room - len(large)]
         self._view = memoryview(large)[self._filled :]
         return self._view
 
@@ -277,10 +282,9 @@ class Decoder:
                 self._data, self._at = b"", 0
 
     def _begin_large(self, head: bytes, size: int, flags: int) -> None:
-        self._large = bytearray(head)
-        room = min(size, max(_FIRST_BYTES, len(head)))
-        self._large += bytes(room - len(head))
         self._filled, self._size, self._flags = len(head), size, flags
+        self._large = bytearray(head)
+        self._large += _ZEROS[: min(size, max(_FIRST_BYTES, len(head))) - len(head)]
 
     def _end_message(self, batch: list[list[Frame]]) -> None:
         batch.append(self._frames)

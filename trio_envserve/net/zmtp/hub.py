@@ -52,7 +52,7 @@ from ..interface import (
 )
 from ..outbox import Outbox
 from ..pump import Pump
-from .connection import Connection, Ended, State
+from .connection import SLICE_MESSAGES, Connection, Ended, State
 from .engine import Engine
 from .mechanism import HandshakeError, Null
 
@@ -282,7 +282,8 @@ class Hub(Pump):
                 return
             if not decoder.is_backlogged and connection.fill():
                 connection.heard_s = self._pumped_s
-            while True:
+            # Counted in what is taken, for commands and parts of a message cost, too.
+            for _ in range(1 + share // SLICE_MESSAGES):
                 for message in connection.take():
                     if len(message) == 1 and bundle.is_bundle(message[0]):
                         members = bundle.unpack(message[0])
@@ -291,11 +292,10 @@ class Hub(Pump):
                         batch.append(message)
                     else:
                         batch.append(route + message)
-                if not decoder.is_backlogged:
+                if not decoder.is_backlogged or len(batch) >= most:
                     break
-                if len(batch) >= most:
-                    self._enqueue(connection)
-                    break
+            if decoder.is_backlogged:
+                self._enqueue(connection)
         except Ended:
             self._hang_up(connection)
             self._discard(connection)

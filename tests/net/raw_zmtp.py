@@ -1,0 +1,71 @@
+"""A peer that says what it wants: ZMTP on a plain socket, for tests of bounds."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from trio_envserve.net.address import parse_address
+from trio_envserve.net.framing import encode_command
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+def ready(socket_type: bytes = b"DEALER", identity: bytes = b"") -> bytes:
+    """The READY of a peer."""
+    body = b"\x05READY"
+    for name, value in ((b"Socket-Type", socket_type), (b"Identity", identity)):
+        body += bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
+    return encode_command(body)
+
+
+def connect(address: str) -> socket.socket:
+    """A blocking connection on which nothing was said."""
+    parsed = parse_address(address)
+    if parsed.scheme == "ipc":
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(parsed.path)
+    else:
+        sock = socket.create_connection((parsed.host, parsed.port))
+    sock.settimeout(20)
+    return sock
+
+
+def shake(address: str, socket_type: bytes = b"DEALER", identity: bytes = b"") -> socket.socket:
+    """A connection after its handshake.  Blocks: call it in a thread."""
+    sock = connect(address)
+    sock.sendall(GREETING + ready(socket_type, identity))
+    got = b""
+    while len(got) < 66 or len(got) < 66 + got[65]:
+        data = sock.recv(4096)
+        assert data, "the other side hung up during the handshake"
+        got += data
+    return sock
+
+
+def until_closed(sock: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    got = b""
+    try:
+        while data := sock.recv(65536):
+            got += data
+    except ConnectionError:
+        pass
+    return got
+
+
+def flood(sock: socket.socket, data: bytes, seconds: float) -> int:
+    """Send the same again and again, until the time is over or the other side closes;
+    how many bytes were taken."""
+    sent = 0
+    sock.settimeout(0.2)
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until:
+            try:
+                sent += sock.send(data)
+            except TimeoutError:
+                pass
+    except ConnectionError:
+        pass
+    return sent

@@ -1,0 +1,520 @@
+"""What a peer cannot do to others: bounds, survival and routes of the sockets that
+speak ZMTP under trio.  Findings by their numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import resource
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from trio_envserve.core.limits import KIB, MIB, WireLimits
+from trio_envserve.net import BATCH_MESSAGES, FRAMES_MAX, ConnectionEvent
+from trio_envserve.net.framing import encode, encode_command
+from trio_envserve.net.zmtp import hub as hub_module
+from trio_envserve.net.zmtp import sockets as sockets_module
+
+from . import raw_zmtp
+
+pytestmark = pytest.mark.real
+
+QUICK = WireLimits(reconnect_min_s=0.01, reconnect_max_s=0.05)
+
+
+def limits_of(**options) -> WireLimits:
+    return dataclasses.replace(QUICK, **options)
+
+
+class TurnMeter(trio.abc.Instrument):
+    """The longest step of any task, in processor time of the thread."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._began_s = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began_s = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+
+
+@pytest.fixture
+def turns() -> Iterator[TurnMeter]:
+    """Measures turns; the collector, which may strike anywhere, is not meant."""
+    gc.collect()
+    gc.freeze()
+    yield TurnMeter()
+    gc.unfreeze()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def in_thread(function, *args):
+    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
+
+
+async def echo_for_ever(router) -> None:
+    while True:
+        for route, *frames in await router.receive():
+            router.send_nowait(route, frames)
+
+
+async def ask(dealer, word: bytes = b"are you there?") -> None:
+    """A dealer that behaves is answered."""
+    assert dealer.send_nowait([word])
+    assert await dealer.receive() == [[word]]
+
+
+# -- memory and turns -----------------------------------------------------------
+
+
+async def test_a_message_that_never_ends_takes_no_memory(zmtp_bench, caplog):
+    """A5: one connection that sent frames with MORE for ever took +965 MiB in 6 s."""
+    async with zmtp_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            await ask(dealer)
+            before = resident_bytes()
+            for frame in (
+                b"\x01\xff" + bytes(255),
+                b"\x03" + (MIB).to_bytes(8, "big") + bytes(MIB),
+            ):
+                sock = await in_thread(raw_zmtp.shake, router.address)
+                await in_thread(raw_zmtp.flood, sock, frame * (1 + MIB // len(frame)), 3.0)
+                sock.close()
+            assert resident_bytes() - before < 64 * MIB + b.limits.message_bytes
+            await ask(dealer)
+            assert router.statistics().closed == 2
+            assert router.statistics().oversized == 2
+            nursery.cancel_scope.cancel()
+
+
+async def test_five_million_empty_frames_hold_no_loop(zmtp_bench, turns):
+    """A6: one message of them blocked the loop for 17.8 s.  Here they are as many
+    messages as can be, too."""
+    async with zmtp_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        trio.lowlevel.add_instrument(turns)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            for empty in (b"\x01\x00", b"\x00\x00"):
+                sock = await in_thread(raw_zmtp.shake, router.address)
+                flooding = trio.Event()
+
+                async def send(sock=sock, empty=empty, flooding=flooding) -> None:
+                    await in_thread(raw_zmtp.flood, sock, empty * 500_000, 3.0)
+                    flooding.set()
+
+                nursery.start_soon(send)
+                asked = 0
+                while not flooding.is_set():
+                    await ask(dealer)
+                    asked += 1
+                assert asked > 10
+                sock.close()
+            nursery.cancel_scope.cancel()
+        trio.lowlevel.remove_instrument(turns)
+    assert turns.longest_s < 0.1
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        encode_command(b"\x04PING\0\0" + bytes(16)) * 10_000,
+        encode_command(b"\x03NEW") * 10_000,
+        b"".join(encode([[b"x"]])) * 10_000,
+        b"".join(encode([[b"\x82\x18\x20\x98\x20" + b"\x81\x40" * 32]])) * 2_000,  # bundles
+    ],
+    ids=["pings", "commands", "messages", "bundles"],
+)
+async def test_a_flood_takes_no_more_than_its_share(zmtp_bench, turns, flood):
+    async with zmtp_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        trio.lowlevel.add_instrument(turns)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(3)]
+            left = len(socks)
+
+            async def send(sock: socket.socket) -> None:
+                nonlocal left
+                await in_thread(raw_zmtp.flood, sock, flood, 2.0)
+                left -= 1
+
+            before = resident_bytes()
+            for sock in socks:
+                nursery.start_soon(send, sock)
+            asked = 0
+            while left:
+                await ask(dealer)
+                asked += 1
+            assert asked > 20
+            assert resident_bytes() - before < 300 * MIB
+            for sock in socks:
+                sock.close()
+            nursery.cancel_scope.cancel()
+        trio.lowlevel.remove_instrument(turns)
+    assert turns.longest_s < 0.1
+
+
+async def test_bundles_do_not_stretch_a_batch_past_its_budget(zmtp_bench):
+    bundle = b"\x82\x18\x20\x98\x20" + b"\x81\x40" * 32
+    async with zmtp_bench() as b, b.router() as router:
+        sock = await in_thread(raw_zmtp.shake, router.address)
+        sock.sendall(b"".join(encode([[bundle]])) * 300)
+        got = 0
+        while got < 300 * 32:
+            batch = await router.receive()
+            assert len(batch) < 2 * BATCH_MESSAGES
+            got += len(batch)
+        sock.close()
+
+
+async def test_what_arrives_is_bounded_in_all_and_the_one_that_holds_most_goes(zmtp_bench):
+    limits = limits_of(message_bytes=8 * MIB, arriving_bytes=10 * MIB)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        async with b.dealer(router) as dealer, trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            large = b"\x02" + (8 * MIB).to_bytes(8, "big")
+            small = await in_thread(raw_zmtp.shake, router.address)
+            small.sendall(large + bytes(MIB))
+            many = [await in_thread(raw_zmtp.shake, router.address) for _ in range(3)]
+            for sock in many:
+                await in_thread(sock.sendall, large + bytes(5 * MIB))
+                await ask(dealer)
+            while router.statistics().closed == 0:
+                await ask(dealer)
+            assert router.statistics().oversized == router.statistics().closed
+            # the one that holds little is left alone, and may finish
+            await in_thread(small.sendall, bytes(7 * MIB))
+            assert len(await in_thread(small.recv, 100)) > 9
+            for sock in (small, *many):
+                sock.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_peers_that_never_read_are_bounded_in_all(zmtp_bench, monkeypatch):
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    limits = limits_of(peer_queue_bytes=4 * MIB, waiting_bytes=6 * MIB)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        async with b.dealer(router) as dealer, trio.open_nursery() as nursery:
+            socks = []
+            for _ in range(3):
+                sock = await in_thread(raw_zmtp.shake, router.address)
+                sock.sendall(b"".join(encode([[b"hello"]])))
+                [[route, _]] = await router.receive()
+                socks.append(sock)
+                await b.send_until_stuck(router, route, bytes(100 * KIB))
+            while router.statistics().closed == 0:
+                await trio.sleep(0.01)
+            assert router.statistics().backlog_bytes <= limits.waiting_bytes
+            nursery.start_soon(echo_for_ever, router)
+            await ask(dealer)
+            for sock in socks:
+                sock.close()
+            nursery.cancel_scope.cancel()
+
+
+# -- handshakes and connections -------------------------------------------------
+
+
+async def test_a_handshake_has_a_time_limit(zmtp_bench, monkeypatch, new_events, caplog):
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    events = new_events()
+    limits = limits_of(handshake_s=0.3)
+    async with zmtp_bench() as b, b.router(limits=limits, on_event=events) as router:
+        socks = [await in_thread(raw_zmtp.connect, router.address) for _ in range(3)]
+        socks[1].sendall(raw_zmtp.GREETING[:10])
+        socks[2].sendall(raw_zmtp.GREETING)
+        for sock in socks:
+            await in_thread(raw_zmtp.until_closed, sock)
+            sock.close()
+        await events.wait(ConnectionEvent.HANDSHAKE_FAILED, 3)
+        assert router.statistics().closed == 3
+        await trio.sleep(0.2)
+        assert "handshake failed: it took too long" in caplog.text
+
+
+async def test_too_many_handshakes_at_once_cost_the_oldest(zmtp_bench):
+    limits = limits_of(handshakes=5)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        socks = [await in_thread(raw_zmtp.connect, router.address) for _ in range(20)]
+        async with b.dealer(router) as dealer:  # the door is open
+            await b.greet(router, dealer)
+        for sock in socks[:14]:
+            await in_thread(raw_zmtp.until_closed, sock)
+        for sock in socks:
+            sock.close()
+
+
+async def test_at_the_bound_of_connections_the_silent_make_room(zmtp_bench, monkeypatch):
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    monkeypatch.setattr(sockets_module, "SILENT_S", 0.3)
+    limits = limits_of(connections=5)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            async with b.dealer(router) as first:
+                await ask(first)
+                socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(4)]
+                async with b.dealer(router) as second:
+                    with trio.fail_after(10):
+                        assert second.send_nowait([b"let me in"])
+                        async with trio.open_nursery() as talking:
+
+                            async def talk() -> None:
+                                while True:
+                                    await ask(first)
+                                    await trio.sleep(0.05)
+
+                            talking.start_soon(talk)
+                            assert await second.receive() == [[b"let me in"]]
+                            talking.cancel_scope.cancel()
+                    await ask(second)
+            for sock in socks:
+                sock.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_message_that_does_not_go_on_ends_its_connection(zmtp_bench, monkeypatch):
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    limits = limits_of(progress_s=0.3)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        async with b.dealer(router) as dealer, trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            socks = []
+            for begun in (b"\x00", b"\x00\x05abc", b"\x01\x01x", b"\x02" + bytes(6) + b"\xff\xff"):
+                sock = await in_thread(raw_zmtp.shake, router.address)
+                sock.sendall(begun)
+                socks.append(sock)
+            for sock in socks:
+                await in_thread(raw_zmtp.until_closed, sock)
+                sock.close()
+            await ask(dealer)  # which has only been silent
+            assert router.statistics().closed == len(socks)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_loop_that_was_held_ages_nobody(zmtp_bench, monkeypatch):
+    """What it has not heard meanwhile is still to come."""
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    limits = limits_of(progress_s=1.0, handshake_s=1.0)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        begun = await in_thread(raw_zmtp.shake, router.address)
+        begun.sendall(b"\x00\x05he")
+        shaking = await in_thread(raw_zmtp.connect, router.address)
+        with trio.move_on_after(0.1):
+            await router.receive()
+        time.sleep(3)  # noqa: ASYNC251  # that is the point
+        begun.sendall(b"llo")
+        [[_, word]] = await router.receive()
+        assert word == b"hello"
+        shaking.sendall(raw_zmtp.GREETING + raw_zmtp.ready() + b"".join(encode([[b"late"]])))
+        [[_, word]] = await router.receive()
+        assert word == b"late"
+        assert router.statistics().closed == 0
+        begun.close()
+        shaking.close()
+
+
+async def test_a_peer_that_promised_to_ping_and_does_not_is_gone(zmtp_bench, monkeypatch):
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    async with zmtp_bench() as b, b.router() as router, trio.open_nursery() as nursery:
+        nursery.start_soon(echo_for_ever, router)
+        sock = await in_thread(raw_zmtp.shake, router.address)
+        sock.sendall(encode_command(b"\x04PING\0\x03hi"))
+        got = await in_thread(raw_zmtp.until_closed, sock)
+        assert got == encode_command(b"\x04PONGhi")
+        sock.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_old_peer_is_refused_in_words(zmtp_bench, monkeypatch, caplog):
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
+    async with zmtp_bench() as b, b.router() as router:
+        for said in (b"\x01\x00", raw_zmtp.GREETING[:10] + b"\x01", b"GET / HTTP/1.1\r\n\r\n"):
+            sock = await in_thread(raw_zmtp.connect, router.address)
+            sock.sendall(said)
+            await in_thread(raw_zmtp.until_closed, sock)
+            sock.close()
+            await trio.sleep(0.2)
+    assert "speaks ZMTP 2.0; version 3.0 or newer is needed" in caplog.text
+    assert "does not speak ZMTP 3" in caplog.text
+
+
+async def test_a_peer_of_another_type_hears_why(zmtp_bench):
+    async with zmtp_bench() as b, b.router() as router:
+        sock = await in_thread(raw_zmtp.connect, router.address)
+        sock.sendall(raw_zmtp.GREETING + raw_zmtp.ready(b"SUB"))
+        assert b"a ROUTER does not talk to a socket of type" in await in_thread(
+            raw_zmtp.until_closed, sock
+        )
+        sock.close()
+
+
+# -- routes -----------------------------------------------------------------------
+
+
+async def test_two_connections_with_one_identity_disturb_nobody(zmtp_bench):
+    """A1 and A8: the older one's next message ended the process; and a route that was
+    taken over was never given back."""
+    async with zmtp_bench() as b, b.router() as router:
+        routes = []
+        socks = []
+        for word in (b"one", b"two"):
+            sock = await in_thread(raw_zmtp.shake, router.address, b"DEALER", b"same")
+            sock.sendall(b"".join(encode([[word]])))
+            [[route, got]] = await router.receive()
+            assert got == word
+            routes.append(route)
+            socks.append(sock)
+        assert routes[0] != routes[1]
+        socks[0].sendall(b"".join(encode([[b"still here"]])))
+        assert await router.receive() == [[routes[0], b"still here"]]
+        for route, sock in zip(routes, socks, strict=True):
+            assert router.send_nowait(route, [route])
+            assert await in_thread(sock.recv, 100) == b"".join(encode([[route]]))
+            sock.close()
+        async with b.dealer(router) as dealer:
+            [route] = await b.greet(router, dealer)
+            assert route not in routes  # nor is it ever used again
+
+
+# -- descriptors and closing --------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+def test_a_server_out_of_descriptors_goes_on(transport, folder):
+    """A4: with an ipc:// front libzmq ended the process (ipc_listener.cpp:297)."""
+    program = textwrap.dedent(
+        """
+        import resource, sys, time
+        import trio
+        from trio_envserve.core.limits import WireLimits
+        from trio_envserve.net import open_zmtp_network
+        from trio_envserve.net.zmtp import sockets
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        sockets.DESCRIPTORS_SHARE = float(sys.argv[2])
+        sockets.SILENT_S = 2.0
+
+        async def main():
+            async with open_zmtp_network() as network:
+                async with network.open_router(sys.argv[1], limits=WireLimits()) as router:
+                    print(router.address, flush=True)
+                    while True:
+                        for route, *frames in await router.receive():
+                            if frames == [b"end"]:
+                                print(time.process_time(), flush=True)
+                                return
+                            router.send_nowait(route, frames)
+        trio.run(main)
+        """
+    )
+    address = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{folder}/s"
+    for share in ("0.75", "9.0"):  # within the bound, and where the system says no
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, address, share], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            bound = process.stdout.readline().strip()
+            socks = []
+            for _ in range(476):
+                sock = raw_zmtp.connect(bound)
+                sock.setblocking(False)
+                sock.send(raw_zmtp.GREETING + raw_zmtp.ready())
+                socks.append(sock)
+            honest = raw_zmtp.shake(bound)
+            honest.sendall(b"".join(encode([[b"hello"]])))
+            assert honest.recv(100) == b"".join(encode([[b"hello"]]))
+            honest.sendall(b"".join(encode([[b"end"]])))
+            used_s = float(process.stdout.readline())
+            assert used_s < 3.0, "it spins"
+            assert process.wait(20) == 0
+            for sock in (honest, *socks):
+                sock.close()
+        finally:
+            process.kill()
+            process.communicate()
+
+
+async def test_last_words_arrive_though_something_is_unread(zmtp_bench):
+    """Closing with unread input resets the connection, which takes them back."""
+    async with zmtp_bench() as b, b.router() as router:
+        async with b.dealer(router) as dealer:
+            [route] = await b.greet(router, dealer)
+            assert router.send_nowait(route, [bytes(200_000)])  # which nobody will read
+            for number in range(200):
+                assert dealer.send_nowait([b"%d" % number, bytes(1000)])
+        got = await b.take(router, 200)
+        assert [int(message[1]) for message in got] == list(range(200))
+
+
+async def test_a_process_that_has_forked_still_hangs_up(zmtp_bench):
+    """A child holds copies of the descriptors: closing them says nothing to anybody."""
+    async with zmtp_bench() as b, b.router() as router:
+        async with b.dealer(router) as dealer:
+            [route] = await b.greet(router, dealer)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+                child = os.fork()
+            if child == 0:
+                time.sleep(30)  # noqa: ASYNC251  # no loop goes on here
+                os._exit(0)
+        try:
+            with trio.fail_after(10):
+                while router.send_nowait(route, [b"x"]):
+                    await trio.sleep(0.01)
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)  # noqa: ASYNC222  # it is dead
+
+
+async def test_a_dealer_that_is_dropped_at_once_does_not_come_back_in_a_storm(zmtp_bench):
+    """Each handshake is done, and then the connection is closed: no success."""
+    async with zmtp_bench() as b, trio.open_nursery() as nursery:
+        made: list[float] = []
+
+        async def hang_up(stream: trio.SocketStream) -> None:
+            await stream.send_all(raw_zmtp.GREETING + raw_zmtp.ready(b"ROUTER"))
+            await stream.receive_some()
+            made.append(trio.current_time())
+
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, hang_up, [listener])
+        port = listener.socket.getsockname()[1]
+        limits = WireLimits(reconnect_min_s=0.05, reconnect_max_s=0.5)
+        async with b.dealer(f"tcp://127.0.0.1:{port}", limits=limits):
+            await trio.sleep(2)
+        assert 4 <= len(made) <= 12
+        nursery.cancel_scope.cancel()
+
+
+async def test_too_many_frames_end_their_connection_alone(zmtp_bench):
+    async with zmtp_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        [route] = await b.greet(router, dealer)
+        sock = await in_thread(raw_zmtp.shake, router.address)
+        sock.sendall(b"".join(encode([[b"good"], [b"x"] * (FRAMES_MAX + 1)])))
+        [[_, word]] = await router.receive()
+        assert word == b"good"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.receive)
+            await in_thread(raw_zmtp.until_closed, sock)
+            nursery.cancel_scope.cancel()
+        sock.close()
+        assert router.send_nowait(route, [b"fine"])
+        assert await dealer.receive() == [[b"fine"]]
