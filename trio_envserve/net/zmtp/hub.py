@@ -169,7 +169,7 @@ class Hub(Pump):
         connection.state = State.OPEN
         del self._shaking[connection.fd]
         connection.heard_s = self._pumped_s
-        connection.route = b"\0" + next(self._numbers).to_bytes(8, "big")
+        connection.route = next(self._numbers).to_bytes(8, "little")
         self._service.modify(connection.fd, _HANG_UP)
         self._traffic.register(connection.fd, EPOLLIN)
         self._opened(connection)
