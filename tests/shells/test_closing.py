@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from tests.shells.test_memory import ADDRESS, Probe, virtual
 from trio_envserve import (
+    Client,
     Health,
     NeverStarted,
+    Rollout,
+    ServerLimits,
+    ServerNotClosed,
+    WireLimits,
     open_client,
     open_server,
 )
 from trio_envserve.cli.status import status_tables
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.server import workers
 
 
 @virtual
@@ -59,3 +66,98 @@ async def test_who_waits_for_a_server_that_has_stopped_hears_that() -> None:
         outcome = await client.outcome([1, 1], timeout_s=5.0)
         assert isinstance(outcome.error, NeverStarted)
         assert "the server has stopped" in str(outcome.error)
+
+
+class Deaf:
+    """Its rollouts end when the test says so, and not when they are cancelled."""
+
+    def __init__(self) -> None:
+        self.release = trio.Event()
+        self.ended = trio.Event()
+
+    async def run_rollout(self, rollout: Rollout) -> float:
+        with trio.CancelScope(shield=True):
+            await self.release.wait()
+        self.ended.set()
+        return 1.0
+
+
+async def close_with(deaf: Deaf) -> tuple[BaseException | None, float, str]:
+    """Close a server that runs this in its own process; what was raised, the seconds
+    that it took, and the call's error."""
+    network = MemoryNetwork()
+    raised: BaseException | None = None
+    told: list[str] = []
+
+    async def ask(client: Client) -> None:
+        told.append(str((await client.outcome(1)).error))
+
+    async with open_client(ADDRESS, network=network, name="trainer") as client:
+        async with trio.open_nursery() as nursery:
+            try:
+                async with open_server(deaf, bind=ADDRESS, workers=0, network=network):
+                    await client.wait_ready()
+                    nursery.start_soon(ask, client)
+                    await trio.sleep(1)
+                    began_s = trio.current_time()
+            except ServerNotClosed as error:
+                raised = error
+            took_s = trio.current_time() - began_s
+    return raised, took_s, told[0]
+
+
+@virtual
+async def test_b5_code_in_this_process_that_ignores_its_cancellation_is_left_and_named() -> None:
+    deaf = Deaf()
+    async with trio.open_nursery() as nursery:
+
+        async def let_go() -> None:
+            await trio.sleep(3600)  # or the old code would never come back
+            deaf.release.set()
+
+        nursery.start_soon(let_go)
+        error, took_s, told = await close_with(deaf)
+        limits = ServerLimits()
+        assert took_s <= 2 * limits.stop_s + limits.reap_s + WireLimits().flush_s + 1.0
+        assert isinstance(error, ServerNotClosed)
+        assert "w0-1" in str(error)
+        assert "#0 of trainer" in str(error)
+        assert "await self.release.wait()" in str(error)
+        assert told == "the server stopped while it ran on worker w0-1 (it may have run)"
+        deaf.release.set()
+        await deaf.ended.wait()
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_block_that_fails_beside_what_is_left_behind_raises_both() -> None:
+    deaf = Deaf()
+    network = MemoryNetwork()
+    with pytest.RaisesGroup(KeyError, ServerNotClosed):
+        async with open_server(deaf, bind=ADDRESS, workers=0, network=network):
+            async with open_client(ADDRESS, network=network) as client:
+                await client.wait_ready()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.outcome, 1)
+                    await trio.sleep(1)
+                    nursery.cancel_scope.cancel()
+            raise KeyError("mine")
+    deaf.release.set()
+    await deaf.ended.wait()
+
+
+def test_a_flaw_of_the_worker_in_this_process_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def flawed(*args: object, **options: object) -> bool:
+        raise RuntimeError("a flaw")
+
+    monkeypatch.setattr(workers, "run_worker", flawed)
+
+    @virtual
+    async def test() -> None:
+        with pytest.raises(RuntimeError, match="a flaw"):
+            async with open_server(Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork()):
+                await trio.sleep(60)
+
+    test()

@@ -6,6 +6,7 @@ and hours pass in milliseconds.  What needs real ones is tested in tests/real.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ ADDRESS = "memory:server"
 def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     """Run an async test on a clock that jumps when nothing else can happen."""
 
+    @functools.wraps(test)  # so that it is of the file where it is written
     def run() -> None:
         async def limited() -> None:
             with trio.fail_after(24 * 3600):
@@ -51,7 +53,6 @@ def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
         trio.run(limited, clock=MockClock(autojump_threshold=0))
 
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
 
 

@@ -18,12 +18,18 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
 import click
 import trio
 
-from ..core.errors import ConfigError, EnvServeError, ServerNotReady, ServerStartError
+from ..core.errors import (
+    ConfigError,
+    EnvServeError,
+    ServerNotClosed,
+    ServerNotReady,
+    ServerStartError,
+)
 from ..core.limits import MIB, ServerLimits
 from ..logs import LogSetup, configure, finish
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, unwrap_single
@@ -119,7 +125,7 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
     interrupts = click.get_current_context().obj or Interrupts()
     stop = Stop()
     try:
-        result = trio.run(_received, main, interrupts, stop)
+        result = trio.run(_received, main, interrupts, stop, as_json)
     except BaseException as raised:  # noqa: ASYNC103
         error = _expected(raised)
         if error is None:
@@ -135,15 +141,30 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
     return result.exit_code
 
 
-async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop) -> Result:
+async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json: bool) -> Result:
     with trio.open_signal_receiver(*interrupts.signals) as received, unwrap_single():
         interrupts.count()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, received, stop, nursery)
-            result = await main(stop)
+            try:
+                result = await main(stop)
+            except BaseException as raised:
+                if not isinstance(error := _expected(raised), ServerNotClosed):
+                    raise
+                # trio would wait for what was left behind.
+                _tell_last(_failed(error), error, as_json=as_json)
             nursery.cancel_scope.cancel()
         interrupts.finish()
     return result
+
+
+def _tell_last(result: Result, error: EnvServeError, *, as_json: bool) -> NoReturn:
+    """Say how it ended, and end without waiting for anything."""
+    say(f"error: {error}")
+    if as_json:
+        emit({**result.summary, "exit": result.exit_code})
+    finish()
+    os._exit(result.exit_code)
 
 
 async def _watch_signals(received: AsyncIterator[int], stop: Stop, nursery: trio.Nursery) -> None:
@@ -167,7 +188,7 @@ def _expected(raised: BaseException) -> EnvServeError | None:
                 stack.extend(one.exceptions)
             else:
                 leaves.append(one)
-    told = (ConfigError, ServerStartError, ServerNotReady, CommandError)
+    told = (ConfigError, ServerStartError, ServerNotReady, ServerNotClosed, CommandError)
     expected = [leaf for leaf in leaves if isinstance(leaf, told)]
     return expected[0] if expected and len(expected) == len(leaves) else None
 
@@ -176,7 +197,8 @@ def _failed(error: EnvServeError) -> Result:
     if isinstance(error, CommandError):
         code = error.exit_code
     else:
-        code = USAGE if isinstance(error, ConfigError) else NOT_STARTED
+        codes = {ConfigError: USAGE, ServerNotClosed: AT_ONCE}
+        code = next((c for e, c in codes.items() if isinstance(error, e)), NOT_STARTED)
     return Result(code, {"error": {"type": type(error).__name__, "message": str(error)}})
 
 

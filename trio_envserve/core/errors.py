@@ -60,6 +60,11 @@ class ServerStartError(EnvServeError):
     """A server could not be opened.  The message says what to do."""
 
 
+class ServerNotClosed(EnvServeError):
+    """A server has closed, but something of it still runs: environment code that ignores
+    its cancellation, or a process that cannot be killed.  The message says what, and where."""
+
+
 class CallError(EnvServeError):
     """Base of the errors that end a call.  ``verdict`` says what is known."""
 

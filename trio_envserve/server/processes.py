@@ -50,6 +50,9 @@ _MEANINGS = {
     CANNOT_RUN: ": its command could not be run",
 }
 _POLL_S = 0.05
+REAP_S = 5.0
+"""Longer a killed process is not waited for where a server must end: one in the middle of
+a system call that does not return (a network file system) cannot be reaped by anybody."""
 _STANDARD_STREAMS = 3
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -131,7 +134,7 @@ class WorkerProcess:
         """Kill and reap it if that has not happened, and close the sockets."""
         self.kill()
         if self._process.returncode is None:
-            with trio.CancelScope(shield=True):
+            with trio.move_on_after(REAP_S, shield=True):
                 await self.wait()
         self._signs.close()
         self.link.close()

@@ -30,14 +30,14 @@ from typing import Any, final
 import trio
 
 from ..core.closing import Closed, ClosingStage, Flush
-from ..core.errors import ConfigError, ServerNotReady, ServerStartError
+from ..core.errors import ConfigError, ServerNotClosed, ServerNotReady, ServerStartError
 from ..core.lag import LagMeter
 from ..core.limit_rules import check_together
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
-from ..core.terms import ID_BYTES, Route, short
+from ..core.terms import ID_BYTES, RequestId, Route, short
 from ..core.workforce import ToWorker
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..net import (
@@ -278,6 +278,27 @@ class Server:
         while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
 
+    def _left_behind(self) -> str:
+        """What did not end in time, in words; empty if all did."""
+        text = "".join(map(self._about_left, self._left))
+        if text:
+            _log.error("the server has closed, but not all of it has ended: %s", text)
+        return text
+
+    def _about_left(self, worker_id: bytes) -> str:
+        life = self._router.pool.lives[worker_id]
+        worker = self._router.force.workers.get(worker_id)
+        live = worker.live.values() if worker is not None else ()
+        runs = ", ".join(
+            f"request {RequestId(each.session.id, each.sequence)} of {each.session.name}"
+            for each in live
+        )
+        return (
+            f"worker {life.name} (pid {life.pid}) was killed and has not ended in "
+            f"{self._limits.reap_s:g} s; it runs {runs or 'nothing that is known'}\n"
+            f"{self._workers.where(worker_id)}"
+        )
+
 
 @asynccontextmanager
 async def open_server(
@@ -318,7 +339,10 @@ async def open_server(
     for a worker.  At its end what runs is cancelled, workers are ended and
     reaped; call :meth:`Server.drain` before to let work finish.  Raises
     ConfigError for wrong arguments and for limits that contradict each other,
-    ServerStartError if the address cannot be had.
+    ServerStartError if the address cannot be had, and at the block's end
+    ServerNotClosed if something could not be ended within the limits (with
+    ``workers=0``, code that ignores its cancellation: it goes on, and ``trio.run``
+    waits for it).
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
@@ -379,7 +403,10 @@ async def open_server(
             _log.info("serving %s at %s, epoch %s", name, front.address, short(router.epoch))
             await served(server)
             await server._close()
+            left = server._left_behind()
             nursery.cancel_scope.cancel()
+        if left:
+            raise ServerNotClosed(left)
 
     async with open_background(run) as server:
         yield server

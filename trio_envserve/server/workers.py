@@ -22,7 +22,8 @@ import os
 import resource
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeAlias, final
 
@@ -37,6 +38,7 @@ from ..net.framing import FramingError
 from ..worker.config import WorkerConfig
 from ..worker.pulse import Pulse
 from ..worker.shell import run_worker
+from ..worker.stacks import describe_requests
 from .locks import AddressLocks
 from .processes import WorkerProcess, start_process
 
@@ -69,6 +71,10 @@ class Workers(Protocol):
     def kill(self, worker: bytes) -> None:
         """End it now, or before it begins, if the router has decided both at once;
         ``live`` returns when it is dead."""
+        ...
+
+    def where(self, worker: bytes) -> str:
+        """Where its executions stand, if that is known: lines for people."""
         ...
 
 
@@ -173,6 +179,10 @@ class ProcessWorkers:
         if process is not None:
             process.kill()
 
+    def where(self, worker: bytes) -> str:
+        """Nothing: it is in another process."""
+        return ""
+
     def _config(self, spawn: Spawn) -> WorkerConfig:
         return WorkerConfig(
             worker=spawn.worker.decode(),
@@ -220,11 +230,37 @@ def parse_command(command: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 @final
+class _Life:
+    """A worker's life in a task of its own: how it ended, for who waits for that."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self.scope = scope
+        self.ended = trio.Event()
+        self.how = "it was cancelled"
+        self.error: BaseException | None = None
+
+    async def run(self, work: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            with self.scope:
+                ready = await work()
+                self.how = "it retired" if ready else "its environment could not be set up"
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # it is raised to who waits; here it would end trio
+            self.error = error
+            _log.debug("a worker in this process ended with %r", error)
+        finally:
+            self.ended.set()
+
+
+@final
 class InProcessWorkers:
     """The environment runs in this process: closures, debuggers, quick tests.
 
     One worker, which nobody can kill: code that ignores its cancellation holds
-    its place until it ends.
+    its place until it ends.  It is a system task, since a nursery cannot be left
+    while such code is in it: so a server that closes can leave it behind.  It is in
+    nobody's way then, but trio waits for it at the end of ``trio.run``.
     """
 
     pulses = False
@@ -237,15 +273,20 @@ class InProcessWorkers:
         self._limits = limits
         self._wire = wire
         self._scopes: dict[bytes, trio.CancelScope] = {}
+        self._tasks: dict[bytes, trio.lowlevel.Task] = {}
         self._streams: dict[bytes, MessageStream] = {}
 
     async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        """One worker as a task."""
+        """One worker as a task.  Cancelled after a kill, it does not wait any more."""
         worker = spawn.worker
         started(os.getpid())
-        how = "it was cancelled"
         here, there = open_memory_streams(self._wire)
         self._streams[worker] = here
+        life = _Life(self._scopes.setdefault(worker, trio.CancelScope()))
+        work = partial(
+            run_worker, there, worker=worker, incarnation=spawn.incarnation, load=self._load,
+            limits=_worker_limits(self._limits), wire=self._wire,
+        )  # fmt: skip
 
         async def receive() -> None:
             while True:
@@ -253,17 +294,27 @@ class InProcessWorkers:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
-            with self._scopes.setdefault(worker, trio.CancelScope()):
-                ready = await run_worker(
-                    there, worker=worker, incarnation=spawn.incarnation, load=self._load,
-                    limits=_worker_limits(self._limits), wire=self._wire,
-                )  # fmt: skip
-                how = "it retired" if ready else "its environment could not be set up"
+            self._tasks[worker] = trio.lowlevel.spawn_system_task(
+                life.run, work, name=f"worker {worker.decode()}", context=copy_context()
+            )
+            try:
+                await life.ended.wait()
+            finally:
+                if not life.scope.cancel_called:
+                    life.scope.cancel()
+                    with trio.move_on_after(self._limits.stop_s, shield=True):
+                        await life.ended.wait()
             nursery.cancel_scope.cancel()
         while last := here.receive_nowait():
             heard(_named(worker, last))
-        del self._scopes[worker], self._streams[worker]
-        return how
+        del self._scopes[worker], self._streams[worker], self._tasks[worker]
+        if life.error is not None:
+            raise life.error
+        return life.how
+
+    def where(self, worker: bytes) -> str:
+        """The stacks of its executions."""
+        return describe_requests(self._tasks[worker])
 
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
         """See :class:`Workers`."""

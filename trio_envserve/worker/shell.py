@@ -42,6 +42,7 @@ from ..net import Message, MessageStream
 from . import forks
 from .failures import EnvironmentFailure, describe_exception, log
 from .runners import Runner, open_runner
+from .stacks import REQUEST
 
 
 async def run_worker(
@@ -135,7 +136,7 @@ class _Shell:
             if ward.cancel_scope.cancel_called:
                 ward = await nursery.start(self._keep_ward)
             for run in self._arrived:
-                ward.start_soon(self._execute, run)
+                ward.start_soon(self._execute, run, name=f"{REQUEST}{run.request}")
             self._arrived.clear()
 
     async def _keep_ward(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:

@@ -24,7 +24,7 @@ from typing import Any, final
 import trio
 
 from ...client import Client, Outcome, open_client
-from ...core.errors import CallError, ProtocolError
+from ...core.errors import CallError, ProtocolError, ServerNotClosed
 from ...core.limits import ClientLimits, ServerLimits
 from ...core.messages import Outcome as OutcomeMessage
 from ...core.messages import decode
@@ -263,29 +263,34 @@ class Trial:
         """The server, one life after the other."""
         while True:
             self._stop = trio.Event()
-            async with open_server(
-                self._make, bind=ADDRESS, workers=0, network=self.network, limits=self._limits,
-                new_id=self._new_id,
-            ) as server:  # fmt: skip
-                self.history.lives.append(Life(trio.current_time(), None))
-                if len(self.history.lives) == 1:
-                    await server.wait_ready()
-                    task_status.started()
-                self._tell(None, f"life {len(self.history.lives) - 1} of the server")
-                self.server = server
-                self._up.set()
-                try:
-                    await self._stop.wait()
-                    self.history.lives[-1] = Life(
-                        self.history.lives[-1].began_s, trio.current_time()
-                    )
-                    self._tell(None, "the server is stopped")
-                    if self._drain_s:
-                        await server.drain(self._drain_s)
-                finally:
-                    self.server = None
-                    self._count(server)
+            try:
+                await self._live(task_status)
+            except* ServerNotClosed:  # what still runs is judged by its own log
+                self._tell(None, "the server has closed, and something of it still runs")
             await trio.sleep(self._down_s)
+
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        """One life of the server."""
+        async with open_server(
+            self._make, bind=ADDRESS, workers=0, network=self.network, limits=self._limits,
+            new_id=self._new_id,
+        ) as server:  # fmt: skip
+            self.history.lives.append(Life(trio.current_time(), None))
+            if len(self.history.lives) == 1:
+                await server.wait_ready()
+                task_status.started()
+            self._tell(None, f"life {len(self.history.lives) - 1} of the server")
+            self.server = server
+            self._up.set()
+            try:
+                await self._stop.wait()
+                self.history.lives[-1] = Life(self.history.lives[-1].began_s, trio.current_time())
+                self._tell(None, "the server is stopped")
+                if self._drain_s:
+                    await server.drain(self._drain_s)
+            finally:
+                self.server = None
+                self._count(server)
 
     def _make(self) -> Any:
         """The environment of a life of a worker: a new one, if it is made by a class or factory."""
