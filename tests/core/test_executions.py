@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core.executions import Duty
-from trio_envserve.core.messages import State
+from trio_envserve.core.messages import Fetch, State
 
 from .helpers import cache_with, duty_of, execution_on, session_of, worker_of
 
@@ -71,6 +71,27 @@ def test_a_statement_names_what_lives_and_what_is_to_stop():
     worker.abandon(executions[2], 1.0)
     worker.end(executions[0])
     assert worker.statement(7) == State(7, 4, [1, 4], [2, 3])
+
+
+def test_an_announced_execution_takes_up_no_capacity_and_lives():
+    worker, session = worker_of(capacity=1), session_of(cache_with())
+    execution = execution_on(worker, session)
+    worker.announce(execution, 7)
+    assert (worker.open(), worker.running, session.live_executions) == (True, 0, 1)
+    assert worker.statement(1) == State(1, 1, [0, 1], [])
+    assert worker.fetches() == Fetch([], [0, 1])
+    execution.fetched = True
+    assert worker.fetches() == Fetch([0, 1], [])
+    worker.end(execution)
+    assert (worker.running, worker.live, session.live_executions) == (0, {}, 0)
+
+
+def test_a_group_of_suspects_is_over_when_none_of_them_runs():
+    worker, session = worker_of(), session_of(cache_with())
+    worker.duty = Duty.SUSPECTS
+    execution = execution_on(worker, session)
+    worker.announce(execution, 7)
+    assert duty_of(worker) is Duty.ANY
 
 
 def test_only_abandoned_is_about_at_least_one():

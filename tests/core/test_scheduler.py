@@ -166,6 +166,15 @@ def test_a_worker_that_is_to_be_recycled_takes_no_more_than_it_has_numbers():
     assert order(queue, [worker]) == [(1, 0), (1, 1)]
 
 
+def test_g8_a_worker_takes_no_more_suspects_than_its_capacity():
+    """Outcomes that the dead worker held count as well, so it had more than it could run."""
+    worker = worker_of(capacity=1)
+    queue = filled(*(suspect(1, n, of=(b"dead", 2), left=2) for n in range(2)))
+    assert order(queue, [worker]) == [(1, 0)]
+    worker.end(worker.live[0])
+    assert order(queue, [worker]) == [(1, 1)]
+
+
 def test_half_of_the_workers_are_there_for_others():
     pool = [worker_of(b"%d" % n, capacity=9) for n in range(5)]
     queue = filled(*(suspect(1, n) for n in range(4)))

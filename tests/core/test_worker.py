@@ -8,6 +8,7 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import (
     BEAT_BYTES,
@@ -191,7 +192,7 @@ def test_g8_more_dispatches_named_at_once_than_a_router_can_have_live_change_not
 
 
 def test_g8_large_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
-    core = worker()
+    core = WorkerCore(LIFE, header_bytes=HEADER_BYTES, announce_bytes=BEAT_BYTES)
     core.beat({"running": 2})
     dispatch(core, 0), dispatch(core, 1)
     large = (Status.RESULT, bytes(BEAT_BYTES - 1), 1.5)
@@ -228,3 +229,73 @@ def test_a_broken_environment_is_reported_whatever_the_text_holds():
     assert len(header) < HEADER_BYTES
     record = decoded((header,)).error  # type: ignore[union-attr]
     assert (record["code"], record["verdict"]) == ("broken", "DID_NOT_RUN")
+
+
+# -- announced outcomes ---------------------------------------------------------
+
+LARGE = (Status.RESULT, bytes(ANNOUNCE_BYTES + 1), 1.5)
+ANNOUNCEMENT = messages.Announced(SESSION, 100, 0, ANNOUNCE_BYTES + 1)
+OUTCOME = messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)
+
+
+def announcing() -> WorkerCore:
+    core = worker()
+    core.beat({})
+    dispatch(core, 0)
+    assert [said_by(each) for each in core.ended(0, *LARGE)] == [ANNOUNCEMENT]
+    return core
+
+
+def fetch(core: WorkerCore, numbers: list[int], later: list[int]) -> Any:
+    return [said_by(each) for each in hear(core, messages.Fetch(numbers, later))]
+
+
+def test_g8_a_large_outcome_is_announced_and_sent_when_it_is_asked_for_once():
+    core = announcing()
+    assert fetch(core, [0, 9], []) == [OUTCOME]
+    assert fetch(core, [0, 9], []) == []
+    core.beat({})
+    assert state(core, 2, 1, [0, 1], []) == [OUTCOME]  # it was lost
+    assert state(core, 2, 1, [], []) == []
+    assert not core._kept
+
+
+def test_an_outcome_of_just_the_bound_is_sent_at_once():
+    core = worker()
+    dispatch(core, 0)
+    (effect,) = core.ended(0, Status.RESULT, bytes(ANNOUNCE_BYTES), 1.5)
+    assert said_by(effect) == OUTCOME
+
+
+def test_g9_a_lost_announcement_is_repeated_after_the_next_beat():
+    core = announcing()
+    assert state(core, 1, 1, [0, 1], []) == []  # answers a beat from before: under way
+    core.beat({})
+    assert state(core, 2, 1, [0, 1], []) == [ANNOUNCEMENT]
+
+
+def test_an_announcement_that_the_router_knows_is_not_repeated():
+    core = announcing()
+    assert fetch(core, [], [0, 1]) == []
+    core.beat({})
+    assert state(core, 2, 1, [0, 1], []) == []
+    assert fetch(core, [0, 1], []) == [OUTCOME]
+
+
+def test_g7_an_announced_outcome_that_nobody_wants_any_more_is_dropped():
+    core = announcing()
+    assert state(core, 1, 1, [], []) == []
+    assert fetch(core, [0, 1], []) == []
+
+
+def test_a_cancelled_dispatch_whose_announcement_was_lost_is_announced_and_not_declined():
+    core = announcing()
+    core.beat({})
+    assert state(core, 2, 1, [0, 1], [0, 1]) == [ANNOUNCEMENT]
+
+
+def test_g8_fetched_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
+    core = worker()
+    dispatch(core, 0)
+    core.ended(0, Status.RESULT, bytes(BEAT_BYTES), 1.5)
+    assert fetch(core, [0, 1], []) == [OUTCOME, messages.Beat(1, [0, 1], {})]

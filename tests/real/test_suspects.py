@@ -11,12 +11,8 @@ import trio
 from tests.real.support import PATIENCE_S, open_calls, open_server, until, worker_of
 from trio_envserve.client.outcome import Outcome
 from trio_envserve.core.errors import WorkerLost
-from trio_envserve.core.limits import ClientLimits
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(ClientLimits().max_executions < 4, reason="one rerun has no groups"),
-]
+pytestmark = pytest.mark.slow
 
 
 async def test_b6_suspects_of_one_death_went_one_at_a_time_for_the_whole_server(judge):

@@ -32,6 +32,7 @@ WITH_IDS = [
     messages.Unknown(SESSION, True, EPOCH),
     messages.Cancelled(SESSION, 3, False),
     messages.WorkerOutcome(SESSION, 3, 4, 0, 1.5),
+    messages.Announced(SESSION, 3, 4, 5),
     messages.Dispatch(SESSION, 3, 4, "me"),
 ]
 

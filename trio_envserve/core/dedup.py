@@ -87,6 +87,9 @@ class DedupCache:
         self.counters = Counters()
         self.kept_count = 0
         self.kept_bytes = 0
+        """Those under way from a worker counted."""
+        self.announced_bytes = 0
+        """Of outcomes that wait at their workers for room."""
         self.kept_unrun = 0
         """Of the kept ones, how many are of requests that never ran: they take up
         room of the queue (:meth:`may_enter`) and do not stop what can run."""
@@ -221,7 +224,32 @@ class DedupCache:
         others = self.running_count + self.kept_count - self.kept_unrun - mine
         left = limits.kept_outcomes - others
         left_bytes = limits.kept_bytes - (self.kept_bytes - session.kept_bytes)
-        return mine < share * left and session.kept_bytes < share * left_bytes
+        mine_bytes = session.kept_bytes + session.announced_bytes
+        return mine < share * left and mine_bytes < share * left_bytes
+
+    def may_keep(self, session: Session, size_bytes: int) -> bool:
+        """Whether there is room for an outcome that its worker has announced.
+
+        A session of which nothing is kept gets it for one that is too large for what
+        is left, unless the bound is passed already: so the largest goes too, and the
+        bound is passed by one outcome at most.
+        """
+        limits, mine_bytes = self.limits, session.kept_bytes
+        others_bytes = self.kept_bytes - mine_bytes
+        if not mine_bytes:
+            return others_bytes <= limits.kept_bytes
+        left_bytes = limits.kept_bytes - others_bytes
+        return mine_bytes + size_bytes <= limits.session_share * left_bytes
+
+    def announce(self, session: Session, change_bytes: int) -> None:
+        """So much more, or less, waits at workers."""
+        self.announced_bytes += change_bytes
+        session.announced_bytes += change_bytes
+
+    def reserve(self, session: Session, change_bytes: int) -> None:
+        """So much more, or less, is under way from workers."""
+        self.kept_bytes += change_bytes
+        session.kept_bytes += change_bytes
 
     def may_enter(self, session: Session, size_bytes: int) -> bool:
         """Whether one more request may wait, in all and of this session (G8).

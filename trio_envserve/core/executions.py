@@ -3,7 +3,9 @@
 A request and its execution are two records.  A request may be answered
 (deadline) or finished (cancel) while its execution is still being stopped;
 such an execution is *abandoned*: it holds its place on the worker until the
-worker reports its end, or the worker's process is proven dead (G1).
+worker reports its end, or the worker's process is proven dead (G1).  One whose
+outcome was announced takes up no capacity any more, but it ends only when the
+outcome is here, or is not wanted.
 
 Dispatches are numbered per incarnation.  The numbers of live executions, and
 those among them that are to stop, are all that the router has to tell a worker
@@ -15,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from .messages import State
+from .messages import Fetch, State
 from .ranges import Ranges
 from .requests import Entry, Session
 from .terms import Incarnation
@@ -43,6 +45,11 @@ class Execution:
     header: bytes
     body: bytes | memoryview | None
     """What was sent, until the worker is known to have it; for repair."""
+    size_bytes: int | None = None
+    """Of its outcome, if its worker has announced that and still holds it: its code
+    has ended."""
+    fetched: bool = False
+    """Whether the worker was asked for it."""
     stop_s: float | None = None
     """When it was told to stop, on the awake clock."""
 
@@ -56,6 +63,8 @@ class Worker:
     capacity: int
     next_number: int = 0
     live: dict[int, Execution] = dataclasses.field(default_factory=dict)
+    running: int = 0
+    """How many of them may still run code: all but those announced."""
     accepting: bool = True
     """Whether it may get new work: not while it drains, or is silent."""
     most: int | None = None
@@ -71,7 +80,7 @@ class Worker:
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
-        room = len(self.live) < self.capacity  # first: it is what is most often missing
+        room = self.running < self.capacity  # first: it is what is most often missing
         return room and self.accepting and self.duty is Duty.ANY and self.has_numbers()
 
     def has_numbers(self) -> bool:
@@ -85,15 +94,27 @@ class Worker:
         )
         self.next_number += 1
         self.live[execution.number] = execution
+        self.running += 1
         session.live_executions += 1
         return execution
+
+    def announce(self, execution: Execution, size_bytes: int) -> None:
+        """Its code has ended; the outcome, of that size, is still with the worker."""
+        execution.size_bytes = size_bytes
+        execution.body = None
+        self._stops_running()
 
     def end(self, execution: Execution) -> None:
         """The execution has ended: reported, or its process is proven dead."""
         del self.live[execution.number]
         execution.session.live_executions -= 1
         execution.body = None
-        if self.duty is Duty.SUSPECTS and not self.live:
+        if execution.size_bytes is None:
+            self._stops_running()
+
+    def _stops_running(self) -> None:
+        self.running -= 1
+        if self.duty is Duty.SUSPECTS and not self.running:
             self.duty = Duty.ANY
 
     def abandon(self, execution: Execution, now_s: float) -> None:
@@ -107,6 +128,14 @@ class Worker:
         hello); the worker repairs the rest."""
         stopping = Ranges(e.number for e in self.live.values() if e.stop_s is not None)
         return State(beat, self.next_number, Ranges(self.live).flat(), stopping.flat())
+
+    def fetches(self) -> Fetch:
+        """The announced outcomes that are asked for, and those that are to wait."""
+        held = [e for e in self.live.values() if e.size_bytes is not None]
+        return Fetch(
+            Ranges(e.number for e in held if e.fetched).flat(),
+            Ranges(e.number for e in held if not e.fetched).flat(),
+        )
 
     def only_abandoned(self) -> bool:
         """Whether nothing but executions that were told to stop is left."""

@@ -18,6 +18,9 @@ from .errors import ConfigError
 KIB = 1024
 MIB = 1024 * KIB
 
+ANNOUNCE_BYTES = 64 * KIB
+"""See :attr:`ServerLimits.announce_bytes`."""
+
 PROTOCOL_VERSION = 1
 """Major version of the wire.  A peer with another one is refused."""
 
@@ -118,6 +121,10 @@ class ServerLimits(_Checked):
         65_536, "outcomes kept for clients, those under way counted; past it dispatching pauses"
     )
     kept_bytes: int = limit(256 * MIB, "bytes of kept outcomes; past it dispatching pauses")
+    announce_bytes: int = limit(
+        ANNOUNCE_BYTES,
+        "a larger outcome stays with its worker until there is room for it in kept_bytes",
+    )
     session_share: float = limit(
         0.5, "what one session may take of what the others leave of the kept and queue bounds"
     )
@@ -252,4 +259,5 @@ class WorkerLimits(_Checked):
     pulse_s: float = limit(0.25, "see ServerLimits.pulse_s")
     blocked_report_s: float = limit(2.0, "see ServerLimits.blocked_report_s")
     teardown_s: float = limit(5.0, "see ServerLimits.teardown_s")
+    announce_bytes: int = limit(ANNOUNCE_BYTES, "see ServerLimits.announce_bytes")
     threads: int = limit(256, "environment threads at once: as many as executions")

@@ -316,6 +316,17 @@ class Declined(NamedTuple):
     numbers: Spans
 
 
+@_kind(70)
+class Announced(NamedTuple):
+    """A dispatch has ended, with an outcome whose body has so many bytes.  The worker
+    keeps it until :class:`Fetch` asks for it."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    size_bytes: Uint
+
+
 # -- router to worker ---------------------------------------------------------
 
 
@@ -362,11 +373,20 @@ class Start(NamedTuple):
     worker: Text
 
 
+@_kind(85)
+class Fetch(NamedTuple):
+    """Asks for announced outcomes: for those of ``numbers`` there is room.  For those of
+    ``later`` there is none yet; their announcements have arrived."""
+
+    numbers: Spans
+    later: Spans
+
+
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error
-    | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined
-    | Dispatch | Stop | State | Retire | Start
+    | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
+    | Dispatch | Stop | State | Retire | Start | Fetch
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = typing.get_args(Message)

@@ -29,9 +29,27 @@ def _worker_of(entry: Entry) -> str:
     return entry.execution.worker.name if entry.state is State.RUNNING else ""
 
 
+def _is_held(entry: Entry) -> bool:
+    """Whether it has run, and its worker waits for room for the outcome."""
+    return entry.state is State.RUNNING and entry.execution.size_bytes is not None
+
+
+def _doing(entry: Entry) -> str:
+    """What the worker did with the request."""
+    if _is_held(entry):
+        return "with the outcome of the request, which had run"
+    return "while it ran the request"
+
+
 def deadline(entry: Entry) -> Kept:
     """The request's deadline has passed."""
-    if entry.state is State.RUNNING and entry.execution.body is None:
+    if _is_held(entry):
+        text = (
+            "it has run, and the deadline passed before there was room for its outcome of "
+            f"{entry.execution.size_bytes} bytes"
+        )
+        code, verdict = "deadline", Verdict.RAN_AND_FAILED
+    elif entry.state is State.RUNNING and entry.execution.body is None:
         text = "the deadline passed while it ran; it is being stopped"
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
     elif entry.state is State.RUNNING:  # the worker has not said yet that it arrived
@@ -58,6 +76,8 @@ def stopping(entry: Entry) -> Kept:
 def stopped(entry: Entry) -> Kept:
     """The server stops, and the request is still running."""
     text = "the server stopped while it ran"
+    if _is_held(entry):
+        text = "it has run, and the server stopped before there was room for its outcome"
     return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
 
 
@@ -69,7 +89,7 @@ def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry],
             code="worker-lost",
             verdict=Verdict.MAY_HAVE_RUN,
             message=(
-                f"the worker died while it ran the request ({why}); executions in this "
+                f"the worker died {_doing(entry)} ({why}); executions in this "
                 f"session: {entry.executions} of {entry.allowance} granted"
                 + (
                     ""
@@ -89,8 +109,11 @@ def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry],
 def fitting(kept: Kept, entry: Entry, most_bytes: int) -> Kept:
     """The outcome, or, if its client could not receive it, an error that says so."""
     size_bytes = len(kept.frames[1])
-    if size_bytes <= most_bytes:
-        return kept
+    return kept if size_bytes <= most_bytes else too_large(entry, size_bytes, most_bytes)
+
+
+def too_large(entry: Entry, size_bytes: int, most_bytes: int) -> Kept:
+    """The request has run, and its client could not receive the outcome."""
     text = f"the outcome has {size_bytes} bytes, and the client takes {most_bytes}"
     return _error(entry, "outcome-too-large", Verdict.RAN_AND_FAILED, text, Status.ERROR)
 

@@ -104,6 +104,9 @@ class Session:
     queued_count: int = 0
     held_bytes: int = 0
     kept_bytes: int = 0
+    """With those under way from a worker."""
+    announced_bytes: int = 0
+    """Of outcomes that wait at their workers for room."""
     kept_count: int = 0
     kept_unrun: int = 0
     """Of these, how many are of requests that never ran."""

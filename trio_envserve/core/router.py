@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from . import messages, outcomes
+from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closed, Closing, ClosingStage, Flush, Held
 from .dedup import DedupCache, Do, Effects, Input
@@ -54,7 +55,8 @@ class Router:
         self.cache = DedupCache(epoch, limits)
         self.queue = Scheduler()
         self.pool = Pool(slots, limits, new_id, pulses=pulses)
-        self.force = Workforce(self.pool, limits, self.wire.header_bytes)
+        self.announced = Announcements(self.cache)
+        self.force = Workforce(self.pool, limits, self.wire.header_bytes, self.announced)
         self.dead_epochs: Collection[Epoch] = ()
         self.shell_stats: Callable[[], dict[str, Any]] = dict
         """What the shell counts (its own lag, its sockets), for :meth:`stats`."""
@@ -386,6 +388,8 @@ class Router:
     def _schedule(self) -> None:
         """Dispatch whatever can go now."""
         cache, queue, force = self.cache, self.queue, self.force
+        if self.announced:
+            force.fetch()
         if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
             while chosen := queue.pick(force.workers.values(), self._share_left):

@@ -92,7 +92,7 @@ class Scheduler:
             return None
         worker: Worker | None = None
         for each in workers:
-            if (worker is None or len(each.live) < len(worker.live)) and each.open():
+            if (worker is None or each.running < worker.running) and each.open():
                 worker = each
         if worker is None:
             return None
@@ -108,7 +108,8 @@ class Scheduler:
             return None
         worker, likes, more = self._group
         entry = None
-        if more and worker.has_numbers() and likes in self._suspects:
+        room = more and worker.running < worker.capacity and worker.has_numbers()
+        if room and likes in self._suspects:
             line = self._suspects[likes].values()
             entry = next((each for each in line if share_left(each.id.session)), None)
         if entry is None:
@@ -128,13 +129,13 @@ class Scheduler:
         places = max(0, max(1, len(workers) // 2) - serving)
         first, wanted = self._waiting(places, share_left)
         able = [worker for worker in others if worker.accepting and worker.has_numbers()]
-        able.sort(key=lambda w: (bool(w.live), w.duty is not Duty.DRAINING, len(w.live)))
+        able.sort(key=lambda w: (bool(w.running), w.duty is not Duty.DRAINING, w.running))
         for worker in others:
             worker.duty = Duty.ANY
         for worker in able[:wanted]:
             worker.duty = Duty.DRAINING
         self.reserving = first is not None
-        if first is None or not able or able[0].live:
+        if first is None or not able or able[0].running:
             return None
         able[0].duty = Duty.SUSPECTS
         return able[0], first, group_most(*first)
@@ -177,11 +178,9 @@ def group_most(suspicion: Suspicion, left: int) -> int:
         return 1
     if left > size * size.bit_length():  # the next root would be less than 1 away
         return size
-    most: int = round(size ** ((left - 1) / left))
+    most = int(size ** ((left - 1) / left))
     while most**left < size ** (left - 1):
         most += 1
-    while (most - 1) ** left >= size ** (left - 1):
-        most -= 1
     return most
 
 

@@ -70,6 +70,8 @@ def describe(router: Router) -> dict[str, Any]:
         "running": force.live_count(),
         "kept": cache.kept_count,
         "kept_bytes": cache.kept_bytes,
+        "announced": len(router.announced),
+        "announced_bytes": cache.announced_bytes,
         "held_bytes": cache.held_bytes,
         "worker_restarts": pool.restarts,
         "malformed": router.malformed,

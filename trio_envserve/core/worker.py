@@ -9,7 +9,9 @@ arrived is remembered, so that a cancel may overtake its dispatch (G7).
 
 An outcome is kept until a :class:`~.messages.State` shows that the router has
 it, and sent again when a State that answers a *later* beat still wants it:
-then it was lost, not merely under way.  Large outcomes do not wait for the next
+then it was lost, not merely under way.  Of one above ``announce_bytes`` only the
+size is sent at first, in the same way, until a :class:`~.messages.Fetch` asks for
+it; from then on it is like any other.  Large outcomes do not wait for the next
 beat of the clock: after some megabytes of them there is one at once, or a busy
 worker would hold gigabytes that the router has long had (G8).
 """
@@ -22,8 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ErrorInfo, ProtocolError
-from .limits import MIB, PROTOCOL_VERSION
-from .messages import Dispatch, Retire, State, Stop
+from .limits import ANNOUNCE_BYTES, MIB, PROTOCOL_VERSION
+from .messages import Dispatch, Fetch, Retire, State, Stop
 from .ranges import Ranges
 from .terms import Body, Incarnation, RequestId, Status, Verdict
 
@@ -68,15 +70,22 @@ BEAT_BYTES = 8 * MIB
 class _Kept:
     frames: tuple[Body, ...]
     after_beat: int
-    """The last beat that was sent before these frames were."""
+    """The last beat that was sent before these frames, or their announcement, were."""
+    announcement: ToRouter | None = None
+    """What is sent in their place until the router asks for them."""
+    known: bool = False
+    """Whether the router has the announcement, and has no room yet."""
 
 
 class WorkerCore:
     """One incarnation of a worker.  Every method returns what to do."""
 
-    def __init__(self, incarnation: Incarnation, *, header_bytes: int) -> None:
+    def __init__(
+        self, incarnation: Incarnation, *, header_bytes: int, announce_bytes: int = ANNOUNCE_BYTES
+    ) -> None:
         self.incarnation = incarnation
         self.header_bytes = header_bytes
+        self.announce_bytes = announce_bytes
         self.acknowledged = False
         """Whether the router has answered the hello."""
         self.running: dict[int, tuple[RequestId, str]] = {}
@@ -124,6 +133,8 @@ class WorkerCore:
                     return self._stop(_numbers(message.numbers))
                 case State():
                     return self._state(message, _numbers(message.live), _numbers(message.cancelled))
+                case Fetch():
+                    return self._fetch(_numbers(message.numbers), _numbers(message.later))
                 case Retire():
                     return [Exit()]
                 case _:
@@ -142,12 +153,13 @@ class WorkerCore:
             messages.WorkerOutcome(request.session, request.sequence, number, status, duration_s)
         )
         frames = (self.incarnation, client.encode(), header, payload)
-        self._kept[number] = _Kept(frames, self._beat)
-        effects: list[WorkerEffect] = [ToRouter(frames)]
-        self._bytes_since_beat += len(payload)
-        if self._bytes_since_beat >= BEAT_BYTES:
-            effects.append(self.beat(self._stats))
-        return effects
+        kept = self._kept[number] = _Kept(frames, self._beat)
+        if len(payload) <= self.announce_bytes:
+            return self._give(kept)
+        kept.announcement = self._send(
+            messages.Announced(request.session, request.sequence, number, len(payload))
+        )
+        return [kept.announcement]
 
     # -- decisions ------------------------------------------------------------
 
@@ -175,6 +187,25 @@ class WorkerCore:
                 self._stopped_early.add(number)
         return effects
 
+    def _fetch(self, numbers: Ranges, later: Ranges) -> list[WorkerEffect]:
+        """The router has room for announced outcomes; or has none yet, and knows them."""
+        effects: list[WorkerEffect] = []
+        for number, kept in self._kept.items():
+            kept.known = kept.known or number in later
+            if number in numbers and kept.announcement is not None:
+                kept.announcement = None
+                effects += self._give(kept)
+        return effects
+
+    def _give(self, kept: _Kept) -> list[WorkerEffect]:
+        """Send an outcome for the first time."""
+        kept.after_beat = self._beat
+        effects: list[WorkerEffect] = [ToRouter(kept.frames)]
+        self._bytes_since_beat += len(kept.frames[-1])
+        if self._bytes_since_beat >= BEAT_BYTES:
+            effects.append(self.beat(self._stats))
+        return effects
+
     def _state(self, state: State, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
         """The router's statement: repair what differs."""
         self.acknowledged = True
@@ -186,7 +217,10 @@ class WorkerCore:
                 del self._kept[number]
             elif number in live and kept.after_beat < state.beat:
                 kept.after_beat = self._beat
-                effects.append(ToRouter(kept.frames))
+                if kept.announcement is None:
+                    effects.append(ToRouter(kept.frames))
+                elif not kept.known:
+                    effects.append(kept.announcement)
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:

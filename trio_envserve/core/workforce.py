@@ -20,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from . import messages
+from . import messages, outcomes
+from .announced import Announcements
 from .errors import ProtocolError
 from .executions import Execution, Worker
 from .limits import ServerLimits
 from .messages import (
+    Announced,
     Beat,
     Declined,
     ForeignVersion,
@@ -69,8 +71,11 @@ class Stray(NamedTuple):
 class Workforce:
     """Workers, their executions, and the messages between."""
 
-    def __init__(self, pool: Pool, limits: ServerLimits, header_bytes: int) -> None:
+    def __init__(
+        self, pool: Pool, limits: ServerLimits, header_bytes: int, announced: Announcements
+    ) -> None:
         self.pool = pool
+        self.announced = announced
         self.limits = limits
         self.header_bytes = header_bytes
         self.workers: dict[bytes, Worker] = {}
@@ -99,10 +104,27 @@ class Workforce:
         return execution
 
     def stop(self, execution: Execution, now_s: float) -> None:
-        """The request needs this execution no more: cancel it on its worker."""
+        """The request needs this execution no more: cancel it on its worker.  If only
+        its outcome is left, it is over, and the next statement lets the worker drop that."""
         worker = execution.worker
+        if execution.size_bytes is not None:
+            self._end(execution)
+            return
         worker.abandon(execution, now_s)
         self._send(worker, messages.Stop([execution.number, execution.number + 1]))
+
+    def fetch(self) -> None:
+        """Ask for announced outcomes, as far as there is room."""
+        wanted: dict[Worker, list[int]] = {}
+        for execution in self.announced.grant():
+            wanted.setdefault(execution.worker, []).append(execution.number)
+        for worker, numbers in wanted.items():
+            self._send(worker, messages.Fetch(Ranges(numbers).flat(), []))
+
+    def _end(self, execution: Execution) -> None:
+        execution.worker.end(execution)
+        if execution.size_bytes is not None:
+            self.announced.remove(execution)
 
     def _send(self, worker: Worker, message: messages.Message) -> None:
         frames = (worker.incarnation, messages.encode(message))
@@ -148,6 +170,8 @@ class Workforce:
                 self._missing(life, message)
             case Declined():
                 return self._declined(life, message)
+            case Announced():
+                return self._announced(life, message)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a worker")
         return []
@@ -177,6 +201,9 @@ class Workforce:
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:
                 execution.body = None
+        fetches = worker.fetches()
+        if any(fetches):  # before the statement, which asks for what is not known
+            self._send(worker, fetches)
         self._send(worker, worker.statement(beat.beat))
 
     def _missing(self, life: Life, missing: Missing) -> None:
@@ -199,20 +226,39 @@ class Workforce:
             worker.end(execution)
         return [Ended(execution, None, "") for execution in over]
 
+    def _announced(self, life: Life, announced: Announced) -> list[Ended | Stray]:
+        """The code of an execution has ended, and its worker holds the outcome."""
+        worker = self.workers.get(life.id)
+        if worker is None:
+            self.fenced += 1
+            return []
+        execution = _reported(worker, announced)
+        if execution is None or execution.size_bytes is not None:
+            return []  # ended, or announced before
+        size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
+        worker.announce(execution, size_bytes)
+        if execution.entry is not None and size_bytes <= most_bytes:
+            self.announced.add(execution)
+            return []
+        kept: Kept | None = None
+        if execution.entry is not None:  # why fetch what its client cannot receive
+            kept = outcomes.too_large(execution.entry, size_bytes, most_bytes)
+        worker.end(execution)
+        worker.done += 1
+        return [Ended(execution, kept, "")]
+
     def _outcome(self, life: Life, outcome: WorkerOutcome, payload: Body) -> list[Ended | Stray]:
         worker = self.workers.get(life.id)
         if worker is None:
             self.fenced += 1
             return []
-        execution = worker.live.get(outcome.number)
+        execution = _reported(worker, outcome)
         if execution is None:  # already ended; the next statement lets the worker drop it
             self.strays += 1
             return [Stray(outcome.session, outcome.sequence)]
-        if (execution.session.id, execution.sequence) != (outcome.session, outcome.sequence):
-            raise ProtocolError(f"dispatch {outcome.number} is of another request")
         if not messages.is_status(outcome.status):
             raise ProtocolError(f"unknown status {outcome.status}")
-        worker.end(execution)
+        self._end(execution)
         worker.done += 1
         worker.failed += outcome.status != 0
         entry = execution.entry
@@ -258,7 +304,7 @@ class Workforce:
         executions = list(worker.live.values())
         suspicion = worker.id, len(executions)
         for execution in executions:
-            worker.end(execution)
+            self._end(execution)
         return [Ended(execution, None, lost.why, suspicion) for execution in executions]
 
     def _check(self, worker: Worker, now_s: float) -> None:
@@ -301,6 +347,16 @@ class Workforce:
     def live_count(self) -> int:
         """Executions on all workers."""
         return sum(len(worker.live) for worker in self.workers.values())
+
+
+def _reported(worker: Worker, report: Announced | WorkerOutcome) -> Execution | None:
+    """The live execution that a report is about."""
+    execution = worker.live.get(report.number)
+    if execution is None:
+        return None
+    if (execution.session.id, execution.sequence) != (report.session, report.sequence):
+        raise ProtocolError(f"dispatch {report.number} is of another request")
+    return execution
 
 
 def _ignored_s(worker: Worker, now_s: float) -> float:

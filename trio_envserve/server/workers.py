@@ -84,6 +84,7 @@ def _worker_limits(limits: ServerLimits) -> WorkerLimits:
         pulse_s=limits.pulse_s,
         blocked_report_s=limits.blocked_report_s,
         teardown_s=limits.teardown_s,
+        announce_bytes=limits.announce_bytes,
         threads=limits.worker_capacity,
     )
 

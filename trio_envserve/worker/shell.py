@@ -61,7 +61,9 @@ async def run_worker(
     ``load`` makes the environment; ``touch`` is called with each turn of the
     lag sampler (the heartbeat thread watches it).
     """
-    core = WorkerCore(incarnation, header_bytes=wire.header_bytes)
+    core = WorkerCore(
+        incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes
+    )
     ready = True
     with forks.watched():
         try:

@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from ...core.announced import Announcements
 from ...core.clock import AwakeClock
 from ...core.closing import Closing, ClosingStage
 from ...core.dedup import DedupCache
@@ -41,7 +42,7 @@ CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Router, DedupCache, Scheduler, Pool, Workforce, AwakeClock, Session, Entry, Kept,
-        Counters, Execution, Worker, Slot, Life, Ranges, Closing,
+        Counters, Execution, Worker, Slot, Life, Ranges, Closing, Announcements,
     )
 }  # fmt: skip
 ENUMS: dict[str, type[enum.Enum]] = {
@@ -215,7 +216,7 @@ def _check_fields(name: str, names: list[str], fresh: Router) -> None:
         raise SnapshotError(f"the snapshot has a {name}, which this version has not")
     known: list[str] | None = getattr(CLASSES[name], "__slots__", None)
     if known is None:
-        parts = (fresh, fresh.cache, fresh.queue, fresh.pool, fresh.force)
+        parts = (fresh, fresh.cache, fresh.queue, fresh.announced, fresh.pool, fresh.force)
         known = fields(next(part for part in parts if type(part).__name__ == name))
     odd = sorted(set(known) ^ set(names))
     if odd:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 
-from ...core.limits import ClientLimits, ServerLimits
+from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
 
 _ALWAYS = ("clients", "requests", "workers")
 
@@ -41,6 +41,8 @@ class Configuration:
     """Outcomes kept for clients before dispatching pauses."""
     kept_bytes: int = 1 << 20
     """The same in bytes."""
+    announce: int = ANNOUNCE_BYTES
+    """The largest outcome that a worker sends without announcing it."""
     queue: int = 16
     """Requests waiting at the server before new ones are refused for now."""
     recycle: int | None = None
@@ -109,7 +111,7 @@ class Configuration:
         """The limits of its servers."""
         return ServerLimits(
             worker_capacity=self.capacity, window=self.window, kept_outcomes=self.kept,
-            kept_bytes=self.kept_bytes,
+            kept_bytes=self.kept_bytes, announce_bytes=self.announce,
             queue=self.queue, recycle_executions=self.recycle, session_share=1.0,
         )  # fmt: skip
 
@@ -140,6 +142,10 @@ TABLE: tuple[Configuration, ...] = (
     Configuration(name="late", strays=1, limits=1, limited=True),
     Configuration(name="bound", requests=4, capacity=1, kept=1),
     Configuration(name="heavy", requests=4, capacity=1, kept_bytes=1),
+    Configuration(
+        name="announced", requests=2, kept_bytes=1, announce=1, losses=1,
+        cancels=1, crashes=1,
+    ),
     Configuration(name="full", requests=3, capacity=1, queue=1, window=2, cancels=1),
     Configuration(name="recycle", requests=2, recycle=1),
     Configuration(name="forged", requests=2, capacity=1, forgeries=1),
@@ -194,6 +200,11 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "late": ("cancel-is-forgotten",),
     "bound": ("kept-outcomes-have-no-bound", "bytes-are-not-given-back"),
     "heavy": ("kept-bytes-are-not-counted", "capacity-is-not-kept"),
+    "announced": (
+        "an-announced-outcome-is-dropped", "a-lost-announcement-is-not-repeated",
+        "a-lost-fetch-is-not-repeated", "a-fetched-outcome-counts-twice",
+        "room-dies-with-a-worker", "announced-outcomes-need-no-room",
+    ),
     "full": ("finish-frees-a-running-request",),
     "recycle": ("work-goes-to-who-retires",),
     "forged": ("digest-is-not-compared", "conflict-replaces-the-first"),

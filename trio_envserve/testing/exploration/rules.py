@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...core.announced import Announcements
 from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
 from ...core.dedup import DedupCache
@@ -143,6 +144,13 @@ RULES: dict[type, dict[str, Rule]] = {
                                              for key in lines),
         ),
     },
+    Announcements: {
+        **_out("the router's", "_cache"),
+        "_lines": Rule(
+            "their executions are in the form of their workers",
+            lambda owner, lines, form: tuple((session, tuple(lines[session])) for session in lines),
+        ),
+    },
     Pool: {
         **_out(_CONSTANT, "limits", "_new_id", "_pulses"),
         **_out(_PEOPLE, "restarts"),
@@ -170,7 +178,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits", "header_bytes"),
         **_out(_PEOPLE, "fenced", "strays", "stats", "bad_statistics"),
         **_out("empty between steps", "out"),
-        **_out("the router's", "pool"),
+        **_out("the router's", "pool", "announced"),
     },
     Worker: {
         **_out(_CONSTANT, "capacity", "most"),
@@ -238,12 +246,13 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
     WorkerCore: {
-        **_out(_CONSTANT, "header_bytes"),
+        **_out(_CONSTANT, "header_bytes", "announce_bytes"),
         **_out(_PEOPLE, "fenced", "repeated", "malformed"),
         "_beat": Rule("only counts on", lambda core, beat, form: Counted("beat", 0, beat)),
     },
     _Kept: {
         "frames": Rule("decoded", lambda kept, frames, form: frames_form(frames)),
+        "announcement": Rule("a function of the frames", _is_set),
         "after_beat": Rule(
             "compared with answers only", lambda kept, beat, form: Counted("beat", 0, beat)
         ),

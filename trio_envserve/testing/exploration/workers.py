@@ -22,14 +22,19 @@ class WorkerInfo(NamedTuple):
 class Workers(Catalogue):
     """Worker processes."""
 
-    def __init__(self, mail: Mail, limits: tuple[Any, ...], rerun: bool) -> None:
+    def __init__(
+        self, mail: Mail, limits: tuple[Any, ...], rerun: bool, announce_bytes: int
+    ) -> None:
         super().__init__(mail, limits)
         self._rerun = rerun
+        self._announce_bytes = announce_bytes
 
     def new(self, incarnation: bytes) -> int:
         """The first local state of a worker."""
         if incarnation not in self._fresh:
-            core = WorkerCore(incarnation, header_bytes=1 << 20)
+            core = WorkerCore(
+                incarnation, header_bytes=1 << 20, announce_bytes=self._announce_bytes
+            )
             self._fresh[incarnation] = self.add(core)
         return self._fresh[incarnation]
 

@@ -38,7 +38,7 @@ class World:
         self.mail = Mail()
         self.routers = Routers(self.mail, limits, configuration.workers, configuration.capacity)
         self.clients = Clients(self.mail, limits, self._options)
-        self.workers = Workers(self.mail, limits, configuration.declared)
+        self.workers = Workers(self.mail, limits, configuration.declared, configuration.announce)
         for machines in (self.routers, self.clients, self.workers):
             machines.merge = merge
         self._keys = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import executions, messages
+from ...core.announced import Announcements
+from ...core.dedup import DedupCache
 from ...core.ranges import Ranges
 from ...core.slots import Lost, Pool
 from ...core.terms import RequestId
@@ -247,3 +249,70 @@ def a_replacement_waits_for_the_dead(patch: Patches) -> None:
         return effects
 
     patch.attribute(Pool, "tick", wait)
+
+
+@FAMILY.mutant("G4", "G7", "G8", "G9")
+def an_announced_outcome_is_dropped(patch: Patches) -> None:
+    """A worker announces an outcome, and has it no more when it is asked for."""
+    ended = WorkerCore.ended
+
+    def drop(self: Any, number: int, status: Any, payload: Any, duration_s: Any) -> Any:
+        effects = ended(self, number, status, payload, duration_s)
+        if self._kept[number].announcement is not None:
+            del self._kept[number]
+        return effects
+
+    patch.attribute(WorkerCore, "ended", drop)
+
+
+@FAMILY.mutant("G7", "G8", "G9")
+def a_lost_announcement_is_not_repeated(patch: Patches) -> None:
+    """A worker takes what it has announced once for known."""
+    ended = WorkerCore.ended
+
+    def known(self: Any, number: int, status: Any, payload: Any, duration_s: Any) -> Any:
+        effects = ended(self, number, status, payload, duration_s)
+        self._kept[number].known = True
+        return effects
+
+    patch.attribute(WorkerCore, "ended", known)
+
+
+@FAMILY.mutant("G7", "G8", "G9")
+def a_lost_fetch_is_not_repeated(patch: Patches) -> None:
+    """The router asks for an announced outcome once."""
+    nothing = messages.Fetch([], [])
+    patch.attribute(executions.Worker, "fetches", lambda self: nothing)
+
+
+@FAMILY.mutant("G8")
+def a_fetched_outcome_counts_twice(patch: Patches) -> None:
+    """The room for an outcome under way is counted again when it has arrived."""
+    remove = Announcements.remove
+
+    def keep(self: Any, execution: Any) -> None:
+        if not execution.fetched:
+            remove(self, execution)
+
+    patch.attribute(Announcements, "remove", keep)
+
+
+@FAMILY.mutant("G8")
+def room_dies_with_a_worker(patch: Patches) -> None:
+    """Room for what a worker was to send is not given back when it dies."""
+    lost = Workforce._lost
+
+    def lose(self: Any, lost_: Any) -> Any:
+        worker = self.workers.get(lost_.worker)
+        for execution in worker.live.values() if worker is not None else ():
+            if execution.fetched:
+                self.announced._cache.reserve(execution.session, execution.size_bytes)
+        return lost(self, lost_)
+
+    patch.attribute(Workforce, "_lost", lose)
+
+
+@FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
+def announced_outcomes_need_no_room(patch: Patches) -> None:
+    """Every announced outcome is asked for at once."""
+    patch.attribute(DedupCache, "may_keep", lambda self, session, size_bytes: True)

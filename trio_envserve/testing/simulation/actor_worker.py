@@ -33,7 +33,10 @@ class SimWorker(Process):
         self.server = server
         self.id = spawn.worker
         self.slot = spawn.slot
-        self.core = WorkerCore(spawn.incarnation, header_bytes=1 << 20)
+        self.core = WorkerCore(
+            spawn.incarnation, header_bytes=1 << 20,
+            announce_bytes=world.plan.server.announce_bytes,
+        )  # fmt: skip
         self.link: Link | None = None
         self._running: dict[int, judging.Execution] = {}
         self._ignoring: set[int] = set()

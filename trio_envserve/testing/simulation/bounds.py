@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ...core import messages
 from ...core.client import ClientCore
-from ...core.requests import State
+from ...core.executions import Execution
+from ...core.requests import Kept, State
 from ...core.router import Router
+from ...core.terms import Status
 
 
 def audit(router: Router, peak_live: int) -> list[str]:
@@ -18,11 +21,16 @@ def audit(router: Router, peak_live: int) -> list[str]:
 
     What is kept and what runs may pass its bound by one for each session that had
     none, so that those who fetch theirs are not stopped by those who do not; its
-    bytes also by what was running: at most ``peak_live`` outcomes, of the largest's
-    size.
+    bytes also by what was running: at most ``peak_live`` outcomes too small to be
+    announced, or errors; and by one that is announced.
     """
     cache, limits, wrong = router.cache, router.limits, starved(router)
-    kept = kept_bytes = held = running = by_workers = by_workers_bytes = largest_bytes = 0
+    kept = kept_bytes = held = running = by_workers = 0
+    held_by_workers = announced(router)
+    large_bytes = [each.size_bytes or 0 for each in held_by_workers if each.fetched]
+    coming_bytes = sum(large_bytes)
+    waiting_bytes = sum(each.size_bytes or 0 for each in held_by_workers if not each.fetched)
+    small_bytes: list[int] = []
     for session in cache.sessions.values():
         for entry in session.entries.values():
             held += entry.body_bytes if entry.body is not None else 0
@@ -31,10 +39,11 @@ def audit(router: Router, peak_live: int) -> list[str]:
                 assert entry.kept is not None
                 kept += 1
                 kept_bytes += entry.kept.size_bytes
-                if entry.executions:
-                    by_workers += 1
-                    by_workers_bytes += entry.kept.size_bytes
-                    largest_bytes = max(largest_bytes, entry.kept.size_bytes)
+                by_workers += entry.executions > 0
+                if _is_large(entry.kept, limits.announce_bytes):
+                    large_bytes.append(len(entry.kept.frames[1]))
+                elif entry.executions:
+                    small_bytes.append(entry.kept.size_bytes)
         if len(session.entries) > limits.window:
             wrong.append(f"a session of {len(session.entries)} entries")
         if session.finished.span_count() > 2 * limits.window + 2:
@@ -44,7 +53,8 @@ def audit(router: Router, peak_live: int) -> list[str]:
         wrong.append(f"{max(opened.values())} sessions were opened on one connection")
     counts: dict[str, tuple[Any, Any]] = {
         "kept": (kept, cache.kept_count),
-        "kept bytes": (kept_bytes, cache.kept_bytes),
+        "kept bytes": (kept_bytes + coming_bytes, cache.kept_bytes),
+        "announced bytes": (waiting_bytes, cache.announced_bytes),
         "held bytes": (held, cache.held_bytes),
         "running": (running, cache.running_count),
         "queued": (len(router.queue), cache.queued_count),
@@ -53,9 +63,27 @@ def audit(router: Router, peak_live: int) -> list[str]:
     over = sum(len(session.entries) > 0 for session in cache.sessions.values())
     if by_workers + running > limits.kept_outcomes + over:
         wrong.append(f"{by_workers} outcomes kept, {running} under way")
-    if by_workers_bytes > limits.kept_bytes + (over + peak_live) * largest_bytes:
-        wrong.append(f"{by_workers_bytes} bytes of outcomes kept")
+    most_bytes = limits.kept_bytes + (over + peak_live) * max(small_bytes, default=0)
+    if sum(small_bytes) > most_bytes:
+        wrong.append(f"{sum(small_bytes)} bytes of outcomes kept that need no announcement")
+    if sum(large_bytes) > limits.kept_bytes + max(large_bytes, default=0):
+        wrong.append(f"{sum(large_bytes)} bytes of announced outcomes kept or under way")
     return wrong
+
+
+def _is_large(kept: Kept, announce_bytes: int) -> bool:
+    """Whether it must have been announced: a result, and too large."""
+    header, payload = kept.frames
+    if len(payload) <= announce_bytes:
+        return False
+    outcome = messages.decode(header, most_bytes=1 << 20)
+    return isinstance(outcome, messages.Outcome) and outcome.status == Status.RESULT
+
+
+def announced(router: Router) -> list[Execution]:
+    """Executions of which workers hold the outcome, as far as the router knows."""
+    live = [e for worker in router.force.workers.values() for e in worker.live.values()]
+    return [execution for execution in live if execution.size_bytes is not None]
 
 
 def starved(router: Router) -> list[str]:
@@ -65,10 +93,12 @@ def starved(router: Router) -> list[str]:
         return []
     wrong, limits = [], router.limits
     holds: dict[bytes, tuple[int, int]] = {}
+    here = announced(router)
     for session in router.cache.sessions.values():
         held = [e for e in session.entries.values() if e.executions or e.state is State.RUNNING]
         held = [e for e in held if e.state in (State.RUNNING, State.COMPLETED)]
         bytes_ = sum(e.kept.size_bytes for e in session.entries.values() if e.kept is not None)
+        bytes_ += sum(e.size_bytes or 0 for e in here if e.fetched and e.session is session)
         holds[session.id] = len(held), bytes_
     for session in router.cache.sessions.values():
         waits = any(
@@ -77,6 +107,7 @@ def starved(router: Router) -> list[str]:
         mine, mine_bytes = holds[session.id]
         others = sum(n for n, _ in holds.values()) - mine
         others_bytes = sum(n for _, n in holds.values()) - mine_bytes
+        mine_bytes += sum(e.size_bytes or 0 for e in here if not e.fetched and e.session is session)
         share = limits.session_share
         left = (
             mine < share * (limits.kept_outcomes - others)
@@ -101,6 +132,7 @@ def unfinished(router: Router) -> list[str]:
         "queued": len(router.queue),
         "kept": router.cache.kept_count,
         "held bytes": router.cache.held_bytes,
+        "announced": len(router.announced),
     }
     return [f"the router still has {name}: {n}" for name, n in left.items() if n]
 

@@ -21,7 +21,7 @@ import dataclasses
 import enum
 from random import Random
 
-from ...core.limits import ClientLimits, ServerLimits
+from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
 
 
 class Fault(enum.Enum):
@@ -189,7 +189,7 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
         for client in range(clients)
     )
     fast = rng.random() < 0.7
-    return Plan(
+    plan = Plan(
         harsh=harsh,
         faults=faults,
         moments=tuple(sorted(moments, key=lambda moment: moment[0])),
@@ -212,6 +212,12 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
         asks=asks,
         message_bytes=SMALL_MESSAGE_BYTES if huge else PLAIN_MESSAGE_BYTES,
     )
+    # Results have some 30 bytes: none is announced, or only errors and huge ones, or all.
+    announce_bytes = rng.choice((ANNOUNCE_BYTES, ANNOUNCE_BYTES, ANNOUNCE_BYTES, 40, 10))
+    server = dataclasses.replace(plan.server, announce_bytes=announce_bytes)
+    if Fault.TINY_BOUNDS in faults and announce_bytes < 40:
+        server = dataclasses.replace(server, kept_bytes=100)
+    return dataclasses.replace(plan, server=server)
 
 
 def _moments(rng: Random, faults: frozenset[Fault], busy_s: float) -> list[tuple[float, Fault]]:

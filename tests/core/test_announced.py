@@ -1,0 +1,329 @@
+"""Large outcomes: announced by their workers, sent when the router has room (G8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages, outcomes
+from trio_envserve.core.announced import Announcements
+from trio_envserve.core.limits import KIB
+from trio_envserve.core.requests import State
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import Pair, cache_with, execution_on, identifier, session_of, worker_of
+
+SIZE = 100 * KIB
+BOUND = 4 * SIZE + 2 * KIB
+"""Half of it is a session's share: room for two, if nobody else has any."""
+LARGE = bytes(SIZE)
+
+
+def pair_of(calls: int, *, server: dict[str, Any] | None = None, **how: Any) -> Pair:
+    """A pair with so many calls that run."""
+    pair = Pair(server={"kept_bytes": BOUND, **(server or {})}, **how)
+    for n in range(calls):
+        pair.submit(b"%d" % n)
+    assert len(pair.runs) == calls
+    return pair
+
+
+def end_all(pair: Pair) -> None:
+    for run in list(pair.runs):
+        pair.end(run, LARGE)
+
+
+def held(pair: Pair) -> tuple[int, int]:
+    """What the router has of outcomes or has asked for, and what waits at workers."""
+    return pair.router.cache.kept_bytes, pair.router.cache.announced_bytes
+
+
+def nothing_left(pair: Pair) -> bool:
+    force = pair.router.force
+    return held(pair) == (0, 0) and not pair.router.announced and not force.live_count()
+
+
+def test_a13_what_ran_was_kept_beyond_the_bound_of_bytes():
+    """120 outcomes of 20 MB that nobody fetched: 2.3 GiB, with a bound of 256 MiB."""
+    pair = pair_of(20)
+    end_all(pair)
+    kept, waiting = held(pair)
+    assert kept <= BOUND // 2, "more is kept than the session's share"
+    assert (len(pair.answers), waiting, len(pair.router.announced)) == (2, 18 * SIZE, 18)
+    for call in range(20):
+        assert len(pair.answers) > call
+        pair.receive(call)
+        assert held(pair)[0] <= BOUND // 2
+    assert {answer.body for answer in pair.answers if isinstance(answer.body, bytes)} == {LARGE}  # type: ignore[union-attr]
+    pair.beat()
+    assert nothing_left(pair)
+    assert not pair.workers[b"w0-1"]._kept
+
+
+def test_a_small_outcome_goes_past_those_that_wait():
+    pair = pair_of(5)
+    for run in pair.runs[:4]:
+        pair.end(run, LARGE)
+    pair.end(pair.runs[4], b"small")
+    assert [len(answer.body) for answer in pair.answers] == [SIZE, SIZE, 5]  # type: ignore[union-attr]
+
+
+def test_what_waits_counts_for_dispatching():
+    pair = pair_of(2, server={"session_share": 1.0, "kept_bytes": SIZE})
+    pair.submit(b"before anything has ended")
+    assert len(pair.runs) == 3
+    end_all(pair)
+    pair.submit(b"after")
+    assert len(pair.runs) == 3
+    for call in range(3):
+        pair.receive(call)
+    assert len(pair.runs) == 4
+
+
+def test_one_larger_than_the_whole_bound_goes_alone():
+    pair = pair_of(2, server={"kept_bytes": SIZE // 2})
+    end_all(pair)
+    assert len(pair.answers) == 1
+    pair.receive(0)
+    assert len(pair.answers) == 2
+
+
+def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
+    pair = pair_of(0)
+    stranger = pair.stranger()
+    for sequence in range(4):
+        pair.ask(stranger, sequence, b"stranger")
+    for n in range(4):
+        pair.submit(b"%d" % n)
+    end_all(pair)  # first the stranger's, of which it never takes one
+    sent = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
+    assert len(sent) == 2
+    assert len(pair.answers) == 1  # a share of what is left
+    for call in range(4):
+        assert len(pair.answers) > call
+        pair.receive(call)
+    assert len([m for _, m in pair.mail if isinstance(m, messages.Outcome)]) == 2
+    pair.tell(messages.Finish(stranger, [0, 2]), route=b"stranger")
+    assert len([m for _, m in pair.mail if isinstance(m, messages.Outcome)]) == 4
+
+
+def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
+    pair = pair_of(1, server={"kept_bytes": 2 * SIZE})
+    worker = pair.runs[0][0]
+    announced, *_ = pair.workers[worker].ended(0, Status.RESULT, LARGE, 1.0)
+    pair.work(worker, [announced, announced])
+    assert held(pair) == (SIZE, 0)
+    pair.settle()
+    pair.work(worker, [announced])
+    pair.settle()
+    kept = pair.session.entries[0].kept
+    assert kept is not None
+    assert held(pair) == (kept.size_bytes, 0)
+    assert len(pair.answers) == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [messages.Announced, messages.Fetch, messages.WorkerOutcome], ids=lambda k: k.__name__
+)
+def test_g9_a_single_loss_is_repaired_by_the_next_beats(kind):
+    pair = pair_of(3)
+    pair.lose = lambda message: isinstance(message, kind)
+    end_all(pair)
+    assert pair.answers == []
+    pair.lose = lambda message: False
+    pair.beat()
+    pair.beat()
+    assert len(pair.answers) == 2
+    pair.receive(0)
+    assert len(pair.answers) == 3
+
+
+def test_what_waits_is_not_announced_with_every_beat():
+    pair = pair_of(4)
+    end_all(pair)
+    pair.beat()
+    said: list[type] = []
+
+    def listen(message: messages.Message) -> bool:
+        said.append(type(message))
+        return False
+
+    pair.lose = listen
+    pair.beat()
+    assert messages.Announced not in said
+    assert messages.Fetch in said
+
+
+# -- what comes in between --------------------------------------------------------
+
+
+def waiting(**how: Any) -> Pair:
+    """Two outcomes are here, the third waits at its worker."""
+    pair = pair_of(3, **how)
+    end_all(pair)
+    assert pair.session.state(2) is State.RUNNING
+    assert pair.session.entries[2].executions == 1
+    return pair
+
+
+def test_g7_a_cancel_ends_it_at_once():
+    pair = waiting()
+    pair.client.cancel(2, pair.now_s)
+    pair.settle()
+    assert (pair.router.force.live_count(), held(pair)[1]) == (0, 0)
+    assert pair.halts == []  # nothing runs that could be told
+    pair.beat()
+    assert list(pair.workers[b"w0-1"]._kept) == []
+
+
+def test_g7_a_cancel_that_crosses_the_announcement_ends_it():
+    pair = pair_of(1)
+    pair.lose = lambda message: isinstance(message, messages.Stop)
+    pair.client.cancel(0, pair.now_s)
+    pair.settle()
+    assert pair.router.force.live_count() == 1
+    pair.end(payload=LARGE)
+    assert pair.router.force.live_count() == 0
+    assert nothing_left(pair)
+
+
+def test_g9_a_deadline_says_that_it_has_run():
+    pair = pair_of(0)
+    for n in range(3):
+        pair.submit(b"%d" % n, limit_s=None if n < 2 else 3.0)
+    end_all(pair)
+    pair.advance(4.0)
+    assert len(pair.answers) == 3
+    info = pair.failure()
+    assert (info.code, info.verdict) == ("deadline", Verdict.RAN_AND_FAILED)
+    assert str(SIZE) in info.message
+    assert "has run" in info.message
+    assert pair.router.force.live_count() == 0
+
+
+def test_g9_its_workers_death_loses_it_and_says_that_it_had_run():
+    pair = waiting()
+    pair.die(b"w0-1")
+    info = pair.failure()
+    assert (info.code, info.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    assert "had run" in info.message
+    for call in range(3):
+        pair.receive(call)
+    assert nothing_left(pair)
+
+
+def test_g2_with_consent_it_runs_again_after_its_workers_death():
+    pair = waiting(rerun=True)
+    for call in range(2):
+        pair.lose = lambda message: isinstance(message, messages.Fetch)
+        pair.receive(call)
+    assert held(pair) == (SIZE, 0)  # asked for, and that was lost
+    pair.lose = lambda message: False
+    pair.die(b"w0-1")
+    pair.advance(1.0)
+    assert held(pair) == (0, 0)
+    assert [run.body for _, run in pair.runs[3:]] == [b"2"]
+
+
+def test_the_end_of_a_session_gives_up_what_waits():
+    pair = waiting()
+    pair.client.close(pair.now_s)
+    pair.settle()
+    assert nothing_left(pair)
+    assert not pair.router.cache.sessions
+
+
+def test_a_server_that_stops_says_that_it_has_run():
+    pair = waiting()
+    pair.router._answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
+    pair.settle()
+    info = pair.failure()
+    assert (info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
+    assert "has run" in info.message
+
+
+def test_what_its_client_cannot_take_is_not_fetched():
+    pair = Pair(wire={"message_bytes": 99 * KIB}, server={"kept_bytes": BOUND})
+    pair.submit()
+    pair.lose = lambda message: isinstance(message, messages.WorkerOutcome)
+    pair.end(payload=LARGE)
+    info = pair.failure()
+    assert (info.code, info.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
+
+
+def test_a_held_outcome_takes_up_no_capacity():
+    pair = pair_of(3, server={"worker_capacity": 3})
+    end_all(pair)
+    assert len(pair.answers) == 2
+    stranger = pair.stranger()
+    for sequence in range(3):
+        pair.ask(stranger, sequence)
+    assert len(pair.runs) == 6
+
+
+def test_a_worker_that_is_replaced_first_hands_out_what_it_holds():
+    pair = waiting(server={"recycle_executions": 3})
+    pair.advance(1.0)
+    assert pair.exits == []
+    for call in range(2):
+        pair.receive(call)
+    pair.advance(1.0)
+    assert len(pair.answers) == 3
+    assert pair.exits == [b"w0-1"]
+
+
+# -- from the wrong one, or of something else ----------------------------------------
+
+
+def announce(pair: Pair, **changed: Any) -> None:
+    session = pair.session.id
+    message = messages.Announced(session, 0, 0, SIZE)._replace(**changed)
+    frames = (pair.workers[b"w0-1"].incarnation, messages.encode(message))
+    pair.router.worker_message((b"w0-1", *frames), pair.now_s)
+    pair.settle()
+
+
+def test_an_announcement_of_what_does_not_live_changes_nothing():
+    pair = pair_of(1)
+    announce(pair, number=7)
+    announce(pair, sequence=7)
+    announce(pair, session=identifier(7))
+    assert held(pair) == (0, 0)
+    assert pair.router.malformed == 2
+
+
+def test_an_announcement_before_any_hello_is_fenced():
+    pair = Pair(ready=False)
+    pair.router.open_pool((), pair.now_s)
+    pair.settle()
+    announce(pair)
+    assert pair.router.force.fenced == 1
+
+
+def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
+    pair = waiting()
+    core = pair.workers[b"w0-1"]
+    (kept,) = [each for number, each in core._kept.items() if number == 2]
+    pair.router.worker_message((b"w0-1", *kept.frames), pair.now_s)
+    pair.settle()
+    assert len(pair.answers) == 3
+    assert held(pair)[1] == 0
+
+
+def test_turns_go_on_where_they_ended():
+    cache = cache_with(kept_bytes=100, session_share=1.0)
+    announced, worker = Announcements(cache), worker_of(capacity=9)
+    sessions = [session_of(cache, n) for n in (1, 2)]
+    for sequence in range(2):
+        for session in sessions:
+            execution = execution_on(worker, session, sequence)
+            worker.announce(execution, 30)
+            announced.add(execution)
+    granted = announced.grant()
+    assert [(e.session.id, e.sequence) for e in granted] == [
+        (identifier(1), 0), (identifier(2), 0), (identifier(1), 1),
+    ]  # fmt: skip
+    announced.remove(granted[0])
+    assert [(e.session.id, e.sequence) for e in announced.grant()] == [(identifier(2), 1)]
+    assert not announced

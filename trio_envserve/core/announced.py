@@ -1,0 +1,87 @@
+"""Outcomes that their workers hold until the router has room for them (G8).
+
+Theory of operation
+-------------------
+Of a large outcome a worker announces the size.  It waits in the line of its
+session; lines take turns, and the first of a line gets room as
+:meth:`~.dedup.DedupCache.may_keep` allows.  From then on its size counts as
+kept, so all that is kept or under way is within the bound.  For dispatching
+what waits counts as well (:meth:`~.dedup.DedupCache.share_left`), so what
+workers hold is at most what was running when the bound was reached.
+
+The request is RUNNING until the outcome is here.  Its cancel, its deadline and
+the end of its lease end the execution at once: nothing of it runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from .dedup import DedupCache
+from .executions import Execution
+from .terms import SessionId
+
+
+class Announcements:
+    """What was announced and has not arrived."""
+
+    def __init__(self, cache: DedupCache) -> None:
+        self._cache = cache
+        self._lines: OrderedDict[SessionId, OrderedDict[tuple[bytes, int], Execution]]
+        self._lines = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many wait for room."""
+        return sum(map(len, self._lines.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, execution: Execution) -> None:
+        """It waits for room."""
+        line = self._lines.setdefault(execution.session.id, OrderedDict())
+        line[_key(execution)] = execution
+        self._cache.announce(execution.session, _size_bytes(execution))
+
+    def remove(self, execution: Execution) -> None:
+        """It has arrived, or nobody wants it, or its worker is dead."""
+        if execution.fetched:
+            self._cache.reserve(execution.session, -_size_bytes(execution))
+        else:
+            self._take(execution)
+
+    def grant(self) -> list[Execution]:
+        """Those for which there is room now, in turns."""
+        granted: list[Execution] = []
+        refused = 0
+        while refused < len(self._lines):
+            session_id, line = next(iter(self._lines.items()))
+            execution = next(iter(line.values()))
+            size_bytes = _size_bytes(execution)
+            self._lines.move_to_end(session_id)
+            if self._cache.may_keep(execution.session, size_bytes):
+                self._take(execution)
+                self._cache.reserve(execution.session, size_bytes)
+                execution.fetched = True
+                granted.append(execution)
+                refused = 0
+            else:
+                refused += 1
+        return granted
+
+    def _take(self, execution: Execution) -> None:
+        session = execution.session
+        line = self._lines[session.id]
+        del line[_key(execution)]
+        if not line:
+            del self._lines[session.id]
+        self._cache.announce(session, -_size_bytes(execution))
+
+
+def _key(execution: Execution) -> tuple[bytes, int]:
+    return execution.worker.id, execution.number
+
+
+def _size_bytes(execution: Execution) -> int:
+    assert execution.size_bytes is not None
+    return execution.size_bytes
