@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trio_envserve import ConfigError, Outcome, RolloutFailed, WorkerLost
 from trio_envserve.cli.common import pairs, server_limits, worker_environ
 from trio_envserve.cli.render import Table, tables_text
-from trio_envserve.cli.results import Tally, jsonable, record, summary_tables
+from trio_envserve.cli.results import Tally, _percentiles, jsonable, record, summary_tables
 from trio_envserve.core.arrays import RawArray
 from trio_envserve.envs.check import check_spec
 
@@ -179,3 +179,10 @@ def test_a_data_set_is_looked_up_without_its_library_being_imported():
     check_spec("reasoning-gym:countdown")
     with pytest.raises(ConfigError, match="did you mean 'countdown'"):
         check_spec("reasoning-gym:contdown")
+
+
+def test_the_percentiles_of_a_report_are_of_values_that_occurred():
+    assert _percentiles([]) == {"p50": None, "p90": None, "p99": None}
+    assert _percentiles([7.0]) == {"p50": 7.0, "p90": 7.0, "p99": 7.0}
+    hundred = [float(n) for n in range(100, 0, -1)]
+    assert _percentiles(hundred) == {"p50": 51.0, "p90": 91.0, "p99": 100.0}

@@ -146,6 +146,27 @@ async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Pat
     await check_nothing_left(tmp_path)
 
 
+async def test_an_eval_that_had_errors_and_was_interrupted_was_interrupted(tmp_path: Path):
+    (tmp_path / "mixed.py").write_text(
+        "import pathlib, trio\n"
+        "class Mixed:\n"
+        "    def inputs(self, n, seed): return list(range(n))\n"
+        "    async def run_rollout(self, rollout):\n"
+        "        if rollout.input: raise ValueError(rollout.input)\n"
+        "        pathlib.Path('started').touch()\n"
+        "        await trio.sleep_forever()\n"
+    )
+    output = tmp_path / "results.jsonl"
+    ask = ("--json", "--output", str(output), "--workers", "0")
+    async with command(tmp_path, "eval", "mixed:Mixed", "-n", "3", *ask) as client:
+        await until(lambda: output.exists() and output.read_text().count("\n") == 2)
+        await until(lambda: (tmp_path / "started").exists())
+        client.signal(signal.SIGINT)
+        done = await client.wait()
+    assert (done.last["errors"], done.last["interrupted"]) == (2, True)
+    assert (done.code, done.last["exit"]) == (130, 130)
+
+
 async def test_ctrl_c_in_an_eval_with_its_own_server_keeps_what_came(tmp_path: Path):
     log = tmp_path / "log.jsonl"
     output = tmp_path / "results.jsonl"

@@ -223,6 +223,16 @@ def test_a_death_after_a_healthy_time_is_replaced_at_once():
     assert deaths(pool_with(), 2, ready_s=10.0) == [0.0, 0.0]
 
 
+def test_a_worker_that_starts_slowly_and_then_dies_soon_has_died_soon():
+    """It had lived for long, and been ready for a moment."""
+    pool = pool_with()
+    life = born(pool)
+    pool.hello(life, 500.0)
+    pool.exited(life.id, 501.0, "died")
+    assert pool.slots[0].start_at_s == 502.0
+    assert pool.slots[0].failures == 1
+
+
 def test_an_environment_that_keeps_failing_is_broken_until_one_is_ready():
     pool = pool_with()
     life = born(pool)

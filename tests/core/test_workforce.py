@@ -298,6 +298,14 @@ def test_stop_retires_the_ready_and_kills_the_starting():
     assert not [e for e in pair.router.take() if getattr(e, "worker", b"") == WORKER]
 
 
+def test_what_a_worker_said_of_itself_goes_with_it():
+    pair = running()
+    pair.work(WORKER, [pair.workers[WORKER].beat({"running": 3})])
+    assert pair.router.force.stats == {WORKER: {"running": 3}}
+    pair.die(WORKER)
+    assert WORKER not in pair.router.force.stats
+
+
 def test_a_broken_environment_is_known_by_its_traceback():
     pair = Pair(ready=False)
     pair.router.open_pool((), pair.now_s)

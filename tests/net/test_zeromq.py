@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
+import select
 import socket
 import sys
 
@@ -24,7 +26,7 @@ from trio_envserve.net import (
 )
 from trio_envserve.net import zeromq as zeromq_module
 from trio_envserve.net.address import parse_address
-from trio_envserve.net.binding import _explained
+from trio_envserve.net.binding import _explained, check_ipc_path
 from trio_envserve.net.interface import BUNDLE_BYTES, Frame
 from trio_envserve.net.sockets import _uncopied
 
@@ -70,6 +72,34 @@ async def test_sends_of_other_tasks_swallow_no_wake_up(real_bench, seed):
             nursery.start_soon(send, dealer.send_nowait)
             nursery.start_soon(send, lambda frames: router.send_nowait(to_dealer, frames))
     assert got == {"router": list(range(many)), "dealer": list(range(many))}
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_send_of_the_router_that_swallows_the_signal_wakes_who_receives(real_bench, many):
+    """libzmq signals a message once, and any call on the socket takes the signal."""
+    got: list[bytes] = []
+
+    async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        [to_dealer] = await b.greet(router, dealer)
+
+        async def receive() -> None:
+            got.extend(bytes(message[-1]) for message in await router.receive())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            dealer.send_nowait([b"question"])
+            # No turn of the loop from here to the send: it has not seen the signal yet.
+            assert select.select([router._fd], [], [], 10.0)[0]
+            if many:
+                router.send_many_nowait(to_dealer, [[b"answer"]])
+            else:
+                router.send_nowait(to_dealer, [b"answer"])
+            with trio.move_on_after(5):
+                while not got:
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    assert got == [b"question"]
 
 
 async def test_large_frames_are_not_copied(real_bench):
@@ -291,6 +321,36 @@ async def test_a_socket_that_a_killed_server_left(real_bench, folder):
         async with b.dealer(router) as dealer:
             await b.greet(router, dealer)
     assert os.listdir(folder) == []
+
+
+def refused(path: str) -> str:
+    """Why nobody may bind here; empty if one may."""
+    try:
+        check_ipc_path(parse_address(f"ipc://{path}"))
+    except (ConfigError, ServerStartError) as error:
+        return str(error)
+    return ""
+
+
+def test_a_server_whose_backlog_is_full_listens(folder):
+    path = f"{folder}/busy"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(path)
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(path)
+        assert "is in use by another process" in refused(path)
+
+
+def test_a_link_to_a_socket_is_no_socket_of_ours(folder):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{folder}/dead")
+    os.symlink(f"{folder}/dead", f"{folder}/link")
+    assert refused(f"{folder}/dead") == ""
+    assert "exists and is not a socket" in refused(f"{folder}/link")
 
 
 async def test_somebodys_file_is_not_removed(real_bench, folder):
