@@ -58,7 +58,7 @@ def nothing_left(
     token = uuid.uuid4().hex
     monkeypatch.setenv(TOKEN, token)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where the locks are
-    before = descriptors()
+    before, running = descriptors(), Counter(own_threads())
     yield
     left = wait_empty(lambda: processes(token))
     for pid in left:
@@ -68,7 +68,7 @@ def nothing_left(
     gc.collect()
     opened = wait_empty(lambda: dict(descriptors() - before))
     assert not opened, f"descriptors left: {opened}"
-    threads = wait_empty(own_threads)
+    threads = wait_empty(lambda: dict(Counter(own_threads()) - running))
     assert not threads, f"threads left: {threads}"
 
 

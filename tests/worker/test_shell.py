@@ -418,13 +418,18 @@ async def test_a_dispatch_that_arrives_while_the_worker_ends_is_not_run(autojump
                 await trio.sleep(10)  # so long the worker is ending
             ended.append(rollout.input)
 
-    async with opened(body, around=LateStream) as (router, _):
-        router.dispatch("in time")
-        await trio.testing.wait_all_tasks_blocked()
-        asked = RolloutRequest(kind="rollout", input="late", endpoint="oracle", model_name="m")
-        header = messages.encode(messages.Dispatch(b"s" * 16, 9, 9, "c"))
-        router.theirs.late = [(INCARNATION, header, values.encode(asked.to_body()))]
-        began_s = trio.current_time()
+    asked = RolloutRequest(kind="rollout", input="late", endpoint="oracle", model_name="m")
+    header = messages.encode(messages.Dispatch(b"s" * 16, 9, 9, "c"))
+    raised: list[str] = []
+    began_s = trio.current_time()
+    try:
+        async with opened(body, around=LateStream) as (router, _):
+            router.dispatch("in time")
+            await trio.testing.wait_all_tasks_blocked()
+            router.theirs.late = [(INCARNATION, header, values.encode(asked.to_body()))]
+    except BaseException as error:  # what ends the worker, as an assertion
+        raised = alone(error)
+    assert raised == []
     assert router.theirs.late == []  # it was taken
     assert trio.current_time() - began_s < 100
     assert ended == ["in time"]
