@@ -91,7 +91,7 @@ async def test_a_child_may_end_or_execute_a_program(judge, backend, capfd):
 
 
 async def test_a_child_has_not_the_descriptors_by_which_its_worker_lives(judge):
-    wanted = {"descriptors": [["/dev/null", "/dev/null"], ["exited", 7]]}
+    wanted = {"descriptors": [["closed", "/dev/null", "/dev/null"], ["exited", 7]]}
     assert await outcomes(judge, "thread", wanted, neighbours=1) == wanted
 
 

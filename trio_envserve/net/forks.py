@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 from typing import Protocol
 
 
@@ -44,3 +45,19 @@ def forget_in_children(owner: Forgetful) -> None:
 def _forget_all() -> None:
     for owner in list(_owners or ()):
         owner.forget()
+
+
+def hide_in_children(*descriptors: int) -> None:
+    """In every child, make these ``/dev/null``: for what this process has until it ends.
+
+    They are not closed: a number that is free would be given away again, and then be
+    closed by whoever thinks that it is still his.
+    """
+    os.register_at_fork(after_in_child=partial(_hide, descriptors))
+
+
+def _hide(descriptors: tuple[int, ...]) -> None:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor, inheritable=False)
+    os.close(null)

@@ -18,9 +18,8 @@ forked.  What it runs in the fork's own frame, and in loops and threads of its o
 left alone.  Threads of the environment's that wait for work in a way of their own are
 not known here: a child that is forked in one goes on there.
 
-A child gets none of the descriptors by which a worker lives
-(:func:`keep_from_children`): it could speak for the worker, and who waits for their end
-would wait for the child's.
+(A child gets none of the descriptors by which a worker lives, see
+:mod:`~trio_envserve.net.forks`: who waits for their end would wait for the child's.)
 
 ``os.register_at_fork`` cannot be undone, and is for the whole process.  So there is one
 pair of hooks, registered when the first worker opens, that do nothing while none is.
@@ -35,7 +34,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import thread as _executors
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, final
 
@@ -52,8 +51,6 @@ class _Watch:
     def __init__(self) -> None:
         self.open = 0
         """Workers in this process."""
-        self.private: set[int] = set()
-        """Descriptors that no child gets."""
         self.forking = _Forking()
 
 
@@ -76,13 +73,6 @@ def watched() -> Iterator[None]:
         yield
     finally:
         _watch.open -= 1
-
-
-def keep_from_children(*descriptors: int) -> None:
-    """From now on, in a child that is forked while workers are open, these are
-    ``/dev/null``.  (A number that is free would be given away, and then closed by
-    whoever thinks that it is still his.)"""
-    _watch.private.update(descriptors)
 
 
 def end_if_forked(pid: int) -> None:
@@ -120,23 +110,11 @@ def _prepare_child() -> None:
         return
     _watch.open = 0  # what this process forks itself is its own affair
     loop, _watch.forking.loop = _watch.forking.loop, None
-    _take_descriptors()
     if trio.lowlevel.in_trio_run():
         trio.lowlevel.add_instrument(_EndOnTrio())
     if hasattr(loop, "_ready"):  # asyncio's own ones; others cannot be reached
         vars(loop)["_ready"] = _EndOnAsyncio()
     _end_executors(sys._getframe())
-
-
-def _take_descriptors() -> None:
-    if not _watch.private:
-        return
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for descriptor in _watch.private:
-        with suppress(OSError):  # closed meanwhile
-            os.dup2(null, descriptor, inheritable=False)
-    os.close(null)
-    _watch.private.clear()
 
 
 @final

@@ -81,12 +81,12 @@ def _become(command: list[str], inherited: Inherited) -> NoReturn:
 
 
 def _be_worker(inherited: Inherited) -> NoReturn:
-    from trio_envserve.worker.forks import keep_from_children
+    from trio_envserve.net.forks import hide_in_children
 
     own = [descriptor for descriptor in inherited[:3] if descriptor >= 0]
     for descriptor in own:  # a daemon that the environment leaves behind is no worker
         os.set_inheritable(descriptor, False)
-    keep_from_children(*own)
+    hide_in_children(*own[1:])  # the link does so itself
     link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
 
     from trio_envserve.worker.config import read_config
