@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import socket
 import subprocess
 import sys
@@ -245,6 +246,16 @@ async def test_status_of_nobody(tmp_path: Path):
     assert (done.code, done.last["exit"]) == (3, 3)
     assert f"nothing listens at {address}" in done.err
     done.check_no_traceback()
+
+
+async def test_serve_runs_a_command_as_its_worker(tmp_path: Path):
+    program = Path(__file__).parent.parent / "protocol" / "raw_worker.py"
+    command_ = f"{shlex.quote(sys.executable)} {shlex.quote(str(program))}"
+    arguments = ("--worker-command", command_, "--arg", "level=3")
+    async with served(tmp_path, "any name", *arguments) as (_, address):
+        shown = await run(tmp_path, "status", address, "--json")
+        assert (shown.last["status"], shown.last["environment"]) == ("ready", "raw")
+    await check_nothing_left(tmp_path)
 
 
 async def test_serve_says_where_for_people_too(tmp_path: Path):

@@ -52,7 +52,8 @@ SAY_EVERY_S = 3.0
 
 
 class _Options(NamedTuple):
-    environment: str
+    served: str
+    """The environment's name, or the command that knows it."""
     as_json: bool
     drain_s: float
     keep_trying: bool
@@ -62,7 +63,7 @@ class _Options(NamedTuple):
 
 
 @click.command(epilog=EPILOG)
-@click.argument("environment", metavar="ENV", default=DEFAULT_ENVIRONMENT)
+@click.argument("environment", metavar="[ENV]", required=False)
 @click.option(
     "--bind",
     default="tcp://127.0.0.1:5555",
@@ -76,6 +77,13 @@ class _Options(NamedTuple):
     default=1,
     show_default=True,
     help="Worker processes; 0 runs the environment inside the server.",
+)
+@click.option(
+    "--worker-command",
+    metavar="COMMAND",
+    help="Run COMMAND as each worker, a program of your own that speaks the worker's protocol. "
+    "It is told ENV and --arg as they are; nothing is looked for here, and without ENV it is "
+    "told none.",
 )
 @transport_option
 @arg_option
@@ -111,8 +119,8 @@ class _Options(NamedTuple):
 @log_options("INFO")
 @json_option
 def serve(
-    environment: str, bind: str, workers: int, transport: Transport,
-    args: tuple[str, ...], worker_memory: int | None,
+    environment: str | None, bind: str, workers: int, transport: Transport,
+    worker_command: str | None, args: tuple[str, ...], worker_memory: int | None,
     recycle: int | None, worker_env: tuple[str, ...], limits: tuple[str, ...], drain_s: float,
     keep_trying: bool, record: str | None, record_bodies: bool, exit_with_parent: bool,
     log_level: str, log_json: bool, log_dir: str, as_json: bool,
@@ -128,6 +136,7 @@ def serve(
       trio-envserve serve arithmetic --workers 2
       trio-envserve serve reasoning-gym:countdown --arg size=1000
       trio-envserve serve my_envs:Maze --arg level=3 --bind tcp://127.0.0.1:0
+      trio-envserve serve --worker-command "node worker.js" --workers 4
 
     The address is printed when it is bound. Ctrl-C or SIGTERM: takes no more in,
     waits for what runs (--drain-s), cancels the rest, ends the workers. Once more:
@@ -144,11 +153,16 @@ def serve(
         raise click.UsageError("--record-bodies needs --record FILE")
 
     async def main(stop: Stop) -> Result:
-        check_spec(environment)
+        named = environment
+        if worker_command is None:
+            named = environment or DEFAULT_ENVIRONMENT
+            check_spec(named)
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
-            environment, as_json, drain_s, keep_trying, parent,
+            named or worker_command or "", as_json, drain_s, keep_trying, parent,
             {
+                "environment": named,
+                "worker_command": worker_command,
                 "args": pairs("--arg", args),
                 "bind": bind,
                 "workers": workers,
@@ -186,10 +200,10 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
     began_s = trio.current_time()
     drained = False
     broken: list[str] = []
-    async with open_server(options.environment, **options.open) as server:
+    async with open_server(**options.open) as server:
         stop.kill = server.kill
         address = server.address
-        set_title(f"trio-envserve server of {options.environment} at {address}")
+        set_title(f"trio-envserve server of {options.served} at {address}")
         _announce(options, "serving", server)
         with stop.hurry:
             async with trio.open_nursery() as nursery:
@@ -201,7 +215,7 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
         stats = server.stats()
     summary: dict[str, Any] = {
         "event": "stopped",
-        "environment": options.environment,
+        "environment": options.served,
         "address": address,
         "pid": os.getpid(),
         "why": stop.why or ("parent ended" if stop.at_once else "environment broken"),
@@ -229,12 +243,12 @@ def _announce(options: _Options, event: str, server: Server) -> None:
         status = server.status()
         emit(
             {
-                "event": event, "environment": options.environment, "address": server.address,
+                "event": event, "environment": options.served, "address": server.address,
                 "pid": os.getpid(), "ready": status["ready"], "workers": status["workers"],
             }
         )  # fmt: skip
     elif event == "serving":
-        put(f"serving {options.environment} at {server.address} (pid {os.getpid()})")
+        put(f"serving {options.served} at {server.address} (pid {os.getpid()})")
     else:
         say(f"ready at {server.address}")
 

@@ -221,7 +221,8 @@ class Pool:
             self.broken = self.broken or f"worker {life.name} did not get ready: {how}"
         if expected or self.stopping:
             return [Report("info", f"worker {life.name} has ended: {how}")]
-        return [Report("warning", f"worker {life.name} (pid {life.pid}) died: {how}")]
+        who = f"worker {life.name}" + (f" (pid {life.pid})" if life.pid is not None else "")
+        return [Report("warning", f"{who} died: {how}")]
 
     def stop(self) -> None:
         """Start no more."""
