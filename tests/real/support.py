@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -259,7 +260,10 @@ async def assert_gone(*pids: int) -> None:
     """They end; and if they do not, that is what the test says."""
     with trio.move_on_after(PATIENCE_S / 2):
         await wait_gone(*pids)
-    assert [pid for pid in pids if is_alive(pid)] == []
+    left = [pid for pid in pids if is_alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
 
 
 # -- a client that does as it likes ----------------------------------------------
