@@ -26,7 +26,7 @@ async def serve(options: dict[str, Any]) -> None:
     async with open_server(
         ENVIRONMENT,
         args={"directory": options["directory"]},
-        bind="tcp://127.0.0.1:0",
+        bind=options.get("bind", "tcp://127.0.0.1:0"),
         workers=1,
         limits=ServerLimits(**options["limits"]),
         wire=WireLimits(**options["wire"]),

@@ -11,7 +11,7 @@ from trio_envserve.core.errors import ConfigError
 from trio_envserve.testing.conformance.cases import CASES, SECTIONS, select
 from trio_envserve.testing.conformance.environment import OPERATIONS
 
-GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 10))}
+GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 11))}
 
 
 def test_each_case_is_from_a_section_of_the_protocol_document():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from tests.conformance import processes
 from trio_envserve import Server, ServerLimits, WireLimits, open_server
 from trio_envserve.core import messages
 from trio_envserve.net import RouterSocket, open_zmq_network
@@ -18,6 +19,17 @@ from trio_envserve.testing.conformance.run import NotServed, Options, Report, co
 from trio_envserve.testing.conformance.verdicts import Mark
 
 pytestmark = pytest.mark.real
+
+ABOUT_LIMITS = (
+    "a-connection-opens-so-many-sessions", "past-all-sessions-a-hello-is-told-so",
+    "the-work-of-a-silent-client-is-cancelled-after-its-lease",
+    "a-session-that-asks-nothing-has-a-lease-of-its-own", "a-full-queue-refuses-for-now",
+)  # fmt: skip
+RESTART = "a-restarted-server-has-a-new-epoch"
+
+SMALL: dict[str, Any] = {
+    "queue": 16, "sessions": 12, "connection_sessions": 5, "lease_s": 4.0, "unused_lease_s": 3.0,
+}  # fmt: skip
 
 ENVIRONMENT = "trio_envserve.testing.conformance.environment:Conformance"
 TCP = "tcp://127.0.0.1:0"
@@ -38,9 +50,19 @@ async def served(
         yield server
 
 
-async def judged(address: str, *patterns: str, patience_s: float = PATIENCE_S) -> Report:
+async def judged(
+    address: str, *patterns: str, patience_s: float = PATIENCE_S, alive_s: float = 0.0,
+    **options: Any,
+) -> Report:  # fmt: skip
     return await conform(
-        Options(address, select(patterns), wait_s=PATIENCE_S, patience_s=patience_s)
+        Options(
+            address,
+            select(patterns),
+            wait_s=PATIENCE_S,
+            patience_s=patience_s,
+            alive_s=alive_s,
+            **options,
+        )
     )
 
 
@@ -51,10 +73,38 @@ def failures(report: Report) -> list[tuple[str, str, str]]:
 async def test_the_projects_own_server_passes_every_case(tmp_path: Path):
     with trio.fail_after(300):
         async with served(tmp_path, workers=1, window=256) as server:
-            report = await judged(server.address)
+            report = await judged(server.address, alive_s=5.0)
+    assert failures(report) == []
+    assert {each.case.name for each in report.of(Mark.SKIPPED)} == {*ABOUT_LIMITS, RESTART}
+    assert report.ok
+
+
+async def test_it_passes_what_needs_to_know_its_limits(tmp_path: Path):
+    with trio.fail_after(120):
+        async with served(tmp_path, workers=1, window=64, worker_capacity=4, **SMALL) as server:
+            report = await judged(server.address, *ABOUT_LIMITS, limits=SMALL)
     assert failures(report) == []
     assert report.of(Mark.SKIPPED) == []
-    assert report.ok
+
+
+async def test_it_passes_what_needs_to_restart_it(tmp_path: Path):
+    limits = {"restart_pause_s": 0.02, "restart_pause_max_s": 0.1}
+    with trio.fail_after(120):
+        report = await judged_and_restarted(tmp_path, limits)
+    assert failures(report) == []
+    assert report.of(Mark.SKIPPED) == []
+
+
+async def judged_and_restarted(tmp_path: Path, limits: dict[str, Any]) -> Report:
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(processes.served(tmp_path, limits=limits))
+
+        async def restart() -> None:
+            await stack.aclose()
+            again = processes.served(tmp_path, limits=limits, bind=address)
+            await stack.enter_async_context(again)
+
+        return await judged(address, RESTART, restart=restart)
 
 
 async def test_a_server_without_worker_processes_is_not_killed(tmp_path: Path):
@@ -107,15 +157,16 @@ def welcome(hello: messages.Hello) -> bytes:
     )
 
 
-async def judged_as(how: Any) -> Report:
+async def judged_as(how: Any, *patterns: str, alive_s: float = 0.0) -> Report:
     """The verdicts about a server that answers each message as ``how`` says."""
+    patterns = patterns or ("a-hello-*", "statistics-*")
     async with (
         open_zmq_network() as network,
         network.open_router(TCP, limits=WireLimits()) as router,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(answer, router, how)
-        report = await judged(router.address, "a-hello-*", "statistics-*", patience_s=0.5)
+        report = await judged(router.address, *patterns, patience_s=0.5, alive_s=alive_s)
         nursery.cancel_scope.cancel()
     return report
 
@@ -163,4 +214,22 @@ async def test_a_server_that_falls_silent_is_told_once():
     assert len(report.failed) == 1
     assert report.failed[0].expected == "a server that answers"
     assert all("no answer any more" in each.seen for each in report.of(Mark.SKIPPED))
+    assert not report.ok
+
+
+async def test_a_server_that_dies_seconds_after_a_case_is_told_of_that_case():
+    asked = 0
+
+    def mortal(frames: list[bytes]) -> list[list[bytes]]:
+        nonlocal asked
+        message = messages.decode(frames[0], most_bytes=1 << 20)
+        asked += isinstance(message, messages.AskStats)
+        return about(frames) if asked <= 3 else []  # before the case, in it, and at its end
+
+    with trio.fail_after(120):
+        report = await judged_as(mortal, "statistics-*", alive_s=0.2)
+    (told,) = report.failed
+    assert told.case.name == "statistics-need-no-session"
+    assert told.expected == "a server that is alive 0.2 s after the case"
+    assert told.seen == "no answer any more 0.2 s after statistics-need-no-session"
     assert not report.ok

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import trio
 
@@ -27,10 +27,18 @@ from ...core import messages
 from ...net import Network
 from ..proxy import FaultProxy, open_fault_proxy
 from .peer import Peer, open_peer
+from .raw import RawSocket, open_raw_peer
 from .verdicts import CaseFailed, CaseSkipped, TimedOut, Unreachable
 
 LOOK_S = 0.02
 """Between two looks at a count."""
+
+RESTART_S = 30.0
+"""For a server that was restarted to be there, with a worker."""
+
+NAME = "conform-bench"
+
+Restart: TypeAlias = "Callable[[], Awaitable[object]]"
 
 
 class Counts(NamedTuple):
@@ -52,13 +60,17 @@ class Bench:
     """What a case has.  Made by :func:`open_bench`."""
 
     def __init__(
-        self, network: Network, address: str, control: Peer, *, patience_s: float, settle_s: float
-    ) -> None:
+        self, network: Network, address: str, control: Peer, *, patience_s: float, settle_s: float,
+        limits: Mapping[str, float], restart: Restart | None, restarting: trio.Lock,
+    ) -> None:  # fmt: skip
         self.network = network
         self.address = address
         self.patience_s = patience_s
         self.settle_s = settle_s
         self._control = control
+        self._limits = limits
+        self._restart = restart
+        self._restarting = restarting
         self._peers: list[Peer] = []
         self._sessions: set[bytes] = set()
         self._sequences = itertools.count()
@@ -80,6 +92,14 @@ class Bench:
             yield peer
 
     @asynccontextmanager
+    async def raw(self, identity: bytes) -> AsyncIterator[tuple[Peer, RawSocket]]:
+        """A connection made by hand that states this identity, without a session."""
+        opened = open_raw_peer(self.address, patience_s=self.patience_s, identity=identity)
+        async with opened as (peer, socket):
+            self._peers.append(peer)
+            yield peer, socket
+
+    @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[Peer]:
         """A connection with a new session."""
         async with self.connection(**options) as peer:
@@ -98,6 +118,26 @@ class Bench:
         self.patience_s = max(self.patience_s, seconds)
         self._control.patience_s = self.patience_s
 
+    # -- the server -----------------------------------------------------------
+
+    def limit(self, name: str, most: float) -> float:
+        """A limit of the server.  Skips the case if it is not known, or above ``most``."""
+        value = self._limits.get(name)
+        if value is None:
+            raise CaseSkipped(f"it needs a server with a small {name}, and to be told which")
+        skip_unless(value <= most, f"the server's {name} is {value:g}; {most:g} is the most here")
+        return value
+
+    async def restart(self) -> None:
+        """Have the server killed and started anew.  Skips the case if nobody can."""
+        if self._restart is None:
+            raise CaseSkipped("it needs a way to restart the server, and to be told it")
+        self.be_patient(RESTART_S)
+        async with self._restarting:
+            await self._restart()
+            await self._control.hello(name=NAME)
+            self._sequences = itertools.count()
+
     def end_later(self, session: bytes) -> None:
         """End this session, too, when the case has ended."""
         self._sessions.add(session)
@@ -111,6 +151,10 @@ class Bench:
     def key(self) -> str:
         """A key that nobody has used."""
         return f"{self._word}-{next(self._keys)}"
+
+    def nonce(self) -> bytes:
+        """A nonce that nobody has used."""
+        return secrets.token_bytes(16)
 
     def echo(self, value: Any = None) -> dict[str, Any]:
         """An input that is answered with its value."""
@@ -192,17 +236,21 @@ class Bench:
 
 @asynccontextmanager
 async def open_bench(
-    network: Network, address: str, *, patience_s: float, settle_s: float
-) -> AsyncIterator[Bench]:
+    network: Network, address: str, *, patience_s: float, settle_s: float,
+    limits: Mapping[str, float], restart: Restart | None, restarting: trio.Lock,
+) -> AsyncIterator[Bench]:  # fmt: skip
     """A bench, closed at the end of the block.  Raises :class:`Unreachable`."""
     async with AsyncExitStack() as stack:
         try:
             opened = open_peer(network, address, patience_s=patience_s)
             control = await stack.enter_async_context(opened)
-            await control.hello(name="conform-bench")
+            await control.hello(name=NAME)
         except TimedOut as error:
             raise Unreachable("a server that answers", error.seen) from None
-        yield Bench(network, address, control, patience_s=patience_s, settle_s=settle_s)
+        yield Bench(
+            network, address, control, patience_s=patience_s, settle_s=settle_s,
+            limits=limits, restart=restart, restarting=restarting,
+        )  # fmt: skip
 
 
 def skip_unless(right: bool, why: str) -> None:

@@ -8,11 +8,14 @@ from types import ModuleType
 
 from ...core.errors import ConfigError
 from . import (
+    cases_bounds,
+    cases_ends,
     cases_faults,
     cases_messages,
     cases_refusals,
     cases_repair,
     cases_requests,
+    cases_routes,
     cases_sessions,
 )
 from .verdicts import Case
@@ -31,8 +34,9 @@ def _of(*modules: ModuleType) -> tuple[Case, ...]:
 
 
 CASES = _of(
-    cases_messages, cases_sessions, cases_requests, cases_repair, cases_refusals, cases_faults
-)
+    cases_messages, cases_routes, cases_sessions, cases_requests, cases_repair, cases_refusals,
+    cases_bounds, cases_ends, cases_faults,
+)  # fmt: skip
 """Every case; those through the fault proxy last."""
 
 

@@ -6,19 +6,16 @@ import datetime
 import os
 import struct
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import cbor2
-import trio
-import zmq
 
 from ...core import messages
 from ...core.limits import MIB, PROTOCOL_VERSION
-from ...core.terms import Body
 from .bench import Bench, skip_unless
-from .peer import Peer, body_of, read, value_of
-from .verdicts import TimedOut, case, check
+from .peer import Peer, body_of, value_of
+from .raw import taken_in
+from .verdicts import case, check
 
 LARGEST_FRAME = 32 * MIB
 """A server that takes larger frames is not sent one that is too large."""
@@ -112,14 +109,16 @@ async def a_frame_too_large_costs_only_its_connection(bench: Bench) -> None:
 
 @case("Transport", "wire")
 async def a_message_of_65_frames_changes_nothing(bench: Bench) -> None:
-    """A message of more than 64 frames is none of this document, whatever it begins with."""
+    """A message of more than 64 frames changes nothing, and costs its connection at most."""
     async with bench.client() as peer:
         asked = bench.wait()
         sent = peer.transmit(0, asked)
         await bench.counted(asked, "it runs", started=1)
         header = messages.encode(messages.Finish(peer.session, [0, 1]))
         for frames in ([header, *[b""] * 64], [*sent.frames, *[b""] * 63], [header, *[b""] * 5000]):
-            await trio.to_thread.run_sync(say_raw, bench.address, frames, bench.patience_s)
+            async with bench.raw(b"many-" + bench.nonce()) as (raw, _):
+                raw.send_frames(*frames)
+                await taken_in(raw)
         counts = await bench.counts(asked)
         check(counts.started == counts.running == 1, "it runs on", counts)
         await bench.open(asked)
@@ -160,23 +159,6 @@ async def what_only_looks_like_a_bundle_changes_nothing(bench: Bench) -> None:
             peer.send_frames(frame)
             await answered_with_error(peer, why)
         await peer.sync(0, [])
-
-
-def say_raw(address: str, frames: Sequence[Body], patience_s: float) -> None:
-    """Send a message that the sockets of this package would not, and see the server
-    answer another one after it."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        for option in (zmq.LINGER, zmq.SNDTIMEO, zmq.RCVTIMEO):
-            socket.set(option, int(patience_s * 1000))
-        socket.connect(address)
-        socket.send_multipart(frames)
-        socket.send(messages.encode(messages.AskStats(1)))
-        try:
-            while type(read(tuple(socket.recv_multipart()))) is not messages.Stats:
-                pass  # an Error: it may say what it thinks
-        except zmq.Again:
-            what = f"an answer to what follows a message of {len(frames)} frames"
-            raise TimedOut(what, f"none after {patience_s:g} s") from None
 
 
 # -- headers --------------------------------------------------------------------

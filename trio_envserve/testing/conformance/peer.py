@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
@@ -29,7 +29,7 @@ from ...core.limits import MIB, PROTOCOL_VERSION, WireLimits
 from ...core.messages import Message
 from ...core.ranges import Ranges
 from ...core.terms import Body
-from ...net import ConnectionEvent, DealerSocket, Network, unwrap_single
+from ...net import ConnectionEvent, Network, unwrap_single
 from .verdicts import CaseFailed, TimedOut, check
 
 T = TypeVar("T")
@@ -68,11 +68,23 @@ class Received(NamedTuple):
     frames: tuple[bytes, ...]
 
 
+class Socket(Protocol):
+    """What a peer needs of a socket: a dealer's, or one made by hand."""
+
+    def send_nowait(self, frames: Sequence[Body]) -> bool:
+        """Queue a message; False if that cannot be."""
+        ...
+
+    async def receive(self) -> Sequence[Sequence[Body]]:
+        """Wait for messages."""
+        ...
+
+
 @final
 class Peer:
     """One connection.  Opened by :func:`open_peer`."""
 
-    def __init__(self, socket: DealerSocket, patience_s: float, made: list[None]) -> None:
+    def __init__(self, socket: Socket, patience_s: float, made: list[None]) -> None:
         self.patience_s = patience_s
         self.session = b""
         self.nonce = b""
@@ -200,12 +212,11 @@ class Peer:
     ) -> messages.Welcome:
         """Ask for a session, as often as needed, and be it."""
         self.nonce = nonce or os.urandom(16)
-        hello = messages.Hello(PROTOCOL_VERSION, self.nonce, self.connection, name, message_bytes)
         patient, self.patience_s = self.patience_s, HELLO_AGAIN_S
         began_s = trio.current_time()
         try:
             while True:
-                self.send(hello)
+                self._say_hello(message_bytes, name)
                 try:
                     welcome, _ = await self.next(
                         messages.Welcome, "a welcome", lambda each: each.nonce == self.nonce
@@ -216,10 +227,35 @@ class Peer:
                         raise
         finally:
             self.patience_s = patient
+        self._take(welcome)
+        return welcome
+
+    async def hello_once(self, nonce: bytes) -> messages.Welcome | messages.Error:
+        """Ask for a session, once, and be it if there is one."""
+        self.nonce = nonce
+        self._say_hello(1 << 28, "conform")
+        answer: messages.Welcome | messages.Error
+        answer, _ = await self.next((messages.Welcome, messages.Error), "Welcome, or Error")
+        if isinstance(answer, messages.Welcome):
+            self._take(answer)
+        return answer
+
+    async def hello_refused(self, nonce: bytes) -> messages.Error:
+        """Say a hello that must get an Error; the session stays what it was."""
+        own, self.nonce = self.nonce, nonce
+        self._say_hello(1 << 28, "conform")
+        self.nonce = own
+        error, _ = await self.next(messages.Error, "Error, for a hello that gets no session")
+        return error
+
+    def _say_hello(self, message_bytes: int, name: str) -> None:
+        hello = messages.Hello(PROTOCOL_VERSION, self.nonce, self.connection, name, message_bytes)
+        self.send(hello)
+
+    def _take(self, welcome: messages.Welcome) -> None:
         self.session, self.epoch = welcome.session, welcome.epoch
         self.window, self.message_bytes = welcome.window, welcome.message_bytes
         self.server = welcome.server
-        return welcome
 
     async def outcome(self, sequence: int, what: str = "") -> Received:
         """The next outcome of this sequence.  Fails at once if it is refused instead."""

@@ -13,21 +13,22 @@ Theory of operation
 First the server must be ready and serve the environment of the cases; whatever
 is wrong with that is a :class:`NotServed`, and no verdict.  Then each case gets
 a bench and a limit of time; what it raises is its verdict.  A case also fails
-if the server does not answer after it, so that a server that a case has killed
-is counted against that case.  No two cases run at once: what one does is not
-seen by another.
+if the server does not answer after it, at once or some seconds later (:mod:`.alive`),
+so that a server that a case has killed is counted against that case.  No two cases
+run at once: what one does is not seen by another.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import trio
 
 from ...core.errors import EnvServeError
 from ...net import Network, open_zmq_network, parse_peer_address, unwrap_single
+from .alive import Watch
 from .bench import open_bench
 from .cases import CASES
 from .environment import CONTRACT
@@ -54,8 +55,16 @@ class Options:
     """How long to wait for anything that a case expects."""
     settle_s: float = 0.05
     """How much later it is looked once more whether something ran a second time."""
+    alive_s: float = 5.0
+    """How long after each case the server is asked whether it is still alive."""
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What is known of the server's limits, by their names: the cases about a limit
+    are skipped without it, or if it is too large to be reached."""
+    restart: Callable[[], Awaitable[object]] | None = None
+    """Kills the server and starts it anew at the same address; cases that need that are
+    skipped without it."""
     told: Callable[[Verdict], object] = lambda verdict: None
-    """Called with each verdict as it falls."""
+    """Called with each verdict as it falls, ``alive_s`` after the end of its case."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,21 +106,39 @@ async def conform(options: Options) -> Report:
     began_s = trio.current_time()
     async with open_zmq_network() as network:
         operations = await _operations(network, options)
-        gone = ""
-        for case in options.cases:
-            reason = gone or _reason_to_skip(case, operations, is_tcp=is_tcp)
-            try:
-                verdict = await _judge(network, options, case, reason)
-            except Unreachable as error:
-                before = verdicts[-1] if verdicts else None
-                gone = f"no answer any more after {before.case.name if before else 'the start'}"
-                # It is to be told once: if not of the case before, then of this one.
-                told = before is not None and before.mark is Mark.FAILED
-                mark = Mark.SKIPPED if told else Mark.FAILED
-                verdict = Verdict(case, mark, error.expected, gone)
-            verdicts.append(verdict)
-            options.told(verdict)
+        watch = Watch(
+            network, options.address, after_s=options.alive_s, patience_s=options.patience_s
+        )
+
+        async def look(index: int) -> None:
+            verdicts[index] = await watch.judged_later(verdicts[index])
+            options.told(verdicts[index])
+
+        async with trio.open_nursery() as nursery:
+            for index, case in enumerate(options.cases):
+                reason = watch.gone or _reason_to_skip(case, operations, is_tcp=is_tcp)
+                try:
+                    verdict = await _judge(network, options, watch, case, reason)
+                except Unreachable as error:
+                    # It is told of those before, if they are to blame.
+                    watch.gone = watch.gone or f"no answer any more after {_last(verdicts)}"
+                    mark = Mark.SKIPPED if any(map(_was_judged, verdicts)) else Mark.FAILED
+                    verdict = Verdict(case, mark, error.expected, watch.gone)
+                verdicts.append(verdict)
+                nursery.start_soon(look, index)
+    if watch.gone and not any(each.mark is Mark.FAILED for each in verdicts):
+        # It answered the looks and no bench: then the case that found none has failed.
+        index = next(i for i, each in enumerate(verdicts) if each.seen == watch.gone)
+        verdicts[index] = dataclasses.replace(verdicts[index], mark=Mark.FAILED)
     return Report(options.address, tuple(verdicts), trio.current_time() - began_s)
+
+
+def _last(verdicts: Sequence[Verdict]) -> str:
+    return verdicts[-1].case.name if verdicts else "the start"
+
+
+def _was_judged(verdict: Verdict) -> bool:
+    return verdict.mark is not Mark.SKIPPED
 
 
 async def _operations(network: Network, options: Options) -> list[str]:
@@ -154,7 +181,9 @@ def _reason_to_skip(case: Case, operations: Sequence[str], *, is_tcp: bool) -> s
     return ""
 
 
-async def _judge(network: Network, options: Options, case: Case, reason: str) -> Verdict:
+async def _judge(
+    network: Network, options: Options, watch: Watch, case: Case, reason: str
+) -> Verdict:
     """Run one case, unless there is a reason to skip it.  Raises :class:`Unreachable`."""
     if reason:
         return Verdict(case, Mark.SKIPPED, seen=reason)
@@ -163,7 +192,7 @@ async def _judge(network: Network, options: Options, case: Case, reason: str) ->
     with trio.move_on_after(CASE_S) as limit:
         try:
             with unwrap_single():
-                await _run(network, options, case)
+                await _run(network, options, watch, case)
         except Unreachable:
             raise
         except CaseSkipped as skipped:
@@ -180,11 +209,12 @@ async def _judge(network: Network, options: Options, case: Case, reason: str) ->
     return Verdict(case, mark, expected, seen, trio.current_time() - began_s)
 
 
-async def _run(network: Network, options: Options, case: Case) -> None:
+async def _run(network: Network, options: Options, watch: Watch, case: Case) -> None:
     """The case on a bench, and what it leaves behind cleared; the first failure counts."""
     async with open_bench(
-        network, options.address, patience_s=options.patience_s, settle_s=options.settle_s
-    ) as bench:
+        network, options.address, patience_s=options.patience_s, settle_s=options.settle_s,
+        limits=options.limits, restart=options.restart, restarting=watch.restarting,
+    ) as bench:  # fmt: skip
         failure: EnvServeError | None = None
         try:
             with unwrap_single():

@@ -65,7 +65,7 @@ class Case:
     section: str
     """The heading of ``docs/protocol.md`` that says so."""
     guarantee: str
-    """``G1`` to ``G9``, or ``wire`` for the form of messages."""
+    """``G1`` to ``G10``, or ``wire`` for the form of messages."""
     needs: tuple[str, ...]
     """Operations of the environment without which it cannot be judged."""
     faults: bool

@@ -1,0 +1,56 @@
+"""Cases about routes: what a client states as its identity, and connections left behind."""
+
+from __future__ import annotations
+
+from ...core import messages
+from .bench import Bench
+from .raw import taken_in
+from .verdicts import case, check
+
+
+@case("Transport", "G10")
+async def two_clients_with_one_routing_id_are_both_served(bench: Bench) -> None:
+    """Two live clients that state the same routing id each get their own answers."""
+    identity = b"twin-" + bench.key().encode()
+    async with bench.raw(identity) as (one, _), bench.raw(identity) as (other, _):
+        asked = [bench.wait(), bench.wait()]
+        for peer, each in zip((one, other), asked, strict=True):
+            await peer.hello()
+            peer.transmit(0, each)
+            await bench.counted(each, "it runs", started=1)
+        for peer, each in zip((one, other), asked, strict=True):
+            await bench.open(each)
+            value = await peer.result(0, "the outcome on the connection that asked")
+            check(value["key"] == each["key"], "the outcome of its own request", value)
+        for peer, each in zip((one, other), asked, strict=True):
+            await peer.barrier()
+            check(not peer.received, "nothing that is the other one's", peer.received)
+            await bench.ran(each, 1, "it ran once")
+
+
+@case("Connections", "G10")
+async def late_bytes_of_a_connection_that_was_replaced_are_only_late(bench: Bench) -> None:
+    """The rest of a request, on a connection that its client has left, starts nothing again."""
+    identity = b"late-" + bench.key().encode()
+    asked = bench.echo(b"x" * 2000)
+    async with bench.raw(identity) as (old, socket):
+        await old.hello()
+        sent = old.prepared(0, asked)
+        data = socket.encoded(sent.frames)
+        socket.send_bytes(data[:1000])
+        async with bench.raw(identity) as (new, _):
+            new.resume(old)
+            synced = await new.sync(1, [0, 1])
+            check(synced.missing == [0, 1], "half a request is none", synced)
+            new.again(sent)
+            await new.result(0, "the outcome on the new connection")
+            socket.send_bytes(data[1000:])
+            await taken_in(old)
+            new.finish(0)
+            await new.barrier()
+            old.again(sent)
+            await taken_in(old)
+            check(not old.all(messages.Outcome), "no outcome on the old one", old.received)
+            new.transmit(1, bench.echo())
+            await new.result(1, "an outcome on the new connection")
+            await bench.ran(asked, 1, "it ran once")
