@@ -113,9 +113,10 @@ class Forking:
 
         if self.backend == "trio":
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(child)
+                nursery.start_soon(child)  # noqa: ASYNC112  # that it is another task is what matters
         else:
-            await asyncio.create_task(child())
+            task = asyncio.create_task(child())
+            await task
         return found[0]
 
     async def in_an_executor(self, rollout: Any) -> Any:

@@ -148,7 +148,7 @@ async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json:
             nursery.start_soon(_watch_signals, received, stop, nursery)
             try:
                 result = await main(stop)
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: ASYNC103  # _tell_last ends the process
                 if not isinstance(error := _expected(raised), ServerNotClosed):
                     raise
                 # trio would wait for what was left behind.

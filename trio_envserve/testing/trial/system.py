@@ -259,7 +259,7 @@ class Trial:
         said = await fault(self)
         self._tell(None, f"{name} {said}" if said else f"{name} is over")
 
-    async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC128  # _live does
         """The server, one life after the other."""
         while True:
             self._stop = trio.Event()
