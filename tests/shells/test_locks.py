@@ -192,6 +192,20 @@ def test_who_holds_the_lock_of_a_server_that_has_ended_is_named(tmp_path: Path) 
     assert f"(pid 1) has ended, but process {holder.pid}, " in said
 
 
+def test_who_holds_the_lock_of_an_epoch_is_named(tmp_path: Path) -> None:
+    ended, second = AddressLocks(ADDRESS, tmp_path), AddressLocks(ADDRESS, tmp_path)
+    assert ended.try_epochs(numbered(1)) == set()
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[ended.epochs.fd]
+    ) as holder:
+        ended.close()
+        assert second.try_epochs(numbered(2)) is None
+        said = second.find_workers()
+        holder.kill()
+    second.close()
+    assert said == f"{second.epochs.path} is held by process {holder.pid}"
+
+
 def test_a_forked_child_gives_the_locks_up_and_removes_no_file(tmp_path: Path) -> None:
     first, second = (AddressLocks(ADDRESS, tmp_path, passing=True) for _ in range(2))
     first.take_server()

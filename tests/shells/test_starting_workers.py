@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from trio_envserve import ServerLimits, open_client, open_server
+from trio_envserve import ServerLimits, ServerStartError, WireLimits, open_client, open_server
 from trio_envserve.server.processes import start_process
 
 pytestmark = pytest.mark.real
@@ -89,6 +89,24 @@ async def test_a_worker_that_cannot_be_started_is_explained_and_tried_again(
     assert "raise that limit (ulimit -n)" in reason
     assert "worker w0-1 died: it could not be started" in caplog.text
     assert len(results) == 1  # it waited, and ran
+
+
+async def test_arguments_may_be_larger_than_any_message():
+    """More than 8 MiB of them ended each worker, with words about a closed channel."""
+    args = {"seed": "x" * 9_000_000}
+    wire = WireLimits(message_bytes=2_000_000)
+    said = ""
+    with trio.fail_after(120):
+        async with (
+            open_server("arithmetic", args=args, wire=wire) as server,
+            open_client(server.address) as client,
+        ):  # fmt: skip
+            try:
+                await server.wait_ready()
+            except ServerStartError as error:
+                said = str(error)
+            assert said == ""
+            assert await client.run_rollout({"index": 0})
 
 
 async def test_a_process_is_reaped_though_whoever_ends_it_is_cancelled():
