@@ -60,6 +60,24 @@ async def test_a_failure_is_told_with_what_was_expected(tmp_path: Path):
     done.check_no_traceback()
 
 
+async def test_a_limit_and_a_restart_command_are_told_to_the_cases(tmp_path: Path):
+    small = ("--limit", "queue=16")
+    environment = (ENVIRONMENT, "--arg", "directory=runs", "--limit", "worker_capacity=4")
+    async with served(tmp_path, *environment, *small) as (_, address):
+        ask = ("conform", address, "--case", "a-full-queue*", "--case", "a-restarted*", "--json")
+        told = await run(tmp_path, *ask, *small, "--restart-command", "false", "--patience-s", "60")
+        untold = await run(tmp_path, *ask, "--patience-s", "60")
+        wrong = await run(tmp_path, *ask, "--limit", "queu=16")
+    queue, restart = told.last["cases"]
+    assert queue["verdict"] == "passed", queue
+    assert restart["verdict"] == "failed"
+    assert "Command '['false']' returned non-zero" in restart["seen"]
+    assert {case["verdict"] for case in untold.last["cases"]} == {"skipped"}
+    assert "small queue" in untold.last["cases"][0]["seen"]
+    assert wrong.code == 2
+    assert "did you mean queue" in wrong.err
+
+
 async def test_the_cases_are_listed_without_a_server(tmp_path: Path):
     listed = await run(tmp_path, "conform", "--list", "--json")
     assert listed.code == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 import trio
@@ -14,7 +17,18 @@ from ..testing.conformance.cases import select
 from ..testing.conformance.run import NotServed, Options, Report
 from ..testing.conformance.run import conform as judge
 from ..testing.conformance.verdicts import Case, Mark, Verdict, describe
-from .common import NOT_STARTED, CommandError, Result, Stop, json_option, put, run_verb, say
+from .common import (
+    NOT_STARTED,
+    CommandError,
+    Result,
+    Stop,
+    json_option,
+    pairs,
+    put,
+    run_verb,
+    say,
+    server_limits,
+)
 from .render import Table, progress, show_tables
 
 FAILED = 1
@@ -55,16 +69,32 @@ Exit codes:
     show_default=True,
     help="How long a case waits for what it expects of the server.",
 )
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A limit of the server, as given to serve, e.g. lease_s=4. Repeatable. "
+    "Cases about a limit are skipped without it.",
+)
+@click.option(
+    "--restart-command",
+    metavar="COMMAND",
+    help="Kills the server and starts it anew at ADDRESS, and ends then. "
+    "Cases about a restart are skipped without it.",
+)
 @json_option
 def conform(
     address: str | None, patterns: tuple[str, ...], only_list: bool, no_faults: bool,
-    wait_s: float, patience_s: float, as_json: bool,
+    wait_s: float, patience_s: float, limits: tuple[str, ...], restart_command: str | None,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Judge the server at ADDRESS by the protocol, from outside, case by case.
 
     Any server that speaks the wire: its clients' side is tried with messages right
     and wrong, late, doubled, lost and hostile, the last cases through a proxy that
-    cuts connections. The server must serve an environment that counts its runs:
+    cuts connections. After each case the server must be alive five seconds later, too.
+    It must serve an environment that counts its runs:
 
     \b
       trio-envserve serve trio_envserve.testing.conformance.environment:Conformance \\
@@ -75,6 +105,8 @@ def conform(
     Examples:
       trio-envserve conform tcp://127.0.0.1:5555
       trio-envserve conform tcp://127.0.0.1:5555 --case '*cancel*' --json
+      trio-envserve conform tcp://127.0.0.1:5555 --limit lease_s=4 --limit queue=64
+      trio-envserve conform tcp://127.0.0.1:5555 --restart-command './restart-server'
       trio-envserve conform --list
     """  # noqa: D301  # click wants the character itself
 
@@ -86,15 +118,32 @@ def conform(
             return Result(0, {"cases": [describe(case) for case in cases]})
         if address is None:
             raise ConfigError("an ADDRESS is needed, or --list")
-        return await _judge(address, cases, stop, wait_s, patience_s, as_json=as_json)
+        options = Options(
+            address, cases, wait_s=wait_s, patience_s=patience_s, limits=_limits(limits),
+            restart=_restart(restart_command) if restart_command else None,
+        )  # fmt: skip
+        return await _judge(options, stop, as_json=as_json)
 
     return run_verb(main, as_json=as_json)
 
 
-async def _judge(
-    address: str, cases: Sequence[Case], stop: Stop, wait_s: float, patience_s: float, *,
-    as_json: bool,
-) -> Result:  # fmt: skip
+def _limits(given: Sequence[str]) -> dict[str, float]:
+    """What is said of the server's limits.  Raises ConfigError."""
+    server_limits(given)  # whether there are such
+    return pairs("--limit", given)
+
+
+def _restart(command: str) -> Callable[[], Awaitable[object]]:
+    """Runs the command that restarts the server.  Raises ConfigError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"--restart-command: {error}") from error
+    return functools.partial(trio.run_process, words, stdout=2)  # the other is for verdicts
+
+
+async def _judge(options: Options, stop: Stop, *, as_json: bool) -> Result:
+    address, cases = options.address, options.cases
     fallen: list[Verdict] = []
     report: Report | None = None
     began_s = trio.current_time()
@@ -107,9 +156,8 @@ async def _judge(
             fallen.append(verdict)
             advance(verdict.mark is Mark.FAILED)
 
-        options = Options(address, cases, wait_s=wait_s, patience_s=patience_s, told=told)
         try:
-            report = await judge(options)
+            report = await judge(dataclasses.replace(options, told=told))
         except NotServed as error:
             raise CommandError(str(error), NOT_STARTED) from None
     interrupted = report is None
