@@ -90,6 +90,15 @@ ERROR_WORDS: Mapping[str, str] = {
     "nonce's session has ended: say it with a fresh one",
 }
 
+# Which codes of errors travel in records, and who makes them; the others the client makes.
+MADE_BY: Mapping[str, str] = {
+    "rollout-failed": "worker", "outcome-not-encodable": "worker",
+    "outcome-too-large": "worker, router", "refused": "worker; client, of `Refused`",
+    "conflict": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
+    "never-started": "router; client", "no-answer": "router; client",
+    "cancelled": "worker, router",
+}  # fmt: skip
+
 
 def kind_of(cls: type) -> int:
     """The kind of a message class."""
@@ -229,10 +238,11 @@ def refusals_table() -> str:
 
 def outcome_codes_table() -> str:
     """The codes that the reference implementation knows, by verdict."""
-    lines = ["| code | verdict | class | meaning |", "|---|---|---|---|"]
+    lines = ["| code | verdict | made by | class | meaning |", "|---|---|---|---|---|"]
     for (code, verdict), cls in errors._CLASSES.items():
         words = _flat(cls.__doc__ or "")
-        lines.append(f"| `{code}` | {verdict.name} | `{cls.__name__}` | {words} |")
+        maker = MADE_BY.get(code, "client")
+        lines.append(f"| `{code}` | {verdict.name} | {maker} | `{cls.__name__}` | {words} |")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 ABOUT_LIMITS = (
     "a-connection-opens-so-many-sessions", "past-all-sessions-a-hello-is-told-so",
-    "the-work-of-a-silent-client-is-cancelled-after-its-lease",
+    "the-work-of-a-silent-client-ends-with-its-lease",
     "a-session-that-asks-nothing-has-a-lease-of-its-own", "a-full-queue-refuses-for-now",
 )  # fmt: skip
 RESTART = "a-restarted-server-has-a-new-epoch"

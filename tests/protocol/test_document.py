@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trio_envserve.core import messages, router, values
+from trio_envserve.core import errors, messages, router, values
 from trio_envserve.core.dedup import TABLE, Do, Input
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
 from trio_envserve.core.requests import State
@@ -215,3 +215,22 @@ def test_the_tags_are_those_that_are_read():
         documented -= {int(left_out)} if left_out else set()
     read = set(values._accepted_tags("auto")) | set(values._BUILT_IN) | {values.TAG_PADDED}
     assert documented == read
+
+
+def test_the_codes_that_travel_are_those_that_routers_and_workers_write(drawn: Any):
+    package = DOCS.parent / "trio_envserve"
+    known = {code for code, _ in errors._CLASSES}
+    for maker, files in (
+        ("router", ("core/outcomes.py",)),
+        ("worker", ("worker/shell.py", "core/worker.py")),
+    ):
+        text = "".join((package / file).read_text() for file in files)
+        written = {code for code in known if f'"{code}"' in text}
+        assert written == {code for code, who in drawn.MADE_BY.items() if maker in who}
+
+
+def test_the_fields_of_statistics_are_documented():
+    paragraph = next(line for line in PAGE.splitlines() if line.startswith("**Statistics.**"))
+    status = Said().router.status()
+    for key in Said().router.stats():
+        assert key in status or f"`{key}`" in paragraph, key

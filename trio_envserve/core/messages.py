@@ -101,7 +101,7 @@ def _kind(number: int) -> Callable[[type[T]], type[T]]:
 
 @_kind(0)
 class Hello(NamedTuple):
-    """Asks for a session.  The same nonce always gets the same session."""
+    """Asks for a session.  The same nonce gets the same session, while that is open."""
 
     version: Uint
     nonce: Id
