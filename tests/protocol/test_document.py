@@ -234,26 +234,3 @@ def test_the_fields_of_statistics_are_documented():
     status = Said().router.status()
     for key in Said().router.stats():
         assert key in status or f"`{key}`" in paragraph, key
-
-
-def test_a_refusal_goes_to_its_asker_and_an_answer_to_the_newest_connection():
-    said = Said()
-    said.router.client_message(b"new", [messages.encode(hello()._replace(connection=2))], 0.0)
-    said.router.client_message(b"new", [messages.encode(messages.Finish(SESSION, [0, 1]))], 0.0)
-    said.router.take()
-    ask, body = request(0)
-    for frames in (
-        [messages.encode(ask), body],
-        [messages.encode(messages.Cancel(SESSION, 0))],
-        [messages.encode(messages.Sync(SESSION, b"e" * 16, 1, 1, 1, []))],
-        [messages.encode(hello())],
-    ):
-        said.router.client_message(b"old", frames, 0.0)
-    sent = [each for each in said.router.take() if isinstance(each, ToClient)]
-    where = [
-        (type(messages.decode(bytes(each.frames[0]), most_bytes=MOST)).__name__, each.route)
-        for each in sent
-    ]
-    assert where == [
-        ("Refused", b"old"), ("Cancelled", b"new"), ("Synced", b"new"), ("Welcome", b"old")
-    ]  # fmt: skip
