@@ -144,7 +144,7 @@ def _restart(command: str) -> Callable[[], Awaitable[object]]:
 
 async def _judge(options: Options, stop: Stop, *, as_json: bool) -> Result:
     address, cases = options.address, options.cases
-    fallen: list[Verdict] = []
+    fallen: dict[Case, Verdict] = {}
     report: Report | None = None
     began_s = trio.current_time()
     # What the library says of lost connections is what this is about, and no news.
@@ -153,8 +153,9 @@ async def _judge(options: Options, stop: Stop, *, as_json: bool) -> Result:
         stop.on_first = working.cancel
 
         def told(verdict: Verdict) -> None:
-            fallen.append(verdict)
-            advance(verdict.mark is Mark.FAILED)
+            if verdict.case not in fallen:
+                advance(verdict.mark is Mark.FAILED)
+            fallen[verdict.case] = verdict
 
         try:
             report = await judge(dataclasses.replace(options, told=told))
@@ -162,7 +163,7 @@ async def _judge(options: Options, stop: Stop, *, as_json: bool) -> Result:
             raise CommandError(str(error), NOT_STARTED) from None
     interrupted = report is None
     if report is None:
-        report = Report(address, tuple(fallen), trio.current_time() - began_s)
+        report = Report(address, tuple(fallen.values()), trio.current_time() - began_s)
     if not as_json and report.verdicts:
         show_tables([_verdicts(report), _figures(report)], put)
     for verdict in report.verdicts:

@@ -64,7 +64,8 @@ class Options:
     """Kills the server and starts it anew at the same address; cases that need that are
     skipped without it."""
     told: Callable[[Verdict], object] = lambda verdict: None
-    """Called with each verdict as it falls, ``alive_s`` after the end of its case."""
+    """Called with each verdict as it falls, and once more with another one about the same
+    case if the server is not alive ``alive_s`` later."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,8 +112,10 @@ async def conform(options: Options) -> Report:
         )
 
         async def look(index: int) -> None:
-            verdicts[index] = await watch.judged_later(verdicts[index])
-            options.told(verdicts[index])
+            later = await watch.judged_later(verdicts[index])
+            if later is not verdicts[index]:
+                verdicts[index] = later
+                options.told(later)
 
         async with trio.open_nursery() as nursery:
             for index, case in enumerate(options.cases):
@@ -125,6 +128,7 @@ async def conform(options: Options) -> Report:
                     mark = Mark.SKIPPED if any(map(_was_judged, verdicts)) else Mark.FAILED
                     verdict = Verdict(case, mark, error.expected, watch.gone)
                 verdicts.append(verdict)
+                options.told(verdict)
                 nursery.start_soon(look, index)
     if watch.gone and not any(each.mark is Mark.FAILED for each in verdicts):
         # It answered the looks and no bench: then the case that found none has failed.
