@@ -11,6 +11,7 @@ from trio_envserve.core.calls import Stage
 from trio_envserve.core.client import Answer, ClientCore, Fail, Reconnect
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
+from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import Ids, Pair, identifier
@@ -100,6 +101,16 @@ def test_calls_past_the_window_wait_here():
     pair.client.tick(pair.now_s)
     pair.settle()
     assert len(pair.runs) == 3
+
+
+def test_a_body_larger_than_this_side_may_send_is_not_sent():
+    """Its socket refused it, and with each sync the server asked for it again."""
+    pair = Pair()
+    pair.client.wire = WireLimits(message_bytes=10)
+    pair.submit(b"x" * 11)
+    assert verdict(pair) == ("too-large", Verdict.DID_NOT_RUN)
+    assert "this client's message_bytes is 10" in pair.failure().message
+    assert "Request" not in kinds(pair.sent)
 
 
 def test_a_body_larger_than_the_server_takes_is_not_sent():

@@ -67,10 +67,10 @@ class Bench:
         options.setdefault("limits", self.limits)
         return self.routers.open_router(address or self.any_address, **options)
 
-    def dealer(self, router: RouterSocket | str, identity: bytes | None = None, **options):
+    def dealer(self, router: RouterSocket | str, **options):
         options.setdefault("limits", self.limits)
         address = router if isinstance(router, str) else router.address
-        return self.dealers.open_dealer(address, identity=identity, **options)
+        return self.dealers.open_dealer(address, **options)
 
     @staticmethod
     async def take(socket, count: int) -> list[list[Frame]]:

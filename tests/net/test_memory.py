@@ -20,48 +20,53 @@ def network() -> MemoryNetwork:
     return MemoryNetwork()
 
 
-def open_pair(network: MemoryNetwork, name: bytes = b"d", on_event=None):
+def open_pair(network: MemoryNetwork, on_event=None):
     """A router, and a dealer that is connected to it."""
     return (
         network.open_router("memory:r", limits=LIMITS),
-        network.open_dealer("memory:r", identity=name, limits=LIMITS, on_event=on_event),
+        network.open_dealer("memory:r", limits=LIMITS, on_event=on_event),
     )
 
 
-async def greet(router, dealer) -> None:
+async def greet(router, dealer) -> bytes:
+    """Let the router know the dealer.  Its route."""
     assert dealer.send_nowait([b"hello"])
-    assert await router.receive() == [[dealer.identity, b"hello"]]
+    [[route, word]] = await router.receive()
+    assert word == b"hello"
+    assert isinstance(route, bytes)
+    return route
 
 
 async def test_a_cut_loses_what_is_under_way_and_heals(autojump_clock, network, new_events):
     events = new_events()
     opened_router, opened_dealer = open_pair(network, on_event=events)
     async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+        route = await greet(router, dealer)
         assert dealer.send_nowait([b"lost"])
-        assert router.send_nowait(b"d", [b"lost"])
+        assert router.send_nowait(route, [b"lost"])
         assert network.cut() == 1
         assert network.cut() == 0
         assert router.receive_nowait() == dealer.receive_nowait() == []
-        assert not router.send_nowait(b"d", [b"no such peer now"])
+        assert not router.send_nowait(route, [b"no such peer now"])
         assert dealer.send_nowait([b"waits"])
         before = trio.current_time()
-        assert await router.receive() == [[b"d", b"waits"]]
+        [[new, word]] = await router.receive()
+        assert word == b"waits"
+        assert new != route
         assert trio.current_time() - before == pytest.approx(LIMITS.reconnect_min_s)
         assert events.seen == [CONNECTED, DISCONNECTED, CONNECTED]
 
 
-async def test_a_cut_of_one_identity_leaves_the_others(autojump_clock, network):
+async def test_a_cut_of_one_route_leaves_the_others(autojump_clock, network):
     async with network.open_router("memory:r", limits=LIMITS) as router:
         async with (
-            network.open_dealer("memory:r", identity=b"a", limits=LIMITS) as a,
-            network.open_dealer("memory:r", identity=b"b", limits=LIMITS) as b,
+            network.open_dealer("memory:r", limits=LIMITS) as a,
+            network.open_dealer("memory:r", limits=LIMITS) as b,
         ):
-            await greet(router, a)
-            await greet(router, b)
-            assert network.cut(b"a") == 1
-            assert not router.send_nowait(b"a", [b"x"])
-            assert router.send_nowait(b"b", [b"x"])
+            to_a, to_b = await greet(router, a), await greet(router, b)
+            assert network.cut(to_a) == 1
+            assert not router.send_nowait(to_a, [b"x"])
+            assert router.send_nowait(to_b, [b"x"])
             assert await b.receive() == [[b"x"]]
 
 
@@ -69,28 +74,28 @@ async def test_a_partition_is_silent(autojump_clock, network, new_events):
     events = new_events()
     opened_router, opened_dealer = open_pair(network, on_event=events)
     async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+        route = await greet(router, dealer)
         network.partition("memory:r")
         assert dealer.send_nowait([b"lost"])
-        assert router.send_nowait(b"d", [b"lost"])
+        assert router.send_nowait(route, [b"lost"])
         with trio.move_on_after(100):
             await router.receive()
         assert dealer.receive_nowait() == []
-        async with network.open_dealer("memory:r", identity=b"e", limits=LIMITS) as late:
+        async with network.open_dealer("memory:r", limits=LIMITS) as late:
             assert late.send_nowait([b"late"])
             with trio.move_on_after(100):
                 await router.receive()
             network.heal("memory:r")
-            assert await router.receive() == [[b"e", b"late"]]
+            assert [word for _, word in await router.receive()] == [b"late"]
         assert dealer.send_nowait([b"back"])
-        assert await router.receive() == [[b"d", b"back"]]
+        assert await router.receive() == [[route, b"back"]]
         assert events.seen == [CONNECTED]
 
 
 async def test_a_partition_stops_what_has_not_arrived(autojump_clock, network):
     opened_router, opened_dealer = open_pair(network)
     async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+        route = await greet(router, dealer)
         network.latency_s = 1.0
         assert dealer.send_nowait([b"arrives"])
         await trio.sleep(0.5)
@@ -98,7 +103,7 @@ async def test_a_partition_stops_what_has_not_arrived(autojump_clock, network):
         await trio.sleep(0.5)
         network.partition("memory:r")
         await trio.sleep(10)
-        assert router.receive_nowait() == [[b"d", b"arrives"]]
+        assert router.receive_nowait() == [[route, b"arrives"]]
         assert router.receive_nowait() == []
 
 
@@ -111,14 +116,14 @@ async def test_the_filter_loses_single_messages(autojump_clock, network):
 
     opened_router, opened_dealer = open_pair(network)
     async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+        route = await greet(router, dealer)
         network.filter = keep
         for word in (b"one", b"drop", b"two"):
             assert dealer.send_nowait([word])
-            assert router.send_nowait(b"d", [word])
-        assert router.receive_nowait() == [[b"d", b"one"], [b"d", b"two"]]
+            assert router.send_nowait(route, [word])
+        assert router.receive_nowait() == [[route, b"one"], [route, b"two"]]
         assert dealer.receive_nowait() == [[b"one"], [b"two"]]
-        assert asked[:2] == [("to_router", b"d", (b"one",)), ("to_dealer", b"d", (b"one",))]
+        assert asked[:2] == [("to_router", route, (b"one",)), ("to_dealer", route, (b"one",))]
         assert dealer.statistics().sent == 4  # the sender cannot know
 
 
@@ -134,22 +139,22 @@ async def test_a_filter_may_cut(autojump_clock, network):
         network.filter = cut
         assert dealer.send_nowait([b"cut"])
         assert dealer.send_nowait([b"after"])
-        assert await router.receive() == [[b"d", b"after"]]
+        assert [word for _, word in await router.receive()] == [b"after"]
 
 
 async def test_latency_keeps_the_order(autojump_clock, network):
     opened_router, opened_dealer = open_pair(network)
     async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+        route = await greet(router, dealer)
         network.latency_s = 2.0
         start = trio.current_time()
         assert dealer.send_nowait([b"slow"])
-        network.route_latency_s[b"d"] = 0.5
+        network.route_latency_s[route] = 0.5
         assert dealer.send_nowait([b"behind it"])
         assert router.receive_nowait() == []
-        assert await router.receive() == [[b"d", b"slow"], [b"d", b"behind it"]]
+        assert await router.receive() == [[route, b"slow"], [route, b"behind it"]]
         assert trio.current_time() - start == pytest.approx(2.0)
-        assert router.send_nowait(b"d", [b"x"])
+        assert router.send_nowait(route, [b"x"])
         assert await dealer.receive() == [[b"x"]]
         assert trio.current_time() - start == pytest.approx(2.5)
 
@@ -159,7 +164,6 @@ async def test_reconnecting_slows_down_to_its_limit(autojump_clock, network):
     with trio.move_on_after(10):
         async with network.open_dealer(
             "memory:nobody",
-            identity=None,
             limits=LIMITS,
             on_event=lambda event: times.append(trio.current_time()),
         ):
@@ -170,14 +174,14 @@ async def test_reconnecting_slows_down_to_its_limit(autojump_clock, network):
 
 
 async def test_a_flush_waits_for_a_connection(autojump_clock, network):
-    async with network.open_dealer("memory:r", identity=b"d", limits=LIMITS) as dealer:
+    async with network.open_dealer("memory:r", limits=LIMITS) as dealer:
         assert dealer.send_nowait([b"x"])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dealer.flush)
             await trio.testing.wait_all_tasks_blocked()
             assert dealer.statistics().backlog_messages == 1
             async with network.open_router("memory:r", limits=LIMITS) as router:
-                assert await router.receive() == [[b"d", b"x"]]
+                assert [word for _, word in await router.receive()] == [b"x"]
         assert dealer.statistics().backlog_messages == 0
 
 

@@ -251,9 +251,7 @@ async def test_descriptors_are_given_back(folder):
         async with open_zmq_network() as network:
             address = f"ipc://{folder}/{number}" if number % 2 else "tcp://127.0.0.1:0"
             async with network.open_router(address, limits=LIMITS) as router:
-                async with network.open_dealer(
-                    router.address, identity=None, limits=LIMITS
-                ) as dealer:
+                async with network.open_dealer(router.address, limits=LIMITS) as dealer:
                     assert dealer.send_nowait([bytes(100_000)])
                     await router.receive()
 

@@ -8,9 +8,11 @@ import gc
 import os
 import resource
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -363,6 +365,71 @@ async def test_a_peer_of_another_type_hears_why(zmtp_bench):
             raw_zmtp.until_closed, sock
         )
         sock.close()
+
+
+# -- loops that are held ----------------------------------------------------------
+
+
+def hold(seconds: float) -> None:
+    """Nothing else on this loop."""
+    time.sleep(seconds)
+
+
+async def test_a_held_router_outlives_a_peer_that_floods_and_vanishes(zmtp_bench):
+    """A3: libzmq's heartbeat ended such a server."""
+    async with zmtp_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        [route] = await b.greet(router, dealer)
+        socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(3)]
+
+        def flood_and_vanish() -> None:
+            for number, sock in enumerate(socks):
+                raw_zmtp.flood(sock, b"".join(encode([[b"flood", bytes(1000)]])), 0.4)
+                if number:  # a reset, or an end in good order
+                    linger = struct.pack("ii", 1, 0)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                sock.close()
+
+        thread = threading.Thread(target=flood_and_vanish)
+        thread.start()
+        hold(3)
+        thread.join()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            await ask(dealer)
+            nursery.cancel_scope.cancel()
+        assert router.send_nowait(route, [b"still yours"])
+        assert await dealer.receive() == [[b"still yours"]]
+
+
+async def test_a_held_dealer_has_all_that_a_dead_router_had_sent(zmtp_bench, new_events):
+    """A2: 240 outcomes of 8 KiB came, the server was killed, and libzmq ended the
+    trainer, whose loop was held, 3 of 3 times."""
+    events = new_events()
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    outcomes = b"".join(encode([[b"%d" % number, bytes(8 * KIB)]])[0] for number in range(240))
+    held = threading.Event()
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        sock.sendall(raw_zmtp.GREETING + raw_zmtp.ready(b"ROUTER"))
+        sock.recv(4096)  # else its end would be a reset, which takes back what it sent
+        held.wait(20)
+        sock.sendall(outcomes)
+        sock.close()
+        listener.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    async with zmtp_bench() as b, b.dealer(address, on_event=events) as dealer:
+        await events.wait(ConnectionEvent.CONNECTED)
+        held.set()
+        hold(3)
+        thread.join()
+        got = await b.take(dealer, 240)
+        assert [int(message[0]) for message in got] == list(range(240))
+        await events.wait(ConnectionEvent.DISCONNECTED)
+        assert events.seen.count(ConnectionEvent.CONNECTED) == 1
 
 
 # -- routes -----------------------------------------------------------------------

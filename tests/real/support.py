@@ -345,10 +345,10 @@ class RawClient:
 
 
 @asynccontextmanager
-async def open_raw(address: str, identity: bytes | None = None) -> AsyncIterator[RawClient]:
+async def open_raw(address: str) -> AsyncIterator[RawClient]:
     """A connection without a session; see :meth:`RawClient.hello`."""
     async with (
         open_zmq_network() as network,
-        network.open_dealer(address, identity=identity, limits=WIRE) as socket,
+        network.open_dealer(address, limits=WIRE) as socket,
     ):
         yield RawClient(socket)

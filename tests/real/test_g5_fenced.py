@@ -64,14 +64,14 @@ async def test_g5_what_a_dead_worker_has_left_behind_changes_nothing(judge):
 
 
 async def test_g5_a_client_that_speaks_as_a_worker_changes_nothing(judge):
-    """On the only address there is, under a worker's name, with its incarnation."""
+    """On the only address there is, with a worker's name and incarnation."""
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge) as server, open_raw(server.address) as raw:
             await raw.hello()
             raw.request(0, "a", ["wait", "go"])
             await judge.wait_started("a")
             [life] = server._router.pool.lives.values()
-            async with open_raw(server.address, identity=life.id) as ghost:
+            async with open_raw(server.address) as ghost:
                 await ghost.hello()
                 for frames in forged(life.incarnation, raw.session):
                     assert ghost.socket.send_nowait(frames)

@@ -27,7 +27,7 @@ async def main():
 
     async with (
         open_zmq_network() as network,
-        network.open_dealer(address, identity=b"d", limits=WireLimits(), on_event=said) as dealer,
+        network.open_dealer(address, limits=WireLimits(), on_event=said) as dealer,
     ):
         dealer.send_nowait([b"hello"])
         await trio.to_thread.run_sync(router.recv_multipart)

@@ -71,9 +71,7 @@ async def open_bench(limits: WireLimits = LIMITS, **options):
             open_zmq_network() as network,
             network.open_router("tcp://127.0.0.1:0", limits=LIMITS) as router,
             open_fault_proxy(router.address, **options) as proxy,
-            network.open_dealer(
-                proxy.address, identity=b"dealer", limits=limits, on_event=events.append
-            ) as dealer,
+            network.open_dealer(proxy.address, limits=limits, on_event=events.append) as dealer,
             trio.open_nursery() as nursery,
         ):
             bench = Bench(router, proxy, dealer, events)
@@ -258,7 +256,7 @@ async def test_drop_after_without_a_connection_is_for_the_next():
             open_fault_proxy(router.address) as proxy,
         ):
             proxy.drop_after(10)
-            async with network.open_dealer(proxy.address, identity=b"d", limits=LIMITS):
+            async with network.open_dealer(proxy.address, limits=LIMITS):
                 while proxy.counters.connections < 2:
                     await proxy.wait_connections(1)
                     await trio.sleep(0.005)
@@ -272,7 +270,7 @@ async def test_without_a_server_connections_are_refused_until_there_is_one():
                 address = router.address
             async with (
                 open_fault_proxy(address) as proxy,
-                network.open_dealer(proxy.address, identity=b"dealer", limits=LIMITS) as dealer,
+                network.open_dealer(proxy.address, limits=LIMITS) as dealer,
             ):
                 while proxy.counters.refused < 2:  # noqa: ASYNC110  # libzmq tries again
                     await trio.sleep(0.005)

@@ -416,9 +416,8 @@ async def open_client(
             sockets = network
             if sockets is None:
                 sockets = await stack.enter_async_context(open_network(transport))
-            identity = b"c" + new_id()
             socket = await stack.enter_async_context(
-                sockets.open_dealer(address, identity=identity, limits=wire, on_event=client._event)
+                sockets.open_dealer(address, limits=wire, on_event=client._event)
             )
             client._socket = socket
             stack.enter_context(unwrap_single())

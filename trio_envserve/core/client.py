@@ -560,6 +560,12 @@ class ClientCore:
                 if len(session.calls) >= session.window:
                     return
             call = next(iter(self._queue.values()))
+            if len(call.body) > self.wire.message_bytes:
+                # The socket would not send it, and each sync would ask for it again.
+                text = f"{len(call.body)} bytes; this client's message_bytes is "
+                text += f"{self.wire.message_bytes}"
+                self._fail(call, info("too-large", Verdict.DID_NOT_RUN, text))
+                continue
             if len(call.body) > session.message_bytes:
                 text = f"{len(call.body)} bytes; the server takes {session.message_bytes}"
                 self._fail(call, info("too-large", Verdict.DID_NOT_RUN, text))

@@ -121,18 +121,6 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def check_identity(identity: bytes | None) -> bytes:
-    """A routing id that libzmq accepts; None becomes ``b""`` (the router picks
-    a new one for each connection).  Raises ConfigError."""
-    if identity is None:
-        return b""
-    if not isinstance(identity, bytes) or not 1 <= len(identity) <= 255 or identity[0] == 0:
-        raise ConfigError(
-            f"an identity is 1 to 255 bytes, the first of them not zero, got {identity!r}"
-        )
-    return identity
-
-
 def _suggestion(text: str) -> str:
     """What the writer probably meant."""
     if "://" not in text and re.fullmatch(r"[^/\s]+:(\d+|\*)", text):

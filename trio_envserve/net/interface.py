@@ -3,9 +3,8 @@
 Theory of operation
 -------------------
 A server *opens a router* at an address; clients and workers *open dealers* to
-it.  A dealer has one peer, a router reaches each of its peers by its *route*
-(the dealer's identity).  A message is a sequence of frames and arrives whole
-or not at all.
+it.  A dealer has one peer, a router reaches each of its peers by its *route*.
+A message is a sequence of frames and arrives whole or not at all.
 
 What holds on every network here, and is tested on every one:
 
@@ -17,8 +16,8 @@ What holds on every network here, and is tested on every one:
   to a route that it does not know is refused.
 - Each peer has an outbox of its own, bounded by ``WireLimits.peer_queue_*``,
   so that a peer that does not read delays nobody else.
-- A dealer with an identity keeps it over reconnects; a new connection with an
-  identity that is in use takes it over.
+- A route is the router's own, one for each connection, and never used again:
+  no peer can take another one's.
 - One task at a time consumes a socket, and while it is in ``receive()`` it
   also does the socket's sending; ``send_nowait`` may be called by any task of
   the same thread.
@@ -168,12 +167,6 @@ class RouterSocket(_Socket, Protocol):
 class DealerSocket(_Socket, Protocol):
     """The connecting side: one peer, found again after each loss."""
 
-    @property
-    def identity(self) -> bytes:
-        """The route under which the peer knows this socket; ``b""`` if the
-        peer picks one for each connection."""
-        ...
-
     def reconnect(self) -> None:
         """Give up the connection, if there is one, and make a new one.  What is under
         way is lost, what waits in the outbox is not.  Reported like any loss."""
@@ -206,15 +199,11 @@ class Network(Protocol):
         self,
         address: str,
         *,
-        identity: bytes | None,
         limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AbstractAsyncContextManager[DealerSocket]:
         """Connect to an address, now and again after each loss, until the block
         ends.  Entering does not wait for the connection.  Raises ConfigError.
-
-        ``identity`` is 1 to 255 bytes, the first of them not zero; with None
-        the router picks a new route for each connection.
         """
         ...
 

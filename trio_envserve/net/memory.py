@@ -24,7 +24,7 @@ import trio
 
 from ..core.errors import ConfigError, ServerStartError
 from ..core.limits import WireLimits
-from .address import ANY, Address, check_identity, parse_address, parse_peer_address
+from .address import ANY, Address, parse_address, parse_peer_address
 from .groups import unwrap_single
 from .interface import ConnectionEvent, OnEvent
 from .memory_sockets import Connection, Direction, Filter, MemoryDealer, MemoryRouter
@@ -46,7 +46,7 @@ class MemoryNetwork:
         self.latency_s = 0.0
         """How long a message is under way, on the trio clock."""
         self.route_latency_s: dict[bytes, float] = {}
-        """The same for single dealers, by their identity."""
+        """The same for single connections, by their route."""
         self._routers: dict[str, MemoryRouter] = {}
         self._partitioned: set[str] = set()
         self._numbers = itertools.count(1)
@@ -77,13 +77,12 @@ class MemoryNetwork:
         self,
         address: str,
         *,
-        identity: bytes | None,
         limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[MemoryDealer]:
         """See :meth:`Network.open_dealer`; ``memory:`` addresses."""
         parsed = _in_memory(parse_peer_address(address))
-        dealer = MemoryDealer(str(parsed), limits, check_identity(identity))
+        dealer = MemoryDealer(str(parsed), limits)
         with unwrap_single():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(dealer.stay_connected, self, on_event or _ignore)
@@ -95,15 +94,15 @@ class MemoryNetwork:
 
     # -- faults
 
-    def cut(self, identity: bytes | None = None) -> int:
-        """Break connections: all, or those of one identity.  How many that were.
+    def cut(self, route: bytes | None = None) -> int:
+        """Break connections: all, or the one of a route.  How many that were.
 
         What is under way is lost in both directions.  Both sides get
         DISCONNECTED; the dealers connect again after ``reconnect_min_s``.
         """
         cut = 0
         for connection in list(self._connections()):
-            if identity is None or identity == connection.route:
+            if route is None or route == connection.route:
                 connection.end(cut=True)
                 cut += 1
         return cut
@@ -135,17 +134,11 @@ class MemoryNetwork:
         return address in self._partitioned
 
     def connect(self, dealer: MemoryDealer) -> Connection | None:
-        """A new connection, or None if nobody is there.  It takes the identity
-        over from an older one."""
+        """A new connection, or None if nobody is there."""
         router = self._routers.get(dealer.address)
         if router is None:
             return None
-        # like libzmq: five bytes, the first of them zero
-        route = dealer.identity or b"\0" + next(self._numbers).to_bytes(4, "big")
-        older = router.peers.get(route)
-        if older is not None:
-            older.end(cut=True)
-        return Connection(self, dealer, router, route)
+        return Connection(self, dealer, router, next(self._numbers).to_bytes(8, "little"))
 
     def delivers(self, direction: Direction, connection: Connection, frames: Parcel) -> bool:
         """Whether a message that sets out now will arrive."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Direction: TypeAlias = Literal["to_router", "to_dealer"]
 
 Filter: TypeAlias = Callable[[Direction, bytes, Message], bool]
-"""Asked for each message that sets out: direction, the dealer's route, frames
+"""Asked for each message that sets out: direction, the connection's route, frames
 (without the route).  False loses it, without a trace for the sender."""
 
 UNDER_WAY_MESSAGES = 100
@@ -77,7 +77,7 @@ class Pipe:
 
     @property
     def route(self) -> bytes:
-        """The dealer's, in both directions."""
+        """The same in both directions."""
         return self._connection.route
 
     @property
@@ -310,16 +310,10 @@ class MemoryDealer(_MemorySocket):
 
     _routed = False
 
-    def __init__(self, address: str, limits: WireLimits, identity: bytes) -> None:
+    def __init__(self, address: str, limits: WireLimits) -> None:
         super().__init__(address, limits)
-        self._identity = identity
         self._connection: Connection | None = None
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
-
-    @property
-    def identity(self) -> bytes:
-        """See :meth:`DealerSocket.identity`."""
-        return self._identity
 
     def reconnect(self) -> None:
         """See :meth:`DealerSocket.reconnect`."""

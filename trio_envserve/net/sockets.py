@@ -402,21 +402,13 @@ class ZmqDealer(_ZmqSocket):
 
     _routed = False
 
-    def __init__(
-        self, socket: ZmqSocket, address: str, limits: WireLimits, identity: bytes
-    ) -> None:
+    def __init__(self, socket: ZmqSocket, address: str, limits: WireLimits) -> None:
         super().__init__(socket, address, limits)
-        self._identity = identity
         self.given_up = False
         """Whether a connection was given up and this is not reported yet, as libzmq
         does not do."""
         self.report_later: Callable[[], None] = lambda: None
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
-
-    @property
-    def identity(self) -> bytes:
-        """See :meth:`DealerSocket.identity`."""
-        return self._identity
 
     def send_nowait(self, frames: Message) -> bool:
         """See :meth:`DealerSocket.send_nowait`."""

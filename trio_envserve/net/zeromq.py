@@ -24,7 +24,7 @@ import zmq
 
 from ..core.errors import ConfigError
 from ..core.limits import WireLimits
-from .address import Address, check_identity, parse_peer_address, parse_transport
+from .address import Address, parse_peer_address, parse_transport
 from .binding import bind, ipc_file, remove_ipc_file
 from .groups import unwrap_single
 from .interface import BUNDLE_BYTES, COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
@@ -72,7 +72,6 @@ class ZmqNetwork:
         parsed = parse_transport(address)
         with self._socket(zmq.ROUTER, parsed, limits) as (raw, monitor):
             raw.set(zmq.ROUTER_MANDATORY, 1)
-            raw.set(zmq.ROUTER_HANDOVER, 1)
             raw.set(zmq.BACKLOG, 1024)
             bound = bind(raw, parsed)
             file = ipc_file(parsed)
@@ -97,26 +96,22 @@ class ZmqNetwork:
         self,
         address: str,
         *,
-        identity: bytes | None,
         limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[ZmqDealer]:
         """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses."""
         parsed = parse_transport(address)
         parse_peer_address(address)
-        name = check_identity(identity)
         with self._socket(zmq.DEALER, parsed, limits) as (raw, monitor):
             raw.set(zmq.IMMEDIATE, 1)
             raw.set(zmq.RECONNECT_IVL, _ms(limits.reconnect_min_s))
             raw.set(zmq.RECONNECT_IVL_MAX, _ms(limits.reconnect_max_s))
             raw.set(zmq.CONNECT_TIMEOUT, _ms(CONNECT_TIMEOUT_S))
-            if name:
-                raw.set(zmq.ROUTING_ID, name)
             try:
                 raw.connect(str(parsed))
             except zmq.ZMQError as error:
                 raise ConfigError(f"cannot connect to {parsed}: {error}") from error
-            dealer = ZmqDealer(raw, str(parsed), limits, name)
+            dealer = ZmqDealer(raw, str(parsed), limits)
 
             def report_lost() -> None:
                 if dealer.given_up:

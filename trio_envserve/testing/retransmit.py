@@ -63,13 +63,11 @@ class RetransmittingNetwork:
 
     @asynccontextmanager
     async def open_dealer(
-        self, address: str, *, identity: bytes | None, limits: WireLimits,
+        self, address: str, *, limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[DealerSocket]:  # fmt: skip
         """The wrapped network's, with a task that sends again."""
-        opened = self._network.open_dealer(
-            address, identity=identity, limits=limits, on_event=on_event
-        )
+        opened = self._network.open_dealer(address, limits=limits, on_event=on_event)
         with unwrap_single():
             async with opened as inner, trio.open_nursery() as nursery:
                 yield _Retransmitting(self, inner, nursery, limits)
@@ -98,10 +96,6 @@ class _Retransmitting:
     @property
     def address(self) -> str:
         return self._inner.address
-
-    @property
-    def identity(self) -> bytes:
-        return self._inner.identity
 
     def reconnect(self) -> None:
         self._inner.reconnect()

@@ -56,7 +56,6 @@ class ZmtpNetwork:
         self,
         address: str,
         *,
-        identity: bytes | None,
         limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[ZmtpDealer]:

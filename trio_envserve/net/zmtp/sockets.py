@@ -169,11 +169,6 @@ class ZmtpDealer(Hub):
         """The newest one, open or not, until it has ended."""
         self._ended = trio.Event()
 
-    @property
-    def identity(self) -> bytes:
-        """None: a router picks the route."""
-        return b""
-
     def reconnect(self) -> None:
         """See :meth:`DealerSocket.reconnect`."""
         attempt = self._attempt

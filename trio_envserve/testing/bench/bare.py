@@ -94,7 +94,7 @@ async def worker(address: str) -> None:
 
     async with (
         open_zmq_network() as network,
-        network.open_dealer(address, identity=b"w", limits=_WIRE, on_event=said) as socket,
+        network.open_dealer(address, limits=_WIRE, on_event=said) as socket,
         trio.open_nursery() as nursery,
     ):
         together = _Together(socket.send_many_nowait)
@@ -161,7 +161,7 @@ def open_caller(network: Network) -> Callable[[str], AbstractAsyncContextManager
     @asynccontextmanager
     async def opened(address: str) -> AsyncGenerator[_Caller, None]:
         async with (
-            network.open_dealer(address, identity=None, limits=_WIRE) as socket,
+            network.open_dealer(address, limits=_WIRE) as socket,
             trio.open_nursery() as nursery,
         ):
             caller = _Caller(socket)

@@ -99,7 +99,7 @@ async def _keep(
     connection is closed; the session stays for its lease, unless it is to be
     ``forgotten``."""
     wire = WireLimits()
-    opened = network.open_dealer(address, identity=None, limits=wire)
+    opened = network.open_dealer(address, limits=wire)
     async with opened as socket:
         session = await _session(socket)
         size = 0

@@ -81,12 +81,10 @@ class Bench:
     # -- peers ----------------------------------------------------------------
 
     @asynccontextmanager
-    async def connection(
-        self, *, through: str | None = None, identity: bytes | None = None
-    ) -> AsyncIterator[Peer]:
+    async def connection(self, *, through: str | None = None) -> AsyncIterator[Peer]:
         """A connection without a session."""
         async with open_peer(
-            self.network, through or self.address, patience_s=self.patience_s, identity=identity
+            self.network, through or self.address, patience_s=self.patience_s
         ) as peer:
             self._peers.append(peer)
             yield peer

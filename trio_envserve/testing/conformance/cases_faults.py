@@ -28,16 +28,15 @@ STALL_S = 0.3
 
 
 @case("Transport", "G9", faults=True)
-async def a_route_is_taken_over_from_a_connection_that_hangs(bench: Bench) -> None:
-    """A client that is back with its routing id is answered, though its old connection stands."""
-    identity = b"conform-" + bench.key().encode()
+async def a_client_is_answered_on_its_new_connection_though_the_old_one_hangs(bench: Bench) -> None:
+    """A client that is back is answered, though its old connection stands."""
     async with bench.proxy() as proxy:
-        async with bench.client(through=proxy.address, identity=identity) as old:
+        async with bench.client(through=proxy.address) as old:
             asked = bench.wait()
             old.transmit(0, asked)
             await bench.counted(asked, "it runs", started=1)
             proxy.stall()
-            async with bench.next_connection(old, identity=identity) as new:
+            async with bench.next_connection(old) as new:
                 await new.sync(1, [0, 1])
                 await bench.open(asked)
                 await new.result(0, "the outcome on the new connection")

@@ -78,15 +78,6 @@ async def answered_with_error(peer: Peer, why: str) -> None:
 # -- transport ------------------------------------------------------------------
 
 
-@case("Transport", "wire")
-async def a_routing_id_may_have_255_bytes(bench: Bench) -> None:
-    """A client may choose a routing id of 255 bytes."""
-    async with bench.client(identity=b"r" + os.urandom(254)) as peer:
-        asked = bench.echo(1)
-        peer.transmit(0, asked)
-        check((await peer.result(0))["value"] == 1, "its outcome", "another one")
-
-
 @case("Transport", "G8")
 async def a_frame_too_large_costs_only_its_connection(bench: Bench) -> None:
     """A frame above the server's message_bytes is not run, and ends no more than the connection."""

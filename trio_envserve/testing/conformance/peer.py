@@ -381,9 +381,7 @@ def same_bytes(outcomes: Iterable[Received]) -> bool:
 
 
 @asynccontextmanager
-async def open_peer(
-    network: Network, address: str, *, patience_s: float, identity: bytes | None = None
-) -> AsyncIterator[Peer]:
+async def open_peer(network: Network, address: str, *, patience_s: float) -> AsyncIterator[Peer]:
     """A connection, made, without a session.  Fails the case if it cannot be made."""
     made: list[None] = []
     connected = trio.Event()
@@ -394,9 +392,7 @@ async def open_peer(
             connected.set()
 
     with unwrap_single():
-        async with network.open_dealer(
-            address, identity=identity, limits=WIRE, on_event=on_event
-        ) as socket:
+        async with network.open_dealer(address, limits=WIRE, on_event=on_event) as socket:
             with trio.move_on_after(patience_s):
                 await connected.wait()
             if not connected.is_set():

@@ -69,7 +69,7 @@ class TappedNetwork:
 
     @asynccontextmanager
     async def open_dealer(
-        self, address: str, *, identity: bytes | None, limits: WireLimits,
+        self, address: str, *, limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[DealerSocket]:  # fmt: skip
         """The wrapped network's, tapped."""
@@ -79,7 +79,7 @@ class TappedNetwork:
             if on_event is not None:
                 on_event(event)
 
-        opened = self._network.open_dealer(address, identity=identity, limits=limits, on_event=tell)
+        opened = self._network.open_dealer(address, limits=limits, on_event=tell)
         async with opened as inner:
             yield _Tapped(inner, self._tap)
 
@@ -95,10 +95,6 @@ class _Tapped:
     @property
     def address(self) -> str:
         return self._inner.address
-
-    @property
-    def identity(self) -> bytes:
-        return self._inner.identity
 
     def reconnect(self) -> None:
         self._inner.reconnect()
