@@ -25,7 +25,7 @@ from typing import Any, NoReturn, final
 import trio
 
 from ...core.limits import WireLimits
-from ...net import ConnectionEvent, DealerSocket, Frame, Message, Network, open_zmq_network
+from ...net import ConnectionEvent, DealerSocket, Frame, Message, Network, open_network
 from .client import serve
 from .driver import answer
 
@@ -58,17 +58,24 @@ class _Together:
 async def router() -> None:
     """Forward between clients and the one worker."""
     async with (
-        open_zmq_network() as network,
+        open_network() as network,
         network.open_router("tcp://127.0.0.1:0", limits=_WIRE) as front,
         network.open_router("tcp://127.0.0.1:0", limits=_WIRE) as back,
         trio.open_nursery() as nursery,
     ):
+        known = trio.Event()
+        to_worker = b""
 
         async def forward() -> None:
+            await known.wait()
             while True:
-                back.send_many_nowait(b"w", await front.receive())
+                back.send_many_nowait(to_worker, await front.receive())
 
         async def give_back() -> None:
+            nonlocal to_worker
+            [[first, _]] = await back.receive()
+            to_worker = bytes(first)
+            known.set()
             while True:
                 by_route: dict[bytes, list[Message]] = {}
                 for _, route, *frames in await back.receive():
@@ -93,7 +100,7 @@ async def worker(address: str) -> None:
             connected.set()
 
     async with (
-        open_zmq_network() as network,
+        open_network() as network,
         network.open_dealer(address, limits=_WIRE, on_event=said) as socket,
         trio.open_nursery() as nursery,
     ):
@@ -115,6 +122,7 @@ async def worker(address: str) -> None:
 
         nursery.start_soon(take_in, nursery)
         await connected.wait()
+        socket.send_nowait([b"here I am"])  # so that the router has a route to it
         answer({"ready": True})
         await _standard_input_ends()
         nursery.cancel_scope.cancel()
@@ -175,7 +183,7 @@ def open_caller(network: Network) -> Callable[[str], AbstractAsyncContextManager
 
 async def client(address: str) -> None:
     """Carry out loads, as the real client's program does."""
-    async with open_zmq_network() as network:
+    async with open_network() as network:
         await serve(address, open_caller(network))
 
 

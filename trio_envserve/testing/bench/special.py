@@ -22,7 +22,7 @@ from ...core import messages, values
 from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.terms import ID_BYTES
 from ...envs.request import RolloutRequest
-from ...net import DealerSocket, open_zmq_network
+from ...net import DealerSocket, open_network
 from ..proxy import open_fault_proxy
 from .cases import Load
 from .judge import Judge
@@ -74,7 +74,7 @@ async def memory_kept(judge: Judge, size: Size) -> Figures:
     """How much the server grows by outcomes that nobody acknowledges, as a
     multiple of their bytes."""
     async with open_server_program(bench_server(judge, 1)) as (server, address):
-        async with open_zmq_network() as network:
+        async with open_network() as network:
             warm = await _keep(network, address, judge, 200, forgotten=True)
             await trio.sleep(0.5)  # not to wait: for what is let go of late
             before = resident_bytes(server.pid)
