@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
+import threading
 
 from trio_envserve.net.address import parse_address
 from trio_envserve.net.framing import encode_command
@@ -54,14 +54,13 @@ def until_closed(sock: socket.socket) -> bytes:
     return got
 
 
-def flood(sock: socket.socket, data: bytes, seconds: float) -> int:
-    """Send the same again and again, until the time is over or the other side closes;
-    how many bytes were taken."""
+def flood(sock: socket.socket, data: bytes, most_bytes: int, stop: threading.Event) -> int:
+    """Send the same again and again, until that is much, or it is stopped, or the other
+    side closes; how many bytes were taken."""
     sent = 0
-    sock.settimeout(0.2)
-    until = time.monotonic() + seconds
+    sock.settimeout(0.05)
     try:
-        while time.monotonic() < until:
+        while sent < most_bytes and not stop.is_set():
             try:
                 sent += sock.send(data)
             except TimeoutError:

@@ -15,7 +15,8 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,22 @@ async def ask(dealer, word: bytes = b"are you there?") -> None:
     assert await dealer.receive() == [[word]]
 
 
+NEVER = threading.Event()
+
+
+@asynccontextmanager
+async def flooding(*socks: socket.socket, data: bytes) -> AsyncIterator[None]:
+    """Threads that send this for as long as the block lasts."""
+    stop = threading.Event()
+    async with trio.open_nursery() as nursery:
+        for sock in socks:
+            nursery.start_soon(in_thread, raw_zmtp.flood, sock, data, 1 << 60, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+
+
 # -- memory and turns -----------------------------------------------------------
 
 
@@ -97,7 +114,9 @@ async def test_a_message_that_never_ends_takes_no_memory(zmtp_bench, caplog):
                 b"\x03" + (MIB).to_bytes(8, "big") + bytes(MIB),
             ):
                 sock = await in_thread(raw_zmtp.shake, router.address)
-                await in_thread(raw_zmtp.flood, sock, frame * (1 + MIB // len(frame)), 3.0)
+                data = frame * (1 + MIB // len(frame))
+                sent = await in_thread(raw_zmtp.flood, sock, data, 500 * MIB, NEVER)
+                assert sent < 500 * MIB  # it was closed
                 sock.close()
             assert resident_bytes() - before < 64 * MIB + b.limits.message_bytes
             await ask(dealer)
@@ -115,18 +134,9 @@ async def test_five_million_empty_frames_hold_no_loop(zmtp_bench, turns):
             nursery.start_soon(echo_for_ever, router)
             for empty in (b"\x01\x00", b"\x00\x00"):
                 sock = await in_thread(raw_zmtp.shake, router.address)
-                flooding = trio.Event()
-
-                async def send(sock=sock, empty=empty, flooding=flooding) -> None:
-                    await in_thread(raw_zmtp.flood, sock, empty * 500_000, 3.0)
-                    flooding.set()
-
-                nursery.start_soon(send)
-                asked = 0
-                while not flooding.is_set():
-                    await ask(dealer)
-                    asked += 1
-                assert asked > 10
+                async with flooding(sock, data=empty * 500_000):
+                    for _ in range(50):
+                        await ask(dealer)
                 sock.close()
             nursery.cancel_scope.cancel()
         trio.lowlevel.remove_instrument(turns)
@@ -149,21 +159,10 @@ async def test_a_flood_takes_no_more_than_its_share(zmtp_bench, turns, flood):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(echo_for_ever, router)
             socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(3)]
-            left = len(socks)
-
-            async def send(sock: socket.socket) -> None:
-                nonlocal left
-                await in_thread(raw_zmtp.flood, sock, flood, 2.0)
-                left -= 1
-
             before = resident_bytes()
-            for sock in socks:
-                nursery.start_soon(send, sock)
-            asked = 0
-            while left:
-                await ask(dealer)
-                asked += 1
-            assert asked > 20
+            async with flooding(*socks, data=flood):
+                for _ in range(50):
+                    await ask(dealer)
             assert resident_bytes() - before < 300 * MIB
             for sock in socks:
                 sock.close()
@@ -383,7 +382,7 @@ async def test_a_held_router_outlives_a_peer_that_floods_and_vanishes(zmtp_bench
 
         def flood_and_vanish() -> None:
             for number, sock in enumerate(socks):
-                raw_zmtp.flood(sock, b"".join(encode([[b"flood", bytes(1000)]])), 0.4)
+                raw_zmtp.flood(sock, b"".join(encode([[b"flood", bytes(1000)]])), MIB, NEVER)
                 if number:  # a reset, or an end in good order
                     linger = struct.pack("ii", 1, 0)
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
