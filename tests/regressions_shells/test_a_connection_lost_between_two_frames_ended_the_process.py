@@ -30,10 +30,10 @@ async def main():
         network.open_dealer(address, limits=WireLimits(), on_event=said) as dealer,
     ):
         dealer.send_nowait([b"hello"])
-        await trio.to_thread.run_sync(router.recv_multipart)
+        route, _ = await trio.to_thread.run_sync(router.recv_multipart)
         for _ in range(98):
-            router.send_multipart([b"d", b"x"])
-        router.send_multipart([b"d", b"ninety-ninth", b"hundredth"])
+            router.send_multipart([route, b"x"])
+        router.send_multipart([route, b"ninety-ninth", b"hundredth"])
         router.close()
         context.term()  # when all of it is sent
         await lost.wait()  # before any of it is read
