@@ -27,6 +27,7 @@ with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core import messages, values
     from trio_envserve.core.client import ClientCore
     from trio_envserve.core.errors import ProtocolError
+    from trio_envserve.core.limits import WireLimits
     from trio_envserve.core.router import Router
     from trio_envserve.core.slots import Spawn
     from trio_envserve.core.worker import WorkerCore
@@ -49,9 +50,13 @@ def header(data: bytes) -> None:
 
 
 def body(data: bytes) -> None:
-    """Any bytes are a value or refused."""
-    with contextlib.suppress(values.DecodingError):
-        values.decode(data, arrays="numpy")
+    """Any bytes are a value or refused, in one call and in pieces, and may be looked at."""
+    for pause in (None, lambda: None):
+        with contextlib.suppress(values.DecodingError):
+            values.decode(data, arrays="numpy", pause=pause)
+    limits = WireLimits(value_bytes=1_000)
+    with contextlib.suppress(values.DecodingError, values.TooMuchWork):
+        values.decode(data, arrays="numpy", limits=limits, at_once=True)
 
 
 def bundled(data: bytes) -> None:

@@ -253,7 +253,7 @@ def typed_array(tag: int, data: object, make: Callable[[RawArray], Any]) -> Any:
         raise ArrayProblem(f"{len(data)} bytes are no whole number of {name} elements")
     if swap_bytes:
         data = _swapped(data, swap_bytes)
-    if tag == TAG_BOOL and bytes(data).strip(b"\0\1"):
+    if tag == TAG_BOOL and bytes(data).translate(None, b"\0\1"):
         raise ArrayProblem("a bool must be 0 or 1")
     return make(RawArray(name, (count,), data))
 

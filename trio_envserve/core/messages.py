@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import cbor2
 
+from .cbor_heads import head
 from .errors import ErrorInfo, ProtocolError
 from .limits import PROTOCOL_VERSION
 from .terms import ID_BYTES, Status, Verdict
@@ -434,6 +436,8 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     """
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
+    if len(header) > _LEAST_LOOKED_AT and not _mostly_numbers(memoryview(header)):
+        raise ProtocolError(f"header of more than {_MOST_OTHERS} items that are not numbers")
     try:
         stream = io.BytesIO(header)
         array = cbor2.load(
@@ -462,6 +466,32 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
             raise ProtocolError(f"{cls.__name__}.{name} is not {FIELDS[cls][index - 1][1].cddl}")
     message: Message = cls(*array[1:])
     return message
+
+
+_NUMBERS: Final = re.compile(rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a....|\x1b........)++", re.DOTALL)
+_LEAST_LOOKED_AT: Final = 64 * 1024
+_MOST_ERROR_BYTES: Final = 1024 * 1024
+"""An error record: six texts of 128 KiB are less."""
+_MOST_OTHERS: Final = 4096
+"""A long header is long for its numbers.  One of a million arrays would take half a
+second, and the router has one loop."""
+
+
+def _mostly_numbers(header: memoryview) -> bool:
+    """Whether a header has few items that are not natural numbers."""
+    position = 0
+    for _ in range(_MOST_OTHERS):
+        run = _NUMBERS.match(header, position)
+        if run is not None:
+            position = run.end()
+        if position >= len(header):
+            return True
+        major, argument, position = head(header, position)
+        if argument < 0:
+            return True  # it is malformed, and decoding it ends here
+        if major in (2, 3):
+            position += argument
+    return False
 
 
 class ForeignVersion(ProtocolError):
@@ -503,6 +533,8 @@ def decode_error(body: bytes | memoryview) -> ErrorInfo:
     """The error record of an outcome.  A record that cannot be read is still
     an error, and of a request that ran or may have run: it says so."""
     try:
+        if len(body) > _MOST_ERROR_BYTES or not _mostly_numbers(memoryview(body)):
+            raise ValueError("too large")
         record = cbor2.loads(
             body, max_depth=8, allow_indefinite=False, strict_hashable_types=True,
             semantic_decoders=_NO_TAGS,

@@ -76,13 +76,16 @@ from . import arrays as _arrays
 from . import objects as _objects
 from . import values_prices as _prices
 from . import values_scan as _scan
+from .cbor_heads import head
 from .errors import ConfigError, EnvServeError
-from .limits import KIB, MIB, WireLimits
+from .limits import KIB, WireLimits
 from .values_lower import PLAIN, Lowering, Refusal
+from .values_lower import NotHere as NotHere
 from .values_parts import Pieces, written_head
 from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
 from .values_prices import TAG_SET
-from .values_scan import TAG_CUT, TooCostly, TooMuchWork
+from .values_scan import TAG_CUT, TooCostly
+from .values_scan import TooMuchWork as TooMuchWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,19 +106,15 @@ _PADDED: Final = written_head(6, TAG_PADDED) + written_head(4, 2)
 """How a padded body begins: a byte string and the value follow."""
 
 _DEAREST: Final = 160
-"""Bytes of memory that one byte of a body takes at most: an empty array of three."""
+"""Bytes of memory that one byte of a body takes at most: an empty array of three.  A
+body that cannot cost too much is not looked at; nor are its keys counted then, which
+take 15 ms at worst."""
 
-_WORK_AT_ONCE: Final = 128 * KIB
+_WORK_AT_ONCE: Final = 64 * KIB
 """What may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
-
-_MOST_AT_ONCE_BYTES: Final = 32 * MIB
-"""A larger body is not even copied at once."""
 
 _ITEMS_AT_ONCE: Final = 100_000
 """What may be encoded at once: some 20 ms."""
-
-_LARGE_MAPS: Final = (b"\xb9", b"\xba", b"\xbb", b"\xbf", b"\xd9\1\2\x99", b"\xd9\1\2\x9f")
-"""Without one of these a body of some kilobytes has no map or set of 256 members."""
 
 _DEFAULT_LIMITS: Final = WireLimits()
 
@@ -175,14 +174,12 @@ def encode(
 
 def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:
     """The body, made as long as its value asks for."""
-    view = memoryview(body)
-    try:
-        _scan.survey(view, limits, most_bytes=_prices.most_bytes(len(body), limits), pause=pause)
-    except TooCostly:
-        cost_bytes = _scan.cost_bytes(view, limits, pause=pause)
-        missing = _prices.missing_bytes(cost_bytes, len(body), limits)
-        return b"".join((_PADDED, written_head(2, missing), bytes(missing), body))
-    return body
+    most_bytes = _prices.most_bytes(len(body), limits)
+    cost_bytes = _scan.cost_bytes(memoryview(body), limits, enough=most_bytes, pause=pause)
+    missing = _prices.missing_bytes(cost_bytes, len(body), limits)
+    if not missing:
+        return body
+    return b"".join((_PADDED, written_head(2, missing), bytes(missing), body))
 
 
 def _no_pause() -> None:
@@ -218,7 +215,7 @@ def decode(
     accepted: dict[int, Any] = _accepted_tags(arrays)
     cut: _scan.Cut | None = None
     large_keys = False
-    if _needs_look(body, limits):
+    if len(body) > min(limits.value_bytes // _DEAREST, limits.items):
         try:
             cut, _, large_keys = _scan.survey(
                 body, limits, most_bytes=_prices.most_bytes(len(view), limits),
@@ -226,7 +223,7 @@ def decode(
             )  # fmt: skip
         except TooCostly as error:
             raise DecodingError(f"{root}: it has {error}") from None
-    if at_once and (len(view) > _MOST_AT_ONCE_BYTES or (large_keys and len(body) > WINDOW_BYTES)):
+    if at_once and large_keys and len(body) > WINDOW_BYTES:
         raise TooMuchWork
     try:
         if pause is None and not large_keys:
@@ -244,20 +241,10 @@ def _without_padding(view: memoryview) -> memoryview:
     """The encoding of the value itself."""
     if view[: len(_PADDED)] != _PADDED or len(view) == len(_PADDED):
         return view
-    major, length, after = _scan.head(view, len(_PADDED))
+    major, length, after = head(view, len(_PADDED))
     if major != 2 or length < 0 or view[len(_PADDED)] & 31 == 31:
         return view  # whose tag is then refused
     return view[after + length :]
-
-
-def _needs_look(body: memoryview, limits: WireLimits) -> bool:
-    """Whether a body is large enough to break a bound, or to be worth cutting."""
-    if len(body) > min(limits.value_bytes // _DEAREST, limits.items):
-        return True
-    if len(body) < 2 * limits.keys:
-        return False
-    data = bytes(body)
-    return any(mark in data for mark in _LARGE_MAPS)
 
 
 def _whole(

@@ -26,12 +26,13 @@ from typing import Any, Final
 import cbor2
 
 from .arrays import ELEMENT_TYPES
+from .cbor_heads import head
 from .limits import KIB
 from .values_keys import chosen, too_many
 from .values_lower import step
 from .values_parts import written_head
 from .values_prices import TAG_SET
-from .values_scan import LEAST_CUT_BYTES, head
+from .values_scan import LEAST_CUT_BYTES
 
 WINDOW_BYTES: Final = 16 * KIB
 """Decoding so much takes 30 ms at worst: a map of colliding keys."""

@@ -88,14 +88,11 @@ def tag(number: int) -> int:
     return _SCALAR_BYTES
 
 
-def run(heads: bytes) -> int:
-    """Items of known length, by their first bytes."""
-    return SLOT_BYTES * len(heads) + _UNIT_BYTES * sum(heads.translate(_UNITS))
-
-
-def lengths(heads: bytes) -> int:
-    """The bytes that these items take in the body."""
-    return sum(heads.translate(_LENGTHS))
+def run(heads: bytes) -> tuple[int, int]:
+    """The bytes that these items of known length take in the body, and what they cost,
+    by their first bytes."""
+    cost_bytes = SLOT_BYTES * len(heads) + _UNIT_BYTES * sum(heads.translate(_UNITS))
+    return sum(heads.translate(_LENGTHS)), cost_bytes
 
 
 def _lengths() -> dict[int, int]:
