@@ -57,9 +57,11 @@ class Router:
         found: dict[int, tuple[Status, Any]] = {}
         while len(found) < count:
             for frames in await self.stream.receive():
-                if len(frames) == 4:
-                    header = messages.decode(bytes(frames[2]), most_bytes=WIRE.header_bytes)
-                    assert isinstance(header, messages.WorkerOutcome)
+                at = 2 if len(frames) == 4 else 1
+                header = messages.decode(bytes(frames[at]), most_bytes=WIRE.header_bytes)
+                if isinstance(header, messages.Announced):
+                    self.send(messages.Fetch([header.number, header.number + 1], []))
+                elif isinstance(header, messages.WorkerOutcome):
                     found[header.number] = (
                         Status(header.status),
                         values.decode(frames[3], limits=WIRE)

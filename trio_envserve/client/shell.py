@@ -18,6 +18,7 @@ hands, in the caller's task; only then is it acknowledged.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
@@ -51,6 +52,7 @@ from ..core.limits import ClientLimits, WireLimits
 from ..core.slots import Report
 from ..core.terms import ID_BYTES, Body, Status
 from ..envs.request import RolloutRequest
+from ..envs.turns import Threads
 from ..net import (
     DEFAULT_TRANSPORT,
     ConnectionEvent,
@@ -89,6 +91,7 @@ class Client:
         self._address = address
         self._arrays: Arrays = arrays
         self._wire = wire
+        self._threads = Threads()
         self._socket: DealerSocket | None = None
         self._waiting: dict[int, tuple[trio.Event, list[Answer | Fail]]] = {}
         self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
@@ -147,12 +150,12 @@ class Client:
         )  # fmt: skip
         _check(rerun, max_executions, timeout_s)
         try:
-            body = values.encode(request.to_body(), root="", limits=self._wire)
+            body = await self._encoded(request.to_body())
         except values.EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         began_s = trio.current_time()
         ended = await self._call(body, began_s, rerun, max_executions, timeout_s)
-        return self._outcome(ended, began_s, trio.current_time())
+        return await self._outcome(ended, began_s, trio.current_time())
 
     async def _call(
         self, body: bytes, now_s: float, rerun: bool | None, max_executions: int | None,
@@ -177,7 +180,7 @@ class Client:
         del self._waiting[number]
         return box[0]
 
-    def _outcome(self, ended: Answer | Fail, began_s: float, now_s: float) -> Outcome:
+    async def _outcome(self, ended: Answer | Fail, began_s: float, now_s: float) -> Outcome:
         """What the caller gets.  Here, and not before, an answer is received."""
         took_s = now_s - began_s
         if isinstance(ended, Fail):
@@ -186,7 +189,7 @@ class Client:
         value: Any = None
         try:
             if ended.status is Status.RESULT:
-                value = values.decode(ended.body, arrays=self._arrays, limits=self._wire)
+                value = await self._decoded(ended.body)
             else:
                 error = error_from_info(self._core.error_of(ended))
         except Exception as problem:
@@ -195,14 +198,36 @@ class Client:
             raw = bytes(ended.body)
             error = OutcomeNotDecodable(f"the outcome cannot be decoded: {why}", raw=raw)
         finally:
-            # Also when this is interrupted: nobody is left to take it.
-            self._core.received(ended.call, now_s)
+            # Also when this is cancelled or interrupted: nobody is left to take it.
+            self._core.received(ended.call, trio.current_time())
             if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
                 self._asked_of_core.set()
         return Outcome(
             value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
             executions=ended.executions, took_s=took_s,
         )  # fmt: skip
+
+    async def _encoded(self, value: object) -> bytes:
+        """A body.  What is large is encoded beside the loop."""
+        encode = functools.partial(values.encode, value, root="", limits=self._wire)
+        try:
+            return encode(at_once=True)
+        except values.TooMuchWork:
+            pass
+        try:
+            return await self._threads.run(lambda pause: encode(pause=pause))
+        except values.NotHere:
+            return encode()
+
+    async def _decoded(self, body: Body) -> object:
+        """A value.  What is large is decoded beside the loop."""
+        decode = functools.partial(
+            values.decode, body, arrays=self._arrays, root="result", limits=self._wire
+        )
+        try:
+            return decode(at_once=True)
+        except values.TooMuchWork:
+            return await self._threads.run(lambda pause: decode(pause=pause))
 
     @asynccontextmanager
     async def run_many(

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, final
 
 import trio
 
@@ -38,6 +39,7 @@ from ..core.terms import Body, Incarnation, Status, Verdict
 from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect, never_began
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
+from ..envs.turns import Threads
 from ..net import Message, MessageStream
 from . import forks
 from .failures import EnvironmentFailure, describe_exception, log
@@ -97,6 +99,7 @@ class _Shell:
         self._name = name
         self._limits = limits
         self._wire = wire
+        self._threads = Threads()
         self._scopes: dict[int, trio.CancelScope] = {}
         """Of every execution, from its dispatch until its end is reported."""
         self._arrived: list[Run] = []
@@ -138,7 +141,7 @@ class _Shell:
             if ward.cancel_scope.cancel_called:
                 ward = await nursery.start(self._keep_ward)
             for run in self._arrived:
-                ward.start_soon(self._execute, run, name=f"{REQUEST}{run.request}")
+                ward.start_soon(self._execute, run, ward, name=f"{REQUEST}{run.request}")
             self._arrived.clear()
 
     async def _keep_ward(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -212,35 +215,66 @@ class _Shell:
         elif self._unsent:
             self._said.set()
 
-    async def _execute(self, run: Run) -> None:
+    async def _execute(self, run: Run, ward: trio.Nursery) -> None:
         """One execution, from its dispatch to its outcome."""
-        try:
+        with self._failing():
             began_s = trio.current_time()
-            outcome: tuple[Status, Body] | None = None
+            outcome: tuple[Status, Body] | _Large | None = None
+            asked: foreign.Ended | None = None
             scope = self._scopes[run.number]
             try:
                 with scope:
-                    if scope.cancel_called:  # the stop came with the dispatch
-                        error = never_began(run.request)
-                        outcome = Status.CANCELLED, messages.encode_error(error)
-                    else:
-                        outcome = await self._outcome(run, began_s, scope)
+                    if not scope.cancel_called:  # else the stop came with the dispatch
+                        asked = await self._asked(run.body)
+                        outcome = await self._outcome(run, asked, began_s, scope)
             except RuntimeError:
                 # Once there is an outcome, this is trio: the code left a scope open.
                 if outcome is None:
                     raise
-            # From here to core.ended there is no await: completed or cancelled, one has won.
-            del self._scopes[run.number]
-            if outcome is None:
-                outcome = self._cancelled(began_s)
-            if self._closing and outcome[0] is Status.CANCELLED:
-                return  # nobody asked for it: it is lost with its worker
-            duration_s = trio.current_time() - began_s
-            self._do(self._core.ended(run.number, *outcome, duration_s))
+            if asked is None:
+                outcome = Status.CANCELLED, messages.encode_error(never_began(run.request))
+            if isinstance(outcome, _Large):
+                # In a task of its own: the code may have left anything in this one.
+                self._scopes[run.number] = trio.CancelScope(shield=True)
+                if scope.cancel_called:
+                    self._scopes[run.number].cancel()
+                name = f"{REQUEST}{run.request}"
+                ward.start_soon(self._encode_large, run, outcome.value, began_s, name=name)
+            else:
+                self._ended(run, outcome, began_s)
+
+    async def _encode_large(self, run: Run, value: Any, began_s: float) -> None:
+        """The end of an execution whose value takes long to encode."""
+        with self._failing():
+            outcome: tuple[Status, Body] | None = None
+            with self._scopes[run.number]:
+                encoded = await self._threads.run(lambda pause: self._encode(value, pause=pause))
+                if foreign.is_exception(encoded.error, values.NotHere):
+                    encoded = self._encode(value)
+                outcome = self._result(encoded, began_s)
+            self._ended(run, outcome, began_s)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Ends the shell if its own code fails."""
+        try:
+            yield
         except BaseException:
             self._failed = True
             self._done.set()  # the ward waits for the others, which are shielded
             raise
+
+    def _ended(
+        self, run: Run, outcome: tuple[Status, Body] | None, began_s: float
+    ) -> None:  # fmt: skip
+        """Report it.  Completed or cancelled, one has won: there was no await since."""
+        del self._scopes[run.number]
+        if outcome is None:
+            outcome = self._cancelled(began_s)
+        if self._closing and outcome[0] is Status.CANCELLED:
+            return  # nobody asked for it: it is lost with its worker
+        duration_s = trio.current_time() - began_s
+        self._do(self._core.ended(run.number, *outcome, duration_s))
 
     def _cancelled(self, began_s: float) -> tuple[Status, Body]:
         info = ErrorInfo(
@@ -253,11 +287,19 @@ class _Shell:
         )
         return Status.CANCELLED, messages.encode_error(info)
 
+    async def _asked(self, body: Body) -> foreign.Ended:
+        """The request; what is large is decoded beside the loop."""
+        asked = foreign.call(self._request, body, at_once=True)
+        if foreign.is_exception(asked.error, values.TooMuchWork):
+            asked = await self._threads.run(
+                lambda pause: foreign.call(self._request, body, pause=pause)
+            )
+        return asked
+
     async def _outcome(
-        self, run: Run, began_s: float, scope: trio.CancelScope
-    ) -> tuple[Status, Body]:
+        self, run: Run, asked: foreign.Ended, began_s: float, scope: trio.CancelScope
+    ) -> tuple[Status, Body] | _Large:
         """What the environment makes of it: a result, or an error that says why not."""
-        asked = foreign.call(self._request, run.body)
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
@@ -273,7 +315,15 @@ class _Shell:
                 about=failure.exception,
             )  # fmt: skip
             return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
-        encoded = foreign.call(values.encode, value, root="result", limits=self._wire)
+        encoded = self._encode(value, at_once=True)
+        if foreign.is_exception(encoded.error, values.TooMuchWork):
+            return _Large(value)
+        return self._result(encoded, began_s)
+
+    def _encode(self, value: Any, **how: Any) -> foreign.Ended:
+        return foreign.call(values.encode, value, root="result", limits=self._wire, **how)
+
+    def _result(self, encoded: foreign.Ended, began_s: float) -> tuple[Status, Body]:
         if encoded.error is not None:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
@@ -285,8 +335,10 @@ class _Shell:
             )
         return Status.RESULT, payload
 
-    def _request(self, body: Body) -> RolloutRequest:
-        return RolloutRequest.from_body(values.decode(body, limits=self._wire))
+    def _request(self, body: Body, **how: Any) -> RolloutRequest:
+        return RolloutRequest.from_body(
+            values.decode(body, root="request", limits=self._wire, **how)
+        )
 
     def _error(
         self, code: str, error: BaseException, began_s: float, verdict: Verdict
@@ -297,6 +349,13 @@ class _Shell:
         # However long the texts are, the record must fit into a frame, or nobody is told.
         most_bytes = min(128 * KIB, self._wire.message_bytes // 8)
         return Status.ERROR, messages.encode_error(info, most_bytes=most_bytes)
+
+
+@final
+class _Large(NamedTuple):
+    """A value that takes long to encode."""
+
+    value: Any
 
 
 def _not_encodable(error: BaseException) -> BaseException:

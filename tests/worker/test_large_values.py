@@ -1,0 +1,213 @@
+"""Values that take long: decoded and encoded beside the worker's loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+import pytest
+import trio
+
+from tests.worker.test_shell import Router, opened
+from trio_envserve.core import messages, values, values_lower, values_pieces
+from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.envs import turns
+
+LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
+"""Takes long to decode, and to encode."""
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads give the loop a turn after each piece, so that no test needs luck."""
+    monkeypatch.setattr(turns, "_TURN_S", 0.0)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each piece that was decoded or encoded was so by the loop's own thread."""
+    seen: list[bool] = []
+
+    def watch(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def watched(self: Any, *args: Any, **options: Any) -> Any:
+            seen.append(threading.current_thread() is threading.main_thread())
+            return real(self, *args, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(values_pieces.PieceDecoder, "_window_full")
+    watch(values_lower.Lowering, "_in_pieces")
+    return seen
+
+
+async def test_a_large_request_was_decoded_on_the_loop(threads: list[bool]) -> None:
+    """Other rollouts and the worker's signs of life waited for seconds."""
+
+    async def environment(rollout: Any) -> Any:
+        return len(rollout.input)
+
+    async with opened(environment, patience_s=60) as (router, _):
+        threads.clear()  # of its own encoding
+        number = router.dispatch(LARGE)
+        threads.clear()
+        assert await router.outcomes(1) == {number: (Status.RESULT, len(LARGE))}
+    pieces = list(threads)
+    assert len(pieces) > 10
+    assert sum(pieces) <= 1  # the outcome itself
+
+
+async def test_a_large_result_was_encoded_on_the_loop(threads: list[bool]) -> None:
+    turns_of_others = 0
+
+    async def environment(rollout: Any) -> Any:
+        nonlocal turns_of_others
+        if rollout.input == "large":
+            return LARGE
+        while "done" not in seen:
+            turns_of_others += 1
+            await trio.lowlevel.checkpoint()
+        return None
+
+    seen: list[str] = []
+    async with opened(environment, patience_s=60) as (router, _):
+        beside = router.dispatch("beside")
+        large = router.dispatch("large")
+        threads.clear()
+        found = await router.outcomes(1)
+        seen.append("done")
+        found |= await router.outcomes(1)
+    assert found == {large: (Status.RESULT, LARGE), beside: (Status.RESULT, None)}
+    assert False in threads
+    assert turns_of_others > 10
+
+
+async def test_a_cancel_while_a_request_is_decoded_is_one_before_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began = []
+
+    async def environment(rollout: Any) -> Any:
+        began.append(rollout.input)
+
+    decoding = trio.Event()
+    real = values_pieces.PieceDecoder._window_full
+
+    def window(self: Any, *args: Any, **options: Any) -> Any:
+        trio.from_thread.run_sync(decoding.set)
+        return real(self, *args, **options)
+
+    async with opened(environment, patience_s=60) as (router, _):
+        number = router.dispatch(LARGE)
+        monkeypatch.setattr(values_pieces.PieceDecoder, "_window_full", window)
+        await decoding.wait()
+        router.send(messages.Stop([number, number + 1]))
+        ((status, info),) = (await router.outcomes(1)).values()
+    assert (status, info.verdict) == (Status.CANCELLED, Verdict.DID_NOT_RUN)
+    assert began == []
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_cancel_while_a_result_is_encoded_is_honoured(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    encoding = trio.Event()
+    real = values.encode
+
+    def encode(*args: Any, **options: Any) -> Any:
+        if options.get("pause"):
+            trio.from_thread.run_sync(encoding.set)
+            while True:
+                options["pause"]()
+        return real(*args, **options)
+
+    async def environment(rollout: Any) -> Any:
+        if leaves:
+            trio.CancelScope(shield=True).__enter__()
+        return LARGE
+
+    async with opened(environment, patience_s=60) as (router, _):
+        number = router.dispatch("large")
+        monkeypatch.setattr(values, "encode", encode)
+        await encoding.wait()
+        router.send(messages.Stop([number, number + 1]))
+        ((status, info),) = (await router.outcomes(1)).values()
+    assert (status, info.verdict) == (Status.CANCELLED, Verdict.MAY_HAVE_RUN)
+
+
+async def test_what_the_code_leaves_in_its_task_does_not_reach_the_encoding() -> None:
+    async def environment(rollout: Any) -> Any:
+        if rollout.input == "cancelled":
+            scope = trio.CancelScope()
+            scope.__enter__()
+            scope.cancel()
+        elif rollout.input == "shielded":
+            trio.CancelScope(shield=True).__enter__()
+        return LARGE
+
+    async with opened(environment, patience_s=60) as (router, _):
+        numbers = [router.dispatch(how) for how in ("cancelled", "shielded", "nothing")]
+        assert await router.outcomes(3) == dict.fromkeys(numbers, (Status.RESULT, LARGE))
+
+
+@dataclasses.dataclass
+class Record:
+    number: int
+
+
+async def test_code_of_a_large_value_runs_on_its_loop() -> None:
+    by_loop = []
+
+    class Lazy(Record):
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]  # never asked for
+            raise AssertionError
+
+        def __getattribute__(self, name: str) -> Any:
+            by_loop.append(threading.current_thread() is threading.main_thread())
+            return object.__getattribute__(self, name)
+
+    async def environment(rollout: Any) -> Any:
+        return [LARGE, Lazy(5), LARGE]
+
+    async with opened(environment, patience_s=60) as (router, _):
+        number = router.dispatch("large")
+        expected = [LARGE, {"number": 5}, LARGE]
+        assert await router.outcomes(1) == {number: (Status.RESULT, expected)}
+    assert by_loop
+    assert all(by_loop)
+
+
+async def test_a_large_value_that_has_no_encoding_is_told() -> None:
+    async def environment(rollout: Any) -> Any:
+        return [LARGE, {"model": object()}]
+
+    async with opened(environment, patience_s=60) as (router, _):
+        router.dispatch("large")
+        ((status, info),) = (await router.outcomes(1)).values()
+    assert (status, info.code) == (Status.ERROR, "outcome-not-encodable")
+    assert "result[1].model" in info.message
+
+
+async def test_a_large_request_that_is_broken_is_refused_with_the_place() -> None:
+    async def environment(rollout: Any) -> Any:
+        return None
+
+    async with opened(environment, patience_s=60) as (router, _):
+        body = bytearray(values.encode(request_of(router)))
+        body[500_000:500_001] = b"\x1c"
+        router.number += 1
+        router.send(messages.Dispatch(b"s" * 16, 1, router.number, "c"), bytes(body))
+        ((status, info),) = (await router.outcomes(1)).values()
+    assert (status, info.code, info.verdict) == (Status.ERROR, "refused", Verdict.DID_NOT_RUN)
+    assert "request.input[" in info.message
+
+
+def request_of(_router: Router) -> dict[str, Any]:
+    from trio_envserve.envs import RolloutRequest
+
+    return RolloutRequest(
+        kind="rollout", input=LARGE, endpoint="oracle", model_name="m"
+    ).to_body()  # fmt: skip
