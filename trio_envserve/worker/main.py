@@ -86,7 +86,8 @@ def _be_worker(inherited: Inherited) -> NoReturn:
     own = [descriptor for descriptor in inherited[:3] if descriptor >= 0]
     for descriptor in own:  # a daemon that the environment leaves behind is no worker
         os.set_inheritable(descriptor, False)
-    hide_in_children(*own[1:])  # the link does so itself
+    # The link hides itself.  The lock stays: what such a child runs is still of this epoch.
+    hide_in_children(inherited.signs)
     link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
 
     from trio_envserve.worker.config import read_config
