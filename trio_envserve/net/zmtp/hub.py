@@ -38,6 +38,7 @@ import trio
 
 from ...core.limits import WireLimits
 from .. import bundle
+from ..forks import forget_in_children
 from ..framing import FrameLimits, FramingError, TooLarge
 from ..interface import (
     BATCH_MESSAGES,
@@ -123,6 +124,7 @@ class Hub(Pump):
         """About one of them that the log has not said yet."""
         self._complained = 0
         """The count at the last line of the log."""
+        forget_in_children(self)
 
     @property
     def address(self) -> str:
@@ -525,6 +527,14 @@ class Hub(Pump):
         self._closed = True
         self._wake()
         self._flushed()
+
+    def forget(self) -> None:
+        """This is a forked child: close what it has inherited, which is not its own."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.sock.close()
+        self._traffic.close()
+        self._service.close()
 
     async def end(self) -> None:
         """Let the last words of a closed socket arrive, for a moment; then close all."""

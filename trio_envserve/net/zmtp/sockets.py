@@ -88,6 +88,11 @@ class ZmtpRouter(Hub):
         super().close()
         self._undelivered += sum(outbox.clear() for outbox in self._outboxes())
 
+    def forget(self) -> None:
+        """See the base.  A child that listened would keep the address from a successor."""
+        self._listener.close()
+        super().forget()
+
     def _other_event(self, fd: int) -> None:
         """Somebody connects."""
         for _ in range(ACCEPTS_MOST):

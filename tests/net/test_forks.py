@@ -1,0 +1,73 @@
+"""A program that forks while it has sockets: its child keeps none of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from trio_envserve import ServerStartError
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.net import open_zmtp_network
+
+pytestmark = pytest.mark.real
+
+WIRE = WireLimits()
+PATIENCE_S = 60.0
+
+
+@contextmanager
+def forked_child() -> Iterator[None]:
+    """A process that was forked by Python, and stays until the end of the block."""
+    ready, go_on = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"x")
+        os.read(go_on[0], 1)
+        os._exit(0)
+    try:
+        os.read(ready[0], 1)
+        yield
+    finally:
+        os.write(go_on[1], b"x")
+        os.waitpid(child, 0)
+        for descriptor in (*ready, *go_on):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+async def test_a_forked_child_holds_neither_address_nor_connections(scheme: str, tmp_path: Path):
+    """The successor of a server found its address in use, and its clients no end."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}" if scheme == "tcp" else f"ipc://{tmp_path}/s"
+    refused, again = "", b""
+    with trio.fail_after(PATIENCE_S), ExitStack() as stack:
+        async with (
+            open_zmtp_network() as network,
+            network.open_dealer(address, limits=WIRE) as dealer,
+        ):
+            dealer.send_nowait([b"before"])
+            async with network.open_router(address, limits=WIRE) as router:
+                [[route, _]] = await router.receive()
+                stack.enter_context(forked_child())
+                # What the child has closed is open here.
+                assert router.send_nowait(bytes(route), [b"after"])
+                assert await dealer.receive() == [[b"after"]]
+            try:
+                async with network.open_router(address, limits=WIRE) as successor:
+                    with trio.move_on_after(PATIENCE_S / 4):
+                        while True:  # what is sent into the old connection is lost
+                            dealer.send_nowait([b"again"])
+                            with trio.move_on_after(0.1):
+                                again = bytes((await successor.receive())[0][1])
+                                break
+                    assert again == b"again"
+            except ServerStartError as error:
+                refused = str(error)
+    assert refused == ""
