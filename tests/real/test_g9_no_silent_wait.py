@@ -144,7 +144,7 @@ async def test_g9_a_server_gone_for_good_is_said_after_the_limit(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_server_process(judge) as server:
             async with open_calls(
-                server.address, recovery_s=2.0, probe_s=0.5, cancel_answer_s=0.3
+                server.address, recovery_s=2.0, probe_s=0.5, late_s=0.2, cancel_answer_s=0.3
             ) as calls:
                 await calls.client.wait_ready()
                 calls.start("ran", ["wait", "never"], rerun=True)
@@ -197,7 +197,7 @@ async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
             open_server_process(judge, **limits) as server,
-            open_calls(server.address, probe_s=0.5) as calls,
+            open_calls(server.address, probe_s=0.5, late_s=0.2) as calls,
         ):
             calls.start("a", ["wait", "go"], rerun=True)
             await judge.wait_started("a")
