@@ -9,6 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worker.hostile_code import cancelled
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.models import Completion, ModelError, open_models, registry
 from trio_envserve.models.offline import OracleModel, RandomModel
@@ -145,7 +146,7 @@ async def fail_with_what_is_no_exception():
 
 
 async def fail_at_once():
-    raise trio.Cancelled._create(source="unknown")
+    raise cancelled()
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,22 @@
 import asyncio
 import collections.abc
 from collections.abc import Callable
+from typing import Any
 
 import trio
 
 from trio_envserve.envs import RolloutCancelled
+
+# Newer versions of trio want to know why.
+_WHY: dict[str, Any] = (
+    {"source": "unknown"} if "source" in getattr(trio.Cancelled, "__annotations__", {}) else {}
+)
+
+
+def cancelled() -> trio.Cancelled:
+    """A Cancelled that is of no cancel."""
+    return trio.Cancelled._create(**_WHY)
+
 
 RAISED: dict[str, Callable[[], BaseException]] = {
     "asyncio.CancelledError": asyncio.CancelledError,
@@ -17,7 +29,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "MemoryError": MemoryError,
     "RecursionError": RecursionError,
     "StopIteration": StopIteration,
-    "trio.Cancelled": lambda: trio.Cancelled._create(source="unknown"),  # of no cancel
+    "trio.Cancelled": cancelled,
 }
 """By name: what makes an exception that must not get past the code of a value."""
 
