@@ -15,7 +15,7 @@ from tests.cli.commands import ROOT, check_nothing_left
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(sys.platform != "linux", reason="measures by /proc"),
 ]
 
