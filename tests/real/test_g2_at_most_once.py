@@ -1,5 +1,6 @@
 """G2: a request is executed at most once, further times only by consent, and capped."""
 
+import contextlib
 import os
 import signal
 from functools import partial
@@ -159,7 +160,9 @@ async def test_g2_requests_submitted_while_workers_die_run_once(judge):
                     await trio.lowlevel.checkpoint()
                 pids = [w["pid"] for w in server.stats()["per_worker"] if w["phase"] == "ready"]
                 if pids:
-                    os.kill(pids[turn % len(pids)], signal.SIGKILL)
+                    # The last one killed may be reaped and not yet be out of the figures.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pids[turn % len(pids)], signal.SIGKILL)
                 await calls.outcome(keys[-10])
             for key in keys:
                 outcome = await calls.outcome(key)
