@@ -202,3 +202,34 @@ async def test_the_clock_is_woken_for_what_is_due_sooner_than_it_thought() -> No
             await trio.sleep(2 * ClientLimits().finish_flush_s)
             assert server.stats()["kept"] == 0
             await trio.sleep(0.03)  # so that the next one meets the clock elsewhere
+
+
+@virtual
+async def test_an_outcome_that_comes_when_its_call_was_just_cancelled_wakes_nobody() -> None:
+    """Waking the task a second time would have ended the whole program."""
+    gate = trio.Event()
+
+    async def body(rollout: Any) -> str:
+        await gate.wait()
+        return "done"
+
+    async with pair(body) as (_, client):
+        await client.wait_ready()
+        ends: list[BaseException | str] = []
+
+        async def call(scope: trio.CancelScope) -> None:
+            with scope:
+                try:
+                    ends.append(await client.run_rollout(1))
+                except trio.Cancelled as error:
+                    ends.append(error)
+                    raise
+
+        scope = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()  # the task is to be woken, and has not run yet
+            client._end_calls()
+        assert [type(end) for end in ends] == [trio.Cancelled]
+        gate.set()

@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+import time
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,7 +24,7 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.net import open_memory_streams
-from trio_envserve.worker.shell import run_worker
+from trio_envserve.worker.shell import TURN_S, run_worker
 
 WIRE = WireLimits()
 INCARNATION = b"i" * 16
@@ -522,3 +523,82 @@ async def test_a_worker_ends_with_its_stream(autojump_clock):
         await trio.testing.wait_all_tasks_blocked()
         ours.close()
     assert ended == ["rollout", "teardown"]
+
+
+async def test_a_task_in_which_something_was_left_behind_takes_no_other_execution():
+    async with opened(leave_variable) as (router, _):
+        for _ in range(20):
+            router.dispatch(None)
+        ends = await router.outcomes(20)
+    assert set(ends.values()) == {(Status.RESULT, 0)}
+
+
+async def test_a_task_is_used_again_if_nothing_was_left_behind_in_it():
+    tasks = set()
+
+    async def body(rollout):
+        tasks.add(trio.lowlevel.current_task())
+        token = variable.set(1)
+        if rollout.input == "wait":
+            await trio.lowlevel.checkpoint()
+        variable.reset(token)
+        return "done"
+
+    async with opened(body) as (router, _):
+        for _ in range(50):
+            router.dispatch("wait")
+            router.dispatch("go on")
+        ends = await router.outcomes(100)
+    assert set(ends.values()) == {(Status.RESULT, "done")}
+    assert len(tasks) < 100
+
+
+async def test_all_that_have_arrived_begin_though_each_waits_for_the_last():
+    begun = []
+    all_there = trio.Event()
+
+    async def body(rollout):
+        begun.append(rollout.input)
+        if len(begun) == 100:
+            all_there.set()
+        await all_there.wait()
+        return rollout.input
+
+    async with opened(body) as (router, _):
+        for each in range(100):
+            router.dispatch(each)
+        ends = await router.outcomes(100)
+    assert begun == list(range(100))
+    assert len(ends) == 100
+
+
+async def test_an_outcome_is_sent_while_code_that_does_not_wait_keeps_the_others_waiting():
+    """It waited until all that had arrived was done."""
+    left = []
+
+    async def body(rollout):
+        left.append(router.sent)
+        began_s = time.perf_counter()
+        while time.perf_counter() - began_s < 2 * TURN_S:
+            pass
+        return "done"
+
+    class Watched:
+        """A stream that notes how many messages it was given."""
+
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __getattr__(self, name):
+            return getattr(self.stream, name)
+
+        def send_many_nowait(self, messages):
+            router.sent += len(messages)
+            self.stream.send_many_nowait(messages)
+
+    async with opened(body, around=Watched) as (router, _):
+        router.sent = 0
+        for _ in range(5):
+            router.dispatch(None)
+        await router.outcomes(5)
+    assert left[2] > 0

@@ -79,7 +79,15 @@ from . import values_scan as _scan
 from .cbor_heads import head
 from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
-from .values_lower import PLAIN, Lowering, Refusal
+from .values_lower import (
+    PLAIN,
+    SMALL_COST_BYTES,
+    SMALL_DEPTH,
+    SMALL_ITEMS,
+    Lowering,
+    Refusal,
+    is_small,
+)
 from .values_lower import NotHere as NotHere
 from .values_parts import Pieces, written_head
 from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
@@ -153,6 +161,11 @@ def encode(
     ``pause`` called between them; it may raise.  Then no such code is run:
     :class:`NotHere` says that it would have to.
     """
+    if pause is None and _takes_small(limits) and is_small(value):
+        try:
+            return cbor2.dumps(value)
+        except UnicodeEncodeError:
+            pass  # below it is said which text it was
     lowering = Lowering(limits, pause=pause, items_at_once=_ITEMS_AT_ONCE if at_once else None)
     try:
         lowered = lowering.value(value, 0)
@@ -170,6 +183,17 @@ def encode(
     if lowering.cost_bytes(len(body)) <= _prices.most_bytes(len(body), limits):
         return body
     return _padded(body, limits, pause or _no_pause)
+
+
+def _takes_small(limits: WireLimits) -> bool:
+    """Whether no small value exceeds these limits."""
+    return (
+        limits.items > SMALL_ITEMS
+        and limits.keys > SMALL_ITEMS
+        and limits.depth >= SMALL_DEPTH
+        and limits.value_bytes >= SMALL_COST_BYTES
+        and limits.value_times >= 4
+    )
 
 
 def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:
@@ -209,13 +233,19 @@ def decode(
     """
     if arrays not in ("numpy", "torch", "auto"):
         raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
+    accepted: dict[int, Any] = _accepted_tags(arrays)
+    most_unseen = min(limits.value_bytes // _DEAREST, limits.items)
+    if type(data) is bytes and len(data) <= most_unseen and data[:1] != _PADDED[:1]:
+        try:
+            return _whole(data, None, accepted, limits)
+        except PieceProblem:
+            pass  # below it fails again, and says where
     view = data if isinstance(data, memoryview) else memoryview(data)
     view = (view.cast("B") if view.c_contiguous else memoryview(view.tobytes())).toreadonly()
     body = _without_padding(view)
-    accepted: dict[int, Any] = _accepted_tags(arrays)
     cut: _scan.Cut | None = None
     large_keys = False
-    if len(body) > min(limits.value_bytes // _DEAREST, limits.items):
+    if len(body) > most_unseen:
         try:
             cut, _, large_keys = _scan.survey(
                 body, limits, most_bytes=_prices.most_bytes(len(view), limits),
@@ -248,10 +278,10 @@ def _without_padding(view: memoryview) -> memoryview:
 
 
 def _whole(
-    body: memoryview, cut: _scan.Cut | None, accepted: dict[int, Any], limits: WireLimits
+    body: bytes | memoryview, cut: _scan.Cut | None, accepted: dict[int, Any], limits: WireLimits
 ) -> object:
     """The value, decoded in one call."""
-    data: bytes | memoryview = body
+    data = body
     if cut is not None:
         data, accepted = cut.rest, _Accepted(accepted)
         accepted[TAG_CUT] = lambda number, _immutable: cut.parts[number]

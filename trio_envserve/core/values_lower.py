@@ -73,6 +73,44 @@ _OF_NOBODY: Final = frozenset(
 """Modules whose classes run no code but their own, in any thread."""
 
 
+SMALL_ITEMS: Final = 256
+SMALL_DEPTH: Final = 8
+SMALL_COST_BYTES: Final = SMALL_ITEMS * (_ITEM_COST_BYTES + _CONTAINER_COST_BYTES)
+"""What a small value costs its reader at most, besides four times its body's length."""
+
+
+def is_small(value: object) -> bool:
+    """Whether the encoder can have the value as it is: few items of plain types.  Most
+    inputs and results are such, and a look costs less than a :class:`Lowering`."""
+    return _items_left(value, SMALL_ITEMS, SMALL_DEPTH) >= 0
+
+
+def _items_left(value: object, left: int, depth: int) -> int:
+    """What is left of so many items; less than none if the value is not small."""
+    members: Collection[object]
+    if type(value) is dict:
+        left -= 2 * len(value)
+        if left < 0 or depth == 0 or not PLAIN.issuperset(map(type, value)):
+            return -1
+        members = value.values()
+    elif type(value) is list or type(value) is tuple:
+        left -= len(value)
+        if left < 0 or depth == 0:
+            return -1
+        members = value
+    elif type(value) is bytes:
+        return left if len(value) < LEAST_PIECE_BYTES else -1
+    else:
+        return left if type(value) in PLAIN else -1
+    if not PLAIN.issuperset(map(type, members)):
+        for member in members:
+            if type(member) not in PLAIN:
+                left = _items_left(member, left, depth - 1)
+                if left < 0:
+                    return -1
+    return left
+
+
 class Refusal(Exception):
     """Something cannot be encoded.  Collects the way to it while it unwinds."""
 

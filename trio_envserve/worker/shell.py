@@ -4,17 +4,22 @@ Theory of operation
 -------------------
 :class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
 messages and runs the environment's code.  The nursery owns the receiver, the
-beat, the lag sampler and the *ward*, a nursery with one task for each execution,
-each with its own cancel scope.  Whatever an execution does, it ends in exactly
+beat, the lag sampler and the *ward*, a nursery of tasks that run executions, each
+execution with its own cancel scope.  Whatever an execution does, it ends in exactly
 one call of ``core.ended``, made synchronously at the moment its end is known:
 that is where completion and cancellation meet, and one of them has won.
 
-The environment's code runs in the task of its execution; what it leaves behind
-there (open cancel scopes, context variables) ends with that task.  Only of a
-nursery left open trio complains, when the task has ended and has reported, and
-fails the nursery around it.  That is why there is a ward: one that has failed is
-left to the executions it has, and a new one takes the next.  Their scopes are
-shielded from that, so whoever ends the shell cancels each of them.
+A task of the ward runs one execution after the other, since a new task for each
+costs more than an empty rollout does.  One of them, the *taker*, takes what has
+arrived.  Before it begins an execution it wakes another for the rest: if the
+execution waits, that one is the taker; if not, the first goes on, for ``TURN_S``.
+
+The environment's code runs in such a task; what it leaves behind there (open cancel
+scopes, nurseries, context variables) ends with the task, which then takes no other
+execution.  Of a nursery left open trio complains when the task has ended and has
+reported, and fails the nursery around it.  That is why there is a ward: one that has
+failed is left to the executions it has, and a new one takes the next.  Their scopes
+are shielded from that, so whoever ends the shell cancels each of them.
 
 The same shell runs in a worker process and, with a stream in memory, inside the
 server's own (``workers=0``).
@@ -22,8 +27,10 @@ server's own (``workers=0``).
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, final
@@ -45,6 +52,9 @@ from . import forks
 from .failures import EnvironmentFailure, describe_exception, log
 from .runners import Runner, open_runner
 from .stacks import REQUEST
+
+TURN_S = 0.002
+"""How long one task takes executions that do not wait, before others have a step."""
 
 
 async def run_worker(
@@ -102,7 +112,16 @@ class _Shell:
         self._threads = Threads()
         self._scopes: dict[int, trio.CancelScope] = {}
         """Of every execution, from its dispatch until its end is reported."""
-        self._arrived: list[Run] = []
+        self._arrived: deque[Run] = deque()
+        self._nursery: trio.Nursery | None = None
+        self._ward: trio.Nursery | None = None
+        self._idle: dict[trio.lowlevel.Task, None] = {}
+        """Tasks of the ward without an execution.  The last one in is the first one out:
+        it is still warm."""
+        self._taker: trio.lowlevel.Task | None = None
+        """The task that takes what has arrived."""
+        self._coming = False
+        """Whether another was woken, and has not had its step yet."""
         self._failed = False
         """Whether the code of this module has failed in an execution."""
         self._unsent: list[Message] = []
@@ -113,8 +132,9 @@ class _Shell:
         self._closing = False
 
     async def run(self, touch: Callable[[float], None]) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive, nursery)
+        async with trio.open_nursery() as self._nursery:
+            nursery = self._nursery
+            nursery.start_soon(self._receive)
             nursery.start_soon(self._send)
             nursery.start_soon(self._beat)
             nursery.start_soon(self._measure, touch)
@@ -126,8 +146,7 @@ class _Shell:
                     scope.cancel()
             nursery.cancel_scope.cancel()
 
-    async def _receive(self, nursery: trio.Nursery) -> None:
-        ward: trio.Nursery = await nursery.start(self._keep_ward)
+    async def _receive(self) -> None:
         while True:
             try:
                 batch = await self._stream.receive()
@@ -138,17 +157,27 @@ class _Shell:
                 return  # it is lost with this worker
             for frames in batch:
                 self._do(self._core.message(frames))
-            if ward.cancel_scope.cancel_called:
-                ward = await nursery.start(self._keep_ward)
-            for run in self._arrived:
-                ward.start_soon(self._execute, run, ward, name=f"{REQUEST}{run.request}")
-            self._arrived.clear()
+            self._wake_taker()
 
-    async def _keep_ward(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-        """Holds executions; not for longer than until one of them fails it."""
+    def _wake_taker(self) -> None:
+        """See to it that a task takes what has arrived."""
+        if self._coming or not self._arrived:
+            return
+        self._coming = True
+        if self._idle:
+            task, _ = self._idle.popitem()
+            trio.lowlevel.reschedule(task)
+        elif self._ward is None or self._ward.cancel_scope.cancel_called:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._keep_ward)
+        else:
+            self._ward.start_soon(self._run)
+
+    async def _keep_ward(self) -> None:
+        """Holds the tasks that run executions; not for longer than until one fails it."""
         try:
-            async with trio.open_nursery() as ward:
-                task_status.started(ward)
+            async with trio.open_nursery() as self._ward:
+                self._ward.start_soon(self._run)
                 await trio.sleep_forever()
         except BaseException as exc:  # noqa: ASYNC103
             # Code left a nursery open in its task, and its outcome says so already.
@@ -156,6 +185,39 @@ class _Shell:
             # is the end of the shell, the nursery around it is cancelled anyway.)
             if self._failed or foreign.holds_interrupt(exc):
                 raise
+
+    async def _run(self) -> None:
+        """Executions, one after the other, as long as they leave nothing behind here."""
+        task = trio.lowlevel.current_task()
+        context = task.context.copy()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            del self._idle[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            with self._failing():
+                clean = await self._take(task, context)
+            if not clean:
+                return
+            self._idle[task] = None
+            task.name = "idle"
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def _take(self, task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
+        """Execute what has arrived; False if something was left behind in this task."""
+        self._taker, self._coming = task, False
+        now_s = trio.current_time()
+        until_s = now_s + TURN_S
+        # Whoever has waited meanwhile, and is the taker no more, takes nothing.
+        while self._arrived and self._taker is task and now_s < until_s:
+            run = self._arrived.popleft()
+            self._wake_taker()
+            task.name = f"{REQUEST}{run.request}"
+            if not await self._execute(run, now_s) or not _is_clean(task, context):
+                return False
+            now_s = trio.current_time()
+        return True
 
     async def _send(self) -> None:
         """Send what has ended, all of one turn of the loop at once: libzmq's threads
@@ -215,33 +277,37 @@ class _Shell:
         elif self._unsent:
             self._said.set()
 
-    async def _execute(self, run: Run, ward: trio.Nursery) -> None:
-        """One execution, from its dispatch to its outcome."""
-        with self._failing():
-            began_s = trio.current_time()
-            outcome: tuple[Status, Body] | _Large | None = None
-            asked: foreign.Ended | None = None
-            scope = self._scopes[run.number]
-            try:
-                with scope:
-                    if not scope.cancel_called:  # else the stop came with the dispatch
-                        asked = await self._asked(run.body)
-                        outcome = await self._outcome(run, asked, began_s, scope)
-            except RuntimeError:
-                # Once there is an outcome, this is trio: the code left a scope open.
-                if outcome is None:
-                    raise
-            if asked is None:
-                outcome = Status.CANCELLED, messages.encode_error(never_began(run.request))
-            if isinstance(outcome, _Large):
-                # In a task of its own: the code may have left anything in this one.
-                self._scopes[run.number] = trio.CancelScope(shield=True)
-                if scope.cancel_called:
-                    self._scopes[run.number].cancel()
-                name = f"{REQUEST}{run.request}"
-                ward.start_soon(self._encode_large, run, outcome.value, began_s, name=name)
-            else:
-                self._ended(run, outcome, began_s)
+    async def _execute(self, run: Run, began_s: float) -> bool:
+        """One execution, from its dispatch to its outcome; False if its code left a
+        scope open in this task."""
+        outcome: tuple[Status, Body] | _Large | None = None
+        asked: foreign.Ended | None = None
+        scope = self._scopes[run.number]
+        closed = True
+        try:
+            with scope:
+                if not scope.cancel_called:  # else the stop came with the dispatch
+                    asked = await self._asked(run.body)
+                    outcome = await self._outcome(run, asked, began_s, scope)
+        except RuntimeError:
+            # Once there is an outcome, this is trio: the code left a scope open.
+            if outcome is None:
+                raise
+            closed = False
+        if asked is None:
+            outcome = Status.CANCELLED, messages.encode_error(never_began(run.request))
+        if isinstance(outcome, _Large):
+            # In a task of its own: the code may have left anything in this one.
+            self._scopes[run.number] = trio.CancelScope(shield=True)
+            if scope.cancel_called:
+                self._scopes[run.number].cancel()
+            ward = trio.lowlevel.current_task().parent_nursery
+            assert ward is not None
+            name = f"{REQUEST}{run.request}"
+            ward.start_soon(self._encode_large, run, outcome.value, began_s, name=name)
+        else:
+            self._ended(run, outcome, began_s)
+        return closed
 
     async def _encode_large(self, run: Run, value: Any, began_s: float) -> None:
         """The end of an execution whose value takes long to encode."""
@@ -349,6 +415,14 @@ class _Shell:
         # However long the texts are, the record must fit into a frame, or nobody is told.
         most_bytes = min(128 * KIB, self._wire.message_bytes // 8)
         return Status.ERROR, messages.encode_error(info, most_bytes=most_bytes)
+
+
+def _is_clean(task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
+    """Whether an execution has left a task as it was: no nursery, no context variable."""
+    if task.child_nurseries or len(task.context) != len(context):
+        return False
+    # By identity: values may compare by code of their own.
+    return all(task.context.get(name, context) is value for name, value in context.items())
 
 
 @final
