@@ -88,3 +88,20 @@ def test_the_name_of_an_environment_is_short_wherever_it_is_said():
     name = pair.router.status()["environment"]
     assert name.startswith("line?line?")
     assert len(name) <= ENVIRONMENT_BYTES
+
+
+def test_all_who_ask_in_one_turn_get_one_record():
+    """A flood of questions took half of the server's time from those who work."""
+    made = []
+    pair = Pair()
+    pair.router.shell_stats = lambda: {"made": made.append(1) or len(made)}
+    for probe in range(100):
+        ask = (messages.encode(messages.AskStats(probe)),)
+        pair.router.client_message(STRANGER, ask, pair.now_s)
+    told = [effect.frames for effect in pair.router.take()]
+    probes = [messages.decode(header, most_bytes=100).probe for header, _ in told]
+    assert probes == list(range(100))
+    assert {cbor2.loads(body)["made"] for _, body in told} == {1}
+    pair.router.client_message(STRANGER, ask, pair.now_s + 0.001)
+    [effect] = pair.router.take()
+    assert cbor2.loads(effect.frames[1])["made"] == 2

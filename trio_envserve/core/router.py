@@ -69,6 +69,8 @@ class Router:
         self._deadlines: list[tuple[float, SessionId, int]] = []
         self._most_deadlines = 1024
         self._out: list[Any] = []
+        self._told: tuple[float, Body] = (-1.0, b"")
+        """When statistics were last made for somebody who asked, and what they were."""
         self._log_second = -1.0
         self._log_lines = 0
 
@@ -314,8 +316,12 @@ class Router:
         self._send(session.route, messages.Cancelled(session.id, cancel.sequence, started))
 
     def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
-        header = messages.encode(messages.Stats(ask.probe))
-        self._out.append(ToClient(route, (header, messages.encode_record(self.stats()))))
+        # One record for all who ask in one turn: making it costs far more than asking.
+        made_s, record = self._told
+        if made_s != self._clock.last_s:
+            record = messages.encode_record(self.stats())
+            self._told = self._clock.last_s, record
+        self._out.append(ToClient(route, (messages.encode(messages.Stats(ask.probe)), record)))
 
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
         session = self.cache.goodbye(goodbye.session)

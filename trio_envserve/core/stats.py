@@ -7,8 +7,9 @@ is plain text-keyed data: it goes over the wire, into the log line, and to
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
+
+from .requests import Counters
 
 if TYPE_CHECKING:
     from .router import Router
@@ -78,7 +79,7 @@ def describe(router: Router) -> dict[str, Any]:
         "fenced": force.fenced,
         "strays": force.strays,
         "bad_statistics": force.bad_statistics,
-        "cache": dataclasses.asdict(cache.counters),
+        "cache": {name: getattr(cache.counters, name) for name in Counters.__slots__},
         "per_worker": workers,
     }
 
