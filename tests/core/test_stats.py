@@ -99,8 +99,8 @@ def test_all_who_ask_in_one_turn_get_one_record():
         ask = (messages.encode(messages.AskStats(probe)),)
         pair.router.client_message(STRANGER, ask, pair.now_s)
     told = [effect.frames for effect in pair.router.take()]
-    probes = [messages.decode(header, most_bytes=100).probe for header, _ in told]
-    assert probes == list(range(100))
+    probes = [messages.decode(header, most_bytes=100) for header, _ in told]
+    assert probes == [messages.Stats(probe) for probe in range(100)]
     assert {cbor2.loads(body)["made"] for _, body in told} == {1}
     pair.router.client_message(STRANGER, ask, pair.now_s + 0.001)
     [effect] = pair.router.take()

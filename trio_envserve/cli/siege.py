@@ -144,7 +144,6 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         yield keep
     else:
-        # Short: a path of a unix socket lies in it.
         with tempfile.TemporaryDirectory(prefix="trio-envserve-siege-") as name:
             yield Path(name)
 

@@ -12,7 +12,6 @@ words, and the siege goes on with a new one.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -157,11 +156,3 @@ class Camp:
                 )  # fmt: skip
             except OSError:
                 continue  # it has ended; whether it may is the events' affair
-
-
-def short_path(directory: Path) -> str:
-    """An address in the folder, by a path that fits into that of a unix socket."""
-    path = str(directory / "front")
-    if len(os.fsencode(path)) > 100:
-        raise OSError(f"{path} is too long for a unix socket")
-    return f"ipc://{path}"

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, final
 
 import trio
@@ -23,7 +24,7 @@ from ...core.errors import ConfigError, ServerStartError
 from ...net import unwrap_single
 from ..bench.programs import Program
 from ..soak.programs import program
-from .camp import ATTACKS, IN_FLIGHT, LOGS, Camp, short_path
+from .camp import ATTACKS, IN_FLIGHT, LOGS, Camp
 from .held import hold_loops
 from .judge import judge
 from .plan import Plan, Round, Stage, make_plan
@@ -155,7 +156,11 @@ class _OnServer(_Scene):
     async def enter(self, stack: AsyncExitStack) -> None:
         """Start all, and warm up."""
         camp, stage = self.camp, self.stage
-        bind = short_path(camp.directory) if stage.scheme == "ipc" else "tcp://127.0.0.1:0"
+        bind = "tcp://127.0.0.1:0"
+        if stage.scheme == "ipc":
+            # Not in the folder of the siege: its path may be too long for a unix socket's.
+            short = stack.enter_context(TemporaryDirectory(prefix="siege-", dir="/tmp"))
+            bind = f"ipc://{short}/front"
         options = {"descriptors": stage.descriptors} if stage.descriptors else {}
         self._server, self._address = await stack.enter_async_context(
             camp.server(
