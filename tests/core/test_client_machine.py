@@ -95,8 +95,7 @@ class ClientMachine(RuleBasedStateMachine):
                 self.probe = max(self.probe, message.probe)
                 pending = Ranges.from_flat(message.pending)
                 assert len(pending) <= 4 + 1, "more than the window"
-                for span in pending.gaps(message.next):
-                    self.finished[message.session].add_span(*span)
+                self.finished[message.session].update(pending.gaps(message.next))
 
     def request(self, message: messages.Request, frames: tuple[Body, ...]) -> None:
         assert not self.core.closed

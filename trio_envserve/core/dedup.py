@@ -309,8 +309,8 @@ class DedupCache:
     def finish_spans(self, session: Session, spans: Ranges) -> Effects:
         """The client is done with these sequences.  Ignored whole if it would
         leave more gaps than a window can (a peer that plays games)."""
-        if self._too_many_gaps(session, spans):
-            return ()
+        if spans == session.finished or self._too_many_gaps(session, spans):
+            return ()  # most statements repeat the one before
         effects: list[tuple[Do, Any]] = []
         for sequence in _members(session.entries, spans):
             effects.extend(self.step(session, sequence, Input.FINISH))
@@ -349,10 +349,7 @@ class DedupCache:
         missing = Ranges()
         if len(pending) > self.limits.window:
             return (), missing
-        finished = Ranges()
-        for start, stop in pending.gaps(next_sequence):
-            finished.add_span(start, stop)
-        effects = list(self.finish_spans(session, finished))
+        effects = list(self.finish_spans(session, pending.gaps(next_sequence)))
         for sequence in pending:
             entry = session.entries.get(sequence)
             if entry is None:

@@ -31,6 +31,7 @@ import cbor2
 from .cbor_heads import head
 from .errors import ErrorInfo, ProtocolError
 from .limits import PROTOCOL_VERSION
+from .ranges import increase
 from .terms import ID_BYTES, Status, Verdict
 
 T = TypeVar("T")
@@ -64,14 +65,9 @@ def _is_record(value: Any) -> bool:
 
 
 def _is_ranges(value: Any) -> bool:
-    if type(value) is not list or len(value) % 2:
+    if type(value) is not list or len(value) % 2 or not {int}.issuperset(map(type, value)):
         return False
-    last = -1
-    for edge in value:
-        if not _is_uint(edge) or edge <= last:
-            return False
-        last = edge
-    return True
+    return not value or (increase(value) and value[0] >= 0 and _is_uint(value[-1]))
 
 
 Uint: TypeAlias = Annotated[int, Field("uint", _is_uint)]

@@ -6,14 +6,26 @@ in order; as spans they cost memory for their gaps, not for their members.
 Theory of operation: ``_edges`` is a strictly increasing list ``[a0, b0, a1,
 b1, ...]`` of half-open spans ``[a, b)``.  A number is a member exactly if an
 odd number of edges is at or below it, so membership is one bisection and
-joining a span is one slice assignment.
+joining a span is one slice assignment.  Sets of many spans are united and turned
+over in one pass, mostly by what is written in C: a client with 100,000 requests
+pending, every second one finished, states 50,000 spans.
 """
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice
+
+
+FEW_EDGES = 32
+"""A smaller set is added to another one span by span."""
+
+
+def increase(edges: list[int]) -> bool:
+    """Whether each number is greater than the one before."""
+    return all(map(operator.lt, edges, islice(edges, 1, None)))
 
 
 class Ranges:
@@ -33,7 +45,7 @@ class Ranges:
         edges = list(flat)
         if len(edges) % 2:
             raise ValueError("odd number of edges")
-        if any(a >= b for a, b in pairwise(edges)) or (edges and edges[0] < 0):
+        if not increase(edges) or (edges and edges[0] < 0):
             raise ValueError("edges do not increase")
         ranges = cls()
         ranges._edges = edges
@@ -91,8 +103,22 @@ class Ranges:
 
     def update(self, other: Ranges) -> None:
         """Add every member of the other set."""
-        for start, stop in other.spans():
-            self.add_span(start, stop)
+        if self._edges == other._edges:
+            return
+        if len(other._edges) <= FEW_EDGES:
+            for start, stop in other.spans():
+                self.add_span(start, stop)
+            return
+        edges: list[int] = []
+        last = -1
+        # Two sorted runs: sorting them takes one pass.
+        for start, stop in sorted([*self.spans(), *other.spans()]):
+            if start > last:
+                edges += start, stop
+                last = stop
+            elif stop > last:
+                edges[-1] = last = stop
+        self._edges = edges
 
     def copy(self) -> Ranges:
         """An independent set of the same members."""
@@ -100,14 +126,12 @@ class Ranges:
         ranges._edges = self._edges.copy()
         return ranges
 
-    def gaps(self, stop: int) -> Iterator[tuple[int, int]]:
-        """The half-open spans of ``[0, stop)`` that are not in the set."""
-        at = 0
-        for a, b in self.spans():
-            if a >= stop:
-                break
-            if at < a:
-                yield at, a
-            at = b
-        if at < stop:
-            yield at, stop
+    def gaps(self, stop: int) -> Ranges:
+        """The numbers of ``[0, stop)`` that are not in the set."""
+        edges = self._edges[: bisect_left(self._edges, stop)]
+        edges = edges[1:] if edges[:1] == [0] else [0, *edges]
+        if len(edges) % 2:
+            edges.append(stop)
+        ranges = Ranges()
+        ranges._edges = edges if stop > 0 else []
+        return ranges

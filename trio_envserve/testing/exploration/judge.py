@@ -196,8 +196,7 @@ class Judge:
             case messages.Cancel():
                 finished = (message.sequence,)
             case messages.Sync():
-                gaps = Ranges.from_flat(message.pending).gaps(message.next)
-                finished = (n for start, stop in gaps for n in range(start, stop))
+                finished = Ranges.from_flat(message.pending).gaps(message.next)
             case messages.Goodbye():
                 finished = range(self._requests * 4)
         requests = [(session, n) for n in finished]

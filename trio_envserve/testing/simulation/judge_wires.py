@@ -91,8 +91,7 @@ class Wires(Book):
                 finished.add(message.sequence)
                 self._given_up.add(RequestId(session, message.sequence))
             case messages.Sync():
-                for span in Ranges.from_flat(message.pending).gaps(message.next):
-                    finished.add_span(*span)
+                finished.update(Ranges.from_flat(message.pending).gaps(message.next))
             case messages.Goodbye():
                 finished.add_span(0, 1 << 40)
                 return
