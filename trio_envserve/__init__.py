@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Client, Outcome, open_client
+    from .client import CallOptions, Client, Outcome, open_client
     from .core.errors import (
         Abandoned,
         CallError,
@@ -53,13 +53,14 @@ if TYPE_CHECKING:
     from .core.limits import ClientLimits, ServerLimits, WireLimits
     from .core.terms import Verdict
     from .envs.interface import Environment, Rollout
-    from .server import Server, open_server, serve
+    from .server import Server, ServerOptions, open_server, serve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Abandoned",
     "CallError",
+    "CallOptions",
     "Cancelled",
     "Client",
     "ClientLimits",
@@ -89,6 +90,7 @@ __all__ = [
     "ServerLost",
     "ServerNotClosed",
     "ServerNotReady",
+    "ServerOptions",
     "ServerStartError",
     "ServerUnreachable",
     "TooLarge",

@@ -32,7 +32,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Literal, final
+from typing import Any, Literal, Unpack, final
 
 import trio
 
@@ -65,6 +65,7 @@ from ..net import (
     parse_peer_address,
     unwrap_single,
 )
+from .options import CallOptions
 from .outcome import Outcome
 
 _log = logging.getLogger("trio_envserve.client")
@@ -105,7 +106,7 @@ class Client:
 
     # -- calls ----------------------------------------------------------------
 
-    async def run_rollout(self, input: Any, **options: Any) -> Any:
+    async def run_rollout(self, input: Any, **options: Unpack[CallOptions]) -> Any:
         """Run one rollout and return its result.
 
         ``input``: any encodable value, as the environment wants it.  Options:
@@ -126,7 +127,9 @@ class Client:
         """
         return (await self.outcome(input, **options)).unwrap()
 
-    async def run_group(self, inputs: Sequence[Any], **options: Any) -> list[Outcome]:
+    async def run_group(
+        self, inputs: Sequence[Any], **options: Unpack[CallOptions]
+    ) -> list[Outcome]:
         """Run several inputs as one request, scored together; one outcome for
         each, in order.  Options as for :meth:`run_rollout`.  Raises if the group
         as a whole has no result; a member that failed is an outcome with an error.
@@ -240,7 +243,7 @@ class Client:
 
     @asynccontextmanager
     async def run_many(
-        self, inputs: Iterable[Any], *, in_flight: int = 1000, **options: Any
+        self, inputs: Iterable[Any], *, in_flight: int = 1000, **options: Unpack[CallOptions]
     ) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:
         """Run one rollout for each input, at most ``in_flight`` at a time::
 

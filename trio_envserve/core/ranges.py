@@ -18,7 +18,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-
 FEW_EDGES = 32
 """A smaller set is added to another one span by span."""
 

@@ -25,7 +25,7 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, final
+from typing import Any, Unpack, final
 
 import trio
 
@@ -57,6 +57,7 @@ from ..net import (
 from ..worker.config import check_args
 from ..worker.pulse import Pulse
 from .locks import AddressLocks, wait_text
+from .options import ServerOptions
 from .recording import Inputs, Recorder, open_recorder
 from .workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 
@@ -424,7 +425,7 @@ def _warn_if_reachable(address: str) -> None:
 async def serve(
     environment: str | object | None = None, *,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
-    **options: Any,
+    **options: Unpack[ServerOptions],
 ) -> None:  # fmt: skip
     """:func:`open_server` as a task: ``server = await nursery.start(serve, ...)``.
 

@@ -1,0 +1,28 @@
+"""The options of a server, for type checkers: a wrong one is found before it is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from ..core.limits import ServerLimits, WireLimits
+from ..net import Network, Transport
+
+
+class ServerOptions(TypedDict, total=False):
+    """What a server takes besides its environment; see :func:`.open_server`."""
+
+    args: Mapping[str, Any] | None
+    bind: str
+    workers: int
+    worker_command: str | Sequence[str] | None
+    limits: ServerLimits | None
+    wire: WireLimits | None
+    network: Network | None
+    transport: Transport
+    worker_environ: Sequence[Mapping[str, str]]
+    worker_logging: Mapping[str, Any] | None
+    record: str | os.PathLike[str] | None
+    record_bodies: bool
+    new_id: Callable[[], bytes]
