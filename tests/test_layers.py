@@ -32,14 +32,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": WORDS | {"foreign"},
     "envs": WORDS | {"core.values", "models", "foreign"},
     "worker": {"core", "core.values", "net", "models", "envs", "logs", "foreign"},
-    "server": {"core", "net", "models", "envs", "worker", "logs"},
+    "host": {"core", "net", "envs", "worker"},
+    "server": {"core", "net", "models", "envs", "worker", "host", "logs"},
     "client": {"core", "core.values", "net", "envs"},
     "testing": {
-        "core", "core.values", "net", "models", "envs", "worker", "server", "client", "logs",
+        "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
+        "logs",
     },
     "cli": {
-        "core", "core.values", "net", "models", "envs", "worker", "server", "client", "testing",
-        "logs",
+        "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
+        "testing", "logs",
     },
 }  # fmt: skip
 

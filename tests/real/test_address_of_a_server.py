@@ -9,7 +9,7 @@ import trio
 
 from tests.real.support import PATIENCE_S, open_server, until
 from trio_envserve import ServerStartError
-from trio_envserve.server.locks import AddressLocks
+from trio_envserve.host.locks import AddressLocks
 
 REACHABLE = "is reachable from other machines"
 

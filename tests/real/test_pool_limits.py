@@ -18,7 +18,7 @@ from tests.real.support import (
 )
 from trio_envserve import ServerLimits
 from trio_envserve import open_server as open_real_server
-from trio_envserve.server.allocator import ENVIRON
+from trio_envserve.host.allocator import ENVIRON
 
 GROWING = "tests.real.growing:Growing"
 

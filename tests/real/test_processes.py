@@ -18,7 +18,7 @@ from tests.real.support import (
     wait_gone,
 )
 from trio_envserve import ServerStartError, WorkerLost
-from trio_envserve.server.locks import AddressLocks
+from trio_envserve.host.locks import AddressLocks
 
 BUSY = {
     "idle": [],

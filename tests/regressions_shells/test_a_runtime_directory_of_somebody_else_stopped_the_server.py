@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trio_envserve import ServerStartError
-from trio_envserve.server.locks import runtime_directory
+from trio_envserve.host.locks import runtime_directory
 
 NOBODY = 65534
 

@@ -18,8 +18,8 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.cli.status import status_tables
+from trio_envserve.host import workers
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.server import workers
 
 
 @virtual

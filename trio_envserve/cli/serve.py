@@ -20,10 +20,10 @@ from ..core.errors import ServerStartError
 from ..core.health import ServerStatus
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..host.allocator import keep_freed_memory
 from ..logs import LogSetup, set_title
 from ..net import Transport
 from ..server import Server, open_server
-from ..server.allocator import keep_freed_memory
 from .common import (
     AT_ONCE,
     EPILOG,

@@ -40,6 +40,8 @@ from ..core.stats import line
 from ..core.terms import ID_BYTES, RequestId, Route, short
 from ..core.workforce import ToWorker
 from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..host.locks import AddressLocks, wait_text
+from ..host.workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 from ..net import (
     BUNDLE_MESSAGES,
     DEFAULT_TRANSPORT,
@@ -56,10 +58,8 @@ from ..net import (
 )
 from ..worker.config import check_args
 from ..worker.pulse import Pulse
-from .locks import AddressLocks, wait_text
 from .options import ServerOptions
 from .recording import Inputs, Recorder, open_recorder
-from .workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, final
 
-from ...server.allocator import ENVIRON
+from ...host.allocator import ENVIRON
 from .cases import BARE, OURS, PEER, PLAIN, Load
 from .judge import Judge
 from .measure import children, cpu_s, spent

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from trio_envserve import ServerLimits, ServerStartError, WireLimits, open_client, open_server
-from trio_envserve.server.processes import start_process
+from trio_envserve.host.processes import start_process
 
 pytestmark = pytest.mark.real
 

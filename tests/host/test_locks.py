@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from trio_envserve import ServerStartError
-from trio_envserve.server.locks import EPOCHS_KEPT, AddressLocks, runtime_directory
+from trio_envserve.host.locks import EPOCHS_KEPT, AddressLocks, runtime_directory
 
 ADDRESS = "tcp://127.0.0.1:5555"
 

@@ -1,0 +1,1 @@
+"""The host: what owns worker processes on a machine, from their start until they are reaped."""
