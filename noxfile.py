@@ -82,8 +82,10 @@ def pure(session: nox.Session) -> None:
     """The pure core's own tests alone reach every branch of it."""
     install(session, "test")
     env = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "ci")}
-    pytest = ["-m", "pytest", "tests/core", *session.posargs]
+    pytest = ["-m", "pytest", "-n", "2", "tests/core", *session.posargs]
+    session.run("coverage", "erase")
     session.run("coverage", "run", "--source=trio_envserve.core", *pytest, env=env)
+    session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", "--fail-under=100")
 
 
@@ -117,7 +119,9 @@ def torch(session: nox.Session) -> None:
     """What needs torch in the codec, every branch of it.  Not by default: it is large."""
     install(session, "test")
     session.install("torch")
+    session.run("coverage", "erase")
     session.run("coverage", "run", "--source=trio_envserve.core", "-m", "pytest", "tests/core")
+    session.run("coverage", "combine", "--quiet")
     everything = Path(session.create_tmp()) / "coveragerc"
     everything.write_text("[report]\nexclude_also =\n    @overload\n")
     arrays = "--include=*/core/arrays.py"
