@@ -112,8 +112,9 @@ class Forking:
             found.append(ended(pid))
 
         if self.backend == "trio":
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(child)  # noqa: ASYNC112  # that it is another task is what matters
+            # That it is another task is what matters.
+            async with trio.open_nursery() as nursery:  # noqa: ASYNC112
+                nursery.start_soon(child)
         else:
             task = asyncio.create_task(child())
             await task
