@@ -28,6 +28,7 @@ from trio_envserve.net import BATCH_MESSAGES, FRAMES_MAX, ConnectionEvent
 from trio_envserve.net.framing import encode, encode_command
 from trio_envserve.net.zmtp import hub as hub_module
 from trio_envserve.net.zmtp import sockets as sockets_module
+from trio_envserve.net.zmtp.connection import Connection
 
 from . import raw_zmtp
 
@@ -182,6 +183,39 @@ async def test_bundles_do_not_stretch_a_batch_past_its_budget(zmtp_bench):
             assert len(batch) < 2 * BATCH_MESSAGES
             got += len(batch)
         sock.close()
+
+
+async def test_many_large_frames_at_once_do_not_stretch_a_turn(zmtp_bench, monkeypatch):
+    """Forty connections with frames of 64 MiB held the loop for 0.6 s: each had its share
+    of a turn, and nobody counted the shares."""
+    turns: list[int] = []
+    fill, turn = Connection.fill, hub_module.Hub._turn
+
+    def counted(connection):
+        size = fill(connection)
+        turns[-1] += size
+        return size
+
+    def begun(hub):
+        turns.append(0)
+        return turn(hub)
+
+    monkeypatch.setattr(Connection, "fill", counted)
+    monkeypatch.setattr(hub_module.Hub, "_turn", begun)
+    limits = limits_of(message_bytes=8 * MIB, arriving_bytes=200 * MIB)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(16)]
+            async with trio.open_nursery() as senders:
+                for sock in socks:
+                    large = b"\x02" + (8 * MIB).to_bytes(8, "big") + bytes(7 * MIB)
+                    senders.start_soon(in_thread, sock.sendall, large)
+            for sock in socks:
+                sock.close()
+            nursery.cancel_scope.cancel()
+    assert sum(turns) > 50 * MIB
+    assert max(turns) < hub_module.TURN_BYTES + 4 * MIB
 
 
 async def test_what_arrives_is_bounded_in_all_and_the_one_that_holds_most_goes(zmtp_bench):

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final, TypeAlias, final
 
-from ..core.limits import KIB
+from ..core.limits import KIB, MIB
 from .interface import COPY_THRESHOLD_BYTES, Frame, Message
 
 MORE: Final = 1
@@ -48,6 +48,9 @@ PIECES_MOST: Final = 64
 
 _FIRST_BYTES: Final = 2 * COPY_THRESHOLD_BYTES
 """What a large frame's buffer has to begin with; it doubles when it is full."""
+
+GROW_BYTES: Final = 2 * MIB
+"""By how much the room for a large frame grows at most: new memory takes time."""
 
 _ZEROS: Final = bytes(64 * KIB)
 """What it grows by.  A mapping of its own would need none of this and cost five times
@@ -157,7 +160,7 @@ class Decoder:
         if self._view is not None:
             self._view.release()  # nothing came
         if self._filled == len(large) < self._size:
-            room = min(self._size, 2 * len(large))
+            room = min(self._size, len(large) + min(len(large), GROW_BYTES))
             while len(large) < room:
                 large += _ZEROS[: room - len(large)]
         self._view = memoryview(large)[self._filled :]

@@ -137,19 +137,19 @@ class Connection:
             raise Ended("it hung up during the handshake")
         return self.engine.shake(data)
 
-    def fill(self) -> bool:
-        """Receive once, or a large frame up to the budget; False if nothing was there.
+    def fill(self) -> int:
+        """Receive once, or a large frame up to the budget; how many bytes came.
         Raises Ended."""
         decoder = self.engine.decoder
         view = decoder.buffer()
+        left = READ_TURN_BYTES
         try:
             if view is None:
                 data = self._recv(READ_BYTES)
                 if not data:
                     raise Ended("it hung up")
                 decoder.feed(data)
-                return True
-            left = READ_TURN_BYTES
+                return len(data)
             while view is not None and len(view) and left > 0:
                 size = self._recv_into(view)
                 if not size:
@@ -158,10 +158,10 @@ class Connection:
                 left -= size
                 view = decoder.buffer()
         except BlockingIOError:
-            return view is not None and left < READ_TURN_BYTES
+            pass
         except OSError as error:
             raise Ended(str(error)) from error
-        return True
+        return READ_TURN_BYTES - left
 
     def take(self) -> list[list[Frame]]:
         """A few messages that have arrived.  Raises FramingError."""

@@ -36,7 +36,7 @@ from typing import Final
 
 import trio
 
-from ...core.limits import WireLimits
+from ...core.limits import MIB, WireLimits
 from .. import bundle
 from ..forks import forget_in_children
 from ..framing import FrameLimits, FramingError, TooLarge
@@ -62,6 +62,10 @@ logger = logging.getLogger("trio_envserve.net")
 SWEEP_S: Final = 1.0
 EVENTS_MOST: Final = 256
 """Descriptors that are asked for at once."""
+
+TURN_BYTES: Final = 4 * MIB
+"""After so many bytes a turn reads from no further connection: forty of them with large
+frames would take half a second, most of it for new memory."""
 
 LAST_WORDS_S: Final = 0.25
 """How long a socket that closes waits for its peers to have read its last words."""
@@ -110,6 +114,8 @@ class Hub(Pump):
         self._pumped_s = 0.0
         """Seconds in which, moreover, somebody received: nobody else can hear a peer."""
         self._turns = self._turns_swept = 0
+        self._turn_bytes = 0
+        """What was read in this turn."""
         self._shaking: dict[int, Connection] = {}
         """Those in their handshake, the oldest first."""
         self._arriving_bytes = 0
@@ -261,12 +267,13 @@ class Hub(Pump):
         batch: list[list[Frame]] = []
         if not ready:
             return batch
+        self._turn_bytes = 0
         share = max(1, BATCH_MESSAGES // len(ready))
         for _ in range(len(ready)):
             connection = ready.popleft()
             connection.is_queued = False
             self._read(connection, share, batch)
-            if len(batch) >= BATCH_MESSAGES:
+            if len(batch) >= BATCH_MESSAGES or self._turn_bytes >= TURN_BYTES:
                 break
         self._received += len(batch)
         if self._arriving_bytes > self._limits.arriving_bytes:
@@ -282,7 +289,8 @@ class Hub(Pump):
         try:
             if connection.state is State.CLOSED:
                 return
-            if not decoder.is_backlogged and connection.fill():
+            if not decoder.is_backlogged and (size := connection.fill()):
+                self._turn_bytes += size
                 connection.heard_s = self._pumped_s
             # Counted in what is taken, for commands and parts of a message cost, too.
             for _ in range(1 + share // SLICE_MESSAGES):
