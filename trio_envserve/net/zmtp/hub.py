@@ -63,7 +63,7 @@ SWEEP_S: Final = 1.0
 EVENTS_MOST: Final = 256
 """Descriptors that are asked for at once."""
 
-TURN_BYTES: Final = 4 * MIB
+TURN_BYTES: Final = MIB
 """After so many bytes a turn reads from no further connection: forty of them with large
 frames would take half a second, most of it for new memory."""
 
