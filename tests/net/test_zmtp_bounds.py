@@ -228,7 +228,7 @@ async def test_what_arrives_is_bounded_in_all_and_the_one_that_holds_most_goes(z
             small.sendall(large + bytes(MIB))
             many = [await in_thread(raw_zmtp.shake, router.address) for _ in range(3)]
             for sock in many:
-                await in_thread(sock.sendall, large + bytes(5 * MIB))
+                await in_thread(sock.sendall, large + bytes(7 * MIB))
                 await ask(dealer)
             while router.statistics().closed == 0:
                 await ask(dealer)
