@@ -64,9 +64,16 @@ def reruns_for_ever(patch: Patches) -> None:
 
 @FAMILY.mutant()
 def spans_one_too_long(patch: Patches) -> None:
-    """A span of finished sequences has one more at its end."""
-    add_span = Ranges.add_span
-    patch.attribute(Ranges, "add_span", lambda self, a, b: add_span(self, a, b + 1))
+    """A span that a statement finishes has one more at its end."""
+    gaps = Ranges.gaps
+
+    def longer(self: Ranges, stop: int) -> Ranges:
+        made = Ranges()
+        for start, end in gaps(self, stop).spans():
+            made.add_span(start, end + 1)
+        return made
+
+    patch.attribute(Ranges, "gaps", longer)
 
 
 @FAMILY.mutant("G2", "G4", "G7", "G8", "G9")
