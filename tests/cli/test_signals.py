@@ -280,6 +280,7 @@ async def strike(seed: int, folder: Path) -> None:
             struck.signal(number)
             first = await struck.wait()
             if not of_server:
+                await other.has_taken_signals()  # it may be slower to start than the eval is to end
                 other.signal(signal.SIGTERM)
             second = await other.wait()
     served, asked = (first, second) if of_server else (second, first)
