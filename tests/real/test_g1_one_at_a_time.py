@@ -29,7 +29,10 @@ async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(j
             await judge.wait_started("a")
             [pid] = judge.pids("a")
             os.kill(pid, signal.SIGSTOP)
-            await until(lambda: any(w["silent"] for w in server.stats()["per_worker"]))
+            workers = server.stats
+            await until(
+                lambda: any(w["silent"] and w["pid"] == pid for w in workers()["per_worker"])
+            )
             # Others are served meanwhile, by the other worker.
             await calls.value(calls.start("b"))
             os.kill(pid, signal.SIGCONT)

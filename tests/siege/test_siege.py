@@ -39,7 +39,9 @@ async def siege(folder, *arguments):
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), said
 
 
-HARMLESS = ("--seconds", "10", "--only", "bad-bundles", "--only", "random-bytes")
+HARMLESS = (
+    "--seconds", "10", "--only", "bad-bundles", "--only", "random-bytes", "--unjudged", "rate",
+)  # fmt: skip
 
 
 async def test_a_short_siege_passes(tmp_path):
@@ -48,10 +50,9 @@ async def test_a_short_siege_passes(tmp_path):
     tmp_path.mkdir()
     code, figures, said = await siege(tmp_path, *HARMLESS, "--only", "server-silence")
     verdicts = figures["verdicts"]
-    # A rate is the machine's as well: the siege judges it, no test does.
-    red = {name for name, verdict in verdicts.items() if verdict["ok"] is False}
-    assert red <= {"rate"}, said
-    assert code == (1 if red else 0)
+    assert code == 0, said
+    assert verdicts["rate"]["ok"] is None  # it is the machine's as well, so no test judges it
+    assert verdicts["rate"]["figures"]["besieged"] > 0
     assert verdicts["attacked"]["figures"]["counts"]["bad-bundles"]["messages"] > 100
     assert verdicts["answers"]["figures"]["right"] > 10
     assert set(verdicts["turns"]["figures"]["longest"]) == {"server", "worker", "client"}

@@ -62,6 +62,13 @@ Exit codes:
     help="Nothing but this attack or scenario. Repeatable.",
 )
 @click.option(
+    "--unjudged",
+    multiple=True,
+    type=click.Choice(tuple(VERDICTS)),
+    metavar="VERDICT",
+    help="Leave this verdict open, with its figures (a rate is the machine's as well). Repeatable.",
+)
+@click.option(
     "--transport",
     type=click.Choice(("zmtp", "libzmq")),
     help="Who makes the sockets of servers and clients.",
@@ -82,6 +89,7 @@ Exit codes:
 @json_option
 def siege(
     seconds: float, minutes: float | None, seed: int, only: tuple[str, ...],
+    unjudged: tuple[str, ...],
     transport: str | None, keep: Path | None, listed: bool, server_command: str | None,
     as_json: bool,
 ) -> int:  # fmt: skip
@@ -109,7 +117,7 @@ def siege(
         with _folder(keep) as directory:
             options = SiegeOptions(
                 directory=directory, seconds=seconds if minutes is None else 60 * minutes,
-                seed=seed, only=only, transport=transport,
+                seed=seed, only=only, unjudged=unjudged, transport=transport,
                 server_command=shlex.split(server_command) if server_command else VICTIM,
             )  # fmt: skip
             return await _run(options, stop, as_json=as_json, kept=keep is not None)

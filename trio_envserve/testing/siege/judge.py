@@ -24,7 +24,7 @@ import bisect
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +72,10 @@ class Material(NamedTuple):
         return sorted(found | {name for (name, _), at_s in open_.items() if at_s < to_s})
 
 
-def judge(directory: str | Path) -> dict[str, Any]:
+def judge(directory: str | Path, unjudged: Collection[str] = ()) -> dict[str, Any]:
     """All verdicts from the logs in a directory.
+
+    ``unjudged``: verdicts that are left open, with their figures.
 
     ``verdicts``: by name ``ok`` (None: nothing was tried), ``figures``, ``problems``.
     ``problems`` has all of them in words; ``ok`` is true if there are none and the siege
@@ -87,6 +89,8 @@ def judge(directory: str | Path) -> dict[str, Any]:
         )
         found = Material(read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], logs)
         verdicts = {name: verdict(found) for name, verdict in VERDICTS.items()}
+        for name in unjudged:
+            verdicts[name] |= {"ok": None, "problems": []}
     except (OSError, ValueError, KeyError) as error:
         return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"], "verdicts": {}}
     problems = [

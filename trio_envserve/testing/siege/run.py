@@ -52,6 +52,8 @@ class SiegeOptions:
     """Attacks and scenarios; all if there are none."""
     transport: str | None = None
     """Of servers and clients of this project; None: their default."""
+    unjudged: Collection[str] = ()
+    """Verdicts that are left open, with their figures."""
     server_command: Sequence[str] = VICTIM
     """What is started as the server, with options as its last argument."""
 
@@ -71,7 +73,7 @@ class Siege:
     def figures(self) -> dict[str, Any]:
         """The judge's (see :mod:`.judge`), from what is in the folder now."""
         return {"seed": self._options.seed, "seconds": self._options.seconds} | judge(
-            self.directory
+            self.directory, self._options.unjudged
         )
 
     async def run(self) -> None:
