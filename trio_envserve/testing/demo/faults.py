@@ -10,7 +10,8 @@ follows the environment's log and watches worker processes die.
 A worker is killed when the *environment's* log says that enough executions
 live on it, and only then; how many died with it is counted from the same log
 afterwards.  Where the machine is too slow to have that many running at once,
-the next rollouts are made to last longer, until it has.
+the next rollouts are made to last longer, until it has.  So they are, wherever it is so
+slow that one fault is not done when the next is due: else the work would be over first.
 
 Of a cut between an outcome and its receipt is noted whose outcome it was: the
 proxy shows the bytes that it withheld, and the head of an outcome names its
@@ -23,6 +24,7 @@ those is left alone.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -128,6 +130,8 @@ class Faults:
         self._workers = workers
         self._usual_s = callers.duration_s
         self._say = say
+        self._next_due = math.inf
+        """At how many answers the fault after the one that is being made is due."""
         self._spent: set[str] = set()
         """Keys that a lost server may have had: no execution to spare."""
         self._sessions = 1
@@ -138,9 +142,17 @@ class Faults:
             "cut": self._cut, "receipt": self._cut_before_receipt,
             "worker": self._kill_worker, "server": self._kill_server,
         }  # fmt: skip
-        for answers, kind in due:
+        following = [answers for answers, _ in due[1:]] + [self._rollouts]
+        for (answers, kind), next_due in zip(due, following, strict=True):
             await poll(partial(self._has_answers, answers))
+            self._next_due = next_due
             await acts[kind]()
+            self._next_due = math.inf
+
+    def lasts_s(self) -> float:
+        """How long the next rollout is to last."""
+        late = self._callers.answered >= self._next_due
+        return max(self._callers.duration_s, _LONGEST_S if late else 0.0)
 
     def _has_answers(self, count: int) -> bool:
         return self._callers.answered >= count

@@ -197,7 +197,7 @@ class _Callers:
             async with trio.open_nursery() as making, trio.open_nursery() as asking:
                 making.start_soon(faults.run, schedule(seed, self._options.rollouts))
                 for number, client in enumerate(self._clients):
-                    asking.start_soon(self._ask_all, number, client)
+                    asking.start_soon(self._ask_all, number, client, faults)
                 asking.start_soon(self._cancel_when_done, making.cancel_scope)
 
     async def _cancel_when_done(self, scope: trio.CancelScope) -> None:
@@ -208,18 +208,20 @@ class _Callers:
         """The fewest sessions that one of the callers has had."""
         return min(client.counters()["sessions"] for client in self._clients)
 
-    async def _ask_all(self, number: int, client: Client) -> None:
+    async def _ask_all(self, number: int, client: Client, faults: Faults) -> None:
         limit = trio.Semaphore(_IN_FLIGHT_PER_WORKER * self._options.workers // _CALLERS)
         async with trio.open_nursery() as nursery:
             for index in range(number, self._options.rollouts, _CALLERS):
                 await limit.acquire()
-                nursery.start_soon(self._ask, client, index, limit)
+                nursery.start_soon(self._ask, client, index, faults.lasts_s(), limit)
 
-    async def _ask(self, client: Client, index: int, limit: trio.Semaphore) -> None:
+    async def _ask(
+        self, client: Client, index: int, duration_s: float, limit: trio.Semaphore
+    ) -> None:
         key = f"rollout-{index}"
         self._log.write("ask", key=key, rerun=True)
         self._progress.asked += 1
-        duration_s = self.durations_s[key] = self.duration_s
+        self.durations_s[key] = duration_s
         outcome = await client.outcome(
             {"index": index, "key": key, "duration_s": duration_s},
             rerun=True, max_executions=_MAX_EXECUTIONS,
