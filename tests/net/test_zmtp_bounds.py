@@ -31,6 +31,7 @@ from trio_envserve.net.zmtp import sockets as sockets_module
 from trio_envserve.net.zmtp.connection import Connection
 
 from . import raw_zmtp
+from .conftest import open_bench
 
 pytestmark = pytest.mark.real
 
@@ -82,6 +83,13 @@ async def ask(dealer, word: bytes = b"are you there?") -> None:
     """A dealer that behaves is answered."""
     assert dealer.send_nowait([word])
     assert await dealer.receive() == [[word]]
+
+
+def say_and_hear(sock: socket.socket, word: bytes = b"here I am") -> None:
+    """The same from a plain socket.  Blocks."""
+    said = b"".join(encode([[word]]))
+    sock.sendall(said)
+    assert sock.recv(len(said), socket.MSG_WAITALL) == said
 
 
 NEVER = threading.Event()
@@ -305,6 +313,8 @@ async def test_at_the_bound_of_connections_the_silent_make_room(zmtp_bench, monk
             async with b.dealer(router) as first:
                 await ask(first)
                 socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(4)]
+                for sock in socks:
+                    await in_thread(say_and_hear, sock)
                 async with b.dealer(router) as second:
                     with trio.fail_after(10):
                         assert second.send_nowait([b"let me in"])
@@ -322,6 +332,96 @@ async def test_at_the_bound_of_connections_the_silent_make_room(zmtp_bench, monk
             for sock in socks:
                 sock.close()
             nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def patient(monkeypatch) -> WireLimits:
+    """Limits of a router of four connections, none of which is ever too slow or too silent."""
+    monkeypatch.setattr(sockets_module, "SILENT_S", 1e9)
+    return limits_of(connections=4, handshake_s=1e9, progress_s=1e9)
+
+
+HALF_OPEN = (
+    b"",
+    raw_zmtp.GREETING[:11],
+    raw_zmtp.GREETING,
+    raw_zmtp.GREETING + raw_zmtp.ready(),
+    raw_zmtp.GREETING + raw_zmtp.ready() + b"\x01\x05first",
+    b"no ZMTP",
+)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+async def test_a_newcomer_gets_past_those_that_say_nothing(folder, patient, transport, monkeypatch):
+    """Three hundred half-open connections had all places for ten seconds each, and then the
+    next three hundred: a newcomer behind them was never served."""
+    monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.05)
+    async with (
+        open_bench(f"zmtp-zmtp-{transport}", folder) as b,
+        b.router(limits=patient) as router,
+        b.dealer(router) as first,
+        trio.open_nursery() as nursery,
+    ):
+        [route] = await b.greet(router, first)
+        nursery.start_soon(echo_for_ever, router)
+        socks = []
+        for said in HALF_OPEN * 4:
+            sock = await in_thread(raw_zmtp.connect, router.address)
+            sock.sendall(said)
+            socks.append(sock)
+        served = False
+        async with b.dealer(router) as newcomer:
+            with trio.move_on_after(10):
+                await ask(newcomer)
+                served = True
+        assert served
+        assert router.send_nowait(route, [b"who has spoken stays"])
+        assert await first.receive() == [[b"who has spoken stays"]]
+        for sock in socks:
+            sock.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_just_come_is_not_sent_away_for_the_next(zmtp_bench, patient, monkeypatch):
+    """A flood would have all places again before an honest peer can answer."""
+    monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 1e9)
+    async with zmtp_bench() as b, b.router(limits=patient) as router:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(4)]
+            waiting = [await in_thread(raw_zmtp.connect, router.address) for _ in range(20)]
+            await trio.testing.wait_all_tasks_blocked()
+            assert router.statistics().closed == 0
+            for sock in socks:
+                await in_thread(say_and_hear, sock)
+            for sock in (*socks, *waiting):
+                sock.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_who_could_not_be_heard_is_no_stranger(zmtp_bench, patient, monkeypatch):
+    """While nobody receives, nobody can say anything."""
+    monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
+    pauses: list[sockets_module.ZmtpRouter] = []
+    pause = sockets_module.ZmtpRouter._pause_accepting
+
+    def counted(router):
+        pauses.append(router)
+        pause(router)
+
+    monkeypatch.setattr(sockets_module.ZmtpRouter, "_pause_accepting", counted)
+    async with zmtp_bench() as b, b.router(limits=patient) as router:
+        socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(4)]
+        for number, sock in enumerate(socks):
+            sock.sendall(b"".join(encode([[b"%d" % number]])))
+        waiting = await in_thread(raw_zmtp.connect, router.address)
+        while len(pauses) < 5 and router.statistics().closed == 0:
+            await trio.lowlevel.checkpoint()
+        assert router.statistics().closed == 0
+        said = await b.take(router, 4)
+        assert sorted(word for _, word in said) == [b"0", b"1", b"2", b"3"]
+        for sock in (*socks, waiting):
+            sock.close()
 
 
 async def test_a_message_that_does_not_go_on_ends_its_connection(zmtp_bench, monkeypatch):

@@ -118,6 +118,9 @@ class Hub(Pump):
         """What was read in this turn."""
         self._shaking: dict[int, Connection] = {}
         """Those in their handshake, the oldest first."""
+        self._strangers: dict[Connection, int] = {}
+        """Those that no message has come from, the oldest first, each with how often the
+        router had paused before it came.  A dealer has none."""
         self._arriving_bytes = 0
         """Sum of ``held_bytes``."""
         self._flush_lot = trio.lowlevel.ParkingLot()
@@ -239,6 +242,7 @@ class Hub(Pump):
         self._arriving_bytes -= connection.held_bytes
         connection.outgoing.clear()
         self._shaking.pop(connection.fd, None)
+        self._strangers.pop(connection, None)
         del self._connections[connection.fd]
         # Closing alone would do neither in a process that has forked.
         for epoll in (self._service, self._traffic):
@@ -284,7 +288,8 @@ class Hub(Pump):
         """Add a share of what has arrived to the batch."""
         engine = connection.engine
         decoder = engine.decoder
-        most = len(batch) + share
+        before = len(batch)
+        most = before + share
         route: list[Frame] | None = [connection.route] if self._routed else None
         try:
             if connection.state is State.CLOSED:
@@ -304,6 +309,8 @@ class Hub(Pump):
                         batch.append(route + message)
                 if not decoder.is_backlogged or len(batch) >= most:
                     break
+            if len(batch) > before:
+                self._strangers.pop(connection, None)
             if decoder.is_backlogged:
                 self._enqueue(connection)
         except Ended:

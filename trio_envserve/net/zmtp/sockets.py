@@ -4,10 +4,13 @@ Theory of operation
 -------------------
 A router listens.  Each connection gets a route of its own, which is never used again:
 nobody can take over another one's, and an identity that a peer states means nothing.
-When the system has no descriptor left, or the bound on connections is reached, the
-connection that was silent for longest makes room: honest clients are never silent for
-long.  Where none can make room, those who wait are taken in when there is some, after a
-pause that grows, for a listener with nobody taken in would be ready for ever.
+When the system has no descriptor left, or the bound on connections is reached, one makes
+room: the oldest *stranger*, which has never said a whole message, and else the one that
+was silent for longest.  Honest clients speak at once, and are never silent for long.
+Where none may make room, nobody is taken in for a pause, for the listener would be ready
+for ever; and who was a stranger all through a pause, while somebody received, has had
+its chance.  So a flood of connections that say nothing gets all places again and again,
+but none of its connections for long, and whoever waits behind it has its turn.
 
 A dealer has one connection at a time, made by a task of its own, and made again after
 each loss with a growing pause.  What waits in its outbox goes to the next one.
@@ -35,8 +38,9 @@ from .streams import connect, peer_name, prepare
 ACCEPTS_MOST: Final = 64
 """Connections taken in at once."""
 
-ACCEPT_PAUSE_MIN_S: Final = 0.05
-ACCEPT_PAUSE_MAX_S: Final = 1.0
+ACCEPT_PAUSE_S: Final = 0.25
+"""How long nobody is taken in where none can make room, and so the least that a new
+connection has to say something: a round trip, and what busy machines add to it."""
 
 SILENT_S: Final = 10.0
 """A connection that was silent for so long may have to make room for another."""
@@ -58,7 +62,8 @@ class ZmtpRouter(Hub):
         super().__init__(address, limits)
         self._listener = listener
         self._routes: dict[bytes, Connection] = {}
-        self._accept_pause_s = ACCEPT_PAUSE_MIN_S
+        self._pauses = 0
+        """Of accepting, as far as strangers could be heard in them."""
         self._most = _most_connections(limits)
         self._service.register(listener.fileno(), EPOLLIN)
 
@@ -102,7 +107,6 @@ class ZmtpRouter(Hub):
             try:
                 sock, name = self._listener.accept()
             except BlockingIOError:
-                self._accept_pause_s = ACCEPT_PAUSE_MIN_S
                 return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
@@ -116,30 +120,32 @@ class ZmtpRouter(Hub):
                 oldest = next(iter(self._shaking.values()))
                 self._complain(oldest, "too many handshakes at once, and it was the oldest")
                 self._discard(oldest)
-            self._adopt(sock, peer_name(name))
+            self._strangers[self._adopt(sock, peer_name(name))] = self._pauses
 
     def _make_room(self) -> bool:
-        """Close the connection that was silent for longest, if it was so for long."""
-        silent = min(self._connections.values(), key=lambda each: each.heard_s, default=None)
-        if silent is None:
-            return False
-        since_s = (
-            self._awake_s - silent.made_s
-            if silent.state is State.HANDSHAKE
-            else (self._pumped_s - silent.heard_s)
-        )
-        if since_s < SILENT_S:
+        """Close the connection that may go first; False if all may stay."""
+        stranger = next(iter(self._strangers), None)
+        if stranger is not None and self._strangers[stranger] < self._pauses:
+            if stranger.state is State.DRAINING:
+                self._discard(stranger)  # why is said already
+            else:
+                self._punish(stranger, "it has said nothing, and others need its place")
+            return True
+        silent = min(self._routes.values(), key=lambda each: each.heard_s, default=None)
+        if silent is None or (since_s := self._pumped_s - silent.heard_s) < SILENT_S:
             return False
         self._punish(silent, f"silent for {since_s:.0f} s, and others need its place")
         return True
 
     def _pause_accepting(self) -> None:
         self._service.unregister(self._listener.fileno())
-        self._nursery.start_soon(self._accept_later, self._accept_pause_s)
-        self._accept_pause_s = min(2 * self._accept_pause_s, ACCEPT_PAUSE_MAX_S)
+        self._nursery.start_soon(self._accept_later)
 
-    async def _accept_later(self, pause_s: float) -> None:
-        await trio.sleep(pause_s)
+    async def _accept_later(self) -> None:
+        turns = self._turns
+        await trio.sleep(ACCEPT_PAUSE_S)
+        if self._parked or self._turns != turns:
+            self._pauses += 1
         if not self._closed:
             self._service.register(self._listener.fileno(), EPOLLIN)
 
