@@ -424,6 +424,25 @@ async def test_who_could_not_be_heard_is_no_stranger(zmtp_bench, patient, monkey
             sock.close()
 
 
+async def test_nobody_is_sent_away_for_nobody(zmtp_bench, patient, monkeypatch):
+    """Room was made for one more than there were."""
+    monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
+    async with (
+        zmtp_bench() as b,
+        b.router(limits=patient) as router,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(echo_for_ever, router)
+        oldest, *others = [await in_thread(raw_zmtp.connect, router.address) for _ in range(4)]
+        newcomer = await in_thread(raw_zmtp.shake, router.address)
+        await in_thread(raw_zmtp.until_closed, oldest)
+        await trio.testing.wait_all_tasks_blocked()
+        assert router.statistics().closed == 1
+        for sock in (oldest, *others, newcomer):
+            sock.close()
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_message_that_does_not_go_on_ends_its_connection(zmtp_bench, monkeypatch):
     monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
     limits = limits_of(progress_s=0.3)

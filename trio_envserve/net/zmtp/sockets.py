@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import random
 import resource
+import select
 import socket
 from collections.abc import Collection, Sequence
 from typing import Final, final
@@ -66,6 +67,9 @@ class ZmtpRouter(Hub):
         """Of accepting, as far as strangers could be heard in them."""
         self._most = _most_connections(limits)
         self._service.register(listener.fileno(), EPOLLIN)
+        self._door = select.poll()
+        """Tells whether somebody waits at the listener."""
+        self._door.register(listener, select.POLLIN)
 
     def send_nowait(self, route: bytes, frames: Message) -> bool:
         """See :meth:`RouterSocket.send_nowait`."""
@@ -101,13 +105,13 @@ class ZmtpRouter(Hub):
     def _other_event(self, fd: int) -> None:
         """Somebody connects."""
         for _ in range(ACCEPTS_MOST):
+            if not self._door.poll(0):
+                return
             if len(self._connections) >= self._most and not self._make_room():
                 self._pause_accepting()
                 return
             try:
                 sock, name = self._listener.accept()
-            except BlockingIOError:
-                return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     continue  # that one has gone again
