@@ -443,6 +443,38 @@ async def test_nobody_is_sent_away_for_nobody(zmtp_bench, patient, monkeypatch):
         nursery.cancel_scope.cancel()
 
 
+async def test_news_of_one_that_has_just_made_room_are_none(zmtp_bench, patient, monkeypatch):
+    """They were taken for somebody who connects, and the listener was let go of twice, which
+    ended the socket."""
+    monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
+    spare = open(os.devnull)  # noqa: ASYNC230, SIM115  # a descriptor below all others
+    limits = dataclasses.replace(patient, connections=3)
+    served = False
+    try:
+        async with zmtp_bench() as b, b.router(limits=limits) as router, b.dealer(router) as honest:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(echo_for_ever, router)
+                await ask(honest)
+                socks = [await in_thread(raw_zmtp.connect, router.address) for _ in range(2)]
+                oldest, older = socks
+                socks.append(await in_thread(raw_zmtp.shake, router.address))
+                await in_thread(raw_zmtp.until_closed, oldest)  # and older is next
+                monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 1e9)
+                # In one turn: who needs the older one's place, who has to wait, and news.
+                socks += [raw_zmtp.connect(router.address) for _ in range(2)]
+                older.sendall(b"\xff")
+                spare.close()  # what comes gets this descriptor, and not the older one's
+                await in_thread(raw_zmtp.until_closed, older)
+                await ask(honest)
+                served = True
+                for sock in socks:
+                    sock.close()
+                nursery.cancel_scope.cancel()
+    except* FileNotFoundError:
+        pass
+    assert served
+
+
 async def test_a_message_that_does_not_go_on_ends_its_connection(zmtp_bench, monkeypatch):
     monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
     limits = limits_of(progress_s=0.3)

@@ -104,6 +104,8 @@ class ZmtpRouter(Hub):
 
     def _other_event(self, fd: int) -> None:
         """Somebody connects."""
+        if fd != self._listener.fileno():
+            return  # news of one that has made room in this turn
         for _ in range(ACCEPTS_MOST):
             if not self._door.poll(0):
                 return
