@@ -13,7 +13,7 @@ from collections import Counter
 WINDOW, QUEUE, QUEUE_BYTES = 4, 6, 30
 KEPT, KEPT_BYTES, SHARE = 4, 50, 0.6
 SESSIONS, LEASE_S, AT_ONCE = 3, 10.0, 4
-ON_ONE_ROUTE, UNUSED_LEASE_S = 2, 3.0
+ON_ONE_ROUTE = 2
 
 Effect = tuple[str, object]
 """What must be done, and with which request, execution or sequence."""
@@ -53,7 +53,6 @@ class Client:
     connection: int
     route: bytes
     opener: bytes
-    asked: bool = False
     requests: dict[int, Request] = dataclasses.field(default_factory=dict)
     finished: set[int] = dataclasses.field(default_factory=set)
     ended: bool = False
@@ -85,12 +84,19 @@ class Client:
         return sum(len(r.outcome) for r in self.requests.values() if r.outcome is not None)
 
 
+def most(bound: int, others: int) -> float:
+    """What a session may have of a bound of which the others have so much."""
+    return max(SHARE * (bound - others), bound // SESSIONS)
+
+
 class Model:
     """What a cache must do, and what must never have happened."""
 
     def __init__(self) -> None:
         self.clients: dict[int, Client] = {}
         self.runs: list[Run] = []
+        self.unsettled: set[int] = set()
+        """Those whose lease ended while something was unfinished."""
         self.goodbyes: list[int] = []
         """The last nonces whose clients have left."""
         self.declared = False
@@ -103,8 +109,18 @@ class Model:
     def may_open(self, nonce: int, route: bytes) -> bool:
         """Whether a hello with a nonce that has no session gets one."""
         on_route = sum(client.opener == route for client in self.clients.values())
-        room = len(self.clients) < SESSIONS and on_route < ON_ONE_ROUTE
-        return room and nonce not in self.goodbyes
+        room = len(self.clients) < SESSIONS or any(map(self.idle, self.clients))
+        return room and on_route < ON_ONE_ROUTE and nonce not in self.goodbyes
+
+    def idle(self, number: int) -> bool:
+        """Whether it may make room for another."""
+        client = self.clients[number]
+        runs = any(run.session == number for run in self.runs)
+        return not (client.ended or client.requests or runs)
+
+    def makes_room(self, number: int) -> None:
+        assert self.idle(number), "a session at work makes room"
+        del self.clients[number]
 
     def goodbye(self, nonce: int) -> None:
         if nonce not in self.goodbyes:
@@ -130,10 +146,10 @@ class Model:
 
     def share_left(self, client: Client) -> bool:
         others = [each for each in self.clients.values() if each is not client]
-        left = KEPT - sum(each.holds() for each in others)
-        left_bytes = KEPT_BYTES - sum(each.kept_bytes() for each in others)
+        kept = sum(each.holds() for each in others)
+        kept_bytes = sum(each.kept_bytes() for each in others)
         return not client.holds() or (
-            client.holds() < SHARE * left and client.kept_bytes() < SHARE * left_bytes
+            client.holds() < most(KEPT, kept) and client.kept_bytes() < most(KEPT_BYTES, kept_bytes)
         )
 
     def consents(self, request: Request) -> bool:
@@ -146,7 +162,6 @@ class Model:
         self, number: int, sequence: int, payload: bytes, rerun: bool | None, allowance: int
     ) -> list[Effect]:
         client = self.clients[number]
-        client.asked = True
         known = client.requests.get(sequence)
         if known is not None:
             if known.payload != payload:
@@ -163,13 +178,11 @@ class Model:
 
     def _room(self, client: Client, size: int) -> bool:
         held, mine = self.held_bytes(), client.held_bytes()
-        others = [each for each in self.clients.values() if each is not client]
-        return (
-            self.count("waiting") + self.unrun() < QUEUE
-            and client.queues() < SHARE * (QUEUE - sum(c.queues() for c in others))
-            and (not held or held + size <= QUEUE_BYTES)
-            and (not mine or mine + size <= SHARE * (QUEUE_BYTES - (held - mine)))
-        )
+        queued = sum(each.queues() for each in self.clients.values() if each is not client)
+        if client.queues() and client.queues() >= most(QUEUE, queued):
+            return False
+        alone = not mine and (not held or held + size <= QUEUE_BYTES)
+        return alone or mine + size <= most(QUEUE_BYTES, held - mine)
 
     def dispatch(self, number: int, sequence: int, worker: int) -> Run:
         request = self.clients[number].requests[sequence]
@@ -256,6 +269,8 @@ class Model:
 
     def end(self, number: int) -> list[Effect]:
         client = self.clients[number]
+        if client.requests and client.nonce not in self.goodbyes:
+            self.unsettled.add(number)
         effects: list[Effect] = []
         for sequence in list(client.requests):
             effects += self._drop(number, sequence)
@@ -265,7 +280,7 @@ class Model:
     def lapsed(self, now_s: float) -> set[int]:
         return {
             n for n, c in self.clients.items()
-            if not c.ended and now_s - c.heard_s > (LEASE_S if c.asked else UNUSED_LEASE_S)
+            if not c.ended and now_s - c.heard_s > LEASE_S
         }  # fmt: skip
 
     def forget(self) -> None:
@@ -285,9 +300,10 @@ class Model:
         assert all(count == 1 for count in live.values()), "G1: two live executions"
         entries = self.count("waiting", "running", "completed")
         assert len(self.runs) <= AT_ONCE
-        assert entries <= KEPT + QUEUE + AT_ONCE, "G8: entries"
+        own = SESSIONS * (max(1, KEPT // SESSIONS) + max(1, QUEUE // SESSIONS))
+        assert entries <= KEPT + QUEUE + AT_ONCE + own, "G8: entries"
         ran = self.count("running", "completed") - self.unrun()
-        assert ran <= KEPT + len(self.clients), "G8: kept"
+        assert ran <= KEPT + SESSIONS * max(1, KEPT // SESSIONS), "G8: kept"
         for client in self.clients.values():
             assert len(client.requests) <= WINDOW, "G8: the window"
             holding = [r for r in client.requests.values() if r.holds_body]

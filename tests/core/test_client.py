@@ -275,7 +275,7 @@ def test_replies_that_nobody_waits_for_are_ignored():
     pair.end()
     hear(pair, outcome(pair), b"again")
     hear(pair, refused)
-    hear(pair, messages.Unknown(identifier(5), True, identifier(6)))
+    hear(pair, messages.Unknown(identifier(5), True, identifier(6), False))
     for stale in (refused, cancelled):
         hear(pair, stale._replace(session=identifier(5)))
         hear(pair, stale._replace(sequence=9))
@@ -284,7 +284,7 @@ def test_replies_that_nobody_waits_for_are_ignored():
 
 def test_that_a_session_is_over_is_no_news_to_a_client_that_has_ended_it():
     pair = Pair()
-    unknown = messages.Unknown(session_id(pair), True, identifier(6))
+    unknown = messages.Unknown(session_id(pair), True, identifier(6), False)
     pair.client.close(pair.now_s)
     pair.settle()
     hear(pair, unknown)

@@ -220,13 +220,17 @@ class ClientMachine(RuleBasedStateMachine):
         delay_s = 0.2 if code == "window" else None
         self.say(messages.Refused(session, sequence, code, "no", delay_s))
 
-    @rule(data=st.data(), gone=st.booleans(), epoch=st.sampled_from(EPOCHS))
+    @rule(
+        data=st.data(), gone=st.booleans(), epoch=st.sampled_from(EPOCHS), settled=st.booleans()
+    )  # fmt: skip
     @precondition(lambda self: self.sessions)
-    def unknown(self, data, gone, epoch):
+    def unknown(self, data, gone, epoch, settled):
         session = data.draw(st.sampled_from(self.sessions))
         if gone:
             self.gone.add(session)
-        self.say(messages.Unknown(session, gone, epoch))
+            if settled:
+                self.unrun |= {key for key in self.requests if key[0] == session}
+        self.say(messages.Unknown(session, gone, epoch, settled))
 
     @rule(data=st.data(), started=st.booleans())
     def cancelled(self, data, started):

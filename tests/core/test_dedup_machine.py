@@ -36,7 +36,6 @@ LIMITS = ServerLimits(
     window=model.WINDOW, queue=model.QUEUE, queue_bytes=model.QUEUE_BYTES,
     kept_outcomes=model.KEPT, kept_bytes=model.KEPT_BYTES, session_share=model.SHARE,
     sessions=model.SESSIONS, lease_s=model.LEASE_S, connection_sessions=model.ON_ONE_ROUTE,
-    unused_lease_s=model.UNUSED_LEASE_S,
 )  # fmt: skip
 
 NONCE = 1 << 20
@@ -189,6 +188,11 @@ class DedupMachine(RuleBasedStateMachine):
             assert session is None
         else:
             assert session is not None
+            for made_room in {*clients} - {
+                int.from_bytes(key, "big") for key in self.cache.sessions
+            }:
+                self.model.makes_room(made_room)
+                del self.sessions[made_room]
             self.opened += 1
             self.sessions[number] = session
             clients[number] = model.Client(nonce, self.now_s, connection, route, route)
@@ -439,6 +443,15 @@ class DedupMachine(RuleBasedStateMachine):
         assert cache.running_count == self.model.count("running")
         assert cache.queued_count == self.model.count("waiting") == len(self.queue)
         assert cache.held_bytes == self.model.held_bytes()
+
+    @invariant()
+    def what_is_forgotten_was_settled_or_is_not_said_to_be(self) -> None:
+        unsettled = self.model.unsettled
+        for number in range(self.opened):
+            if number not in self.model.clients:
+                settled = self.cache.settled(identifier(number))
+                assert not (settled and number in unsettled), "G9: something was unfinished"
+                assert settled or number in unsettled or len(unsettled) > model.SESSIONS
 
     @invariant()
     def nothing_forbidden_has_happened(self) -> None:

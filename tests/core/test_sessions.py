@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trio_envserve.core import messages
+from trio_envserve.core.client import Answer
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.messages import Goodbye, Hello
 from trio_envserve.core.requests import Session
@@ -74,47 +77,114 @@ def test_what_is_counted_of_connections_goes_with_their_sessions():
         cache.end(session)
         cache.forget(session)
     assert not cache._opened
-    assert not cache._unused
+    assert not cache._idle
 
 
-# -- sessions that never asked anything ---------------------------------------
+# -- sessions that make room --------------------------------------------------
 
 
-def test_a_session_that_never_asked_anything_goes_soon():
-    cache = cache_with(unused_lease_s=10.0, lease_s=100.0)
-    unused, used = opened(cache, 1, b"a"), opened(cache, 2, b"b")
-    assert unused is not None
-    assert used is not None
-    cache.request(used, 0, ask())
-    assert list(cache.lapsed(10.0)) == []
-    assert list(cache.lapsed(10.1)) == [unused]
-    cache.end(unused)
-    assert list(cache.lapsed(10.1)) == []
-    assert list(cache.lapsed(100.1)) == [used]
-
-
-def test_a_client_that_pings_keeps_its_session_though_it_asks_nothing():
-    cache = cache_with(unused_lease_s=10.0)
-    one, two = opened(cache, 1, b"a"), opened(cache, 2, b"b")
-    assert one is not None
-    cache.heard(one, 8.0)
-    assert list(cache.lapsed(15.0)) == [two]
-
-
-def test_sessions_come_back_when_those_that_flooded_are_silent():
-    pair = Pair(server={"sessions": 5, "unused_lease_s": 10.0}, welcomed=False)
-    for number in range(5):
+def test_a_flood_of_hellos_on_many_connections_took_the_sessions_of_all_others():
+    """A client that came then was not served for as long as theirs were kept."""
+    pair = Pair(server={"sessions": 5}, welcomed=False)
+    for number in range(50):
         pair.tell(hello(number), route=b"route %d" % number)
     pair.client.connected(pair.now_s)
     pair.settle()
-    assert pair.client.session is None
-    pair.advance(12.0)
     assert pair.client.session is not None
+    assert len(pair.router.cache.sessions) == 5
+    assert pair.router.cache.counters.sessions_refused == 0
+
+
+def test_of_the_idle_sessions_the_one_unheard_for_longest_makes_room():
+    cache = cache_with(sessions=3)
+    one, two, three = (opened(cache, n, b"%d" % n) for n in (1, 2, 3))
+    assert one is not None
+    assert two is not None
+    cache.request(one, 0, ask())
+    cache.heard(two, 1.0)
+    assert opened(cache, 4, b"4", 2.0) is not None
+    assert three is not None
+    assert three.ended
+    assert three.id not in cache.sessions
+    assert opened(cache, 5, b"5", 2.0) is not None
+    assert two.ended
+    cache.cancel(one, 0)
+    assert opened(cache, 6, b"6", 2.0) is not None  # one is idle, but was heard last
+    assert not one.ended
+
+
+def test_a_session_at_work_makes_no_room():
+    cache = cache_with(sessions=2)
+    one, two = opened(cache, 1, b"1"), opened(cache, 2, b"2")
+    assert one is not None
+    assert two is not None
+    cache.request(one, 0, ask())
+    two.live_executions = 1  # it was cancelled, and has not ended yet
+    assert opened(cache, 3, b"3") is None
+    assert "2 sessions are at work" in cache.no_session(identifier(NONCE + 3), b"3")
+    two.live_executions = 0
+    assert opened(cache, 3, b"3") is not None
+
+
+def flooded(pair: Pair) -> None:
+    for number in range(100):
+        pair.tell(hello(number), route=b"route %d" % number)
+
+
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+def test_what_is_asked_in_a_session_that_made_room_did_not_run_and_is_asked_again(limit_s):
+    pair = Pair(server={"sessions": 5})
+    first = pair.client.session
+    flooded(pair)
+    pair.submit(rerun=False, limit_s=limit_s)
+    pair.settle()
+    pair.advance(1.0)
+    assert pair.client.session is not first
+    assert len(pair.runs) == 1
+    pair.end()
+    assert [type(answer) for answer in pair.answers] == [Answer]
+
+
+def test_a_session_whose_lease_has_ended_is_settled_if_all_of_it_was_finished():
+    cache = cache_with(sessions=2)
+    one, two = opened(cache, 1, b"1"), opened(cache, 2, b"2")
+    assert one is not None
+    assert two is not None
+    cache.request(one, 0, ask())
+    for session in (one, two):
+        cache.end(session)
+        cache.forget(session)
+    assert not cache.settled(one.id)
+    assert cache.settled(two.id)
+
+
+def test_a_goodbye_finishes_all_of_its_session():
+    cache = cache_with()
+    one = opened(cache, 1, b"1")
+    assert one is not None
+    cache.request(one, 0, ask())
+    cache.goodbye(one.id)
+    cache.end(one)
+    assert cache.settled(one.id)
+
+
+def test_past_what_it_may_remember_no_session_is_said_to_be_settled():
+    """Those of which it is not so are remembered, as many as there may be sessions."""
+    cache = cache_with(sessions=2)
+    for number in range(4):
+        session = opened(cache, number, b"%d" % number)
+        assert session is not None
+        cache.request(session, 0, ask())
+        cache.end(session)
+        cache.forget(session)
+        assert cache.settled(identifier(99)) == (number < 2)
+    assert not any(cache.settled(identifier(number)) for number in range(4))
+    assert len(cache._unsettled) == 2
 
 
 def test_a_client_that_slept_asks_nothing_before_it_knows_that_its_session_is_there():
-    """What is asked in a session that was forgotten may have run: nobody can say."""
-    pair = Pair(server={"unused_lease_s": 10.0})
+    """What is asked in a session that was forgotten may have run."""
+    pair = Pair(server={"lease_s": 10.0})
     first = pair.client.session
     for _ in range(30):  # the client is stopped, the server is not
         pair.now_s += 1.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.dedup import DedupCache, Input
+from trio_envserve.core.dedup import DedupCache, Do, Input
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import Session, State
 
@@ -15,9 +17,10 @@ KEPT = 800
 AT_ONCE = 64
 
 
-def takes_all_it_may(cache: DedupCache, session: Session, size_bytes: int = 1) -> int:
+def takes_all_it_may(
+    cache: DedupCache, session: Session, size_bytes: int = 1, sequence: int = 0
+) -> int:
     """It asks, never fetches, and asks again: how many of its outcomes are kept then."""
-    sequence = 0
     while cache.share_left(session):
         cache.request(session, sequence, ask())
         cache.step(session, sequence, Input.DISPATCH, object())
@@ -76,6 +79,63 @@ def test_the_queue_is_shared_in_the_same_way():
             cache.request(session, sequence, ask())
         entered.append(session.queued_count)
     assert entered == [400, 200, 100]
+
+
+def asks_all_it_may(cache: DedupCache, session: Session) -> int:
+    """How many of its requests wait then."""
+    for sequence in range(10_000, 11_000):
+        cache.request(session, sequence, ask())
+    return session.queued_count
+
+
+def hogs_and_one(
+    takes: Callable[[DedupCache, Session], int], **limits: int
+) -> tuple[DedupCache, Session]:
+    """So many sessions that took all they could that nothing is left, and another one."""
+    cache = cache_with(sessions=100, connection_sessions=100, session_share=0.5, **limits)
+    for number in range(50):
+        takes(cache, session_of(cache, number))
+    return cache, session_of(cache, 60)
+
+
+def test_many_sessions_that_never_finish_left_no_room_in_the_queue_for_any_other():
+    """An honest client stood still until their leases ended."""
+    cache, honest = hogs_and_one(asks_all_it_may, queue=800)
+    assert cache.queued_count >= 800
+    assert asks_all_it_may(cache, honest) == 8  # its own part: a hundredth
+
+
+def test_many_sessions_that_never_finish_leave_each_other_its_own_part():
+    cache, honest = hogs_and_one(takes_all_it_may, kept_outcomes=800)
+    assert not cache.may_dispatch()
+    assert takes_all_it_may(cache, honest) == 8
+
+
+def test_a_body_within_its_own_part_waits_though_others_fill_the_queue_with_theirs():
+    cache = cache_with(sessions=100, connection_sessions=100, session_share=0.5, queue_bytes=1000)
+    for number in range(50):
+        hog = session_of(cache, number)
+        for sequence in range(100):
+            cache.request(hog, sequence, ask(b"12345"))
+    honest = session_of(cache, 60)
+    assert cache.held_bytes >= 1000
+    asks = [ask(b"1234567890"), ask(b"1")]
+    entered = [cache.request(honest, n, each)[0][0] for n, each in enumerate(asks)]
+    assert entered == [Do.QUEUE, Do.FULL]
+
+
+def test_the_own_parts_together_are_as_much_as_the_bound():
+    cache = cache_with(
+        sessions=50, connection_sessions=100, session_share=0.5, kept_outcomes=500, queue=500
+    )
+    hogs = [session_of(cache, number) for number in range(50)]
+    for turn in range(3):
+        for hog in hogs:
+            takes_all_it_may(cache, hog, sequence=turn * 1000)
+    assert cache.kept_count <= 1000
+    for hog in hogs:
+        asks_all_it_may(cache, hog)
+    assert cache.queued_count <= 1000
 
 
 @pytest.mark.parametrize("hogs", [0, 3])

@@ -15,6 +15,7 @@ from trio_envserve.core.worker import (
     NUMBERS_MOST,
     Exit,
     Halt,
+    Park,
     Run,
     ToRouter,
     WorkerCore,
@@ -292,6 +293,45 @@ def test_a_cancelled_dispatch_whose_announcement_was_lost_is_announced_and_not_d
     core = announcing()
     core.beat({})
     assert state(core, 2, 1, [0, 1], [0, 1]) == [ANNOUNCEMENT]
+
+
+# -- parked outcomes -------------------------------------------------------------
+
+
+def holding(count: int) -> tuple[WorkerCore, list[Any]]:
+    """A worker that may hold two of the large outcomes; what it says of each."""
+    core = WorkerCore(
+        LIFE, header_bytes=HEADER_BYTES, announce_bytes=10, most_held_bytes=40
+    )  # fmt: skip
+    said = []
+    for number in range(count):
+        dispatch(core, number)
+        said.append(core.ended(number, Status.RESULT, bytes(20), 1.5)[1:])
+    return core, said
+
+
+def test_g8_outcomes_that_wait_for_room_took_memory_without_bound():
+    core, said = holding(4)
+    assert said == [[], [], [Park(2, bytes(20))], [Park(3, bytes(20))]]
+    core.parked(2, memoryview(bytes(20)))
+    core.parked(3, memoryview(bytes(20)))
+    assert core.held_bytes == 40
+    (sent,) = hear(core, messages.Fetch([2, 3], []))
+    assert type(sent.frames[-1]) is memoryview
+    core.beat({})
+    assert state(core, 1, 4, [], []) == []
+    assert core.held_bytes == 0
+
+
+def test_an_outcome_that_cannot_be_parked_stays_where_it_is():
+    core, _ = holding(3)
+    (sent,) = hear(core, messages.Fetch([2, 3], []))
+    assert sent.frames[-1] == bytes(20)
+    assert core.held_bytes == 60
+    state(core, 1, 3, [], [])
+    assert core.held_bytes == 0
+    core.parked(2, b"it is forgotten already")
+    assert core.held_bytes == 0
 
 
 def test_g8_fetched_outcomes_do_not_wait_for_the_clock_to_be_forgotten():

@@ -164,7 +164,7 @@ def test_what_a_server_says_of_a_session_and_of_a_request_is_true():
     one = judge()
     start(one)
     one.told_client(lambda request: KEY, 1, messages.Cancelled(*REQUEST, False), [])
-    gone = messages.Unknown(REQUEST[0], True, b"e" * 16)
+    gone = messages.Unknown(REQUEST[0], True, b"e" * 16, False)
     one.told_client(lambda request: KEY, 2, gone, [(REQUEST[0], KEY)])
     assert guarantees(one) == ["G9", "G1"]
 

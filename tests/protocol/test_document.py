@@ -152,7 +152,7 @@ PROVOKED = {
     "refused": lambda: Said().say(*request(0, body=bytes(101))),
     "foreign-version": lambda: Said().say(hello()._replace(version=2)),
     "malformed": lambda: Said().say_bytes(b""),
-    "no-session": lambda: Said(sessions=1).say(hello()._replace(nonce=b"m" * 16)),
+    "no-session": lambda: Said(connection_sessions=1).say(hello()._replace(nonce=b"m" * 16)),
 }
 
 

@@ -29,7 +29,7 @@ WITH_IDS = [
     messages.Outcome(SESSION, 3, 0, "w0-1", 1.5, 1),
     messages.Synced(SESSION, 1, [], {}),
     messages.Refused(SESSION, 3, "code", "text", None),
-    messages.Unknown(SESSION, True, EPOCH),
+    messages.Unknown(SESSION, True, EPOCH, False),
     messages.Cancelled(SESSION, 3, False),
     messages.WorkerOutcome(SESSION, 3, 4, 0, 1.5),
     messages.Announced(SESSION, 3, 4, 5),

@@ -45,9 +45,9 @@ def test_a_call_is_issued_again_as_the_environment_had_declared():
     client.submit(b"body", 1.0, max_executions=2)
     (request,) = (each for each in sent(client) if isinstance(each, Request))
 
-    client.message((messages.encode(Unknown(request.session, False, b"\2" * 16)),), 1.5)
+    client.message((messages.encode(Unknown(request.session, False, b"\2" * 16, False)),), 1.5)
     welcome(client, 2, "starting", "", False)
-    client.message((messages.encode(Unknown(request.session, True, b"\2" * 16)),), 2.5)
+    client.message((messages.encode(Unknown(request.session, True, b"\2" * 16, False)),), 2.5)
 
     (again,) = (each for each in sent(client) if isinstance(each, Request))
     assert again.session == b"\2" * 16

@@ -359,7 +359,7 @@ class ClientCore:
             self._probe_answered = True
             self._greet(now_s)
         if unknown.gone:
-            self._resolve(session, now_s)
+            self._resolve(session, settled=unknown.settled)
 
     def _cancelled(self, cancelled: messages.Cancelled, now_s: float) -> None:
         call = self._call(cancelled.session, cancelled.sequence)
@@ -454,7 +454,7 @@ class ClientCore:
         for session in list(self.lost):
             assert session.lost_s is not None
             if now_s - session.lost_s >= self.limits.recovery_s or not session.calls:
-                self._resolve(session, now_s, proven=False)
+                self._resolve(session, proven=False)
 
     def _leave_dead_connection(self, now_s: float) -> None:
         """A peer that vanished, or something between that swallows what passes, tells
@@ -638,8 +638,11 @@ class ClientCore:
         if self._flush_at_s is None:
             self._flush_at_s = 0.0
 
-    def _resolve(self, session: ClientSession, now_s: float, *, proven: bool = True) -> None:
-        """Nothing of a lost session runs any more, or nobody will ever say so."""
+    def _resolve(
+        self, session: ClientSession, *, proven: bool = True, settled: bool = False
+    ) -> None:
+        """Nothing of a lost session runs any more, or (``settled``) nothing that is
+        pending ever ran, or nobody will ever say so."""
         self.lost.remove(session)
         for call in list(session.calls.values()):
             if call.stage is Stage.ANSWERED:
@@ -647,12 +650,13 @@ class ClientCore:
             consent = call.rerun
             if consent is None:
                 consent = self._declared_rerun
-            call.allowance -= call.granted
-            call.earlier += call.granted if consent else 1
-            call.may_have_run = True
+            if not settled:
+                call.allowance -= call.granted
+                call.earlier += call.granted if consent else 1
+                call.may_have_run = True
             if call.stage is Stage.EXPIRED:
-                self._fail(call, limit_passed(started=None))
-            elif proven and consent and call.allowance > 0:
+                self._fail(call, limit_passed(started=call.may_have_run if settled else None))
+            elif settled or (proven and consent and call.allowance > 0):
                 self.reissued += 1
                 self._requeue(call)
             else:

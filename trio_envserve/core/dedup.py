@@ -76,8 +76,12 @@ class DedupCache:
         """What the environment declares; known before anything is dispatched."""
         self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Ordered by when each was last heard, longest ago first."""
-        self._unused: OrderedDict[SessionId, Session] = OrderedDict()
-        """Those of them that have never asked anything, in the same order."""
+        self._idle: OrderedDict[SessionId, Session] = OrderedDict()
+        """Those of them in which nothing is unfinished, in the same order."""
+        self._unsettled: dict[SessionId, None] = {}
+        """Sessions whose lease ended while something was unfinished."""
+        self._remembers = True
+        """Whether these are all.  There were never more than there may be sessions."""
         self._by_nonce: dict[bytes, Session] = {}
         self._opened: dict[Route, int] = {}
         """How many of the sessions were opened on a connection; none: not in it."""
@@ -115,8 +119,13 @@ class DedupCache:
         if self.no_session(nonce, route):
             self.counters.sessions_refused += 1
             return None
+        if len(self.sessions) >= self.limits.sessions:
+            idle = self._longest_idle()
+            assert idle is not None
+            self.end(idle)
+            self.forget(idle)
         session = Session(session_id, nonce, name, route, connection, now_s, opener=route)
-        self.sessions[session_id] = self._unused[session_id] = session
+        self.sessions[session_id] = self._idle[session_id] = session
         self._by_nonce[nonce] = session
         self._opened[route] = self._opened.get(route, 0) + 1
         self.counters.sessions_opened += 1
@@ -130,9 +139,19 @@ class DedupCache:
         if self._opened.get(route, 0) >= self.limits.connection_sessions:
             most = self.limits.connection_sessions
             return f"{most} sessions were opened on this connection, and more may not be"
-        if len(self.sessions) >= self.limits.sessions:
-            return f"{len(self.sessions)} sessions are open, and more may not be"
+        if len(self.sessions) >= self.limits.sessions and self._longest_idle() is None:
+            return f"{len(self.sessions)} sessions are at work, and more may not be"
         return ""
+
+    def _longest_idle(self) -> Session | None:
+        """The session that makes room for a new one.  It loses nothing: its client
+        hears that all of it was settled (:meth:`settled`), and says hello again."""
+        return next((s for s in self._idle.values() if not s.live_executions), None)
+
+    def settled(self, session_id: SessionId) -> bool:
+        """Whether a session of this epoch, which is not known any more, was forgotten
+        with nothing unfinished: what its client still has pending never ran."""
+        return self._remembers and session_id not in self._unsettled
 
     def goodbye(self, identifier: SessionId | bytes) -> Session | None:
         """A client leaves for good, and names its session, or its nonce if no welcome
@@ -148,8 +167,8 @@ class DedupCache:
         """The client was heard: its lease starts anew."""
         session.heard_s = now_s
         self.sessions.move_to_end(session.id)
-        if session.id in self._unused:
-            self._unused.move_to_end(session.id)
+        if session.id in self._idle:
+            self._idle.move_to_end(session.id)
 
     def moved(self, session: Session, route: Route, connection: int) -> None:
         """Answers go to the client's newest connection by its own count, not
@@ -164,24 +183,25 @@ class DedupCache:
 
     def lapsed(self, now_s: float) -> Iterator[Session]:
         """Sessions whose lease has ended by now, not yet ended."""
-        limits = self.limits
-        for lease_s, sessions in (
-            (limits.unused_lease_s, self._unused), (limits.lease_s, self.sessions),
-        ):  # fmt: skip
-            for session in list(sessions.values()):
-                if now_s - session.heard_s <= lease_s:
-                    break
-                if not session.ended:
-                    yield session
+        for session in list(self.sessions.values()):
+            if now_s - session.heard_s <= self.limits.lease_s:
+                break
+            if not session.ended:
+                yield session
 
     def end(self, session: Session) -> Effects:
         """The lease has ended, or the client said goodbye: cancel what is left.
 
         Call :meth:`forget` when nothing of it runs any more."""
+        if session.entries and session.nonce not in self._ended:  # a goodbye finishes all
+            self._remembers = self._remembers and len(self._unsettled) < self.limits.sessions
+            if self._remembers:
+                self._unsettled[session.id] = None
         effects: list[tuple[Do, Any]] = []
         for sequence in list(session.entries):
             effects.extend(self.step(session, sequence, Input.LEASE_ENDED))
         session.ended = True
+        self._idle.pop(session.id, None)
         self.counters.sessions_ended += 1
         return effects
 
@@ -193,7 +213,6 @@ class DedupCache:
             return False
         del self.sessions[session.id]
         del self._by_nonce[session.nonce]
-        self._unused.pop(session.id, None)
         self._opened[session.opener] -= 1
         if not self._opened[session.opener]:
             del self._opened[session.opener]
@@ -201,9 +220,16 @@ class DedupCache:
 
     # -- bounds ---------------------------------------------------------------
 
-    # One rule for all of them: a session may take its share of what the *others* leave
-    # of a bound.  A session that takes all it may leaves the next one the same share
+    # One rule for all of them (_most): a session may take its share of what the *others*
+    # leave of a bound.  A session that takes all it may leaves the next one the same share
     # of the rest; so several that never give back do not use up a bound between them.
+    # Many do, all but: so each has a part of its own besides, which nobody can take.  All
+    # parts together are as much as the bound, so it is passed at most once over.
+
+    def _most(self, bound: int, others: int) -> float:
+        """What a session may have of a bound of which the others have so much."""
+        limits = self.limits
+        return max(limits.session_share * (bound - others), bound // limits.sessions)
 
     def may_dispatch(self) -> bool:
         """Whether another outcome may come to be kept (G8)."""
@@ -215,17 +241,21 @@ class DedupCache:
         """Whether this session may have another outcome to be kept.
 
         A session of which nothing runs or is kept always may: so at the bound of all
-        each goes on, with one execution at a time.
+        each goes on, with one execution at a time at least.
         """
         mine = session.running_count + session.kept_count - session.kept_unrun
         if not mine:
             return True
-        limits, share = self.limits, self.limits.session_share
+        limits = self.limits
         others = self.running_count + self.kept_count - self.kept_unrun - mine
-        left = limits.kept_outcomes - others
-        left_bytes = limits.kept_bytes - (self.kept_bytes - session.kept_bytes)
-        mine_bytes = session.kept_bytes + session.announced_bytes
-        return mine < share * left and mine_bytes < share * left_bytes
+        kept_bytes, waiting_bytes = session.kept_bytes, session.announced_bytes
+        return (
+            mine < self._most(limits.kept_outcomes, others)
+            and kept_bytes + waiting_bytes
+            < self._most(limits.kept_bytes, self.kept_bytes - kept_bytes)
+            and waiting_bytes
+            < self._most(limits.announced_bytes, self.announced_bytes - waiting_bytes)
+        )
 
     def may_keep(self, session: Session, size_bytes: int) -> bool:
         """Whether there is room for an outcome that its worker has announced.
@@ -234,12 +264,11 @@ class DedupCache:
         is left, unless the bound is passed already: so the largest goes too, and the
         bound is passed by one outcome at most.
         """
-        limits, mine_bytes = self.limits, session.kept_bytes
+        mine_bytes, most_bytes = session.kept_bytes, self.limits.kept_bytes
         others_bytes = self.kept_bytes - mine_bytes
-        if not mine_bytes:
-            return others_bytes <= limits.kept_bytes
-        left_bytes = limits.kept_bytes - others_bytes
-        return mine_bytes + size_bytes <= limits.session_share * left_bytes
+        if not mine_bytes and others_bytes <= most_bytes:
+            return True
+        return mine_bytes + size_bytes <= self._most(most_bytes, others_bytes)
 
     def announce(self, session: Session, change_bytes: int) -> None:
         """So much more, or less, waits at workers."""
@@ -258,15 +287,15 @@ class DedupCache:
         take up room of the queue: else they had no bound at all.
         A body larger than its bound may wait, but alone.
         """
-        limits, share = self.limits, self.limits.session_share
-        all, mine = self.queued_count + self.kept_unrun, session.queued_count + session.kept_unrun
-        if all >= limits.queue or mine >= share * (limits.queue - (all - mine)):
+        limits = self.limits
+        mine = session.queued_count + session.kept_unrun
+        if mine and mine >= self._most(limits.queue, self.queued_count + self.kept_unrun - mine):
             return False
         held_bytes, mine_bytes = self.held_bytes, session.held_bytes
-        if held_bytes and held_bytes + size_bytes > limits.queue_bytes:
-            return False
-        left_bytes = limits.queue_bytes - (held_bytes - mine_bytes)
-        return not mine_bytes or mine_bytes + size_bytes <= share * left_bytes
+        if not mine_bytes and (not held_bytes or held_bytes + size_bytes <= limits.queue_bytes):
+            return True
+        most_bytes = self._most(limits.queue_bytes, held_bytes - mine_bytes)
+        return mine_bytes + size_bytes <= most_bytes
 
     def may_rerun(self, entry: Entry) -> bool:
         """Whether consent and allowance are left for a further execution (G2)."""
@@ -301,7 +330,6 @@ class DedupCache:
         """A transmission of a request: REQUEST, or OTHER_DIGEST if the id is
         known with another payload (G6)."""
         self.counters.requests += 1
-        self._unused.pop(session.id, None)
         entry = session.entries.get(sequence)
         same = entry is None or (entry.digest == ask.digest and entry.body_bytes == len(ask.body))
         return self.step(session, sequence, Input.REQUEST if same else Input.OTHER_DIGEST, ask)
@@ -401,6 +429,7 @@ def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: 
         RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size
     )
     session.entries[sequence] = entry
+    cache._idle.pop(session.id, None)
     cache.held_bytes += size
     session.held_bytes += size
     _queue(cache, session, +1)
@@ -571,6 +600,8 @@ def _remove(cache: DedupCache, session: Session, entry: Entry) -> None:
     entry.state = State.FINISHED
     del session.entries[entry.id.sequence]
     session.finished.add(entry.id.sequence)
+    if not session.entries:
+        cache._idle[session.id] = session
 
 
 _COLUMNS = (State.NOT_SEEN, State.WAITING, State.RUNNING, State.COMPLETED)

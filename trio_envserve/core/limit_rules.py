@@ -31,8 +31,6 @@ RULES: tuple[Rule, ...] = (
     # leases and ticks
     Rule("ServerLimits.lease_s", 2, "ServerLimits.awake_step_s",
          "one late tick may add that much to a silence, and would end the work of all clients"),
-    Rule("ServerLimits.unused_lease_s", 2, "ServerLimits.awake_step_s",
-         "one late tick may add that much to a silence, and would end new sessions"),
     Rule("ServerLimits.awake_step_s", 1, "ServerLimits.tick_s",
          "no tick could add the time that has passed, and leases would never end in time"),
     # workers that are silent, blocked, or ignore a cancel

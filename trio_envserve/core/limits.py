@@ -21,6 +21,9 @@ MIB = 1024 * KIB
 ANNOUNCE_BYTES = 64 * KIB
 """See :attr:`ServerLimits.announce_bytes`."""
 
+HELD_BYTES = 64 * MIB
+"""See :attr:`ServerLimits.worker_held_bytes`."""
+
 PROTOCOL_VERSION = 1
 """Major version of the wire.  A peer with another one is refused."""
 
@@ -125,15 +128,25 @@ class ServerLimits(_Checked):
         ANNOUNCE_BYTES,
         "a larger outcome stays with its worker until there is room for it in kept_bytes",
     )
+    announced_bytes: int = limit(
+        16 * 1024 * MIB,
+        "bytes of outcomes that wait at their workers for that room, most of them in temporary "
+        "files (worker_held_bytes); past it dispatching pauses",
+    )
+    worker_held_bytes: int = limit(
+        HELD_BYTES,
+        "bytes of them that one worker holds in memory; what comes then waits in a temporary file",
+    )
     session_share: float = limit(
         0.5, "what one session may take of what the others leave of the kept and queue bounds"
     )
-    sessions: int = limit(10_000, "sessions in all; past it a hello is refused for now")
+    sessions: int = limit(
+        10_000,
+        "sessions in all; past it the one that was idle for longest makes room, and if none "
+        "is idle, a hello is refused for now",
+    )
     connection_sessions: int = limit(
         16, "sessions opened on one connection, so that a flood of hellos takes them from nobody"
-    )
-    unused_lease_s: float = limit(
-        30.0, "a session that has never asked anything is forgotten after so long a silence"
     )
     window: int = limit(
         16_384, "unfinished requests of one session; calls past it wait at the client"
@@ -260,4 +273,5 @@ class WorkerLimits(_Checked):
     blocked_report_s: float = limit(2.0, "see ServerLimits.blocked_report_s")
     teardown_s: float = limit(5.0, "see ServerLimits.teardown_s")
     announce_bytes: int = limit(ANNOUNCE_BYTES, "see ServerLimits.announce_bytes")
+    held_bytes: int = limit(HELD_BYTES, "see ServerLimits.worker_held_bytes")
     threads: int = limit(256, "environment threads at once: as many as executions")

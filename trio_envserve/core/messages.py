@@ -225,11 +225,13 @@ class Refused(NamedTuple):
 @_kind(20)
 class Unknown(NamedTuple):
     """The session is not known.  ``gone``: it is proven that nothing of it
-    runs any more and nothing of it ever will."""
+    runs any more and nothing of it ever will.  ``settled``: besides, nothing of it was
+    unfinished when it was forgotten; so what its client still has pending never ran."""
 
     session: Id
     gone: Bool
     epoch: Id
+    settled: Bool
 
 
 @_kind(21)

@@ -262,7 +262,8 @@ class Router:
             return session
         ours = epoch == self.epoch and session is None
         gone = ours or epoch in self.dead_epochs
-        self._send(route, messages.Unknown(session_id, gone, self.epoch))
+        settled = ours and self.cache.settled(session_id)
+        self._send(route, messages.Unknown(session_id, gone, self.epoch, settled))
         return None
 
     def _request(self, route: Route, request: messages.Request, body: Body, now_s: float) -> None:

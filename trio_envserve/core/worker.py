@@ -11,7 +11,8 @@ An outcome is kept until a :class:`~.messages.State` shows that the router has
 it, and sent again when a State that answers a *later* beat still wants it:
 then it was lost, not merely under way.  Of one above ``announce_bytes`` only the
 size is sent at first, in the same way, until a :class:`~.messages.Fetch` asks for
-it; from then on it is like any other.  Large outcomes do not wait for the next
+it; from then on it is like any other.  Those that come while ``most_held_bytes`` of
+them are in memory are to be parked elsewhere.  Large outcomes do not wait for the next
 beat of the clock: after some megabytes of them there is one at once, or a busy
 worker would hold gigabytes that the router has long had (G8).
 """
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ErrorInfo, ProtocolError
-from .limits import ANNOUNCE_BYTES, MIB, PROTOCOL_VERSION
+from .limits import ANNOUNCE_BYTES, HELD_BYTES, MIB, PROTOCOL_VERSION
 from .messages import Dispatch, Fetch, Retire, State, Stop
 from .ranges import Ranges
 from .terms import Body, Incarnation, RequestId, Status, Verdict
@@ -45,6 +46,14 @@ class Halt(NamedTuple):
     number: int
 
 
+class Park(NamedTuple):
+    """Put this outcome where it takes no memory, and say so to :meth:`WorkerCore.parked`;
+    it stays where it is if that cannot be done."""
+
+    number: int
+    payload: Body
+
+
 class ToRouter(NamedTuple):
     """Send these frames to the router."""
 
@@ -55,7 +64,7 @@ class Exit(NamedTuple):
     """Tear down and exit: there is no more work to come."""
 
 
-WorkerEffect: TypeAlias = Run | Halt | ToRouter | Exit
+WorkerEffect: TypeAlias = Run | Halt | Park | ToRouter | Exit
 
 NUMBERS_MOST = 1 << 16
 """Most dispatches that one message may name: each is looked at, and no router has
@@ -75,17 +84,23 @@ class _Kept:
     """What is sent in their place until the router asks for them."""
     known: bool = False
     """Whether the router has the announcement, and has no room yet."""
+    held_bytes: int = 0
+    """What it takes of the memory for large outcomes."""
 
 
 class WorkerCore:
     """One incarnation of a worker.  Every method returns what to do."""
 
     def __init__(
-        self, incarnation: Incarnation, *, header_bytes: int, announce_bytes: int = ANNOUNCE_BYTES
-    ) -> None:
+        self, incarnation: Incarnation, *, header_bytes: int, announce_bytes: int = ANNOUNCE_BYTES,
+        most_held_bytes: int = HELD_BYTES,
+    ) -> None:  # fmt: skip
         self.incarnation = incarnation
         self.header_bytes = header_bytes
         self.announce_bytes = announce_bytes
+        self.most_held_bytes = most_held_bytes
+        self.held_bytes = 0
+        """Of large outcomes, in memory."""
         self.acknowledged = False
         """Whether the router has answered the hello."""
         self.running: dict[int, tuple[RequestId, str]] = {}
@@ -159,7 +174,22 @@ class WorkerCore:
         kept.announcement = self._send(
             messages.Announced(request.session, request.sequence, number, len(payload))
         )
-        return [kept.announcement]
+        kept.held_bytes = len(payload)
+        self.held_bytes += len(payload)
+        if self.held_bytes <= self.most_held_bytes:
+            return [kept.announcement]
+        return [kept.announcement, Park(number, payload)]
+
+    def parked(self, number: int, payload: Body) -> None:
+        """The outcome of this execution is elsewhere now, and reads as ``payload``."""
+        kept = self._kept.get(number)
+        if kept is not None:
+            kept.frames = (*kept.frames[:-1], payload)
+            self._release(kept)
+
+    def _release(self, kept: _Kept) -> None:
+        self.held_bytes -= kept.held_bytes
+        kept.held_bytes = 0
 
     # -- decisions ------------------------------------------------------------
 
@@ -214,7 +244,7 @@ class WorkerCore:
         effects += self._stop(Ranges(unwanted))
         for number, kept in list(self._kept.items()):
             if number < state.next and number not in live:
-                del self._kept[number]
+                self._release(self._kept.pop(number))
             elif number in live and kept.after_beat < state.beat:
                 kept.after_beat = self._beat
                 if kept.announcement is None:

@@ -85,6 +85,7 @@ def _worker_limits(limits: ServerLimits) -> WorkerLimits:
         blocked_report_s=limits.blocked_report_s,
         teardown_s=limits.teardown_s,
         announce_bytes=limits.announce_bytes,
+        held_bytes=limits.worker_held_bytes,
         threads=limits.worker_capacity,
     )
 

@@ -43,13 +43,14 @@ from ..core.errors import ConfigError, ErrorInfo
 from ..core.lag import LagMeter
 from ..core.limits import KIB, WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status, Verdict
-from ..core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect, never_began
+from ..core.worker import Exit, Halt, Park, Run, ToRouter, WorkerCore, WorkerEffect, never_began
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
 from ..net import Message, MessageStream
 from . import forks
 from .failures import EnvironmentFailure, describe_exception, log
+from .parking import Parking
 from .runners import Runner, open_runner
 from .stacks import REQUEST
 
@@ -74,8 +75,9 @@ async def run_worker(
     lag sampler (the heartbeat thread watches it).
     """
     core = WorkerCore(
-        incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes
-    )
+        incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
+        most_held_bytes=limits.held_bytes,
+    )  # fmt: skip
     ready = True
     with forks.watched():
         try:
@@ -110,6 +112,7 @@ class _Shell:
         self._limits = limits
         self._wire = wire
         self._threads = Threads()
+        self._parking = Parking(core.parked)
         self._scopes: dict[int, trio.CancelScope] = {}
         """Of every execution, from its dispatch until its end is reported."""
         self._arrived: deque[Run] = deque()
@@ -138,6 +141,7 @@ class _Shell:
             nursery.start_soon(self._send)
             nursery.start_soon(self._beat)
             nursery.start_soon(self._measure, touch)
+            nursery.start_soon(self._parking.run)
             try:
                 await self._done.wait()
             finally:
@@ -270,6 +274,8 @@ class _Shell:
                     self._arrived.append(effect)
                 case Halt(number):
                     self._scopes[number].cancel()
+                case Park():
+                    self._parking.add(effect.number, effect.payload)
                 case Exit():
                     self._done.set()
         if self._closing or not self._core.running:

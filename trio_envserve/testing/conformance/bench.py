@@ -228,10 +228,18 @@ class Bench:
         self._asked_s = trio.current_time()
         return value
 
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Meanwhile the bench's own session is at work, and makes no room for others."""
+        control, sequence = self._control, next(self._sequences)
+        control.transmit(sequence, self.wait())
+        await control.barrier()
+        yield
+        await control.cancel(sequence)
+
     def _lease_s(self) -> float:
         """How long a session lives without a word, as far as it is known."""
-        known = [self._limits.get(name, math.inf) for name in ("lease_s", "unused_lease_s")]
-        return min(known)
+        return self._limits.get("lease_s", math.inf)
 
     # -- the end --------------------------------------------------------------
 

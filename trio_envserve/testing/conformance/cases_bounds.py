@@ -66,19 +66,55 @@ async def a_connection_opens_so_many_sessions(bench: Bench) -> None:
 
 @case("A session", "G8")
 async def past_all_sessions_a_hello_is_told_so(bench: Bench) -> None:
-    """Past sessions in all a hello is told no-session; those that are open are served."""
+    """Past sessions in all, all of them at work, a hello is told no-session."""
     most = int(bench.limit("sessions", SESSIONS_MOST))
-    async with AsyncExitStack() as stack:
+    async with bench.at_work(), AsyncExitStack() as stack:
         peers: list[Peer] = []
         while True:
             peer = await stack.enter_async_context(bench.connection())
             answer = await peer.hello_once(bench.nonce())
             if isinstance(answer, messages.Error):
                 break
+            await _work(bench, peer)
             peers.append(peer)
             check(len(peers) < most, f"at most {most} sessions, one of them the bench's", peers)
         check(answer.code == "no-session", "the code 'no-session'", answer)
-        peers[0].transmit(0, bench.echo())
-        await peers[0].result(0, "an outcome for a session that was opened before")
+        await peers[0].sync(1, [0, 1])
         peers[-1].goodbye()
         await peer.hello(peer.nonce)
+        for each in (*peers, peer):
+            each.goodbye()
+
+
+@case("A session", "G10")
+async def an_idle_session_makes_room(bench: Bench) -> None:
+    """Past sessions in all one without work is forgotten for a new one: it is gone, and
+    settled, for nothing of it was unfinished."""
+    most = int(bench.limit("sessions", SESSIONS_MOST))
+    async with bench.at_work(), bench.client() as idle, AsyncExitStack() as stack:
+        idle.transmit(0, bench.echo())
+        await idle.result(0)
+        idle.finish(0)
+        await idle.barrier()
+        peers = []
+        for _ in range(most - 1):  # one too many, with the bench's
+            peers.append(await stack.enter_async_context(bench.client()))
+            await _work(bench, peers[-1])
+        idle.transmit(1, bench.echo("again"))
+        unknown = await idle.unknown()
+        check(not unknown.settled, "nothing is proven without an epoch", unknown)
+        idle.sync_nowait(2, [1, 2])
+        unknown = await idle.unknown()
+        check(unknown.gone and unknown.settled, "gone, and settled", unknown)
+        for peer in peers:
+            peer.goodbye()
+        await idle.hello()
+        idle.transmit(0, bench.echo("again"))
+        value = await idle.result(0, "the outcome in a new session")
+        check(value["value"] == "again", "its outcome", value)
+
+
+async def _work(bench: Bench, peer: Peer) -> None:
+    """Let its session be at work."""
+    peer.transmit(0, bench.wait())
+    await peer.barrier()

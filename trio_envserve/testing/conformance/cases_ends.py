@@ -46,22 +46,6 @@ async def _ping(peer: Peer, every_s: float) -> None:
         await trio.sleep(every_s)
 
 
-@case("A session", "G8")
-async def a_session_that_asks_nothing_has_a_lease_of_its_own(bench: Bench) -> None:
-    """A session in which nothing was ever asked is forgotten after unused_lease_s."""
-    pause_s = 1.5 * bench.limit("unused_lease_s", LEASE_MOST_S)
-    async with bench.client() as peer:
-        answer = None
-        with trio.move_on_after(bench.patience_s + 10 * pause_s):
-            while type(answer) is not messages.Unknown:
-                await trio.sleep(pause_s)
-                pause_s *= 1.5  # each question keeps it for as long again
-                peer.sync_nowait(0, [])
-                answer, _ = await peer.next((messages.Unknown, messages.Synced), "an answer")
-        check(type(answer) is messages.Unknown, "Unknown, after its lease", answer)
-        await peer.hello()
-
-
 @case("A session", "G7")
 async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench) -> None:
     """After a goodbye, by session or by nonce, a late hello with that nonce gets no-session."""

@@ -94,8 +94,9 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits"),
         **_out(_DERIVED, "epoch", "_by_nonce", "_opened"),
         **_out(_PEOPLE, "counters"),
-        **_out("says whose lease ends sooner; the explorer ends any of them", "_unused"),
+        **_out("says who makes room for whom; there is room for all", "_idle"),
         "_ended": Rule("a set", lambda owner, ended, form: Bag(tuple(map(form, ended)))),
+        "_unsettled": Rule("a set", lambda owner, ids, form: Bag(tuple(map(form, ids)))),
         "sessions": Rule(
             "in the order in which they were heard, which only says whose lease ends first; "
             "the explorer ends any of them",
@@ -246,11 +247,13 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
     WorkerCore: {
-        **_out(_CONSTANT, "header_bytes", "announce_bytes"),
+        **_out(_CONSTANT, "header_bytes", "announce_bytes", "most_held_bytes"),
+        **_out(_DERIVED, "held_bytes"),
         **_out(_PEOPLE, "fenced", "repeated", "malformed"),
         "_beat": Rule("only counts on", lambda core, beat, form: Counted("beat", 0, beat)),
     },
     _Kept: {
+        **_out("nothing is parked here", "held_bytes"),
         "frames": Rule("decoded", lambda kept, frames, form: frames_form(frames)),
         "announcement": Rule("a function of the frames", _is_set),
         "after_beat": Rule(

@@ -243,6 +243,22 @@ def a_connection_opens_any_number_of_sessions(patch: Patches) -> None:
     )
 
 
+@FAMILY.mutant("G4", "G3", "G9", "CRASH", needs=(Fault.HOSTILE,))
+def a_session_at_work_makes_room(patch: Patches) -> None:
+    """At the bound of sessions whichever was unheard for longest makes room."""
+
+    def longest(self: Any) -> Any:
+        return next(iter(self.sessions.values()), None)
+
+    patch.attribute(DedupCache, "_longest_idle", longest)
+
+
+@FAMILY.mutant("G9", "G1", "G2", needs=(Fault.SHORT_LEASE, Fault.STOP_CLIENT))
+def every_lost_session_was_settled(patch: Patches) -> None:
+    """Of a session that it has forgotten the server says that nothing was unfinished."""
+    patch.attribute(DedupCache, "settled", lambda self, session_id: True)
+
+
 @FAMILY.mutant("G8", needs=(Fault.HOSTILE,))
 def an_ended_nonce_is_forgotten(patch: Patches) -> None:
     """A hello that comes after the goodbye to its session opens another one."""

@@ -32,7 +32,7 @@ def every_lost_session_is_gone(patch: Patches) -> None:
     def session(self: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
         found = original(self, route, session_id, epoch)
         if found is None:
-            self._send(route, messages.Unknown(session_id, True, self.epoch))
+            self._send(route, messages.Unknown(session_id, True, self.epoch, False))
         return found
 
     patch.attribute(Router, "_session", session)

@@ -248,7 +248,7 @@ async def unknown_session(connection: Connection, rng: random.Random) -> None:
     async with _welcomed(connection, rng) as welcome:
         for _ in range(50):
             await connection.say(
-                messages.Unknown(welcome.session, rng.random() < 0.5, rng.randbytes(16))
+                messages.Unknown(welcome.session, rng.random() < 0.5, rng.randbytes(16), False)
             )
 
 

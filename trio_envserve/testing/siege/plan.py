@@ -29,7 +29,7 @@ LONG_S = 600.0
 
 SMALL: Final[dict[str, Any]] = {
     "kept_outcomes": 2000, "kept_bytes": 16 * MIB, "queue": 4000, "queue_bytes": 16 * MIB,
-    "sessions": 500, "window": 4096, "lease_s": 60.0,
+    "sessions": 500, "window": 4096, "lease_s": 60.0, "worker_held_bytes": 16 * MIB,
 }  # fmt: skip
 """Limits of a server whose bounds are reached in seconds."""
 
@@ -65,7 +65,7 @@ class Stage:
         value = 8 * min(wire.message_bytes, 32 * MIB)
         return {
             "server": SLACK_BYTES + limits.kept_bytes + limits.queue_bytes + sockets,
-            "worker": SLACK_BYTES + value + limits.kept_bytes,
+            "worker": SLACK_BYTES + value + limits.kept_bytes + limits.worker_held_bytes,
             "client": SLACK_BYTES + value + sockets,
         }
 

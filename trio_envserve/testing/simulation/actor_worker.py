@@ -13,7 +13,7 @@ from ...core import messages
 from ...core.errors import ErrorInfo
 from ...core.slots import Spawn
 from ...core.terms import RequestId, Status, Verdict
-from ...core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
+from ...core.worker import Exit, Halt, Park, Run, ToRouter, WorkerCore, WorkerEffect
 from . import judge as judging
 from .faults import Fault
 from .network import Frames, Link, Process
@@ -36,6 +36,7 @@ class SimWorker(Process):
         self.core = WorkerCore(
             spawn.incarnation, header_bytes=1 << 20,
             announce_bytes=world.plan.server.announce_bytes,
+            most_held_bytes=world.plan.server.worker_held_bytes,
         )  # fmt: skip
         self.link: Link | None = None
         self._running: dict[int, judging.Execution] = {}
@@ -157,6 +158,10 @@ class SimWorker(Process):
                     self._run(effect)
                 case Halt():
                     self._halt(effect.number)
+                case Park():
+                    copy = memoryview(bytes(effect.payload))
+                    delay_s = self.rng.uniform(0.0, 0.5)
+                    self.events.after(delay_s, self.post, self.core.parked, effect.number, copy)
                 case Exit():
                     self.events.after(0.1, self.die, "retired")
 

@@ -11,6 +11,7 @@ from typing import Any
 from ...core import messages
 from ...core.client import ClientCore
 from ...core.executions import Execution
+from ...core.limits import ServerLimits
 from ...core.requests import Kept, State
 from ...core.router import Router
 from ...core.terms import Status
@@ -19,8 +20,8 @@ from ...core.terms import Status
 def audit(router: Router, peak_live: int) -> list[str]:
     """What is over its bound, or is not what it is counted as (G8).
 
-    What is kept and what runs may pass its bound by one for each session that had
-    none, so that those who fetch theirs are not stopped by those who do not; its
+    What is kept and what runs may pass its bound by the own part of each session, or
+    one, so that those who fetch theirs are not stopped by those who do not; its
     bytes also by what was running: at most ``peak_live`` outcomes too small to be
     announced, or errors; and by one that is announced.
     """
@@ -61,14 +62,20 @@ def audit(router: Router, peak_live: int) -> list[str]:
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
     over = sum(len(session.entries) > 0 for session in cache.sessions.values())
-    if by_workers + running > limits.kept_outcomes + over:
+    if by_workers + running > limits.kept_outcomes + over * _own(limits.kept_outcomes, limits):
         wrong.append(f"{by_workers} outcomes kept, {running} under way")
-    most_bytes = limits.kept_bytes + (over + peak_live) * max(small_bytes, default=0)
+    own_bytes = over * (limits.kept_bytes // limits.sessions)
+    most_bytes = limits.kept_bytes + own_bytes + (over + peak_live) * max(small_bytes, default=0)
     if sum(small_bytes) > most_bytes:
         wrong.append(f"{sum(small_bytes)} bytes of outcomes kept that need no announcement")
-    if sum(large_bytes) > limits.kept_bytes + max(large_bytes, default=0):
+    if sum(large_bytes) > limits.kept_bytes + own_bytes + max(large_bytes, default=0):
         wrong.append(f"{sum(large_bytes)} bytes of announced outcomes kept or under way")
     return wrong
+
+
+def _own(bound: int, limits: ServerLimits) -> int:
+    """What a session may have of a bound, whatever the others have."""
+    return max(1, bound // limits.sessions)
 
 
 def _is_large(kept: Kept, announce_bytes: int) -> bool:
@@ -88,7 +95,8 @@ def announced(router: Router) -> list[Execution]:
 
 def starved(router: Router) -> list[str]:
     """Sessions that wait for a worker, though one is free and they hold less than what
-    is theirs at any bound: their share of what the others leave, and one at least."""
+    is theirs at any bound: their share of what the others leave, their own part, and one
+    at least."""
     if not any(worker.open() for worker in router.force.workers.values()):
         return []
     wrong, limits = [], router.limits
@@ -109,10 +117,11 @@ def starved(router: Router) -> list[str]:
         others_bytes = sum(n for _, n in holds.values()) - mine_bytes
         mine_bytes += sum(e.size_bytes or 0 for e in here if not e.fetched and e.session is session)
         share = limits.session_share
-        left = (
-            mine < share * (limits.kept_outcomes - others)
-            and mine_bytes < share * (limits.kept_bytes - others_bytes)
-        )  # fmt: skip
+        most = max(share * (limits.kept_outcomes - others), _own(limits.kept_outcomes, limits))
+        most_bytes = max(
+            share * (limits.kept_bytes - others_bytes), limits.kept_bytes // limits.sessions
+        )
+        left = mine < most and mine_bytes < most_bytes
         if waits and (not mine or left):
             wrong.append(f"a session that holds {mine} waits, and a worker is free")
     return wrong

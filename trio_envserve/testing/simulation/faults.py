@@ -88,7 +88,7 @@ TIMES: dict[Fault, tuple[int, int]] = {
 LEAST_MOMENTS = 5
 """The fewest faults of a run that happen at moments; the other kinds come on top."""
 
-PLAIN_LEASE_S, SHORT_LEASE_S, UNUSED_LEASE_S = 6.0, 3.0, 2.0
+PLAIN_LEASE_S, SHORT_LEASE_S = 6.0, 3.0
 PLAIN_MESSAGE_BYTES, SMALL_MESSAGE_BYTES = 1 << 20, 2048
 
 PLAIN_BOUNDS = {
@@ -244,8 +244,9 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
     return ServerLimits(
         **bounds,
         lease_s=SHORT_LEASE_S if Fault.SHORT_LEASE in faults else PLAIN_LEASE_S,
-        unused_lease_s=UNUSED_LEASE_S,
+        sessions=rng.choice((8, 10_000)),
         connection_sessions=4,
+        worker_held_bytes=rng.choice((1, 60, 1 << 30)),
         worker_capacity=rng.choice((1, 3, 8)),
         retry_delay_s=0.2,
         tick_s=0.2,

@@ -48,8 +48,6 @@ class Wires(Book):
         """By session."""
         self._said_goodbye: set[tuple[Process, bytes]] = set()
         """Nonces whose client has left, and the servers that know it."""
-        self._used: set[bytes] = set()
-        """Sessions in which something was asked."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: set[tuple[Process, int]] = set()
@@ -78,7 +76,6 @@ class Wires(Book):
         self.heard[session] = Hearing(self.clock(), server.held_s, server.held_times)
         if isinstance(message, messages.Request):
             if len(frames) == 2:
-                self._used.add(session)
                 self._request_heard(RequestId(session, message.sequence), key_of(frames[1]))
             return
         if client == "hostile":
@@ -131,9 +128,7 @@ class Wires(Book):
         silence_s = self.clock() - last.at_s - (server.held_s - last.slept_s)
         # Each sleep may count as much as one step, however long it was.
         sleeps_s = self.plan.server.awake_step_s * (server.held_times - last.sleeps)
-        limits = self.plan.server
-        lease_s = limits.lease_s if session in self._used else limits.unused_lease_s
-        if silence_s >= lease_s - sleeps_s - TICKS_S:
+        if silence_s >= self.plan.server.lease_s - sleeps_s - TICKS_S:
             self.silent.add(session)
 
     def unheard(self, session: bytes) -> bool:
@@ -171,6 +166,8 @@ class Wires(Book):
                 self._owed = None
                 if message.gone:
                     self._promised_gone(message.session)
+                if message.settled:
+                    self._promised_settled(message.session)
             case messages.Cancelled() if not message.started:
                 self._promised_not_to_run(RequestId(message.session, message.sequence))
 
@@ -190,6 +187,14 @@ class Wires(Book):
             if any(e.request.session == session and e.live() for e in call.executions):
                 text = f"{call.key} runs, and its session is said to be gone"
                 self.violation("G1", text, call.key)
+
+    def _promised_settled(self, session: bytes) -> None:
+        """The server says that of this session nothing was unfinished."""
+        finished = self.finished.get(session, Ranges())
+        for request, key in self.started_as.items():
+            if request.session == session and request.sequence not in finished:
+                text = f"{request} has run, and its session is said to be settled"
+                self.violation("G9", text, key)
 
     def _outcome_sent(self, request: RequestId, frames: Sequence[Body]) -> None:
         sent = tuple(map(bytes, frames))

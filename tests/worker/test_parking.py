@@ -1,0 +1,142 @@
+"""Outcomes in temporary files: what they read as, and what they take."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from trio_envserve import open_client, open_server
+from trio_envserve.core.limits import KIB, MIB, ServerLimits
+from trio_envserve.core.terms import Body
+from trio_envserve.worker.parking import FILE_BYTES, Parking
+
+
+class Parked:
+    """What was parked, by number."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, Body] = {}
+        self.parking = Parking(self._take)
+        self._wanted = 0
+        self._all = trio.Event()
+
+    def _take(self, number: int, body: Body) -> None:
+        self.bodies[number] = body
+        if len(self.bodies) == self._wanted:
+            self._all.set()
+
+    async def park(self, bodies: dict[int, bytes]) -> None:
+        self._wanted, self._all = len(self.bodies) + len(bodies), trio.Event()
+        for number, body in bodies.items():
+            self.parking.add(number, body)
+        await self._all.wait()
+
+
+@asynccontextmanager
+async def parking():
+    parked = Parked()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parked.parking.run)
+            yield parked
+            nursery.cancel_scope.cancel()
+
+
+def mapped(folder: os.PathLike[str]) -> set[str]:
+    """Files of a folder that this process has mapped."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return {line.split(maxsplit=5)[5].strip() for line in maps if str(folder) in line}
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+async def test_what_is_parked_reads_as_what_it_was():
+    bodies = {number: bytes([number]) * (number * 1000 + 1) for number in range(50)}
+    async with parking() as parked:
+        await parked.park(bodies)
+    assert {number: bytes(body) for number, body in parked.bodies.items()} == bodies
+
+
+async def test_one_that_is_larger_than_a_file_has_a_file_of_its_own():
+    async with parking() as parked:
+        large = b"x" * (FILE_BYTES + 1)
+        await parked.park({1: b"small", 2: large, 3: b"small again"})
+        assert bytes(parked.bodies[2]) == large
+        assert bytes(parked.bodies[3]) == b"small again"
+
+
+@linux
+async def test_many_share_a_file_which_has_no_name_and_goes_with_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with parking() as parked:
+        await parked.park({number: bytes(200 * KIB) for number in range(100)})
+        assert list(tmp_path.iterdir()) == []
+        assert len(mapped(tmp_path)) == 1
+    for number in range(99):
+        del parked.bodies[number]
+    assert len(mapped(tmp_path)) == 1
+    del parked.bodies[99]
+    assert mapped(tmp_path) == set()
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "no room"])
+async def test_without_a_place_on_the_disk_outcomes_stay_in_memory(
+    trouble, tmp_path, monkeypatch, caplog
+):  # fmt: skip
+    folder = tmp_path / "missing" if trouble == "no folder" else tmp_path
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with parking() as parked:
+        if trouble == "no room":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
+        try:
+            for number in range(5):
+                parked.parking.add(number, bytes(2 * MIB))
+            await until(lambda: not parked.parking.busy)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert parked.bodies == {}
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 1
+        assert "stay in memory" in said[0]
+        assert str(folder) in said[0]
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        await parked.park({9: b"there is room again"})
+        assert bytes(parked.bodies[9]) == b"there is room again"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def echo(rollout):
+    return rollout.input
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.real)])
+async def test_outcomes_that_waited_in_a_file_come_as_they_were(workers, tmp_path):
+    """There is room for one at a time, and a worker may hold none in memory."""
+    limits = ServerLimits(kept_bytes=600 * KIB, worker_held_bytes=1)
+    address = f"ipc://{tmp_path}/front"
+    given = [{"number": number, "padding": bytes([number]) * (200 * KIB)} for number in range(40)]
+    found = {}
+    with trio.fail_after(120):
+        async with (
+            open_server(
+                "tests.worker.test_parking:echo", bind=address, workers=workers, limits=limits
+            ),
+            open_client(address) as client,
+            client.run_many(given) as outcomes,
+        ):
+            async for index, outcome in outcomes:
+                found[index] = outcome.value
+    assert [found[index] for index in range(40)] == given
