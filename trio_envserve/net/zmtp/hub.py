@@ -63,6 +63,10 @@ SWEEP_S: Final = 1.0
 EVENTS_MOST: Final = 256
 """Descriptors that are asked for at once."""
 
+SERVED_MOST: Final = 64
+"""Those of handshakes and of writes that were blocked: each takes a third of a
+millisecond, and many connections may begin, or end, in the same moment."""
+
 TURN_BYTES: Final = MIB
 """After so many bytes a turn reads from no further connection: forty of them with large
 frames would take half a second, most of it for new memory."""
@@ -441,7 +445,7 @@ class Hub(Pump):
     async def _serve(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._service.fileno())
-            for fd, events in self._service.poll(0, EVENTS_MOST):
+            for fd, events in self._service.poll(0, SERVED_MOST):
                 connection = self._connections.get(fd)
                 if connection is None:
                     self._other_event(fd)
