@@ -35,13 +35,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "host": {"core", "net", "envs", "worker"},
     "server": {"core", "net", "models", "envs", "worker", "host", "logs"},
     "client": {"core", "core.values", "net", "envs"},
-    "testing": {
+    "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
+    "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "logs",
+        "testing", "logs",
     },
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "testing", "logs",
+        "testing", "lab", "logs",
     },
 }  # fmt: skip
 

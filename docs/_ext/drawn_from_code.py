@@ -120,7 +120,7 @@ def link_of(cls: type) -> tuple[str, list[str]]:
 # Where a layer stands in the picture from left to right, so that no line crosses a box.
 # How high it stands follows from the rule.
 COLUMN_OF_LAYER: Mapping[str, int] = {
-    "net": 0, "client": 0, "core": 1, "testing": 1, "cli": 1, "models": 2, "envs": 2,
+    "net": 0, "client": 0, "core": 1, "testing": 0, "lab": 1, "cli": 1, "models": 2, "envs": 2,
     "worker": 2, "server": 2, "logs": 4,
 }  # fmt: skip
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from trio_envserve.core.router import Router
-from trio_envserve.testing.bench import counted as counting
-from trio_envserve.testing.bench.counted import (
+from trio_envserve.lab.bench import counted as counting
+from trio_envserve.lab.bench.counted import (
     BATCH,
     MACHINES,
     Counter,

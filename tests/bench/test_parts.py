@@ -7,17 +7,17 @@ from xml.etree import ElementTree
 import pytest
 
 from trio_envserve.envs.interface import Rollout
-from trio_envserve.testing.bench.cases import CASES, MARKS, PEER, chosen
-from trio_envserve.testing.bench.chart import svg
-from trio_envserve.testing.bench.driver import Tally, percentile
-from trio_envserve.testing.bench.environment import BenchEnvironment
-from trio_envserve.testing.bench.judge import Judge
-from trio_envserve.testing.bench.measure import column, cpu_s, ratios, spent, summary
-from trio_envserve.testing.bench.peer import NoPeer, peer_python
-from trio_envserve.testing.bench.reach import reached
-from trio_envserve.testing.bench.report import about, markdown, number
-from trio_envserve.testing.bench.run import machine, versions
-from trio_envserve.testing.bench.special import SPECIAL
+from trio_envserve.lab.bench.cases import CASES, MARKS, PEER, chosen
+from trio_envserve.lab.bench.chart import svg
+from trio_envserve.lab.bench.driver import Tally, percentile
+from trio_envserve.lab.bench.environment import BenchEnvironment
+from trio_envserve.lab.bench.judge import Judge
+from trio_envserve.lab.bench.measure import column, cpu_s, ratios, spent, summary
+from trio_envserve.lab.bench.peer import NoPeer, peer_python
+from trio_envserve.lab.bench.reach import reached
+from trio_envserve.lab.bench.report import about, markdown, number
+from trio_envserve.lab.bench.run import machine, versions
+from trio_envserve.lab.bench.special import SPECIAL
 
 # -- cases ---------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ import pytest
 import trio
 
 from trio_envserve.core.errors import ServerStartError
-from trio_envserve.testing.bench.cases import Load, chosen
-from trio_envserve.testing.bench.judge import Judge
-from trio_envserve.testing.bench.profile import PROGRAMS, TOP, profile
-from trio_envserve.testing.bench.programs import open_program
-from trio_envserve.testing.bench.rigs import open_ours, open_plain
-from trio_envserve.testing.bench.run import QUICK, Bench
-from trio_envserve.testing.bench.special import SPECIAL, Size, run_special
+from trio_envserve.lab.bench.cases import Load, chosen
+from trio_envserve.lab.bench.judge import Judge
+from trio_envserve.lab.bench.profile import PROGRAMS, TOP, profile
+from trio_envserve.lab.bench.programs import open_program
+from trio_envserve.lab.bench.rigs import open_ours, open_plain
+from trio_envserve.lab.bench.run import QUICK, Bench
+from trio_envserve.lab.bench.special import SPECIAL, Size, run_special
 
 pytestmark = [
     pytest.mark.real,

@@ -13,7 +13,7 @@ from tests.cli.commands import Running, check_nothing_left, command, run, served
 
 pytestmark = pytest.mark.real
 
-ENVIRONMENT = "trio_envserve.testing.conformance.environment:Conformance"
+ENVIRONMENT = "trio_envserve.lab.conformance.environment:Conformance"
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import check_nothing_left, command, run
-from trio_envserve.testing.exploration.configurations import TABLE
+from trio_envserve.lab.exploration.configurations import TABLE
 
 pytestmark = pytest.mark.real
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT, check_nothing_left, command, run
-from trio_envserve.testing.mutants import MUTANTS
-from trio_envserve.testing.simulation.coverage import POSSIBLE
-from trio_envserve.testing.simulation.faults import Fault
+from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.simulation.coverage import POSSIBLE
+from trio_envserve.lab.simulation.faults import Fault
 
 pytestmark = pytest.mark.real
 
@@ -162,7 +162,7 @@ async def test_help(tmp_path: Path):
 def test_a_seed_is_the_same_run_on_every_python():
     """On those that are here and have what the core needs: CI has more of them."""
     program = (
-        "from trio_envserve.testing.simulation.simulator import run\n"
+        "from trio_envserve.lab.simulation.simulator import run\n"
         "print([run(seed, harsh=seed % 2 == 1).digest for seed in (4, 11)])"
     )
     others = {f"python3.{minor}" for minor in (11, 12, 13, 14)}

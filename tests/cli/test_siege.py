@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.cli.commands import check_nothing_left, command, run
-from trio_envserve.testing.siege.judge import judge
+from trio_envserve.lab.siege.judge import judge
 
 pytestmark = [
     pytest.mark.real,

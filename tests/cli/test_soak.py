@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.cli.commands import check_nothing_left, command, run, until
-from trio_envserve.testing.soak.judge import judge
+from trio_envserve.lab.soak.judge import judge
 
 pytestmark = [
     pytest.mark.real,

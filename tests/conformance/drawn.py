@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trio_envserve.testing.conformance.cases import CASES
+from trio_envserve.lab.conformance.cases import CASES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"
 PROTOCOL = PAGE.with_name("protocol.md")

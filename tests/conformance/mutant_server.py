@@ -17,9 +17,9 @@ from typing import Any
 import trio
 
 from trio_envserve import ServerLimits, WireLimits, open_server
-from trio_envserve.testing.mutants import find
+from trio_envserve.lab.mutants import find
 
-ENVIRONMENT = "trio_envserve.testing.conformance.environment:Conformance"
+ENVIRONMENT = "trio_envserve.lab.conformance.environment:Conformance"
 
 
 async def serve(options: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conformance import drawn
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.testing.conformance.cases import CASES, SECTIONS, select
-from trio_envserve.testing.conformance.environment import OPERATIONS
+from trio_envserve.lab.conformance.cases import CASES, SECTIONS, select
+from trio_envserve.lab.conformance.environment import OPERATIONS
 
 GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 11))}
 

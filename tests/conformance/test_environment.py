@@ -10,8 +10,8 @@ import trio
 
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs.interface import Rollout
+from trio_envserve.lab.conformance.environment import OPERATIONS, Conformance
 from trio_envserve.models.offline import OracleModel
-from trio_envserve.testing.conformance.environment import OPERATIONS, Conformance
 
 
 async def run(environment: Conformance, **asked: Any) -> Any:

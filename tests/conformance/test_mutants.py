@@ -9,8 +9,8 @@ import trio
 
 from tests.conformance.drawn import CAUGHT
 from tests.conformance.processes import served
-from trio_envserve.testing.conformance.cases import CASES, select
-from trio_envserve.testing.conformance.run import Options, conform
+from trio_envserve.lab.conformance.cases import CASES, select
+from trio_envserve.lab.conformance.run import Options, conform
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -13,10 +13,10 @@ import trio
 from tests.conformance import processes
 from trio_envserve import Server, ServerLimits, WireLimits, open_server
 from trio_envserve.core import messages
+from trio_envserve.lab.conformance.cases import select
+from trio_envserve.lab.conformance.run import NotServed, Options, Report, conform
+from trio_envserve.lab.conformance.verdicts import Mark
 from trio_envserve.net import RouterSocket, open_zmq_network
-from trio_envserve.testing.conformance.cases import select
-from trio_envserve.testing.conformance.run import NotServed, Options, Report, conform
-from trio_envserve.testing.conformance.verdicts import Mark
 
 pytestmark = pytest.mark.real
 
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "queue": 16, "sessions": 12, "connection_sessions": 5, "lease_s": 4.0,
 }  # fmt: skip
 
-ENVIRONMENT = "trio_envserve.testing.conformance.environment:Conformance"
+ENVIRONMENT = "trio_envserve.lab.conformance.environment:Conformance"
 TCP = "tcp://127.0.0.1:0"
 PATIENCE_S = 60.0
 """For a right server on a busy machine."""

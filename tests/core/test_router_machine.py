@@ -17,7 +17,7 @@ from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Kill, Lost, Spawn
 from trio_envserve.core.terms import Body, Status
 from trio_envserve.core.workforce import ToWorker
-from trio_envserve.testing.simulation.bounds import audit, unfinished
+from trio_envserve.lab.simulation.bounds import audit, unfinished
 
 LIMITS = ServerLimits(
     lease_s=30.0, kept_outcomes=4, window=4, queue=5, worker_capacity=2, retry_delay_s=0.2,

@@ -7,7 +7,7 @@ entered and run again.  A program, run by test_demo.py.
 from trio_envserve.core import dedup
 from trio_envserve.core.dedup import TABLE, Input
 from trio_envserve.core.requests import State
-from trio_envserve.testing.demo import server as demo_server
+from trio_envserve.lab.demo import server as demo_server
 
 
 def never_seen(cache, session, sequence, entry, ask):

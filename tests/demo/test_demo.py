@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from trio_envserve.core.messages import Outcome, Synced, encode
-from trio_envserve.testing.demo.faults import outcomes_in, schedule
-from trio_envserve.testing.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
+from trio_envserve.lab.demo.faults import outcomes_in, schedule
+from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
 
 HERE = Path(__file__).parent
 LIMIT_S = 240
@@ -82,7 +82,7 @@ def test_a_thousand_rollouts_run_once_each(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "trio_envserve.testing.demo.judge_logs",
+        "trio_envserve.lab.demo.judge_logs",
         str(tmp_path / "logs"),
     ]
     again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

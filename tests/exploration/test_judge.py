@@ -6,7 +6,7 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.testing.exploration.judge import CallPast, Judge, Past
+from trio_envserve.lab.exploration.judge import CallPast, Judge, Past
 
 KEY, RUN, AGAIN = b"c0r0", (0, b"w0-1", 0), (0, b"w0-1", 1)
 REQUEST = (b"s" * 16, 0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.testing.exploration.configurations import (
+from trio_envserve.lab.exploration.configurations import (
     BEYOND,
     SHOWS,
     TABLE,
     configuration,
     showing,
 )
-from trio_envserve.testing.exploration.search import explore
-from trio_envserve.testing.mutants import MUTANTS, find
+from trio_envserve.lab.exploration.search import explore
+from trio_envserve.lab.mutants import MUTANTS, find
 
 NAMES = {mutant.name for mutant in MUTANTS}
 PAIRS = [(name, mutant) for name in SHOWS for mutant in SHOWS[name]]

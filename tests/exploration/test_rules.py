@@ -9,13 +9,13 @@ import pytest
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.testing.exploration import names
-from trio_envserve.testing.exploration.canonical import Newest, lower, renamings
-from trio_envserve.testing.exploration.configurations import Configuration
-from trio_envserve.testing.exploration.forms import form
-from trio_envserve.testing.exploration.leaves import Bag, Counted
-from trio_envserve.testing.exploration.rules import RULES
-from trio_envserve.testing.exploration.world import World
+from trio_envserve.lab.exploration import names
+from trio_envserve.lab.exploration.canonical import Newest, lower, renamings
+from trio_envserve.lab.exploration.configurations import Configuration
+from trio_envserve.lab.exploration.forms import form
+from trio_envserve.lab.exploration.leaves import Bag, Counted
+from trio_envserve.lab.exploration.rules import RULES
+from trio_envserve.lab.exploration.world import World
 
 NONE = Newest({}, {})
 

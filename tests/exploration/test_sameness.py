@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from trio_envserve.testing.exploration.configurations import Configuration, configuration
-from trio_envserve.testing.exploration.rest import at_rest, is_quiet
-from trio_envserve.testing.exploration.state import State
-from trio_envserve.testing.exploration.world import World
+from trio_envserve.lab.exploration.configurations import Configuration, configuration
+from trio_envserve.lab.exploration.rest import at_rest, is_quiet
+from trio_envserve.lab.exploration.state import State
+from trio_envserve.lab.exploration.world import World
 
 MIXED = Configuration(
     name="mixed", clients=2, requests=2, workers=2, capacity=1, consent=True, pings=2, beats=2,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core.dedup import DedupCache
-from trio_envserve.testing.exploration.configurations import TABLE, Configuration, configuration
-from trio_envserve.testing.exploration.search import Search, explore
-from trio_envserve.testing.exploration.story import tell
-from trio_envserve.testing.exploration.world import World
-from trio_envserve.testing.mutants import find
+from trio_envserve.lab.exploration.configurations import TABLE, Configuration, configuration
+from trio_envserve.lab.exploration.search import Search, explore
+from trio_envserve.lab.exploration.story import tell
+from trio_envserve.lab.exploration.world import World
+from trio_envserve.lab.mutants import find
 
 LARGE = {"ci", "nightly", "pair", "couple", "ghost", "allowed"}
 PLAIN = Configuration(name="plain")

@@ -6,10 +6,10 @@ import functools
 import json
 from pathlib import Path
 
-from trio_envserve.testing.fuzzing.failure import is_harsh
-from trio_envserve.testing.fuzzing.hunt import hunt
-from trio_envserve.testing.mutants import find
-from trio_envserve.testing.simulation.simulator import run
+from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.fuzzing.hunt import hunt
+from trio_envserve.lab.mutants import find
+from trio_envserve.lab.simulation.simulator import run
 
 KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
 

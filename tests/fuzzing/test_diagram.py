@@ -7,11 +7,11 @@ import pytest
 from tests.fuzzing.known import broken_by
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
-from trio_envserve.testing.fuzzing.diagram import LANES, MOST_ROWS, WIDTH, sequence
-from trio_envserve.testing.mutants import find
-from trio_envserve.testing.simulation.judge import Violation
-from trio_envserve.testing.simulation.network import LOST, STRAY, Record
-from trio_envserve.testing.simulation.simulator import run
+from trio_envserve.lab.fuzzing.diagram import LANES, MOST_ROWS, WIDTH, sequence
+from trio_envserve.lab.mutants import find
+from trio_envserve.lab.simulation.judge import Violation
+from trio_envserve.lab.simulation.network import LOST, STRAY, Record
+from trio_envserve.lab.simulation.simulator import run
 
 SESSION, OTHER, ID = b"s" * 16, b"o" * 16, b"i" * 16
 WORKER = "server0/w0-1"

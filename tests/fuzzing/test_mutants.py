@@ -15,11 +15,11 @@ import pytest
 
 from trio_envserve.core.dedup import TABLE, Input
 from trio_envserve.core.requests import State
-from trio_envserve.testing.fuzzing.failure import is_harsh
-from trio_envserve.testing.fuzzing.hunt import hunt, seeds
-from trio_envserve.testing.mutants import MUTANTS, Mutant, Patches, find
-from trio_envserve.testing.mutants.patching import ANY
-from trio_envserve.testing.simulation.simulator import Run, plan_of, run
+from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.fuzzing.hunt import hunt, seeds
+from trio_envserve.lab.mutants import MUTANTS, Mutant, Patches, find
+from trio_envserve.lab.mutants.patching import ANY
+from trio_envserve.lab.simulation.simulator import Run, plan_of, run
 
 KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
 AT_LEAST = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trio_envserve.testing.fuzzing.tally import Tally
-from trio_envserve.testing.mutants import MUTANTS
-from trio_envserve.testing.mutants.patching import ANY
-from trio_envserve.testing.simulation.coverage import IMPOSSIBLE, POSSIBLE
-from trio_envserve.testing.simulation.faults import Fault
+from trio_envserve.lab.fuzzing.tally import Tally
+from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.mutants.patching import ANY
+from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE
+from trio_envserve.lab.simulation.faults import Fault
 
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/fuzzing.md").read_text(encoding="utf-8")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.fuzzing.known import broken_by
-from trio_envserve.testing.fuzzing.failure import Failure, examine
-from trio_envserve.testing.fuzzing.saved import load, replay, save
-from trio_envserve.testing.mutants import find
-from trio_envserve.testing.simulation.plans import from_data, to_data
-from trio_envserve.testing.simulation.simulator import plan_of
+from trio_envserve.lab.fuzzing.failure import Failure, examine
+from trio_envserve.lab.fuzzing.saved import load, replay, save
+from trio_envserve.lab.mutants import find
+from trio_envserve.lab.simulation.plans import from_data, to_data
+from trio_envserve.lab.simulation.simulator import plan_of
 
 FILES = sorted(Path(__file__).parent.joinpath("saved").glob("*.json"))
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzzing.known import broken_by
-from trio_envserve.testing.fuzzing.failure import examine, schedule, text
-from trio_envserve.testing.fuzzing.shrink import ddmin, shrink
-from trio_envserve.testing.mutants import find
-from trio_envserve.testing.simulation.faults import (
+from trio_envserve.lab.fuzzing.failure import examine, schedule, text
+from trio_envserve.lab.fuzzing.shrink import ddmin, shrink
+from trio_envserve.lab.mutants import find
+from trio_envserve.lab.simulation.faults import (
     PLAIN_BOUNDS,
     PLAIN_LEASE_S,
     PLAIN_MESSAGE_BYTES,
     Fault,
 )
-from trio_envserve.testing.simulation.simulator import plan_of, run
+from trio_envserve.lab.simulation.simulator import plan_of, run
 
 
 @pytest.mark.parametrize("name", ["reruns-without-consent", "sync-replays-nothing"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from trio_envserve.testing.fuzzing.tally import Tally
-from trio_envserve.testing.simulation.coverage import POSSIBLE, name_of
-from trio_envserve.testing.simulation.faults import Fault
-from trio_envserve.testing.simulation.simulator import run
+from trio_envserve.lab.fuzzing.tally import Tally
+from trio_envserve.lab.simulation.coverage import POSSIBLE, name_of
+from trio_envserve.lab.simulation.faults import Fault
+from trio_envserve.lab.simulation.simulator import run
 
 
 def tally_of(*seeds: int) -> Tally:

@@ -90,7 +90,7 @@ def judge(module: str, mutation: Mutation) -> int:
         os.dup2(nowhere.fileno(), 2)
     if pytest.main([*options, *TESTS[module]]) != 0:
         return BY_TESTS
-    from trio_envserve.testing.simulation.simulator import run
+    from trio_envserve.lab.simulation.simulator import run
 
     for seed in range(SEEDS):
         if any(run(seed, harsh=harsh).violations for harsh in (False, True)):

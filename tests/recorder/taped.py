@@ -12,9 +12,9 @@ import pytest
 
 from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.core.router import Router
+from trio_envserve.lab.simulation import actor_server
 from trio_envserve.server.recording import Tape
 from trio_envserve.server.recording.tape import NewFile
-from trio_envserve.testing.simulation import actor_server
 
 KEY = b"k" * 32
 ABOUT: dict[str, Any] = {

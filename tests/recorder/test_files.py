@@ -16,9 +16,9 @@ from trio.testing import MockClock
 
 from trio_envserve import ConfigError, Rollout, ServerLimits, open_client, open_server
 from trio_envserve.core.router import Router
+from trio_envserve.lab.recording import Player, load, replay
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server.recording import files
-from trio_envserve.testing.recording import Player, load, replay
 
 HANG_S = 60.0
 

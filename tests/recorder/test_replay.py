@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.recorder.taped import files_of, recorded_simulations, write
 from trio_envserve import ConfigError
 from trio_envserve.core.router import Router
-from trio_envserve.server.recording import records
-from trio_envserve.testing.recording import BadRecording, Player, load, replay
-from trio_envserve.testing.recording_sequence import (
+from trio_envserve.lab.recording import BadRecording, Player, load, replay
+from trio_envserve.lab.recording_sequence import (
     RequestName,
     RequestWatch,
     sequence_text,
 )
-from trio_envserve.testing.simulation import simulator
+from trio_envserve.lab.simulation import simulator
+from trio_envserve.server.recording import records
 
 INCIDENT = Path(__file__).parent / "incident.rec"
 MEANT = "if the router is meant to do something else now: python tests/recorder/make_incident.py"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorder.taped import files_of, recorded_simulations, write
+from trio_envserve.lab.recording import Player
+from trio_envserve.lab.simulation import simulator
 from trio_envserve.server.recording import Tape
 from trio_envserve.server.recording.masks import Masks
 from trio_envserve.server.recording.snapshot import difference, freeze
-from trio_envserve.testing.recording import Player
-from trio_envserve.testing.simulation import simulator
 
 
 def state_of(tape: Tape) -> list[object]:

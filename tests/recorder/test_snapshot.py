@@ -10,10 +10,10 @@ import pytest
 
 from tests.recorder.taped import recorded_simulations
 from trio_envserve.core.router import Router
+from trio_envserve.lab.simulation.simulator import World
 from trio_envserve.server.recording import snapshot
 from trio_envserve.server.recording.masks import Masks
 from trio_envserve.server.recording.snapshot import SnapshotError, difference, freeze, thaw
-from trio_envserve.testing.simulation.simulator import World
 
 
 def busy_router() -> Router:

@@ -16,8 +16,8 @@ from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Spawn
+from trio_envserve.lab.recording import Player, load, replay
 from trio_envserve.server.recording import Inputs, Tape, records
-from trio_envserve.testing.recording import Player, load, replay
 
 ROUTE = b"route"
 

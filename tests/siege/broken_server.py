@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from trio_envserve.envs.arithmetic import Arithmetic
-from trio_envserve.testing.siege import meter, server
+from trio_envserve.lab.siege import meter, server
 
 FAULT_S = 4.0
 """After how long there is a fault: the siege has begun by then."""

@@ -9,16 +9,16 @@ import pytest
 import trio
 
 from tests.siege.reader import GREETING, Reader, open_reader
-from trio_envserve.testing.siege import attacks_bytes
-from trio_envserve.testing.siege.attacks import NAMES, ON_CLIENTS, ON_SERVERS, finding_of, what_of
-from trio_envserve.testing.siege.attacks_on_clients import welcome_to
-from trio_envserve.testing.siege.attacks_protocol import (
+from trio_envserve.lab.siege import attacks_bytes
+from trio_envserve.lab.siege.attacks import NAMES, ON_CLIENTS, ON_SERVERS, finding_of, what_of
+from trio_envserve.lab.siege.attacks_on_clients import welcome_to
+from trio_envserve.lab.siege.attacks_protocol import (
     bad_bundle,
     bomb,
     colliding_map,
     with_input,
 )
-from trio_envserve.testing.siege.field import (
+from trio_envserve.lab.siege.field import (
     Connection,
     ConnectionEnded,
     Field,

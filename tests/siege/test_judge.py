@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.testing.demo.judge_logs import CALLERS, ENVIRONMENT
-from trio_envserve.testing.siege.camp import ATTACKS, EVENTS, LOOPS, SAMPLES
-from trio_envserve.testing.siege.judge import VERDICTS, judge, main
+from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT
+from trio_envserve.lab.siege.camp import ATTACKS, EVENTS, LOOPS, SAMPLES
+from trio_envserve.lab.siege.judge import VERDICTS, judge, main
 
 Line = dict[str, Any]
 

@@ -7,8 +7,8 @@ import time
 
 import trio
 
-from trio_envserve.testing.siege.attacker import burn
-from trio_envserve.testing.siege.meter import LONG_S, LoopMeter, watch_loop
+from trio_envserve.lab.siege.attacker import burn
+from trio_envserve.lab.siege.meter import LONG_S, LoopMeter, watch_loop
 
 
 def work(cpu_s: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.testing.siege.attacks import ON_CLIENTS, ON_SERVERS
-from trio_envserve.testing.siege.plan import HELD, STAGES, make_plan
+from trio_envserve.lab.siege.attacks import ON_CLIENTS, ON_SERVERS
+from trio_envserve.lab.siege.plan import HELD, STAGES, make_plan
 
 
 @pytest.mark.parametrize("seconds", [10.0, 30.0, 60.0, 7200.0])

@@ -6,8 +6,8 @@ import pytest
 import trio
 import zmq
 
-from trio_envserve.testing.siege import wire
-from trio_envserve.testing.siege.field import Field, seeded
+from trio_envserve.lab.siege import wire
+from trio_envserve.lab.siege.field import Field, seeded
 
 
 def taken(data: bytes, step: int) -> list[list[bytes]]:

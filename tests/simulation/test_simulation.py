@@ -14,9 +14,9 @@ import pytest
 from trio_envserve.core.dedup import Input
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.requests import State
-from trio_envserve.testing.simulation.actor_server import SimServer
-from trio_envserve.testing.simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
-from trio_envserve.testing.simulation.faults import (
+from trio_envserve.lab.simulation.actor_server import SimServer
+from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
+from trio_envserve.lab.simulation.faults import (
     HARSH_ONLY,
     PLAIN_MESSAGE_BYTES,
     TIMES,
@@ -24,8 +24,8 @@ from trio_envserve.testing.simulation.faults import (
     Fault,
     Plan,
 )
-from trio_envserve.testing.simulation.network import Frames, Link, Network
-from trio_envserve.testing.simulation.simulator import World, plan_of, run
+from trio_envserve.lab.simulation.network import Frames, Link, Network
+from trio_envserve.lab.simulation.simulator import World, plan_of, run
 
 SEEDS = 80
 
@@ -152,7 +152,7 @@ def test_a_seed_always_gives_the_same_run(harsh: bool):
 
 @pytest.mark.real
 def test_a_run_does_not_depend_on_the_order_of_hashes():
-    module = "trio_envserve.testing.simulation.simulator"
+    module = "trio_envserve.lab.simulation.simulator"
     program = f"from {module} import run; print(run(11, harsh=True).digest)"
     digests = {
         subprocess.run(

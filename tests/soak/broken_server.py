@@ -3,7 +3,7 @@ it died is run again.  A program, run by test_soak.py.
 """
 
 from trio_envserve.core.dedup import DedupCache
-from trio_envserve.testing.demo import server as demo_server
+from trio_envserve.lab.demo import server as demo_server
 
 DedupCache.may_rerun = lambda self, entry: True  # type: ignore[method-assign]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.testing.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
-from trio_envserve.testing.soak.judge import judge
-from trio_envserve.testing.soak.judge_samples import SAMPLES
+from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
+from trio_envserve.lab.soak.judge import judge
+from trio_envserve.lab.soak.judge_samples import SAMPLES
 
 Line = dict[str, Any]
 

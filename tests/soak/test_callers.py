@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from trio_envserve import open_server
-from trio_envserve.testing.demo.judge_logs import CALLERS
-from trio_envserve.testing.soak.callers import Callers, ClientEnded
+from trio_envserve.lab.demo.judge_logs import CALLERS
+from trio_envserve.lab.soak.callers import Callers, ClientEnded
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trio_envserve.testing.soak.judge import judge
+from trio_envserve.lab.soak.judge import judge
 
 
 def only(figures, text):
@@ -31,7 +31,7 @@ def test_all_is_well(run):
 
 def test_it_is_a_program_too(run):
     run.judged()
-    command = [sys.executable, "-m", "trio_envserve.testing.soak.judge", str(run.directory)]
+    command = [sys.executable, "-m", "trio_envserve.lab.soak.judge", str(run.directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert json.loads(done.stdout)["ok"] is True

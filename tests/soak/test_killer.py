@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from tests.soak.processes import python, state
-from trio_envserve.testing.logs import EnvironmentLog, JsonLog
-from trio_envserve.testing.soak.killer import Killer, held
-from trio_envserve.testing.soak.schedule import Act
+from trio_envserve.lab.logs import EnvironmentLog, JsonLog
+from trio_envserve.lab.soak.killer import Killer, held
+from trio_envserve.lab.soak.schedule import Act
 
 pytestmark = [
     pytest.mark.real,

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.soak.processes import READY, python
-from trio_envserve.testing.soak import sampler
-from trio_envserve.testing.soak.sampler import (
+from trio_envserve.lab.soak import sampler
+from trio_envserve.lab.soak.sampler import (
     Sampler,
     children_in,
     files_in,

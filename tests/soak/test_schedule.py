@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from trio_envserve.testing.soak.mix import ENDLESS_S, draw
-from trio_envserve.testing.soak.schedule import KINDS, ROUND_S, schedule
+from trio_envserve.lab.soak.mix import ENDLESS_S, draw
+from trio_envserve.lab.soak.schedule import KINDS, ROUND_S, schedule
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.testing.demo import judge_duplicates, judge_logs
-from trio_envserve.testing.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
+from trio_envserve.lab.demo import judge_duplicates, judge_logs
+from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
 
 
 class History:
@@ -190,7 +190,7 @@ def test_all_is_well(history):
     command = [
         sys.executable,
         "-m",
-        "trio_envserve.testing.demo.judge_logs",
+        "trio_envserve.lab.demo.judge_logs",
         str(history.directory),
     ]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -517,7 +517,7 @@ def test_it_imports_nothing_of_the_package_but_its_other_half(module):
 
 
 def test_it_wants_one_folder():
-    command = [sys.executable, "-m", "trio_envserve.testing.demo.judge_logs"]
+    command = [sys.executable, "-m", "trio_envserve.lab.demo.judge_logs"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 2
     assert "usage" in run.stderr

@@ -7,10 +7,10 @@ import json
 import trio
 
 from trio_envserve import open_client, open_server
+from trio_envserve.lab.demo.logs import CallerTap
+from trio_envserve.lab.demo.wiretap import TappedNetwork
+from trio_envserve.lab.logs import JsonLog
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.testing.demo.logs import CallerTap
-from trio_envserve.testing.demo.wiretap import TappedNetwork
-from trio_envserve.testing.logs import JsonLog
 from trio_envserve.testing.retransmit import RetransmittingNetwork
 
 

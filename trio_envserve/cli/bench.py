@@ -1,7 +1,7 @@
 """The verb ``bench``: this project, a plain socket loop and a peer, side by side.
 
-Runs :class:`~trio_envserve.testing.bench.run.Bench`, or counts what a request
-costs the pure machines (:mod:`~trio_envserve.testing.bench.counted`), and
+Runs :class:`~trio_envserve.lab.bench.run.Bench`, or counts what a request
+costs the pure machines (:mod:`~trio_envserve.lab.bench.counted`), and
 writes the record down in the forms that are asked for.
 """
 
@@ -15,12 +15,12 @@ import click
 import trio
 
 from ..core.errors import ConfigError
-from ..testing.bench.cases import CASES, OURS, Case, chosen
-from ..testing.bench.chart import svg
-from ..testing.bench.counted import accept, counted
-from ..testing.bench.profile import Line, profile
-from ..testing.bench.report import about, load_rows, mark_rows, markdown, special_rows
-from ..testing.bench.run import QUICK, Bench, Options
+from ..lab.bench.cases import CASES, OURS, Case, chosen
+from ..lab.bench.chart import svg
+from ..lab.bench.counted import accept, counted
+from ..lab.bench.profile import Line, profile
+from ..lab.bench.report import about, load_rows, mark_rows, markdown, special_rows
+from ..lab.bench.run import QUICK, Bench, Options
 from .common import OK, Result, Stop, emit, json_option, put, run_verb, say
 from .render import Table, show_tables
 

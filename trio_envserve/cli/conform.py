@@ -13,10 +13,10 @@ import click
 import trio
 
 from ..core.errors import ConfigError
-from ..testing.conformance.cases import select
-from ..testing.conformance.run import NotServed, Options, Report
-from ..testing.conformance.run import conform as judge
-from ..testing.conformance.verdicts import Case, Mark, Verdict, describe
+from ..lab.conformance.cases import select
+from ..lab.conformance.run import NotServed, Options, Report
+from ..lab.conformance.run import conform as judge
+from ..lab.conformance.verdicts import Case, Mark, Verdict, describe
 from .common import (
     NOT_STARTED,
     CommandError,
@@ -97,7 +97,7 @@ def conform(
     It must serve an environment that counts its runs:
 
     \b
-      trio-envserve serve trio_envserve.testing.conformance.environment:Conformance \\
+      trio-envserve serve trio_envserve.lab.conformance.environment:Conformance \\
         --arg directory=runs
     or one that does the same; docs/conformance.md says what that is.
 

@@ -1,6 +1,6 @@
 """The verb ``demo``: the main job, while everything goes wrong.
 
-Runs :func:`~trio_envserve.testing.demo.run.run_demo`, shows where it stands, and
+Runs :func:`~trio_envserve.lab.demo.run.run_demo`, shows where it stands, and
 explains the judge's figures.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 import click
 import trio
 
-from ..testing.demo.process import SERVER_COMMAND
-from ..testing.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
+from ..lab.demo.process import SERVER_COMMAND
+from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
 from .common import Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 
@@ -108,7 +108,7 @@ def demo(
     Examples:
       trio-envserve demo
       trio-envserve demo --seed 7 --keep logs
-      python -m trio_envserve.testing.demo.judge_logs logs
+      python -m trio_envserve.lab.demo.judge_logs logs
     """  # noqa: D301  # click wants the character itself
     command = shlex.split(server_command) if server_command else SERVER_COMMAND
 

@@ -1,6 +1,6 @@
 """The verb ``explore``: every interleaving of a small system, one after the other.
 
-What is explored is in :mod:`trio_envserve.testing.exploration`; here are the
+What is explored is in :mod:`trio_envserve.lab.exploration`; here are the
 options, the progress, and what is printed.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import click
 import trio
 
-from ..testing.exploration.configurations import TABLE, Configuration, configuration, showing
-from ..testing.exploration.search import Figures, Search
-from ..testing.exploration.story import tell
-from ..testing.mutants import find
+from ..lab.exploration.configurations import TABLE, Configuration, configuration, showing
+from ..lab.exploration.search import Figures, Search
+from ..lab.exploration.story import tell
+from ..lab.mutants import find
 from .common import Result, Stop, json_option, put, run_verb, say
 from .render import PLAIN_EVERY_S, Table, show_tables
 

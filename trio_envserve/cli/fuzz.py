@@ -1,6 +1,6 @@
 """The verb ``fuzz``: simulated runs by the thousand, and one that fails made small.
 
-What is run is in :mod:`trio_envserve.testing.fuzzing`; here are the options, the
+What is run is in :mod:`trio_envserve.lab.fuzzing`; here are the options, the
 progress, and what is printed (:mod:`.fuzz_report`).
 """
 
@@ -13,16 +13,16 @@ from typing import Any
 import click
 import trio
 
-from ..testing.fuzzing import campaign
-from ..testing.fuzzing.campaign import Campaign, ProcessDied, cores
-from ..testing.fuzzing.failure import Failure, is_harsh
-from ..testing.fuzzing.failure import text as failure_text
-from ..testing.fuzzing.hunt import MOST_RUNS, Catch
-from ..testing.fuzzing.origin import describe, origin
-from ..testing.fuzzing.saved import load, save
-from ..testing.fuzzing.tally import Tally
-from ..testing.mutants import MUTANTS, find
-from ..testing.simulation.plans import to_data
+from ..lab.fuzzing import campaign
+from ..lab.fuzzing.campaign import Campaign, ProcessDied, cores
+from ..lab.fuzzing.failure import Failure, is_harsh
+from ..lab.fuzzing.failure import text as failure_text
+from ..lab.fuzzing.hunt import MOST_RUNS, Catch
+from ..lab.fuzzing.origin import describe, origin
+from ..lab.fuzzing.saved import load, save
+from ..lab.fuzzing.tally import Tally
+from ..lab.mutants import MUTANTS, find
+from ..lab.simulation.plans import to_data
 from .common import USAGE, CommandError, Result, Stop, json_option, put, run_verb, say
 from .fuzz_report import catches_table, count, progress_of, run_tables
 from .render import show_tables

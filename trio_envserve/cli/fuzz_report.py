@@ -11,9 +11,9 @@ import trio
 
 from ..core.dedup import Input
 from ..core.requests import State
-from ..testing.fuzzing.hunt import Catch
-from ..testing.fuzzing.tally import Tally
-from ..testing.simulation.coverage import IMPOSSIBLE, name_of
+from ..lab.fuzzing.hunt import Catch
+from ..lab.fuzzing.tally import Tally
+from ..lab.simulation.coverage import IMPOSSIBLE, name_of
 from .common import say
 from .render import PLAIN_EVERY_S, Table
 

@@ -13,8 +13,8 @@ import trio
 from ..core.requests import Session, State
 from ..core.router import Router
 from ..core.terms import short
-from ..testing.recording import Player
-from ..testing.recording_sequence import Event, RequestName, RequestWatch, sequence_text
+from ..lab.recording import Player
+from ..lab.recording_sequence import Event, RequestName, RequestWatch, sequence_text
 from .common import AT_ONCE, EPILOG, OK, Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 

@@ -1,6 +1,6 @@
 """The verb ``siege``: raw sockets attack a server and a client.
 
-Runs :class:`~trio_envserve.testing.siege.run.Siege`, shows where it stands, and
+Runs :class:`~trio_envserve.lab.siege.run.Siege`, shows where it stands, and
 explains the judge's verdicts.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 import click
 import trio
 
-from ..testing.siege.attacks import NAMES, finding_of, what_of
-from ..testing.siege.camp import Camp
-from ..testing.siege.judge import VERDICTS
-from ..testing.siege.plan import HELD, LONG_S, SECONDS_LEAST
-from ..testing.siege.run import VICTIM, Siege, SiegeOptions
+from ..lab.siege.attacks import NAMES, finding_of, what_of
+from ..lab.siege.camp import Camp
+from ..lab.siege.judge import VERDICTS
+from ..lab.siege.plan import HELD, LONG_S, SECONDS_LEAST
+from ..lab.siege.run import VICTIM, Siege, SiegeOptions
 from .common import Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 
@@ -107,7 +107,7 @@ def siege(
       trio-envserve siege
       trio-envserve siege --minutes 120 --json
       trio-envserve siege --only empty-frames --seed 7 --keep logs
-      python -m trio_envserve.testing.siege.judge logs
+      python -m trio_envserve.lab.siege.judge logs
     """  # noqa: D301  # click wants the character itself
     if listed:
         show_tables([attacks_table()], put)

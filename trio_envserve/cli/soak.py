@@ -1,6 +1,6 @@
 """The verb ``soak``: real processes under real faults for minutes.
 
-Runs :class:`~trio_envserve.testing.soak.run.Soak`, shows where it stands, and
+Runs :class:`~trio_envserve.lab.soak.run.Soak`, shows where it stands, and
 explains the judge's figures.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 import click
 import trio
 
-from ..testing.soak.programs import SERVER_PROGRAM
-from ..testing.soak.run import MINUTES_LEAST, Progress, Soak, SoakOptions
+from ..lab.soak.programs import SERVER_PROGRAM
+from ..lab.soak.run import MINUTES_LEAST, Progress, Soak, SoakOptions
 from .common import Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 
@@ -95,7 +95,7 @@ def soak(
       trio-envserve soak
       trio-envserve soak --minutes 10 --json
       trio-envserve soak --seed 7 --keep logs
-      python -m trio_envserve.testing.soak.judge logs
+      python -m trio_envserve.lab.soak.judge logs
     """  # noqa: D301  # click wants the character itself
     command = shlex.split(server_command) if server_command else SERVER_PROGRAM
 

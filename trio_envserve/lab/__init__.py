@@ -1,0 +1,1 @@
+"""The laboratory: how this project is attacked, judged and measured, for its developers."""

@@ -1,0 +1,105 @@
+"""The benchmark's client of this project: a program of its own.
+
+``python -m trio_envserve.lab.bench.client ADDRESS``
+
+As many tasks as there are requests in flight, each making one call after the
+other: what a user would write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol, TypeAlias
+
+import trio
+
+from ...client import Client, open_client
+from .driver import Tally, answer
+
+
+class Caller(Protocol):
+    """What a load needs of a client."""
+
+    async def run_rollout(self, input: Any) -> Any:
+        """See :meth:`trio_envserve.Client.run_rollout`."""
+        ...
+
+
+Open: TypeAlias = Callable[[str], AbstractAsyncContextManager[Caller]]
+"""Opens a connection to an address, ready for calls."""
+
+
+def main() -> None:
+    """Carry out loads until standard input ends."""
+    trio.run(serve, sys.argv[1])
+
+
+@asynccontextmanager
+async def open_ready(address: str) -> AsyncGenerator[Client, None]:
+    """A client whose server is ready."""
+    async with open_client(address) as client:
+        await client.wait_ready()
+        yield client
+
+
+async def serve(address: str, open_one: Open = open_ready) -> None:
+    """Connect, and carry out loads until standard input ends."""
+    async with AsyncExitStack() as stack:
+        clients: list[Caller] = []
+        answer({"ready": True})
+        send, receive = trio.open_memory_channel[dict[str, Any]](1)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        nursery.start_soon(_hand_in, send, nursery)
+        async for load in receive:
+            while len(clients) < load["clients"]:
+                clients.append(await stack.enter_async_context(open_one(address)))
+            answer(await carry_out(load, clients[: load["clients"]]))
+
+
+async def carry_out(load: dict[str, Any], clients: list[Caller]) -> dict[str, Any]:
+    """One load, to its last answer."""
+    tally = Tally(load)
+    payload = bytes(load["request_bytes"])
+    wanted = load["response"]
+
+    async def keep_asking(client: Caller) -> None:
+        while True:
+            call, began_s = tally.begin()
+            asked = {"call": call, "response": wanted, "payload": payload}
+            got = await client.run_rollout(asked)
+            tally.wrong += got["call"] != call or not _is_right(got, wanted)
+            tally.end(began_s)
+            if not tally.more():
+                return
+
+    async with trio.open_nursery() as nursery:
+        for index in range(load["in_flight"]):
+            nursery.start_soon(keep_asking, clients[index % len(clients)])
+    return tally.figures()
+
+
+def _is_right(got: dict[str, Any], wanted: Any) -> bool:
+    if isinstance(wanted, int):
+        return len(got["payload"]) == wanted
+    return len(got["token_ids"]) == len(got["logprobs"]) == 4000
+
+
+async def _hand_in(send: trio.MemorySendChannel[dict[str, Any]], nursery: trio.Nursery) -> None:
+    """The lines of standard input; when it ends, everything does, also in the
+    middle of a load whose server is gone."""
+    buffer = b""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+        while chunk := await stdin.receive_some(65536):
+            buffer += chunk
+            while b"\n" in buffer:
+                line, _, buffer = buffer.partition(b"\n")
+                await send.send(json.loads(line))
+    nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Runs cases against a server, one after the other, and collects their verdicts.
+
+::
+
+    from trio_envserve.lab.conformance.cases import select
+    from trio_envserve.lab.conformance.run import Options, conform
+
+    report = trio.run(conform, Options("tcp://127.0.0.1:5555"))
+    assert report.ok, report.failed
+
+Theory of operation
+-------------------
+First the server must be ready and serve the environment of the cases; whatever
+is wrong with that is a :class:`NotServed`, and no verdict.  Then each case gets
+a bench and a limit of time; what it raises is its verdict.  A case also fails
+if the server does not answer after it, at once or some seconds later (:mod:`.alive`),
+so that a server that a case has killed is counted against that case.  No two cases
+run at once: what one does is not seen by another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import trio
+
+from ...core.errors import EnvServeError
+from ...net import Network, open_zmq_network, parse_peer_address, unwrap_single
+from .alive import Watch
+from .bench import open_bench
+from .cases import CASES
+from .environment import CONTRACT
+from .peer import open_peer, value_of
+from .verdicts import Case, CaseFailed, CaseSkipped, Mark, Unreachable, Verdict
+
+CASE_S = 60.0
+"""Limit of one case; each wait inside of it has a limit of its own."""
+
+
+class NotServed(EnvServeError):
+    """There is no server, or none that could be judged."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What to judge, and how patiently."""
+
+    address: str
+    cases: Sequence[Case] = CASES
+    wait_s: float = 10.0
+    """How long to wait for a server that is ready."""
+    patience_s: float = 5.0
+    """How long to wait for anything that a case expects."""
+    settle_s: float = 0.05
+    """How much later it is looked once more whether something ran a second time."""
+    alive_s: float = 5.0
+    """How long after each case the server is asked whether it is still alive."""
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What is known of the server's limits, by their names: the cases about a limit
+    are skipped without it, or if it is too large to be reached."""
+    restart: Callable[[], Awaitable[object]] | None = None
+    """Kills the server and starts it anew at the same address; cases that need that are
+    skipped without it."""
+    told: Callable[[Verdict], object] = lambda verdict: None
+    """Called with each verdict as it falls, and once more with another one about the same
+    case if the server is not alive ``alive_s`` later."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """All verdicts about one server."""
+
+    address: str
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+
+    def of(self, mark: Mark) -> list[Verdict]:
+        """Those with this mark, in order."""
+        return [verdict for verdict in self.verdicts if verdict.mark is mark]
+
+    @property
+    def failed(self) -> list[Verdict]:
+        """The failures."""
+        return self.of(Mark.FAILED)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed, and something passed."""
+        return not self.failed and bool(self.of(Mark.PASSED))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "address": self.address, "ok": self.ok,
+            **{mark.value: len(self.of(mark)) for mark in Mark},
+            "seconds": round(self.seconds, 3),
+            "cases": [verdict.to_json() for verdict in self.verdicts],
+        }  # fmt: skip
+
+
+async def conform(options: Options) -> Report:
+    """Judge a server.  Raises ConfigError for the address, and :class:`NotServed`."""
+    is_tcp = parse_peer_address(options.address).scheme == "tcp"
+    verdicts: list[Verdict] = []
+    began_s = trio.current_time()
+    async with open_zmq_network() as network:
+        operations = await _operations(network, options)
+        watch = Watch(
+            network, options.address, after_s=options.alive_s, patience_s=options.patience_s
+        )
+
+        async def look(index: int) -> None:
+            later = await watch.judged_later(verdicts[index])
+            if later is not verdicts[index]:
+                verdicts[index] = later
+                options.told(later)
+
+        async with trio.open_nursery() as nursery:
+            for index, case in enumerate(options.cases):
+                reason = watch.gone or _reason_to_skip(case, operations, is_tcp=is_tcp)
+                try:
+                    verdict = await _judge(network, options, watch, case, reason)
+                except Unreachable as error:
+                    # It is told of those before, if they are to blame.
+                    watch.gone = watch.gone or f"no answer any more after {_last(verdicts)}"
+                    mark = Mark.SKIPPED if any(map(_was_judged, verdicts)) else Mark.FAILED
+                    verdict = Verdict(case, mark, error.expected, watch.gone)
+                verdicts.append(verdict)
+                options.told(verdict)
+                nursery.start_soon(look, index)
+    if watch.gone and not any(each.mark is Mark.FAILED for each in verdicts):
+        # It answered the looks and no bench: then the case that found none has failed.
+        index = next(i for i, each in enumerate(verdicts) if each.seen == watch.gone)
+        verdicts[index] = dataclasses.replace(verdicts[index], mark=Mark.FAILED)
+    return Report(options.address, tuple(verdicts), trio.current_time() - began_s)
+
+
+def _last(verdicts: Sequence[Verdict]) -> str:
+    return verdicts[-1].case.name if verdicts else "the start"
+
+
+def _was_judged(verdict: Verdict) -> bool:
+    return verdict.mark is not Mark.SKIPPED
+
+
+async def _operations(network: Network, options: Options) -> list[str]:
+    """Wait for a server that is ready; what its environment offers."""
+    try:
+        async with open_peer(network, options.address, patience_s=options.wait_s) as peer:
+            await peer.hello()
+            with trio.move_on_after(options.wait_s):
+                while peer.server.get("status") != "ready":
+                    await trio.sleep(0.05)
+                    await peer.sync(0, [])
+            if peer.server.get("status") != "ready":
+                raise NotServed(f"the server at {options.address} is not ready: {peer.server}")
+            peer.transmit(0, {"op": "about"})
+            outcome = await peer.outcome(0)
+            value = value_of(outcome)
+            peer.goodbye()
+            await peer.barrier()
+    except CaseFailed as error:
+        raise NotServed(f"no server to judge at {options.address}: {error}") from None
+    if outcome.message.status != 0 or not isinstance(value, dict):
+        value = {}
+    if value.get("conformance") != CONTRACT:
+        name = peer.server.get("environment")
+        raise NotServed(
+            f"the server at {options.address} serves {name!r}; it can be judged when it serves "
+            "trio_envserve.lab.conformance.environment:Conformance, or an environment "
+            "that does the same (docs/conformance.md)"
+        )
+    return [str(each) for each in value.get("operations", [])]
+
+
+def _reason_to_skip(case: Case, operations: Sequence[str], *, is_tcp: bool) -> str:
+    """Why this server cannot be judged by a case; empty if it can."""
+    lacking = [each for each in case.needs if each not in operations]
+    if lacking:
+        return f"the environment does not offer {', '.join(lacking)}"
+    if case.faults and not is_tcp:
+        return "the fault proxy is for tcp addresses"
+    return ""
+
+
+async def _judge(
+    network: Network, options: Options, watch: Watch, case: Case, reason: str
+) -> Verdict:
+    """Run one case, unless there is a reason to skip it.  Raises :class:`Unreachable`."""
+    if reason:
+        return Verdict(case, Mark.SKIPPED, seen=reason)
+    began_s = trio.current_time()
+    mark, expected, seen = Mark.PASSED, "", ""
+    with trio.move_on_after(CASE_S) as limit:
+        try:
+            with unwrap_single():
+                await _run(network, options, watch, case)
+        except Unreachable:
+            raise
+        except CaseSkipped as skipped:
+            mark, seen = Mark.SKIPPED, str(skipped)
+        except CaseFailed as failed:
+            mark, expected, seen = Mark.FAILED, failed.expected, failed.seen
+        except Exception as error:
+            # Whatever a strange server made a case stumble over: the other cases
+            # are to be heard, too.
+            mark, expected = Mark.FAILED, "a case that ends"
+            seen = f"{type(error).__name__}: {error}"
+    if limit.cancelled_caught:
+        mark, expected, seen = Mark.FAILED, f"an end within {CASE_S:g} s", "none"
+    return Verdict(case, mark, expected, seen, trio.current_time() - began_s)
+
+
+async def _run(network: Network, options: Options, watch: Watch, case: Case) -> None:
+    """The case on a bench, and what it leaves behind cleared; the first failure counts."""
+    async with open_bench(
+        network, options.address, patience_s=options.patience_s, settle_s=options.settle_s,
+        limits=options.limits, restart=options.restart, restarting=watch.restarting,
+    ) as bench:  # fmt: skip
+        failure: EnvServeError | None = None
+        try:
+            with unwrap_single():
+                await case.main(bench)
+        except (CaseFailed, CaseSkipped) as error:
+            failure = error
+        try:
+            await bench.clear()
+        except CaseFailed as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -1,0 +1,267 @@
+"""The one who makes the faults of the demonstration, and writes down each.
+
+Theory of operation
+-------------------
+A schedule of faults follows from the seed: each is due when a certain part of
+all rollouts has been answered, so that it falls into the middle of the work on
+any machine.  One task carries them out, one after the other; a second one
+follows the environment's log and watches worker processes die.
+
+A worker is killed when the *environment's* log says that enough executions
+live on it, and only then; how many died with it is counted from the same log
+afterwards.  Where the machine is too slow to have that many running at once,
+the next rollouts are made to last longer, until it has.  So they are, wherever it is so
+slow that one fault is not done when the next is due: else the work would be over first.
+
+Of a cut between an outcome and its receipt is noted whose outcome it was: the
+proxy shows the bytes that it withheld, and the head of an outcome names its
+request.
+
+A call that was issued again after the server's death has no execution to spare
+any more (the client held one back for just that), so a worker that runs one of
+those is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar, final
+
+import cbor2
+import trio
+
+from ...core.messages import KINDS, Outcome
+from ...core.terms import ID_BYTES
+from ...testing.proxy import FaultProxy
+from ..logs import EnvironmentLog, JsonLog, WorkerLife
+from .judge_logs import LEAST_FAULTS, LEAST_LIVING
+from .logs import RequestId
+from .process import DemoServer
+
+T = TypeVar("T")
+
+_POLL_S = 0.01
+_HEAD = bytes((0x80 + len(Outcome._fields) + 1, KINDS[Outcome], 0x40 + ID_BYTES))
+"""How the head of an outcome begins: an array, its kind, and a session follows."""
+_RESULT = b"completion"
+"""A key of every result of the environment, as it stands in an encoded one."""
+_FIRST, _LAST = 0.04, 0.60
+"""The part of the answers at which the first and the last fault are due."""
+_PATIENCE_S = 0.5
+"""How long to wait for a worker with enough executions before they are made to
+last twice as long."""
+_LONGEST_S = 0.6
+"""And no longer: those that die with a worker are run again one at a time."""
+_LATE, _LATE_S = 0.7, 1.2
+"""But when so much has been answered and there still was no such worker, the
+rest lasts this long, before nothing is left to be killed."""
+_MOST_KILLS = 8
+"""Attempts at killing a busy worker, should some of them come too late."""
+
+
+class Callers(Protocol):
+    """What the faults have to know of the callers."""
+
+    answered: int
+    durations_s: dict[str, float]
+    """By key, all that were asked so far: how long each was to last."""
+    duration_s: float
+    """How long the next ones are to last."""
+
+    received: set[RequestId]
+    """The requests of which an outcome has come."""
+
+    def sessions(self) -> int:
+        """The fewest sessions that one of them has had."""
+        ...
+
+
+def schedule(seed: int, rollouts: int) -> list[tuple[int, str]]:
+    """The faults of a seed, in order: (answers at which it is due, kind)."""
+    rng = random.Random(seed)
+    kinds = ["cut", "receipt", "worker"] * LEAST_FAULTS + ["server"]
+    rng.shuffle(kinds)
+    step = (_LAST - _FIRST) / len(kinds)
+    return [
+        (int(rollouts * (_FIRST + step * (index + rng.random()))), kind)
+        for index, kind in enumerate(kinds)
+    ]
+
+
+def outcomes_in(data: bytes) -> list[RequestId]:
+    """The requests whose results stand in bytes that a server has sent, in
+    order; also of one that is not there to its end."""
+    found = []
+    for message in data.split(_HEAD)[1:]:
+        session, rest = message[:ID_BYTES], message[ID_BYTES:]
+        if _RESULT in rest:
+            found.append((session, int(cbor2.loads(rest))))
+    return found
+
+
+async def poll(condition: Callable[[], T | None]) -> T:
+    """Sleep until the condition holds; returns what it gave.  For what is in a
+    file or another process, where there is no event to wait for."""
+    while not (found := condition()):  # noqa: ASYNC110  # as said above
+        await trio.sleep(_POLL_S)
+    return found
+
+
+@final
+class Faults:
+    """Carries the schedule out."""
+
+    def __init__(
+        self, server: DemoServer, proxy: FaultProxy, environment: EnvironmentLog, log: JsonLog,
+        callers: Callers, *, rollouts: int, workers: int, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._server = server
+        self._proxy = proxy
+        self._environment = environment
+        self._log = log
+        self._callers = callers
+        self._rollouts = rollouts
+        self._workers = workers
+        self._usual_s = callers.duration_s
+        self._say = say
+        self._next_due = math.inf
+        """At how many answers the fault after the one that is being made is due."""
+        self._spent: set[str] = set()
+        """Keys that a lost server may have had: no execution to spare."""
+        self._sessions = 1
+
+    async def run(self, due: list[tuple[int, str]]) -> None:
+        """The schedule, until it is done or the scope is cancelled."""
+        acts = {
+            "cut": self._cut, "receipt": self._cut_before_receipt,
+            "worker": self._kill_worker, "server": self._kill_server,
+        }  # fmt: skip
+        following = [answers for answers, _ in due[1:]] + [self._rollouts]
+        for (answers, kind), next_due in zip(due, following, strict=True):
+            await poll(partial(self._has_answers, answers))
+            self._next_due = next_due
+            await acts[kind]()
+            self._next_due = math.inf
+
+    def lasts_s(self) -> float:
+        """How long the next rollout is to last."""
+        late = self._callers.answered >= self._next_due
+        return max(self._callers.duration_s, _LONGEST_S if late else 0.0)
+
+    def _has_answers(self, count: int) -> bool:
+        return self._callers.answered >= count
+
+    async def watch(self) -> None:
+        """Follow the environment's log and its processes until cancelled."""
+        while True:
+            self._environment.look(self._log)
+            await trio.sleep(_POLL_S)
+
+    # -- faults ----------------------------------------------------------------
+
+    async def _cut(self) -> None:
+        await self._proxy.wait_connections(1)
+        count = self._proxy.cut_all()
+        self._log.write("cut", how="ordinary", connections=count)
+        self._say(f"cut {count} connections")
+
+    async def _cut_before_receipt(self) -> None:
+        before = self._proxy.counters.cut
+        withheld = self._not_received(
+            await self._proxy.cut_before_receipt(lambda data: bool(self._not_received(data)))
+        )
+        count = self._proxy.counters.cut - before
+        self._log.write(
+            "cut", how="before receipt", connections=count,
+            withheld=[(session.hex(), sequence) for session, sequence in withheld],
+        )  # fmt: skip
+        self._say(f"cut {count} connections with {len(withheld)} outcomes on the way")
+
+    def _not_received(self, data: bytes) -> list[RequestId]:
+        """The requests whose outcomes are in these bytes and have not come yet.
+
+        The cut falls on the first bytes with such a one, so none of them was
+        forwarded whole."""
+        return [each for each in outcomes_in(data) if each not in self._callers.received]
+
+    async def _kill_worker(self) -> None:
+        for _ in range(_MOST_KILLS):
+            if await self._kill_busiest() >= LEAST_LIVING:
+                return
+
+    async def _kill_busiest(self) -> int:
+        """Kill a worker with enough executions; says with how many it died."""
+        life = await self._wait_busy_worker()
+        sent_s = time.monotonic()
+        os.kill(life.pid, signal.SIGKILL)
+        await poll(lambda: life.dead)
+        self._environment.read()
+        died = len(life.living)
+        self._log.write(
+            "kill", what="worker", process=life.process, pid=life.pid, sent_s=sent_s, living=died
+        )
+        self._say(f"killed a worker with {died} executions")
+        await poll(lambda: self._appeared_since(sent_s))
+        return died
+
+    def _appeared_since(self, moment_s: float) -> bool:
+        """Whether a process has begun its first rollout: all slots had one
+        before, so it is a replacement."""
+        self._environment.look(self._log)
+        return any(life.began_s > moment_s for life in self._environment.lives.values())
+
+    async def _wait_busy_worker(self) -> WorkerLife:
+        """One with enough executions; they last longer if there are too few."""
+        in_vain = 0
+        while (life := self._busy_worker()) is None:
+            await trio.sleep(_POLL_S)
+            in_vain += self._in_full_work()
+            if self._callers.answered > _LATE * self._rollouts:
+                self._callers.duration_s = _LATE_S
+            elif in_vain * _POLL_S >= _PATIENCE_S:
+                in_vain = 0
+                self._callers.duration_s = min(2 * self._callers.duration_s, _LONGEST_S)
+        self._callers.duration_s = self._usual_s
+        return life
+
+    def _in_full_work(self) -> bool:
+        """Whether no worker is missing, and none is left alone for what it runs:
+        if too few executions live now, that is how fast the machine is."""
+        at_work = [life for life in self._environment.lives.values() if not life.dead]
+        return len(at_work) > 1 and all(
+            life.living and self._spent.isdisjoint(life.living) for life in at_work
+        )
+
+    def _busy_worker(self) -> WorkerLife | None:
+        """One with enough executions that will not end in this very moment."""
+        self._environment.look(self._log)
+        if sum(not life.dead for life in self._environment.lives.values()) < self._workers:
+            return None  # else nobody could tell a replacement from a late beginner
+        now_s, lasts_s = time.monotonic(), self._callers.durations_s
+        for life in self._environment.lives.values():
+            young = sum(
+                began_s + 0.7 * lasts_s.get(key, 0.0) > now_s
+                for key, began_s in life.living.items()
+            )
+            if not life.dead and young >= LEAST_LIVING and self._spent.isdisjoint(life.living):
+                return life
+        return None
+
+    async def _kill_server(self) -> None:
+        sent_s = time.monotonic()
+        pid = self._server.pid
+        await self._server.kill()
+        self._log.write("kill", what="server", pid=pid, sent_s=sent_s)
+        self._say("killed the server")
+        await self._server.start()
+        self._log.write("serving", pid=self._server.pid, address=self._server.address)
+        self._sessions += 1
+        await poll(lambda: self._callers.sessions() >= self._sessions)
+        self._spent.update(self._callers.durations_s)
+        self._say("the server is back at its address")

@@ -1,0 +1,247 @@
+"""The main job, shown in under a minute, with everything going wrong.
+
+Theory of operation
+-------------------
+A server of its own (a process, with worker processes) runs the built-in
+environment.  Four callers ask for rollouts through a fault proxy, each key
+once, with consent to be run again after a proven death.  One of the callers
+sits on a network that sends every request again while it runs
+(:mod:`.retransmit`): this client does not do that by itself, others will, and
+it is what the dedup cache is for.  The sockets of all callers are tapped
+(:mod:`.wiretap`): what goes over them is in the callers' log.  Meanwhile :mod:`.demo_faults` cuts
+connections, also between an outcome and its receipt, kills workers with many
+executions, and kills the server.
+
+Environment, callers and killer each write a log; :mod:`.judge_logs`, which
+knows nothing of this package, recomputes everything from those three.  The
+server is asked for nothing but rollouts, least of all for what it has counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, final
+
+import trio
+
+from ...client import Client, Outcome, open_client
+from ...core.errors import ConfigError
+from ...net import Network, open_zmq_network, unwrap_single
+from ...testing.proxy import open_fault_proxy
+from ...testing.retransmit import RetransmittingNetwork
+from ..logs import EnvironmentLog, JsonLog
+from .faults import Faults, poll, schedule
+from .judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
+from .logs import CallerTap, RequestId
+from .process import SERVER_COMMAND, DemoServer, open_demo_server
+from .wiretap import TappedNetwork
+
+ROLLOUTS_LEAST = 500
+"""With fewer there is not enough going on for all the faults."""
+
+WORKERS_MOST = 4
+"""With more of them too much is under way at once for all faults to fall into
+the middle of it."""
+
+_CALLERS = 4
+_IN_FLIGHT_PER_WORKER = 28
+"""Calls at once for each worker: enough executions for its death to count, few
+enough for those that died with it to be run again one at a time, alone on a
+worker, as suspects are."""
+_DURATION_S = 0.15
+"""How long each rollout lasts, unless the machine is too slow for that."""
+_MAX_EXECUTIONS = 10
+"""Allowance of each call: all but one for the first session."""
+_RETRANSMIT_S = (0.06, 0.4)
+"""When the impatient caller sends a request again: while it runs, and later."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What a demonstration is run with."""
+
+    directory: Path
+    """Where the logs go; made if it is not there, must not have logs yet."""
+    rollouts: int = 1000
+    seed: int = 0
+    workers: int = 2
+    seconds_limit: float = 60.0
+    """Then it is ended, and what has no answer is lost."""
+    server_command: Sequence[str] = SERVER_COMMAND
+    """What is started as the server, with options as its last argument."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Progress:
+    """Where a demonstration stands; plain state, to be looked at any time."""
+
+    rollouts: int
+    asked: int = 0
+    answered: int = 0
+    said: list[str] = dataclasses.field(default_factory=list)
+    """What has been done to it so far, a line each."""
+
+
+async def run_demo(options: DemoOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Run it, and return the judge's figures (see :mod:`.judge_logs`).
+
+    Raises ConfigError for options that cannot work, ServerStartError if the
+    server cannot be started.
+    """
+    if options.rollouts < ROLLOUTS_LEAST:
+        raise ConfigError(f"at least {ROLLOUTS_LEAST} rollouts, not {options.rollouts}")
+    if not 2 <= options.workers <= WORKERS_MOST:
+        raise ConfigError(
+            f"2 to {WORKERS_MOST} workers, not {options.workers}: one is killed while others work"
+        )
+    directory = _prepared(options.directory)
+    progress = progress or Progress(options.rollouts)
+    killer, callers = JsonLog(directory / KILLER), JsonLog(directory / CALLERS)
+    try:
+        killer.write("begin", rollouts=options.rollouts, seed=options.seed, workers=options.workers)
+        with unwrap_single():
+            await _run(options, directory, progress, killer, callers)
+        killer.write("end")
+    finally:
+        killer.close()
+        callers.close()
+    return judge(directory)
+
+
+def _prepared(directory: Path) -> Path:
+    """The folder, made if need be, by a name that holds in other processes too."""
+    directory = directory.absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (ENVIRONMENT, CALLERS, KILLER):
+            if (directory / name).exists():
+                raise ConfigError(
+                    f"{directory} has the logs of an earlier run; give an empty folder"
+                )
+        (directory / KILLER).touch()
+    except OSError as error:
+        raise ConfigError(f"cannot keep logs in {directory}: {error.strerror}") from error
+    return directory
+
+
+async def _run(
+    options: DemoOptions, directory: Path, progress: Progress, killer: JsonLog, log: JsonLog
+) -> None:
+    environment = EnvironmentLog(directory / ENVIRONMENT)
+    serving = {
+        "environment": "arithmetic",
+        "args": {
+            "log_path": str(directory / ENVIRONMENT), "seed": options.seed,
+            "size": options.rollouts,
+        },
+        "workers": options.workers,
+        "log_directory": str(directory),
+    }  # fmt: skip
+    # Everything is told to end in the order in which it depends on each other,
+    # and deaths are watched to the very last.
+    with trio.move_on_after(options.seconds_limit) as limit:
+        async with open_demo_server(serving, directory, options.server_command) as server:
+            killer.write("serving", pid=server.pid, address=server.address)
+            async with open_fault_proxy(server.address, seed=options.seed) as proxy:
+                callers = _Callers(options, progress, log)
+                faults = Faults(
+                    server, proxy, environment, killer, callers, rollouts=options.rollouts,
+                    workers=options.workers, say=progress.said.append,
+                )  # fmt: skip
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(faults.watch)
+                    nursery.start_soon(_notice_end, server, progress, nursery.cancel_scope)
+                    await callers.run(proxy.address, faults, options.seed)
+                    nursery.cancel_scope.cancel()
+    if limit.cancelled_caught:
+        progress.said.append(f"not done after {options.seconds_limit:g} s: ended")
+    with trio.move_on_after(10.0):
+        await poll(lambda: environment.look(killer).all_dead())
+
+
+async def _notice_end(server: DemoServer, progress: Progress, scope: trio.CancelScope) -> None:
+    await server.wait_unexpected_end()
+    progress.said.append("the server ended by itself: see its logs")
+    scope.cancel()
+
+
+@final
+class _Callers:
+    """All callers."""
+
+    def __init__(self, options: DemoOptions, progress: Progress, log: JsonLog) -> None:
+        self.durations_s: dict[str, float] = {}
+        self.duration_s = _DURATION_S
+        self.answered = 0
+        self.received: set[RequestId] = set()
+        self._options = options
+        self._progress = progress
+        self._log = log
+        self._clients: list[Client] = []
+        self._all_answered = trio.Event()
+
+    async def run(self, address: str, faults: Faults, seed: int) -> None:
+        """Ask for everything; returns when everything is answered."""
+        async with AsyncExitStack() as stack:
+            network: Network = await stack.enter_async_context(open_zmq_network())
+            for number in range(_CALLERS):
+                tapped = TappedNetwork(network, CallerTap(number, self._log, self.received))
+                impatient = RetransmittingNetwork(tapped, pauses_s=_RETRANSMIT_S)
+                opened = open_client(
+                    address, name=f"caller-{number}", network=tapped if number else impatient
+                )
+                self._clients.append(await stack.enter_async_context(opened))
+            async with trio.open_nursery() as making, trio.open_nursery() as asking:
+                making.start_soon(faults.run, schedule(seed, self._options.rollouts))
+                for number, client in enumerate(self._clients):
+                    asking.start_soon(self._ask_all, number, client, faults)
+                asking.start_soon(self._cancel_when_done, making.cancel_scope)
+
+    async def _cancel_when_done(self, scope: trio.CancelScope) -> None:
+        await self._all_answered.wait()
+        scope.cancel()
+
+    def sessions(self) -> int:
+        """The fewest sessions that one of the callers has had."""
+        return min(client.counters()["sessions"] for client in self._clients)
+
+    async def _ask_all(self, number: int, client: Client, faults: Faults) -> None:
+        limit = trio.Semaphore(_IN_FLIGHT_PER_WORKER * self._options.workers // _CALLERS)
+        async with trio.open_nursery() as nursery:
+            for index in range(number, self._options.rollouts, _CALLERS):
+                await limit.acquire()
+                nursery.start_soon(self._ask, client, index, faults.lasts_s(), limit)
+
+    async def _ask(
+        self, client: Client, index: int, duration_s: float, limit: trio.Semaphore
+    ) -> None:
+        key = f"rollout-{index}"
+        self._log.write("ask", key=key, rerun=True)
+        self._progress.asked += 1
+        self.durations_s[key] = duration_s
+        outcome = await client.outcome(
+            {"index": index, "key": key, "duration_s": duration_s},
+            rerun=True, max_executions=_MAX_EXECUTIONS,
+        )  # fmt: skip
+        self._log.write("answer", key=key, **_answer(outcome))
+        self.answered += 1
+        self._progress.answered += 1
+        if self.answered == self._options.rollouts:
+            self._all_answered.set()
+        limit.release()
+
+
+def _answer(outcome: Outcome) -> dict[str, Any]:
+    """What a caller notes of an outcome."""
+    error = outcome.error
+    return {
+        "ok": outcome.ok,
+        "right": outcome.ok and outcome.value["reward"] == 1.0,
+        "error": type(error).__name__ if error else None,
+        "message": str(error)[:300] if error else None,
+        "verdict": error.verdict.name if error else None,
+        "executions": outcome.executions,
+    }

@@ -1,0 +1,48 @@
+"""The server of the demonstration: a process of its own, to be killed.
+
+``python -m trio_envserve.lab.demo.server '{"environment": ..., ...}'``
+
+The argument is one JSON object with the arguments of
+:func:`~trio_envserve.server.open_server` (``environment``, ``args``, ``bind``,
+``workers``, ``limits`` as an object of those that are not the default) and
+``log_directory``.  When the address is bound it prints one
+line, ``{"address": ..., "pid": ...}``.  It stops when its standard input ends,
+so nothing is left behind however the demonstration ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import trio
+
+from ...core.limits import ServerLimits
+from ...logs import LogSetup, configure, set_title
+from ...server import open_server
+
+
+def main() -> None:
+    """Serve until the end of standard input."""
+    if len(sys.argv) != 2:
+        raise SystemExit("this is started by `trio-envserve demo`, with one JSON object")
+    options = json.loads(sys.argv[1])
+    options["limits"] = ServerLimits(**options.get("limits", {}))
+    logging = {"level": "INFO", "directory": options.pop("log_directory")}
+    configure(LogSetup(**logging), "server")
+    trio.run(_serve, options, logging)
+
+
+async def _serve(options: dict[str, Any], logging: dict[str, str]) -> None:
+    async with open_server(**options, worker_logging=logging) as server:
+        set_title(f"trio-envserve demo server at {server.address}")
+        print(json.dumps({"address": server.address, "pid": os.getpid()}), flush=True)
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+            while await stdin.receive_some(1024):
+                pass  # nothing is said here but its end
+
+
+if __name__ == "__main__":
+    main()

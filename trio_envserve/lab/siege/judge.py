@@ -1,0 +1,364 @@
+"""The judge of a siege: logs on disk in, named verdicts out.
+
+``python -m trio_envserve.lab.siege.judge DIR`` prints one JSON object and exits with 0
+only if every verdict that could be reached is good, and something was shown.
+
+Theory of operation
+-------------------
+The judge asks no server and measures nothing.  ``events.jsonl`` has what the siege did:
+``stage`` (with what each kind of process may grow by), ``round`` and ``round-end``, ``rate``,
+``recovered``, ``held``; and what happened to it: ``ended`` and ``hung`` (a victim, with its
+last words) and ``stopped`` (a victim that was asked to, with its exit code).
+``loops.jsonl`` has the longest turns of each loop, a line for each quarter of a second;
+``samples.jsonl`` resident memory; ``attacks.jsonl`` what each attack did and when;
+``callers.jsonl`` and ``environment.jsonl`` are those of the demonstration, and how often
+something was run is judged by its judge.
+
+A verdict is a name, whether it is good, its figures, and what is wrong in words.  One
+for which nothing was tried is neither good nor bad.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import statistics
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..demo.judge_logs import CALLERS, ENVIRONMENT, Line, Logs, read_lines, runs
+from .camp import ATTACKS, EVENTS, LOOPS, SAMPLES
+
+TURN_S = 0.1
+"""Most processor time of one turn of a loop."""
+RATE_LEAST = 0.5
+"""Of what the honest client reaches beside a busy process."""
+WORST_RATE_LEAST = 0.1
+"""In the worst round."""
+STILL = 5.0
+"""Fewer answers a second than these, of 16 calls at once, and nobody attacking: on no
+machine is that anything but standing still."""
+STORM_EVERY_S = 3.0
+"""Oftener than this, on average, no peer of a held loop may connect again."""
+STORM_FREE = 2
+"""Connections of a peer that are none of a storm, however short the hold was."""
+
+
+class Material(NamedTuple):
+    """All logs."""
+
+    events: list[Line]
+    attacks: list[Line]
+    loops: list[Line]
+    samples: list[Line]
+    logs: Logs
+
+    def of(self, *events: str) -> list[Line]:
+        """The lines of the siege with these names."""
+        return [line for line in self.events if line["event"] in events]
+
+    def during(self, from_s: float, to_s: float) -> list[str]:
+        """The attacks that went on at some moment between the two, by their lines."""
+        open_: dict[tuple[str, int], float] = {}
+        found: set[str] = set()
+        for line in self.attacks:
+            key = (line["attack"], line["round"])
+            if line["event"] == "begin":
+                open_[key] = line["monotonic"]
+            elif open_.pop(key, to_s) < to_s and line["monotonic"] > from_s:
+                found.add(line["attack"])
+        return sorted(found | {name for (name, _), at_s in open_.items() if at_s < to_s})
+
+
+def judge(directory: str | Path, unjudged: Collection[str] = ()) -> dict[str, Any]:
+    """All verdicts from the logs in a directory.
+
+    ``unjudged``: verdicts that are left open, with their figures.
+
+    ``verdicts``: by name ``ok`` (None: nothing was tried), ``figures``, ``problems``.
+    ``problems`` has all of them in words; ``ok`` is true if there are none and the siege
+    came to its end.
+    """
+    folder = Path(directory)
+    try:
+        read = {name: list(read_lines(folder / name)) for name in (EVENTS, ATTACKS, LOOPS, SAMPLES)}
+        logs = Logs.of(
+            list(read_lines(folder / ENVIRONMENT)), list(read_lines(folder / CALLERS)), []
+        )
+        found = Material(read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], logs)
+        verdicts = {name: verdict(found) for name, verdict in VERDICTS.items()}
+        for name in unjudged:
+            verdicts[name] |= {"ok": None, "problems": []}
+    except (OSError, ValueError, KeyError) as error:
+        return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"], "verdicts": {}}
+    problems = [
+        f"{name}: {text}" for name, verdict in verdicts.items() for text in verdict["problems"]
+    ]
+    finished = bool(found.of("end"))
+    if not finished:
+        problems.append("the siege did not come to its end")
+    elif all(verdict["ok"] is None for verdict in verdicts.values()):
+        problems.append("nothing was tried")
+    return {
+        "ok": not problems, "problems": problems, "finished": finished,
+        "rounds": len(found.of("round-end")), "verdicts": verdicts,
+    }  # fmt: skip
+
+
+def _verdict(tried: bool, figures: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    return {"ok": not problems if tried or problems else None, "figures": figures,
+            "problems": problems}  # fmt: skip
+
+
+# -- verdicts -----------------------------------------------------------------
+
+
+def attacked(found: Material) -> dict[str, Any]:
+    """Every attack that was planned was made."""
+    planned = {name for line in found.of("round") for name in line["attacks"]}
+    counts: dict[str, dict[str, int]] = {}
+    for line in found.attacks:
+        if line["event"] == "end":
+            mine = counts.setdefault(line["attack"], {})
+            for name, count in line["counts"].items():
+                mine[name] = mine.get(name, 0) + count
+    idle = sorted(name for name in planned if not counts.get(name, {}).get("connections"))
+    # After a victim was lost its attackers found nobody: that is told elsewhere.
+    problems = [] if found.of("ended", "hung") else [f"{name} was never made" for name in idle]
+    return _verdict(bool(planned), {"counts": counts, "never_made": idle}, problems)
+
+
+def survived(found: Material) -> dict[str, Any]:
+    """No process ended that was not told to, or stopped answering."""
+    lost = [
+        {name: line[name] for name in ("who", "event", "code", "round", "why", "words")}
+        | {"attacks": found.during(line["monotonic"] - 30.0, line["monotonic"])}
+        for line in found.of("ended", "hung")
+    ]
+    problems = [
+        f"the {line['who']} {_how(line)} in round {line['round']} ({_said(line)}); "
+        f"attacks: {', '.join(line['attacks']) or 'none'}"
+        for line in lost
+    ]
+    return _verdict(bool(found.of("round", "held")), {"lost": lost}, problems)
+
+
+def _how(line: Line) -> str:
+    return "did not answer any more" if line["event"] == "hung" else f"ended with {line['code']}"
+
+
+def _said(line: Line) -> str:
+    words = [text for text in str(line["words"]).splitlines() if text.strip()]
+    return words[-1][:200] if words else "without a word"
+
+
+def stopped(found: Material) -> dict[str, Any]:
+    """Whoever was asked to stop did, with the exit code 0."""
+    lines = found.of("stopped")
+    bad = [line for line in lines if line["code"] != 0]
+    problems = [f"a {line['who']} that was asked to stop ended with {line['code']}" for line in bad]
+    return _verdict(bool(lines), {"stopped": len(lines)}, problems)
+
+
+def turns(found: Material) -> dict[str, Any]:
+    """No turn of a loop took more than 100 ms of its thread's processor time."""
+    spans = list(_rounds(found))
+    begins = [begin_s for begin_s, _, _, _ in spans]
+    most: dict[str, dict[str, Any]] = {}
+    over: dict[str, int] = {}
+    for line in found.loops:
+        index = bisect.bisect(begins, line["monotonic"]) - 1
+        if index < 0 or line["monotonic"] > spans[index][1]:
+            continue  # starting, or being held on purpose
+        who = line["who"].split()[0]
+        over[who] = over.get(who, 0) + (line["turn_s"] > TURN_S)
+        if line["turn_s"] > most.get(who, {"turn_s": -1.0})["turn_s"]:
+            most[who] = {
+                **{name: line[name] for name in ("turn_s", "step_s", "io_s", "task", "where")},
+                "round": spans[index][2],
+                "attacks": found.during(line["monotonic"] - 0.5 - line["turn_s"], line["monotonic"])
+                or spans[index][3],
+            }
+    problems = [
+        f"a turn of a {who}'s loop took {1000 * record['turn_s']:.0f} ms of processor time in "
+        f"round {record['round']} (one of {over[who]} reports over {1000 * TURN_S:.0f} ms; "
+        f"{record['task']}; {' < '.join(reversed(record['where'][-3:])) or 'not seen where'}); "
+        f"attacks: {', '.join(record['attacks']) or 'none'}"
+        for who, record in most.items() if record["turn_s"] > TURN_S
+    ]  # fmt: skip
+    return _verdict(bool(most), {"longest": most, "over": over}, problems)
+
+
+def _rounds(found: Material) -> Iterator[tuple[float, float, int, list[str]]]:
+    """When each round began and ended, its number, and its attacks."""
+    begun: Line | None = None
+    for line in found.of("round", "round-end"):
+        if line["event"] == "round":
+            begun = line
+        elif begun is not None:
+            yield begun["monotonic"], line["monotonic"], begun["round"], list(begun["attacks"])
+            begun = None
+
+
+def memory(found: Material) -> dict[str, Any]:
+    """Resident memory grew by no more than the limits name."""
+    allowed = {line["stage"]: line["allowed"] for line in found.of("stage")}
+    first: dict[tuple[str, str], int] = {}
+    most: dict[str, dict[str, int]] = {}
+    for line in found.samples:
+        key = (line["stage"], line["who"])
+        if line["phase"] == "begin":
+            first[key] = min(first.get(key, line["rss_kib"]), line["rss_kib"])
+        if key not in first:
+            continue  # it is being started
+        grown = line["rss_kib"] - first[key]
+        mine = most.setdefault(
+            f"{key[0]}/{key[1]}", {"grown_kib": 0, "allowed_kib": allowed[key[0]][key[1]] // 1024}
+        )
+        mine["grown_kib"] = max(mine["grown_kib"], grown)
+    problems = [
+        f"{name} grew by {record['grown_kib'] // 1024} MiB, "
+        f"{record['allowed_kib'] // 1024} MiB are within its bounds"
+        for name, record in most.items() if record["grown_kib"] > record["allowed_kib"]
+    ]  # fmt: skip
+    return _verdict(bool(most), most, problems)
+
+
+def rate(found: Material) -> dict[str, Any]:
+    """The honest client kept half of its rate beside a busy process."""
+    lines = found.of("rate")
+    if not lines:
+        return _verdict(False, {}, [])
+    ratios = [line["besieged"] / line["quiet"] if line["quiet"] else 0.0 for line in lines]
+    worst = min(range(len(lines)), key=ratios.__getitem__)
+    besieged = statistics.fmean(line["besieged"] for line in lines)
+    quiet = statistics.fmean(line["quiet"] for line in lines)
+    whole = besieged / quiet if quiet else 0.0
+    figures = {
+        "besieged": round(besieged, 1), "quiet": round(quiet, 1), "kept": round(whole, 3),
+        "median_kept": round(statistics.median(ratios), 3),
+        "worst_kept": round(ratios[worst], 3), "worst_round": lines[worst]["round"],
+        "attacker_cpu_s": round(sum(line["attacker_cpu_s"] for line in lines), 2),
+        "rounds": [
+            {"round": line["round"], "kept": round(ratio, 3)}
+            for line, ratio in zip(lines, ratios, strict=True)
+        ],
+    }  # fmt: skip
+    problems = []
+    if whole < RATE_LEAST:
+        problems.append(
+            f"{besieged:.0f} answers a second in the siege, {quiet:.0f} beside a busy process: "
+            f"{whole:.2f} of it, {RATE_LEAST} wanted"
+        )
+    if ratios[worst] < WORST_RATE_LEAST:
+        problems.append(
+            f"in round {lines[worst]['round']} the honest client kept {ratios[worst]:.2f} of its "
+            f"rate, {WORST_RATE_LEAST} wanted; attacks: {', '.join(_attacks(found, worst))}"
+        )
+    problems += [
+        f"after round {line['round']} the honest client stood still: {line['quiet']:.1f} answers "
+        f"a second; attacks: {', '.join(_attacks(found, index))}"
+        for index, line in enumerate(lines)
+        if line["quiet"] < STILL
+    ]
+    return _verdict(True, figures, problems)
+
+
+def _attacks(found: Material, index: int) -> list[str]:
+    number = found.of("rate")[index]["round"]
+    return next(list(line["attacks"]) for line in found.of("round") if line["round"] == number)
+
+
+def answers(found: Material) -> dict[str, Any]:
+    """Every call of an honest client has its right answer."""
+    asks, given = found.logs.asks, found.logs.answers
+    # One of a newcomer that was not served is told elsewhere.
+    lost = [key for key, line in asks.items() if key not in given and not line.get("newcomer")]
+    wrong = [key for key, line in given.items() if not line["right"]]
+    figures = {
+        "asked": len(asks), "right": len(given) - len(wrong), "lost": len(lost),
+        "wrong": len(wrong),
+    }  # fmt: skip
+    problems = [f"{len(lost)} calls have no answer ({', '.join(lost[:3])})"] if lost else []
+    if wrong:
+        first = given[wrong[0]]
+        problems.append(
+            f"{len(wrong)} answers are not right (the first: {first['error']}, {first['message']})"
+        )
+    return _verdict(bool(asks), figures, problems)
+
+
+def once(found: Material) -> dict[str, Any]:
+    """What was asked was started once, says the environment."""
+    figures = runs(found.logs)
+    problems = [
+        f"{figures[name]} {text}" for name, text in (
+            ("started_twice", "starts were a second run"),
+            ("started_unasked", "rollouts ran that nobody had asked for"),
+        ) if figures[name]
+    ]  # fmt: skip
+    return _verdict(bool(figures["started"]), figures, problems)
+
+
+def newcomers(found: Material) -> dict[str, Any]:
+    """A client that came during a siege was served."""
+    lines = found.of("rate")
+    took = [line["newcomer_s"] for line in lines if line["newcomer_s"] is not None]
+    shut_out = [line["round"] for line in lines if line["newcomer_s"] is None]
+    figures = {"served": len(took), "longest_s": max(took, default=None), "shut_out": shut_out}
+    problems = [
+        f"a client that came in round {number} was not served; attacks: "
+        f"{', '.join(_attacks(found, [line['round'] for line in lines].index(number)))}"
+        for number in shut_out
+    ]
+    return _verdict(bool(lines), figures, problems)
+
+
+def recovered(found: Material) -> dict[str, Any]:
+    """The client that was attacked worked with the honest server that came after."""
+    lines = found.of("recovered")
+    bad = [line["round"] for line in lines if not line["answered"]]
+    problems = [f"after round {number} the client got no answer any more" for number in bad]
+    return _verdict(bool(lines), {"rounds": len(lines), "failed": bad}, problems)
+
+
+def held(found: Material) -> dict[str, Any]:
+    """What waited for a held loop came to its answer, without a storm of connections."""
+    figures, problems = {}, []
+    for line in found.of("held"):
+        most = line["peers"] * (STORM_FREE + line["seconds"] / STORM_EVERY_S)
+        figures[line["scenario"]] = {
+            name: line[name] for name in ("seconds", "calls", "right", "peers", "connections")
+        }
+        if line["right"] < line["calls"]:
+            problems.append(f"{line['scenario']}: {line['right']} of {line['calls']} answers")
+        if line["connections"] > most:
+            problems.append(
+                f"{line['scenario']}: {line['connections']} connections of {line['peers']} peers "
+                f"in {line['seconds']:g} s"
+            )
+    return _verdict(bool(figures), figures, problems)
+
+
+VERDICTS: dict[str, Callable[[Material], dict[str, Any]]] = {
+    "attacked": attacked, "survived": survived, "stopped": stopped, "turns": turns,
+    "memory": memory, "rate": rate, "answers": answers, "once": once, "newcomers": newcomers,
+    "recovered": recovered, "held": held,
+}  # fmt: skip
+"""By name, in the order in which they are told."""
+
+
+def main() -> int:
+    """Judge the directory named on the command line."""
+    if len(sys.argv) != 2:
+        print("usage: python -m trio_envserve.lab.siege.judge DIR", file=sys.stderr)
+        return 2
+    figures = judge(sys.argv[1])
+    print(json.dumps(figures))
+    return 0 if figures["ok"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

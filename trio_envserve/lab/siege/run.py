@@ -1,0 +1,272 @@
+"""A siege: the stages of its plan, one after the other, and the loops that are held.
+
+Theory of operation
+-------------------
+In each round the honest client asks as fast as it can while the attacks go on, and
+another client comes new.  Then the same process that has attacked takes the processor
+time that it took, and does nothing: what the honest client reaches now is what its
+rate is compared with.  Nothing is decided here; everything is written to logs, and
+:mod:`.judge` reads those.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, final
+
+import trio
+
+from ...core.errors import ConfigError, ServerStartError
+from ...net import unwrap_single
+from ..bench.programs import Program
+from ..soak.programs import program
+from .camp import ATTACKS, IN_FLIGHT, LOGS, Camp
+from .held import hold_loops
+from .judge import judge
+from .plan import Plan, Round, Stage, make_plan
+
+VICTIM = program("trio_envserve.lab.siege.server")
+
+WARM_UP_S = 1.0
+CLIENTS = 6
+"""Further clients of the one that is attacked."""
+TURN_S = 1.5
+"""How long one attack has a connection of the client."""
+ANSWER_S = 60.0
+"""From the end of an order's time to its answer; only a hang takes longer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SiegeOptions:
+    """What a siege is run with."""
+
+    directory: Path
+    """Where the logs go; made if it is not there, must not have logs yet."""
+    seconds: float = 30.0
+    seed: int = 0
+    only: Collection[str] = ()
+    """Attacks and scenarios; all if there are none."""
+    transport: str | None = None
+    """Of servers and clients of this project; None: their default."""
+    unjudged: Collection[str] = ()
+    """Verdicts that are left open, with their figures."""
+    server_command: Sequence[str] = VICTIM
+    """What is started as the server, with options as its last argument."""
+
+
+@final
+class Siege:
+    """One siege.  :meth:`run` it, once; :meth:`figures` are there at any time."""
+
+    def __init__(self, options: SiegeOptions) -> None:
+        """ConfigError for options that cannot work."""
+        self.plan: Plan = make_plan(options.seed, options.seconds, options.only)
+        self.directory = _prepared(options.directory)
+        self._options = options
+        common = {} if options.transport is None else {"transport": options.transport}
+        self.camp = Camp(self.directory, options.seed, tuple(options.server_command), common)
+
+    def figures(self) -> dict[str, Any]:
+        """The judge's (see :mod:`.judge`), from what is in the folder now."""
+        return {"seed": self._options.seed, "seconds": self._options.seconds} | judge(
+            self.directory, self._options.unjudged
+        )
+
+    async def run(self) -> None:
+        """All of it.  ServerStartError if a program cannot be started."""
+        camp, plan = self.camp, self.plan
+        try:
+            camp.events.write("begin", seed=self._options.seed, seconds=self._options.seconds)
+            with unwrap_single():
+                for stage in plan.stages:
+                    left = plan.of(stage)
+                    while left:  # from the round behind the one in which a victim was lost
+                        left = await self._stage(stage, left)
+                for name in plan.held:
+                    camp.phase = name
+                    await hold_loops(camp, name, plan.held_s)
+            camp.events.write("end")
+        finally:
+            camp.close()
+
+    async def _stage(self, stage: Stage, rounds: list[Round]) -> list[Round]:
+        """Rounds in a row on one victim; those that are left if it was lost."""
+        self.camp.events.write("stage", stage=stage.name, allowed=stage.allowed)
+        async with AsyncExitStack() as stack:
+            scene: _Scene = (_OnClient if stage.name == "client" else _OnServer)(self.camp, stage)
+            self.camp.phase = f"{stage.name}: starting"
+            await scene.enter(stack)
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery.start_soon(self.camp.sample, stage.name, scene.victims)
+            left = list(rounds)
+            while left:
+                each = left.pop(0)
+                self.camp.phase = f"{stage.name}, round {each.number}: {', '.join(each.attacks)}"
+                self.camp.events.write(
+                    "round", stage=stage.name, round=each.number, attacks=each.attacks
+                )
+                try:
+                    await scene.fight(each)
+                except ServerStartError:
+                    break  # written down; what is left has another victim
+                finally:
+                    self.camp.events.write("round-end", stage=stage.name, round=each.number)
+            nursery.cancel_scope.cancel()
+        return left
+
+
+class _Scene:
+    """One victim, and those around it."""
+
+    suspect: str
+    """Who is to blame if nobody has ended."""
+
+    def __init__(self, camp: Camp, stage: Stage) -> None:
+        self.camp = camp
+        self.stage = stage
+        self.victims: dict[str, Program] = {}
+
+    async def enter(self, stack: AsyncExitStack) -> None:
+        """Start what stays for all rounds."""
+
+    async def round(self, each: Round, stack: AsyncExitStack) -> None:
+        """One round; ``stack`` for what is started for it.  ServerStartError if
+        somebody has ended or does not answer."""
+        raise NotImplementedError
+
+    async def fight(self, each: Round) -> None:
+        """One round.  ServerStartError if a victim was lost, which is written down."""
+        async with AsyncExitStack() as stack:
+            try:
+                await self.round(each, stack)
+                return
+            except ServerStartError as error:
+                lost = error
+            await self.camp.blame(self.victims, self.suspect, each.number, str(lost))
+            raise lost
+
+
+class _OnServer(_Scene):
+    """A server, an honest client, and the attacker."""
+
+    suspect = "server"
+
+    async def enter(self, stack: AsyncExitStack) -> None:
+        """Start all, and warm up."""
+        camp, stage = self.camp, self.stage
+        bind = "tcp://127.0.0.1:0"
+        if stage.scheme == "ipc":
+            # Not in the folder of the siege: its path may be too long for a unix socket's.
+            short = stack.enter_context(TemporaryDirectory(prefix="siege-", dir="/tmp"))
+            bind = f"ipc://{short}/front"
+        options = {"descriptors": stage.descriptors} if stage.descriptors else {}
+        self._server, self._address = await stack.enter_async_context(
+            camp.server(
+                bind, workers=stage.workers, limits=stage.limits, wire=stage.wire, **options
+            )
+        )
+        self.honest = await stack.enter_async_context(camp.client(self._address, wire=stage.wire))
+        attacking = {"log": str(camp.directory / ATTACKS), "seed": camp.seed}
+        self._attacker, _ = await stack.enter_async_context(
+            camp.program("attacker", attacking, "the attacker")
+        )
+        self.victims = {"server": self._server, "client": self.honest}
+        await self._ask(WARM_UP_S)
+        camp.look(stage.name, self.victims, "begin")
+
+    async def _ask(self, seconds: float) -> dict[str, Any]:
+        order = {"do": "ask", "seconds": seconds, "in_flight": IN_FLIGHT}
+        return await self.honest.ask(order, seconds + ANSWER_S)
+
+    async def round(self, each: Round, stack: AsyncExitStack) -> None:
+        """The attack, and then the quiet."""
+        attack = {
+            "do": "attack", "address": self._address, "attacks": each.attacks,
+            "seconds": each.siege_s, "round": each.number,
+        }  # fmt: skip
+        said: dict[str, dict[str, Any]] = {}
+
+        async def keep(name: str, started: Program, order: Mapping[str, Any]) -> None:
+            said[name] = await started.ask(order, each.siege_s + ANSWER_S)
+
+        asking = {"do": "ask", "seconds": each.siege_s, "in_flight": IN_FLIGHT, "newcomer": True}
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep, "attacker", self._attacker, attack)
+                nursery.start_soon(keep, "honest", self.honest, asking)
+        self._check_alive()
+        cpu = said["attacker"]["cpu_s"]
+        share_s = cpu / each.siege_s * each.quiet_s
+        burning = {"do": "burn", "cpu_s": share_s, "seconds": each.quiet_s}
+        quiet = {"do": "ask", "seconds": each.quiet_s, "in_flight": IN_FLIGHT}
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep, "burnt", self._attacker, burning)
+                nursery.start_soon(keep, "quiet", self.honest, quiet)
+        self._check_alive()
+        self.camp.events.write(
+            "rate", round=each.number, stage=self.stage.name, attacker_cpu_s=cpu,
+            newcomer_s=said["honest"]["newcomer_s"],
+            besieged=said["honest"]["answered"] / each.siege_s,
+            quiet=said["quiet"]["answered"] / each.quiet_s,
+        )  # fmt: skip
+
+    def _check_alive(self) -> None:
+        for who, started in self.victims.items():
+            if started.process.poll() is not None:
+                raise ServerStartError(f"the {who} ended")
+
+
+class _OnClient(_Scene):
+    """A client, a hostile server, and then an honest one in its place."""
+
+    suspect = "client"
+
+    async def round(self, each: Round, stack: AsyncExitStack) -> None:
+        """Honest, hostile, honest."""
+        camp, stage = self.camp, self.stage
+        async with camp.server(workers=1) as (_, address):
+            client = await stack.enter_async_context(
+                camp.client(address, wire=stage.wire, limits={"recovery_s": 3.0})
+            )
+            self.victims["client"] = client
+            await self._ask(client)  # it is warm now, and has seen right answers
+            camp.look(stage.name, self.victims, "begin")
+        hostile = {
+            "log": str(camp.directory / ATTACKS), "seed": camp.seed, "address": address
+        }  # fmt: skip
+        async with camp.program("hostile", hostile, "the hostile server") as (enemy, _):
+            pester = {"do": "pester", "clients": CLIENTS, "in_flight": 2}
+            await client.ask(pester, ANSWER_S)
+            attack = {
+                "do": "attack", "attacks": each.attacks, "seconds": each.siege_s,
+                "turn_s": TURN_S, "round": each.number,
+            }  # fmt: skip
+            await enemy.ask(attack, each.siege_s + ANSWER_S)
+        async with camp.server(address, workers=1):
+            said = await self._ask(client)
+        camp.events.write("recovered", round=each.number, answered=said["answered"])
+
+    async def _ask(self, client: Program) -> dict[str, Any]:
+        order = {"do": "ask", "seconds": WARM_UP_S, "in_flight": IN_FLIGHT, "least": 1}
+        return await client.ask(order, ANSWER_S)
+
+
+def _prepared(directory: Path) -> Path:
+    """The folder, made if need be, by a name that holds in other processes too."""
+    directory = directory.resolve()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in LOGS:
+            if (directory / name).exists():
+                raise ConfigError(
+                    f"{directory} has the logs of an earlier run; give an empty folder"
+                )
+            (directory / name).touch()
+    except OSError as error:
+        raise ConfigError(f"cannot keep logs in {directory}: {error.strerror}") from error
+    return directory
