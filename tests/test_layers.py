@@ -148,6 +148,40 @@ def allowed(module: Module, inner: str, may: set[str]) -> bool:
     return any(within(inner, one) for one in may)
 
 
+def needed(module: Module, names: set[str]) -> set[str]:
+    """The modules of the package that this one imports when it is imported, not only
+    for its types."""
+    tree = ast.parse(module.source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.body = [ast.Pass()]
+    bare = module._replace(source=ast.unparse(tree))
+    found = {name.removeprefix(f"{PACKAGE}.") for name in imported(bare) if within(name, PACKAGE)}
+    return {longest_known(name, names) for name in found} - {module.name, ""}
+
+
+def longest_known(name: str, names: set[str]) -> str:
+    """The module that has a name: ``core.terms`` of ``core.terms.short``."""
+    while name and name not in names:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def circle(modules: list[Module]) -> list[str]:
+    """Modules each of which imports the next, and the last one the first; empty if
+    there are none."""
+    names = {module.name for module in modules}
+    below = {module.name: needed(module, names) for module in modules}
+    while leaves := {name for name, used in below.items() if not used & below.keys()}:
+        below = {name: used for name, used in below.items() if name not in leaves}
+    way: list[str] = []
+    name = min(below, default="")
+    while below and name not in way:
+        way.append(name)
+        name = min(below[name] & below.keys())
+    return way[way.index(name) :] if way else []
+
+
 def impurities(module: Module) -> list[str]:
     """What a module of the core uses that is not pure."""
     wrong = []
@@ -181,6 +215,22 @@ def test_the_rule_has_no_circles():
         below = {one.partition(".")[0] for one in may} - {layer}
         assert below <= set(height), f"{layer} imports what comes after it"
         height[layer] = len(height)
+
+
+def test_no_module_imports_itself_in_a_circle():
+    assert circle(MODULES) == []
+
+
+def test_a_circle_is_seen():
+    modules = [
+        Module("core.a", False, "from .b import x"),
+        Module("core.b", False, "from . import c"),
+        Module("core.c", False, "def late():\n    from trio_envserve.core.a import y"),
+        Module("core.d", False, "from .a import z\nif TYPE_CHECKING:\n    from .e import w"),
+        Module("core.e", False, "from .d import v"),
+    ]
+    assert circle(modules) == ["core.a", "core.b", "core.c"]
+    assert circle(modules[2:]) == []
 
 
 @pytest.mark.parametrize(

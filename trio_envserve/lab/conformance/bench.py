@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -229,12 +229,24 @@ class Bench:
         return value
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """Meanwhile the bench's own session is at work, and makes no room for others."""
+    async def at_work(self, peers: Sequence[Peer]) -> AsyncIterator[None]:
+        """Meanwhile the bench's own session is at work, and makes no room for others.
+        The leases of ``peers``, each with sequence 0 pending, do not end, either."""
         control, sequence = self._control, next(self._sequences)
         control.transmit(sequence, self.wait())
         await control.barrier()
-        yield
+
+        async def ping() -> None:
+            while True:
+                await trio.sleep(min(self._lease_s() / 8, 60.0))
+                control.sync_nowait(sequence + 1, [sequence, sequence + 1])
+                for peer in peers:
+                    peer.sync_nowait(1, [0, 1])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ping)
+            yield
+            nursery.cancel_scope.cancel()
         await control.cancel(sequence)
 
     def _lease_s(self) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
@@ -68,8 +69,7 @@ async def a_connection_opens_so_many_sessions(bench: Bench) -> None:
 async def past_all_sessions_a_hello_is_told_so(bench: Bench) -> None:
     """Past sessions in all, all of them at work, a hello is told no-session."""
     most = int(bench.limit("sessions", SESSIONS_MOST))
-    async with bench.at_work(), AsyncExitStack() as stack:
-        peers: list[Peer] = []
+    async with _at_work(bench) as (peers, stack):
         while True:
             peer = await stack.enter_async_context(bench.connection())
             answer = await peer.hello_once(bench.nonce())
@@ -82,8 +82,7 @@ async def past_all_sessions_a_hello_is_told_so(bench: Bench) -> None:
         await peers[0].sync(1, [0, 1])
         peers[-1].goodbye()
         await peer.hello(peer.nonce)
-        for each in (*peers, peer):
-            each.goodbye()
+        peers.append(peer)
 
 
 @case("A session", "G10")
@@ -91,27 +90,38 @@ async def an_idle_session_makes_room(bench: Bench) -> None:
     """Past sessions in all one without work is forgotten for a new one: it is gone, and
     settled, for nothing of it was unfinished."""
     most = int(bench.limit("sessions", SESSIONS_MOST))
-    async with bench.at_work(), bench.client() as idle, AsyncExitStack() as stack:
+    async with bench.client() as idle:
         idle.transmit(0, bench.echo())
         await idle.result(0)
         idle.finish(0)
         await idle.barrier()
-        peers = []
-        for _ in range(most - 1):  # one too many, with the bench's
-            peers.append(await stack.enter_async_context(bench.client()))
-            await _work(bench, peers[-1])
-        idle.transmit(1, bench.echo("again"))
-        unknown = await idle.unknown()
-        check(not unknown.settled, "nothing is proven without an epoch", unknown)
-        idle.sync_nowait(2, [1, 2])
-        unknown = await idle.unknown()
-        check(unknown.gone and unknown.settled, "gone, and settled", unknown)
-        for peer in peers:
-            peer.goodbye()
+        async with _at_work(bench) as (peers, stack):
+            for _ in range(most - 1):  # one too many, with the bench's
+                peers.append(await stack.enter_async_context(bench.client()))
+                await _work(bench, peers[-1])
+            idle.transmit(1, bench.echo("again"))
+            unknown = await idle.unknown()
+            check(not unknown.settled, "nothing is proven without an epoch", unknown)
+            idle.sync_nowait(2, [1, 2])
+            unknown = await idle.unknown()
+            check(unknown.gone and unknown.settled, "gone, and settled", unknown)
         await idle.hello()
         idle.transmit(0, bench.echo("again"))
         value = await idle.result(0, "the outcome in a new session")
         check(value["value"] == "again", "its outcome", value)
+
+
+@asynccontextmanager
+async def _at_work(bench: Bench) -> AsyncIterator[tuple[list[Peer], AsyncExitStack]]:
+    """Peers that are to be at work until the end, and where to open them."""
+    peers: list[Peer] = []
+    async with bench.at_work(peers), AsyncExitStack() as stack:
+        try:
+            yield peers, stack
+        finally:
+            for peer in peers:
+                peer.goodbye()
+            peers.clear()  # they are not pinged any more
 
 
 async def _work(bench: Bench, peer: Peer) -> None:
