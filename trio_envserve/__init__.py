@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import CallOptions, Client, Outcome, open_client
+    from .client import Arrays, CallOptions, Client, Outcome, open_client
     from .core.errors import (
         Abandoned,
         CallError,
@@ -52,27 +52,38 @@ if TYPE_CHECKING:
     from .core.health import Health
     from .core.limits import ClientLimits, ServerLimits, WireLimits
     from .core.terms import Verdict
-    from .envs.interface import Environment, Rollout
+    from .core.values import DecodingError, EncodingError
+    from .envs.interface import Environment, Rollout, RolloutCancelled
+    from .models.interface import Completion, Messages, Model, ModelError
+    from .net import Network, Transport
     from .server import Server, ServerOptions, open_server, serve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Abandoned",
+    "Arrays",
     "CallError",
     "CallOptions",
     "Cancelled",
     "Client",
     "ClientLimits",
+    "Completion",
     "ConfigError",
     "Conflict",
     "DeadlineExceeded",
+    "DecodingError",
     "DidNotRun",
+    "EncodingError",
     "EnvServeError",
     "Environment",
     "ErrorInfo",
     "Health",
     "MayHaveRun",
+    "Messages",
+    "Model",
+    "ModelError",
+    "Network",
     "NeverStarted",
     "NoAnswer",
     "NotEncodable",
@@ -84,6 +95,7 @@ __all__ = [
     "RanAndFailed",
     "Refused",
     "Rollout",
+    "RolloutCancelled",
     "RolloutFailed",
     "Server",
     "ServerLimits",
@@ -94,6 +106,7 @@ __all__ = [
     "ServerStartError",
     "ServerUnreachable",
     "TooLarge",
+    "Transport",
     "Verdict",
     "WireLimits",
     "WorkerLost",
@@ -104,7 +117,8 @@ __all__ = [
 
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
-    "core.terms", "core.errors", "core.limits", "core.health", "envs.interface", "client", "server",
+    "core.terms", "core.errors", "core.limits", "core.health", "models.interface", "envs.interface",
+    "core.values", "net", "client", "server",
 )  # fmt: skip
 
 

@@ -5,9 +5,55 @@ The checker is strict, so an ignored error that is none is an error, too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import trio
 
-from trio_envserve import CallOptions, Client, Outcome, open_client, open_server, serve
+from trio_envserve import (
+    Arrays,
+    CallOptions,
+    Client,
+    Completion,
+    Messages,
+    Model,
+    ModelError,
+    Outcome,
+    Rollout,
+    RolloutCancelled,
+    Transport,
+    open_client,
+    open_server,
+    serve,
+)
+
+
+class Echo:
+    """A model of the user's own."""
+
+    async def complete(
+        self, messages: Messages, *, name: str, sampling_args: Mapping[str, Any],
+        reference: str | None = None,
+    ) -> Completion:  # fmt: skip
+        """What was said last."""
+        if not messages:
+            raise ModelError("nothing was said")
+        return Completion(messages[-1]["content"])
+
+    async def aclose(self) -> None:
+        """Has nothing to give back."""
+
+
+class Spelling:
+    """An environment of the user's own, in a thread."""
+
+    def run_rollout(self, rollout: Rollout) -> float:
+        """Ask, and count the rollout that was cancelled as none."""
+        try:
+            answer: Completion = rollout.ask_sync([{"role": "user", "content": "spell"}])
+        except RolloutCancelled:
+            return 0.0
+        return float(len(answer.text))
 
 
 async def right(client: Client) -> None:
@@ -34,6 +80,18 @@ async def wrong(client: Client) -> None:
     async with open_client("tcp://localhost:1", array="numpy"):  # type: ignore[call-arg]  # arrays
         pass
     await serve("arithmetic", worker=2)  # type: ignore[call-arg]  # workers
+
+
+def wrong_words() -> None:
+    """Names of the package that are used for something else."""
+    transport: Transport = "zeromq"  # type: ignore[assignment]  # zmtp, or libzmq
+    arrays: Arrays = "cupy"  # type: ignore[assignment]  # auto, numpy or torch
+    model: Model = Spelling()  # type: ignore[assignment]  # an environment
+    completion = Completion(text=1)  # type: ignore[arg-type]  # a text
+    completion.text = "x"  # type: ignore[misc]  # it is frozen
+    assert transport
+    assert arrays
+    assert model
 
 
 async def started() -> None:

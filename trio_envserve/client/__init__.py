@@ -2,6 +2,6 @@
 
 from .options import CallOptions
 from .outcome import Outcome
-from .shell import Client, open_client
+from .shell import Arrays, Client, open_client
 
-__all__ = ["CallOptions", "Client", "Outcome", "open_client"]
+__all__ = ["Arrays", "CallOptions", "Client", "Outcome", "open_client"]
