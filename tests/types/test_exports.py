@@ -9,6 +9,7 @@ import sys
 import typing
 
 import pytest
+import trio
 
 import trio_envserve
 from trio_envserve import EnvServeError, net
@@ -120,6 +121,10 @@ def test_every_class_that_a_public_docstring_names_can_be_imported(name):
     text = inspect.getdoc(getattr(trio_envserve, name)) or ""
     named = set(re.findall(r":class:`~?trio_envserve\.(\w+)`", text))
     assert named <= set(trio_envserve.__all__)
+
+
+def test_no_public_name_is_one_of_trio_with_another_meaning():
+    assert not set(trio_envserve.__all__) & set(dir(trio))
 
 
 def test_the_looking_glass_sees_a_name():

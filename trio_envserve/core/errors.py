@@ -204,7 +204,7 @@ class Abandoned(MayHaveRun):
     code = "abandoned"
 
 
-class Cancelled(MayHaveRun):
+class ExecutionCancelled(MayHaveRun):
     """The request was cancelled on the server's side (shutdown, lease)."""
 
     code = "cancelled"
@@ -233,7 +233,7 @@ _CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
         ServerLost,
         NoAnswer,
         Abandoned,
-        Cancelled,
+        ExecutionCancelled,
     )
 }
 
