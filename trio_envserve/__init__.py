@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         TooLarge,
         WorkerLost,
     )
-    from .core.health import Health
+    from .core.health import Health, ServerHealth
     from .core.limits import ClientLimits, ServerLimits, WireLimits
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
@@ -98,6 +98,7 @@ __all__ = [
     "RolloutCancelled",
     "RolloutFailed",
     "Server",
+    "ServerHealth",
     "ServerLimits",
     "ServerLost",
     "ServerNotClosed",

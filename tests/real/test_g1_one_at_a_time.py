@@ -141,7 +141,7 @@ async def test_g1_a_server_restarted_while_a_process_of_its_predecessor_runs_wai
             await old.wait()
             async with open_server_process(judge, bind=old.address) as new:
                 await wait_gone(*workers)
-                await until(lambda: "earlier server" in calls.client.health()[1])
+                await until(lambda: "earlier server" in calls.client.health().reason)
                 await trio.sleep(0.3)  # not waited for: a chance to do wrong
                 assert calls.outcomes == {}
                 assert judge.starts("a") == judge.starts("b") == 1

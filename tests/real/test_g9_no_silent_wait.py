@@ -120,8 +120,8 @@ async def test_g9_an_environment_that_cannot_be_set_up_is_no_healthy_server(judg
         ):
             with pytest.raises(ServerStartError, match="the data set is not there"):
                 await server.wait_ready()
-            await until(lambda: calls.client.health()[0] is Health.UNHEALTHY)
-            assert "the data set is not there" in calls.client.health()[1]
+            await until(lambda: calls.client.health().health is Health.UNHEALTHY)
+            assert "the data set is not there" in calls.client.health().reason
             with pytest.raises(ServerNotReady, match="the data set is not there"):
                 await calls.client.wait_ready(0.1)
             calls.start("a")
@@ -134,7 +134,7 @@ async def test_g9_without_a_server_a_call_says_that_it_did_not_run(judge):
         async with open_server(judge, workers=0) as server:
             address = server.address
         async with open_calls(address, start_s=0.3) as calls:
-            await until(lambda: "nothing listens" in calls.client.health()[1])
+            await until(lambda: "nothing listens" in calls.client.health().reason)
             calls.start("a")
             error = await calls.error("a", ServerUnreachable)
             assert "nothing listens" in str(error)
@@ -202,7 +202,7 @@ async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
             calls.start("a", ["wait", "go"], rerun=True)
             await judge.wait_started("a")
             server.signal(signal.SIGSTOP)
-            await until(lambda: calls.client.health()[0] is Health.UNHEALTHY)
+            await until(lambda: calls.client.health().health is Health.UNHEALTHY)
             calls.start("b", rerun=True)
             # What must not happen takes its time; nothing here waits for it to pass.
             await trio.sleep(3.5)
@@ -211,7 +211,7 @@ async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
             judge.put("go")
             await calls.value("a")
             await calls.value("b")
-            await until(lambda: calls.client.health()[0] is Health.HEALTHY)
+            await until(lambda: calls.client.health().health is Health.HEALTHY)
             assert calls.client.counters()["sessions"] == 1
     judge.assert_exactly_once("a", "b")
 
@@ -294,7 +294,7 @@ async def test_g9_calls_made_before_the_server_are_answered_when_it_is_there(jud
             address = server.address
         async with open_calls(address) as calls:
             keys = [calls.start(f"k{n}") for n in range(10)]
-            await until(lambda: "nothing listens" in calls.client.health()[1])
+            await until(lambda: "nothing listens" in calls.client.health().reason)
             async with open_server_process(judge, bind=address):
                 for key in keys:
                     await calls.value(key)

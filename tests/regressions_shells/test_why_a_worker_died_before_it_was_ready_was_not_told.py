@@ -20,4 +20,4 @@ async def test_server_and_client_tell_it(judge):
         ):
             with pytest.raises(ServerStartError, match=r"did not get ready.* ended by SIGSEGV"):
                 await server.wait_ready()
-            await until(lambda: "ended by SIGSEGV" in calls.client.health()[1])
+            await until(lambda: "ended by SIGSEGV" in calls.client.health().reason)

@@ -11,6 +11,7 @@ from trio_envserve import (
     Health,
     NeverStarted,
     Rollout,
+    ServerHealth,
     ServerLimits,
     ServerNotClosed,
     WireLimits,
@@ -20,6 +21,10 @@ from trio_envserve import (
 from trio_envserve.cli.status import status_tables
 from trio_envserve.host import workers
 from trio_envserve.net import MemoryNetwork
+
+
+def unhealthy(reason: str) -> ServerHealth:
+    return ServerHealth(Health.UNHEALTHY, reason)
 
 
 @virtual
@@ -46,7 +51,9 @@ async def test_who_comes_while_a_server_drains_hears_that_it_is_stopping() -> No
             assert about["waits for"] == "1 executions, 0 outcomes, 1 workers"
             assert about["next stage"] == "within 20 s"
             await trio.sleep(1)
-            assert late.health() == (Health.UNHEALTHY, "the server is stopping (draining)")
+            assert late.health() == ServerHealth(
+                Health.UNHEALTHY, "the server is stopping (draining)"
+            )
             outcome = await late.outcome([2, 1], timeout_s=2.0)
             assert isinstance(outcome.error, NeverStarted)
             assert "the server is stopping" in str(outcome.error)
@@ -60,9 +67,11 @@ async def test_who_waits_for_a_server_that_has_stopped_hears_that() -> None:
             await client.wait_ready()
             await server.drain()
             await trio.sleep(3)  # the front listens to the end of the block
-            assert client.health() == (Health.UNHEALTHY, "the server is stopping (closed)")
+            assert client.health() == ServerHealth(
+                Health.UNHEALTHY, "the server is stopping (closed)"
+            )
         await trio.sleep(60)
-        assert client.health()[1] == "the server has stopped, and no other is there yet"
+        assert client.health().reason == "the server has stopped, and no other is there yet"
         outcome = await client.outcome([1, 1], timeout_s=5.0)
         assert isinstance(outcome.error, NeverStarted)
         assert "the server has stopped" in str(outcome.error)

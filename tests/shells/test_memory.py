@@ -328,7 +328,7 @@ async def test_a_server_that_is_not_there_is_reported_early_and_ends_the_call_in
     async with open_client(ADDRESS, network=network, limits=limits) as client:
         with pytest.raises(ServerNotReady, match="nothing listens at memory:server"):
             await client.wait_ready(5)
-        assert client.health()[0] is Health.UNHEALTHY
+        assert client.health().health is Health.UNHEALTHY
         with pytest.raises(ServerUnreachable, match="nothing listens"):
             await client.run_rollout(1)
         assert trio.current_time() < 120

@@ -15,12 +15,14 @@ from trio_envserve import (
     CallOptions,
     Client,
     Completion,
+    Health,
     Messages,
     Model,
     ModelError,
     Outcome,
     Rollout,
     RolloutCancelled,
+    ServerHealth,
     Transport,
     open_client,
     open_server,
@@ -68,6 +70,12 @@ async def right(client: Client) -> None:
             assert outcome.ok
 
 
+def known(client: Client) -> str:
+    """What is known of a server."""
+    seen: ServerHealth = client.health()
+    return seen.reason if seen.health is Health.UNHEALTHY else ""
+
+
 async def wrong(client: Client) -> None:
     """What a user mistypes."""
     await client.run_rollout(1, timeout=5)  # type: ignore[call-arg]  # timeout_s
@@ -80,6 +88,13 @@ async def wrong(client: Client) -> None:
     async with open_client("tcp://localhost:1", array="numpy"):  # type: ignore[call-arg]  # arrays
         pass
     await serve("arithmetic", worker=2)  # type: ignore[call-arg]  # workers
+
+
+def wrongly_known(client: Client) -> None:
+    """Records taken for pairs."""
+    _, _ = client.health()  # type: ignore[misc]  # it has names
+    assert client.health()[0]  # type: ignore[index]  # .health
+    client.health().reason = ""  # type: ignore[misc]  # it is frozen
 
 
 def wrong_words() -> None:

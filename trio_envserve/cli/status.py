@@ -82,7 +82,7 @@ def status(
 async def _stats(client: Client, address: str, wait_s: float) -> dict[str, Any]:
     with trio.move_on_after(wait_s):
         return await client.stats()
-    _, why = client.health()
+    why = client.health().reason
     raise CommandError(f"no answer from {address} after {wait_s:g} s: {why}", NOT_STARTED)
 
 

@@ -26,15 +26,15 @@ async def tell_health(client: Client, wait_s: float) -> None:
     while True:
         await trio.sleep(LOOK_S)
         now_s = trio.current_time()
-        health, why = client.health()
-        if health is Health.HEALTHY:
+        seen = client.health()
+        if seen.health is Health.HEALTHY:
             if said:
                 say("the server is there again")
             said, since_s = "", now_s
             continue
-        if health is Health.STARTING and now_s - since_s < PATIENCE_S:
+        if seen.health is Health.STARTING and now_s - since_s < PATIENCE_S:
             continue
-        gist = why.partition(" (for ")[0]  # without what changes every second
+        gist = seen.reason.partition(" (for ")[0]  # without what changes every second
         if gist != said or now_s - said_s >= AGAIN_S:
             said, said_s = gist, now_s
             left_s = wait_s - (now_s - since_s)

@@ -46,7 +46,7 @@ from ..core.errors import (
     ServerNotReady,
     error_from_info,
 )
-from ..core.health import Health
+from ..core.health import Health, ServerHealth
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
 from ..core.slots import Report
@@ -281,10 +281,10 @@ class Client:
 
     # -- what is known of the server ------------------------------------------
 
-    def health(self) -> tuple[Health, str]:
+    def health(self) -> ServerHealth:
         """Starting, healthy or unhealthy, and the reason.  Being unhealthy
         cancels nothing."""
-        return self._core.health(trio.current_time())
+        return ServerHealth(*self._core.health(trio.current_time()))
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until the server has a worker ready.  ServerNotReady, with what
@@ -295,12 +295,12 @@ class Client:
             while True:
                 if self._core.closed:
                     raise ServerNotReady("the client was closed")
-                if self.health()[0] is Health.HEALTHY:
+                if self.health().health is Health.HEALTHY:
                     return
                 if self._core.refusal is not None:
                     raise ServerNotReady(self._core.refusal.message)
                 await self._changed.park()
-        raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health()[1]}")
+        raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
 
     async def stats(self, timeout_s: float | None = None) -> dict[str, Any]:
         """The server's statistics.  ServerNotReady, with what is known, if it does
@@ -320,7 +320,7 @@ class Client:
         finally:
             del self._asked[probe]
         if not box:
-            raise ServerNotReady(f"no answer after {limit_s:g} s: {self.health()[1]}")
+            raise ServerNotReady(f"no answer after {limit_s:g} s: {self.health().reason}")
         stats = values.decode(box[0], limits=self._wire)
         assert isinstance(stats, dict)
         return stats
@@ -408,7 +408,7 @@ class Client:
             self._changed.unpark_all()
 
     def _report_health(self) -> None:
-        health, why = self.health()
+        health, why = self._core.health(trio.current_time())
         if health is not self._said:
             self._said = health
             if health is Health.UNHEALTHY:

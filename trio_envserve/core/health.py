@@ -20,6 +20,15 @@ class Health(enum.Enum):
     UNHEALTHY = "unhealthy"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """The health of a server as one client sees it; see :meth:`.Client.health`."""
+
+    health: Health
+    reason: str
+    """Why, in words; may be empty for a server that is healthy."""
+
+
 class ServerStatus(enum.Enum):
     """What a server says of itself in each answer to a sync."""
 

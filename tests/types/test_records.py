@@ -1,0 +1,34 @@
+"""What a program is told of a server comes in frozen records."""
+
+import dataclasses
+
+import pytest
+import trio
+
+from trio_envserve import Health, ServerHealth, open_client, open_server
+from trio_envserve.net import MemoryNetwork
+
+
+async def serve_and_ask():
+    """What a server says of itself, and what its client says of it, once it is ready."""
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with open_server("arithmetic", workers=0, network=network, bind="memory:s") as server:
+            async with open_client(server.address, network=network) as client:
+                starting = client.health()
+                await client.wait_ready()
+                return starting, client.health()
+
+
+def check_frozen(record):
+    name = dataclasses.fields(record)[0].name
+    assert not hasattr(record, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(record, name, None)
+
+
+async def test_the_health_of_a_server_is_a_record_and_no_pair():
+    starting, ready = await serve_and_ask()
+    assert starting == ServerHealth(Health.STARTING, "no answer yet")
+    assert (ready.health, ready.reason) == (Health.HEALTHY, "")
+    check_frozen(ready)
