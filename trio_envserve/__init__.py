@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .client import Arrays, CallOptions, Client, Outcome, open_client
+    from .core.closing import ClosingStage
     from .core.errors import (
         Abandoned,
         CallError,
@@ -49,8 +50,9 @@ if TYPE_CHECKING:
         TooLarge,
         WorkerLost,
     )
-    from .core.health import Health, ServerHealth
+    from .core.health import Health, ServerHealth, ServerStatus
     from .core.limits import ClientLimits, ServerLimits, WireLimits
+    from .core.status import ClosingRecord, StatusRecord
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
     from .envs.interface import Environment, Rollout, RolloutCancelled
@@ -67,6 +69,8 @@ __all__ = [
     "CallOptions",
     "Client",
     "ClientLimits",
+    "ClosingRecord",
+    "ClosingStage",
     "Completion",
     "ConfigError",
     "Conflict",
@@ -105,7 +109,9 @@ __all__ = [
     "ServerNotReady",
     "ServerOptions",
     "ServerStartError",
+    "ServerStatus",
     "ServerUnreachable",
+    "StatusRecord",
     "TooLarge",
     "Transport",
     "Verdict",
@@ -118,8 +124,8 @@ __all__ = [
 
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
-    "core.terms", "core.errors", "core.limits", "core.health", "models.interface", "envs.interface",
-    "core.values", "net", "client", "server",
+    "core.terms", "core.errors", "core.limits", "core.health", "core.status", "models.interface",
+    "envs.interface", "core.values", "net", "client", "server",
 )  # fmt: skip
 
 

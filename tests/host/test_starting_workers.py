@@ -81,9 +81,9 @@ async def test_a_worker_that_cannot_be_started_is_explained_and_tried_again(
                 results.append(await client.run_rollout({"index": 0}))
 
             nursery.start_soon(call)
-            while server.status()["status"] != "broken":
+            while server.status().status.value != "broken":
                 await trio.sleep(0.01)
-            reason = server.status()["reason"]
+            reason = server.status().reason
             exhausted = False
     assert "worker w0-1 did not get ready: it could not be started: Too many open files" in reason
     assert "raise that limit (ulimit -n)" in reason

@@ -42,8 +42,8 @@ async def test_workers_of_an_earlier_server_that_never_end_are_told_with_how_to_
         with trio.fail_after(PATIENCE_S):
             with pytest.raises(ServerStartError) as caught:
                 async with open_server(judge, bind=address, lock_s=0.5) as server:
-                    await until(lambda: address in server.status()["reason"])
-                    said = str(server.status()["reason"])
+                    await until(lambda: address in server.status().reason)
+                    said = server.status().reason
                     await server.wait_ready()
     finally:
         held.close()

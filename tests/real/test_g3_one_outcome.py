@@ -55,7 +55,7 @@ async def test_g3_worker_lost_is_as_final_as_any_outcome(judge):
             await judge.wait_started("a")
             os.kill(judge.pids("a")[0], signal.SIGKILL)
             _, first = await raw.next(messages.Outcome)
-            await until(lambda: server.status()["ready"] == 1)
+            await until(lambda: server.status().ready == 1)
             raw.request(0, "a", ["wait", "go"], rerun=False)
             await raw.barrier(1, [0, 1])
             assert {frames for _, frames in raw.all(messages.Outcome)} == {first}

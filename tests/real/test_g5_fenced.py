@@ -56,8 +56,8 @@ async def test_g5_what_a_dead_worker_has_left_behind_changes_nothing(judge):
             judge.put("go")
             _, answer = await raw.next(messages.Outcome)
             assert "forged" not in cast(Any, values.decode(answer[1]))
-            assert server.status()["environment"] != "ghost"
-            assert server.status()["rerun"] is False
+            assert server.status().environment != "ghost"
+            assert server.status().rerun is False
             assert server.stats()["fenced"] == 0  # it was not even heard
     judge.assert_at_most(1)
     assert judge.starts("a") == 1

@@ -234,7 +234,8 @@ async def test_g7_a_stopping_server_cancels_what_runs_and_starts_nothing(judge):
                 calls.start("b")
                 await until(lambda: server.stats()["waiting"] == 1)
                 assert await server.drain(0.2) is False
-                assert server.status()["closing"]["stage"] == "cancelling"
+                assert (closing := server.status().closing) is not None
+                assert closing.stage.value == "cancelling"
                 nursery.cancel_scope.cancel()
     judge.assert_at_most(1)
     assert judge.ends("a") == ["Cancelled"]

@@ -327,7 +327,7 @@ async def test_g9_a_worker_s_death_is_told_though_all_others_are_busy(judge):
             open_server(judge, workers=2, worker_capacity=1) as server,
             open_calls(server.address) as calls,
         ):
-            await until(lambda: server.status()["ready"] == 2)
+            await until(lambda: server.status().ready == 2)
             calls.start("a", ["wait", "never"], rerun=False)
             calls.start("b", ["block", "go"], rerun=False)
             await judge.wait_started("a", "b")

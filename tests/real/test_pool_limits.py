@@ -105,7 +105,7 @@ async def test_variables_of_a_slot_reach_each_of_its_workers(judge):
             open_calls(server.address) as calls,
         ):  # fmt: skip
             for turn in range(2):
-                await until(lambda: server.status()["ready"] == 2)
+                await until(lambda: server.status().ready == 2)
                 # Each has one, since none takes two.
                 keys = [
                     calls.start(f"{turn}-{n}", ["wait", f"go{turn}"], value={"environ": "PLACE"})

@@ -23,7 +23,7 @@ async def test_a_rerun_does_not_wait_for_a_long_rollout_while_a_worker_is_idle(j
     other had just died, with an hour to go, though its replacement idled."""
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, workers=2) as server, open_calls(server.address) as calls:
-            await until(lambda: server.status()["ready"] == 2)
+            await until(lambda: server.status().ready == 2)
             calls.start("long", ["wait", "go"])
             await judge.wait_started("long")
             await calls.value(calls.start("short", ["die once", "died"], rerun=True))

@@ -20,7 +20,7 @@ async def test_b6_suspects_of_one_death_went_one_at_a_time_for_the_whole_server(
     keys = [f"r{n}" for n in range(60)]
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, workers=2) as server, open_calls(server.address) as calls:
-            await until(lambda: server.status()["ready"] == 2)
+            await until(lambda: server.status().ready == 2)
             for key in keys:
                 calls.start(key, ["sleep", 1.0], rerun=True)
             await judge.wait_started(*keys)
@@ -39,7 +39,7 @@ async def test_b6_one_killer_among_61_costs_nobody_else_his_rollout(judge):
     outcomes: dict[str, Outcome] = {}
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, workers=8) as server, open_calls(server.address) as calls:
-            await until(lambda: server.status()["ready"] == 8)
+            await until(lambda: server.status().ready == 8)
             for number, key in enumerate(keys):
                 if number == 30:
                     calls.start("killer", ["wait", "all"], ["sleep", 0.2], ["die"], rerun=True)

@@ -74,7 +74,7 @@ async def test_a_server_with_workers_behind_a_proxy(
 ):
     with trio.fail_after(60):
         server = await envserve_server("arithmetic", workers=2, args={"steps": 1})
-        assert server.status()["ready"] >= 1
+        assert server.status().ready >= 1
         proxy = await envserve_proxy(server, seed=3)
         client = await envserve_client(proxy, name="tester")
         first = await client.run_rollout({"index": 0})

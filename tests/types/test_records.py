@@ -5,7 +5,15 @@ import dataclasses
 import pytest
 import trio
 
-from trio_envserve import Health, ServerHealth, open_client, open_server
+from trio_envserve import (
+    ClosingStage,
+    Health,
+    ServerHealth,
+    ServerStatus,
+    StatusRecord,
+    open_client,
+    open_server,
+)
 from trio_envserve.net import MemoryNetwork
 
 
@@ -32,3 +40,21 @@ async def test_the_health_of_a_server_is_a_record_and_no_pair():
     assert starting == ServerHealth(Health.STARTING, "no answer yet")
     assert (ready.health, ready.reason) == (Health.HEALTHY, "")
     check_frozen(ready)
+
+
+async def test_the_status_of_a_server_is_a_record_and_its_closing_too():
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with open_server("arithmetic", workers=0, network=network, bind="memory:s") as server:
+            await server.wait_ready()
+            ready = server.status()
+            await server.drain()
+            closing = server.status().closing
+    assert ready == StatusRecord(
+        status=ServerStatus.READY, reason="", ready=1, workers=1, environment="arithmetic",
+        rerun=False,
+    )  # fmt: skip
+    assert closing is not None
+    assert closing.stage is not ClosingStage.SERVING
+    check_frozen(ready)
+    check_frozen(closing)

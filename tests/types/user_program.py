@@ -14,6 +14,7 @@ from trio_envserve import (
     Arrays,
     CallOptions,
     Client,
+    ClosingStage,
     Completion,
     Health,
     Messages,
@@ -22,7 +23,10 @@ from trio_envserve import (
     Outcome,
     Rollout,
     RolloutCancelled,
+    Server,
     ServerHealth,
+    ServerStatus,
+    StatusRecord,
     Transport,
     open_client,
     open_server,
@@ -70,9 +74,14 @@ async def right(client: Client) -> None:
             assert outcome.ok
 
 
-def known(client: Client) -> str:
+def known(server: Server, client: Client) -> str:
     """What is known of a server."""
     seen: ServerHealth = client.health()
+    said: StatusRecord = server.status()
+    if said.closing is not None and said.closing.stage is ClosingStage.DRAINING:
+        return f"{said.closing.running} run, {said.closing.left_s} s are left"
+    if said.status is not ServerStatus.READY:
+        return f"{said.ready} of {said.workers}: {said.reason}"
     return seen.reason if seen.health is Health.UNHEALTHY else ""
 
 
@@ -90,10 +99,14 @@ async def wrong(client: Client) -> None:
     await serve("arithmetic", worker=2)  # type: ignore[call-arg]  # workers
 
 
-def wrongly_known(client: Client) -> None:
+def wrongly_known(server: Server, client: Client) -> None:
     """Records taken for pairs."""
     _, _ = client.health()  # type: ignore[misc]  # it has names
     assert client.health()[0]  # type: ignore[index]  # .health
+    assert server.status()["ready"]  # type: ignore[index]  # .ready
+    assert server.status().closing.stage  # type: ignore[union-attr]  # it may not close
+    assert server.status().status == "ready"  # type: ignore[comparison-overlap]  # ServerStatus
+    server.status().ready = 0  # type: ignore[misc]  # it is frozen
     client.health().reason = ""  # type: ignore[misc]  # it is frozen
 
 

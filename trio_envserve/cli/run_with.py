@@ -199,7 +199,7 @@ async def _ready(server: Server, stop: Stop) -> bool:
 async def _tell_not_ready(server: Server) -> None:
     while True:
         await trio.sleep(SAY_EVERY_S)
-        say(f"not ready yet: {server.status()['reason']}")
+        say(f"not ready yet: {server.status().reason}")
 
 
 async def _run(options: _Options, server: Server, stop: Stop) -> int:

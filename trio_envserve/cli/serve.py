@@ -244,7 +244,7 @@ def _announce(options: _Options, event: str, server: Server) -> None:
         emit(
             {
                 "event": event, "environment": options.served, "address": server.address,
-                "pid": os.getpid(), "ready": status["ready"], "workers": status["workers"],
+                "pid": os.getpid(), "ready": status.ready, "workers": status.workers,
             }
         )  # fmt: skip
     elif event == "serving":
@@ -277,8 +277,8 @@ async def _tell_not_ready(server: Server) -> None:
     while True:
         await trio.sleep(SAY_EVERY_S)
         status = server.status()
-        if status["status"] != ServerStatus.READY.value:
-            say(f"not ready yet: {status['reason']}")
+        if status.status is not ServerStatus.READY:
+            say(f"not ready yet: {status.reason}")
 
 
 async def _drain(options: _Options, server: Server, stop: Stop) -> bool:

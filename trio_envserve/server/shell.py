@@ -37,6 +37,7 @@ from ..core.limits import ServerLimits, WireLimits
 from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
+from ..core.status import StatusRecord
 from ..core.terms import ID_BYTES, RequestId, Route, short
 from ..core.workforce import ToWorker
 from ..envs.loading import DEFAULT_ENVIRONMENT
@@ -106,9 +107,9 @@ class Server:
             "backlog_bytes": front.backlog_bytes,
         }
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> StatusRecord:
         """Whether it is ready, and the reason if not; as clients see it."""
-        return self._router.status()
+        return StatusRecord.of(self._router.status())
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until a worker is ready.  ServerStartError with the traceback
