@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from trio_envserve import CallOptions, Client, ServerOptions, open_server
+from trio_envserve import CallOptions, Client, ServerOptions, open_client, open_server, serve
 
 
 def keywords(function, *without):
@@ -24,3 +24,9 @@ def keywords(function, *without):
 )
 def test_the_records_of_options_have_what_the_functions_take(record, function, without):
     assert typing.get_type_hints(record) == keywords(function, *without)
+
+
+@pytest.mark.parametrize("function", [open_server, open_client, serve])
+def test_no_public_function_takes_what_only_tests_give(function):
+    assert "new_id" not in typing.get_type_hints(inspect.unwrap(function))
+    assert "new_id" not in typing.get_type_hints(ServerOptions)

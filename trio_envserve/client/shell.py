@@ -427,7 +427,6 @@ async def open_client(
     address: str, *, name: str = "", limits: ClientLimits | None = None,
     wire: WireLimits | None = None, network: Network | None = None,
     transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto",
-    new_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES),
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
     """Connect to a server; the connection is made, and made again, on its own.
 
@@ -445,10 +444,21 @@ async def open_client(
     limits, wire = limits or ClientLimits(), wire or WireLimits()
     check_together(limits, wire)
     core = ClientCore(
-        name=_check_name(name), new_id=new_id, now_s=trio.current_time(),
-        limits=limits, wire=wire,
+        name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
+        now_s=trio.current_time(), limits=limits, wire=wire,
     )  # fmt: skip
     client = Client(core, address, _check_arrays(arrays), wire)
+    async with connect(client, network, transport) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def connect(
+    client: Client, network: Network | None, transport: Transport = DEFAULT_TRANSPORT
+) -> AsyncGenerator[Client, None]:
+    """Keep a client connected until the block ends: :func:`open_client`, whose
+    arguments have been checked, with the core that it is made of."""
+    wire = client._wire
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
@@ -456,7 +466,7 @@ async def open_client(
             if sockets is None:
                 sockets = await stack.enter_async_context(open_network(transport))
             socket = await stack.enter_async_context(
-                sockets.open_dealer(address, limits=wire, on_event=client._event)
+                sockets.open_dealer(client._address, limits=wire, on_event=client._event)
             )
             client._socket = socket
             stack.enter_context(unwrap_single())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from ..core.limits import ServerLimits, WireLimits
@@ -25,4 +25,3 @@ class ServerOptions(TypedDict, total=False):
     worker_logging: Mapping[str, Any] | None
     record: str | os.PathLike[str] | None
     record_bodies: bool
-    new_id: Callable[[], bytes]

@@ -38,7 +38,7 @@ from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
 from ..core.status import StatusRecord
-from ..core.terms import ID_BYTES, RequestId, Route, short
+from ..core.terms import RequestId, Route, short
 from ..core.workforce import ToWorker
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.locks import AddressLocks, wait_text
@@ -61,6 +61,7 @@ from ..worker.config import check_args
 from ..worker.pulse import Pulse
 from .options import ServerOptions
 from .recording import Inputs, Recorder, open_recorder
+from .setup import Setup
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -317,7 +318,6 @@ async def open_server(
     worker_logging: Mapping[str, Any] | None = None,
     record: str | os.PathLike[str] | None = None,
     record_bodies: bool = False,
-    new_id: Callable[[], bytes] = lambda: os.urandom(ID_BYTES),
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
@@ -363,35 +363,42 @@ async def open_server(
         check_args(args or {})
     limits, wire = limits or ServerLimits(), wire or WireLimits()
     check_together(limits, wire)
+    setup = Setup(
+        environment=environment, name=name, args=dict(args or {}), bind=bind, workers=workers,
+        command=command, limits=limits, wire=wire, network=network, transport=transport,
+        worker_environ=worker_environ, worker_logging=dict(worker_logging or {}), record=record,
+        record_bodies=record_bodies,
+    )  # fmt: skip
+    async with open_setup(setup) as server:
+        yield server
+
+
+@asynccontextmanager
+async def open_setup(setup: Setup) -> AsyncIterator[Server]:
+    """:func:`open_server`, whose arguments have been checked."""
+    name, limits, wire, new_id = setup.name, setup.limits, setup.wire, setup.new_id
 
     async def run(served: Callable[[Server], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
-            locks = _lock(bind, stack)
-            sockets = network
+            locks = _lock(setup.bind, stack)
+            sockets = setup.network
             if sockets is None:
-                sockets = await stack.enter_async_context(open_network(transport))
-            front = await stack.enter_async_context(sockets.open_router(bind, limits=wire))
-            if locks is None and parse_address(bind).scheme != "memory":
+                sockets = await stack.enter_async_context(open_network(setup.transport))
+            front = await stack.enter_async_context(sockets.open_router(setup.bind, limits=wire))
+            if locks is None and parse_address(setup.bind).scheme != "memory":
                 locks = _lock(front.address, stack, passing=True)
             _warn_if_reachable(front.address)
-            host: Workers
-            if workers:
-                host = ProcessWorkers(
-                    None if environment is None else str(environment), dict(args or {}), limits,
-                    wire, locks, front.address, worker_environ, dict(worker_logging or {}), command,
-                )  # fmt: skip
-            else:
-                host = InProcessWorkers(environment, dict(args or {}), limits, wire)
-            slots, now_s = max(workers, 1), _now_s()
+            host = _host(setup, locks, front.address)
+            slots, now_s = max(setup.workers, 1), _now_s()
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
                 pulses=host.pulses,
             )  # fmt: skip
             recorder: Recorder | None = None
-            if record is not None:
+            if setup.record is not None:
                 opened = open_recorder(
-                    record, make, new_id=new_id, now_s=now_s, slots=slots, pulses=host.pulses,
-                    bodies=record_bodies, environment=name, address=front.address,
+                    setup.record, make, new_id=new_id, now_s=now_s, slots=slots, pulses=host.pulses,
+                    bodies=setup.record_bodies, environment=name, address=front.address,
                 )  # fmt: skip
                 recorder = await stack.enter_async_context(opened)
             router = make(new_id=new_id) if recorder is None else recorder.tape.router
@@ -412,6 +419,17 @@ async def open_server(
 
     async with open_background(run) as server:
         yield server
+
+
+def _host(setup: Setup, locks: AddressLocks | None, address: str) -> Workers:
+    """Who owns the workers: processes, or this one."""
+    if not setup.workers:
+        return InProcessWorkers(setup.environment, dict(setup.args), setup.limits, setup.wire)
+    return ProcessWorkers(
+        None if setup.environment is None else str(setup.environment), dict(setup.args),
+        setup.limits, setup.wire, locks, address, setup.worker_environ,
+        dict(setup.worker_logging), setup.command,
+    )  # fmt: skip
 
 
 def _warn_if_reachable(address: str) -> None:

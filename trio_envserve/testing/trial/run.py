@@ -19,7 +19,8 @@ import trio
 from trio.testing import MockClock
 
 from ...core.errors import ConfigError
-from ...core.limits import ClientLimits, ServerLimits
+from ...core.limit_rules import check_together
+from ...core.limits import ClientLimits, ServerLimits, WireLimits
 from .environment import load_for_trial
 from .faults import FAULTS, Fault
 from .history import AskRecord
@@ -81,8 +82,10 @@ def run_trial(
         )
     if clients < 1 or moments < 0 or over_s < 0:
         raise ConfigError("clients must be at least 1; moments and over_s must not be negative")
-    loaded = load_for_trial(environment, args or {})
     server_limits = limits or ServerLimits()
+    for each in (server_limits, client_limits):
+        check_together(each, WireLimits())
+    loaded = load_for_trial(environment, args or {})
     trial = Trial(seed, environment, dict(args or {}), loaded, server_limits, client_limits)
     draw = random.Random(f"trial {seed}")
     for number, given in enumerate(asks):

@@ -23,7 +23,9 @@ from typing import Any, final
 
 import trio
 
-from ...client import Client, Outcome, open_client
+from ...client import Client, Outcome
+from ...client.shell import connect
+from ...core.client import ClientCore
 from ...core.errors import CallError, ProtocolError, ServerNotClosed
 from ...core.limits import ClientLimits, ServerLimits
 from ...core.messages import Outcome as OutcomeMessage
@@ -31,7 +33,9 @@ from ...core.messages import decode
 from ...core.terms import ID_BYTES
 from ...envs.loading import LoadedEnvironment
 from ...net import MemoryNetwork, Message, Network, unwrap_single
-from ...server import Server, open_server
+from ...server import Server
+from ...server.setup import Setup
+from ...server.shell import open_setup
 from ..retransmit import RetransmittingNetwork
 from .environment import load_for_trial, witnessed
 from .faults import Fault
@@ -183,11 +187,8 @@ class Trial:
                 for name in names:
                     network: Network = self.network if draw.random() < 0.5 else self._impatient
                     self._clients[name] = await stack.enter_async_context(
-                        open_client(
-                            ADDRESS, name=name, network=network, limits=self._client_limits,
-                            new_id=self._new_id,
-                        )
-                    )  # fmt: skip
+                        connect(self._client(name), network)
+                    )
                 with trio.move_on_at(limit_s), unwrap_single():
                     async with trio.open_nursery() as busy:
                         for record, at_s in zip(self.history.asks, moments_s, strict=True):
@@ -199,6 +200,12 @@ class Trial:
                 self.history.ended_s = trio.current_time()
                 nursery.cancel_scope.cancel()
         assert self.server is None
+
+    def _client(self, name: str) -> Client:
+        core = ClientCore(
+            name=name, new_id=self._new_id, now_s=trio.current_time(), limits=self._client_limits
+        )
+        return Client(core, ADDRESS, "auto", core.wire)
 
     async def _ask(self, record: AskRecord, at_s: float) -> None:
         await trio.sleep_until(at_s)
@@ -271,10 +278,11 @@ class Trial:
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         """One life of the server."""
-        async with open_server(
-            self._make, bind=ADDRESS, workers=0, network=self.network, limits=self._limits,
-            new_id=self._new_id,
-        ) as server:  # fmt: skip
+        setup = Setup(
+            environment=self._make, name="trial", bind=ADDRESS, workers=0, network=self.network,
+            limits=self._limits, new_id=self._new_id,
+        )  # fmt: skip
+        async with open_setup(setup) as server:
             self.history.lives.append(Life(trio.current_time(), None))
             if len(self.history.lives) == 1:
                 await server.wait_ready()

@@ -1,0 +1,41 @@
+"""What a server is made of: the options of :func:`.open_server`, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..core.limits import ServerLimits, WireLimits
+from ..core.terms import ID_BYTES
+from ..net import DEFAULT_TRANSPORT, Network, Transport
+
+
+def _random_id() -> bytes:
+    return os.urandom(ID_BYTES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """All that :func:`.open_setup` needs.  The options are those of :func:`.open_server`."""
+
+    environment: str | object | None
+    name: str
+    """What is served, for logs and recordings."""
+    args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    bind: str
+    workers: int
+    command: Sequence[str] = ()
+    """The words of ``worker_command``."""
+    limits: ServerLimits
+    wire: WireLimits = dataclasses.field(default_factory=WireLimits)
+    network: Network | None = None
+    transport: Transport = DEFAULT_TRANSPORT
+    worker_environ: Sequence[Mapping[str, str]] = ()
+    worker_logging: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    record: str | os.PathLike[str] | None = None
+    record_bodies: bool = False
+    new_id: Callable[[], bytes] = _random_id
+    """Makes the ids of sessions, workers and the epoch.  Who knows a session's id can
+    use the session; a trial draws them from its seed."""
