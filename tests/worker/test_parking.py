@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -22,12 +21,12 @@ class Parked:
     """What was parked, by number."""
 
     def __init__(self) -> None:
-        self.bodies: dict[int, Body] = {}
-        self.parking = Parking(self._take)
+        self.bodies: dict[int, Body | None] = {}
+        self.parking = Parking(self._take, MIB)
         self._wanted = 0
         self._all = trio.Event()
 
-    def _take(self, number: int, body: Body) -> None:
+    def _take(self, number: int, body: Body | None) -> None:
         self.bodies[number] = body
         if len(self.bodies) == self._wanted:
             self._all.set()
@@ -37,6 +36,9 @@ class Parked:
         for number, body in bodies.items():
             self.parking.add(number, body)
         await self._all.wait()
+
+    def read(self) -> dict[int, bytes]:
+        return {number: bytes(body or b"") for number, body in self.bodies.items()}
 
 
 @asynccontextmanager
@@ -62,15 +64,23 @@ async def test_what_is_parked_reads_as_what_it_was():
     bodies = {number: bytes([number]) * (number * 1000 + 1) for number in range(50)}
     async with parking() as parked:
         await parked.park(bodies)
-    assert {number: bytes(body) for number, body in parked.bodies.items()} == bodies
+    assert parked.read() == bodies
 
 
 async def test_one_that_is_larger_than_a_file_has_a_file_of_its_own():
     async with parking() as parked:
         large = b"x" * (FILE_BYTES + 1)
         await parked.park({1: b"small", 2: large, 3: b"small again"})
-        assert bytes(parked.bodies[2]) == large
-        assert bytes(parked.bodies[3]) == b"small again"
+        assert parked.read() == {1: b"small", 2: large, 3: b"small again"}
+
+
+async def test_it_is_behind_while_too_much_waits_to_be_written():
+    async with parking() as parked:
+        assert not parked.parking.is_behind
+        parked.parking.add(1, bytes(MIB + 1))
+        assert parked.parking.is_behind
+        await parked.park({2: b"the next"})
+        assert not parked.parking.is_behind
 
 
 @linux
@@ -98,24 +108,18 @@ async def test_without_a_place_on_the_disk_outcomes_stay_in_memory(
         if trouble == "no room":
             resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
         try:
-            for number in range(5):
-                parked.parking.add(number, bytes(2 * MIB))
-            await until(lambda: not parked.parking.busy)
+            await parked.park({number: bytes(2 * MIB) for number in range(5)})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert parked.bodies == {}
+        assert parked.bodies == dict.fromkeys(range(5))
+        assert not parked.parking.is_behind
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == 1
         assert "stay in memory" in said[0]
         assert str(folder) in said[0]
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         await parked.park({9: b"there is room again"})
-        assert bytes(parked.bodies[9]) == b"there is room again"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await trio.lowlevel.checkpoint()
+        assert parked.read()[9] == b"there is room again"
 
 
 async def echo(rollout):

@@ -6,6 +6,7 @@ What each may do to its own outcome is in test_runners.py.
 import asyncio
 import contextvars
 import logging
+import tempfile
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -73,7 +74,7 @@ class Router:
 
 
 @asynccontextmanager
-async def opened(function, patience_s=600, around=lambda stream: stream):
+async def opened(function, patience_s=600, around=lambda stream: stream, **limits):
     """A router with one worker that has said hello; the worker's nursery."""
     ours, theirs = open_memory_streams(WIRE)
     theirs = around(theirs)
@@ -83,7 +84,7 @@ async def opened(function, patience_s=600, around=lambda stream: stream):
             async def work():
                 await run_worker(
                     theirs, worker=b"w", incarnation=INCARNATION,
-                    load=lambda: load(function), limits=WorkerLimits(), wire=WIRE,
+                    load=lambda: load(function), limits=WorkerLimits(**limits), wire=WIRE,
                 )  # fmt: skip
 
             nursery.start_soon(work)
@@ -602,3 +603,29 @@ async def test_an_outcome_is_sent_while_code_that_does_not_wait_keeps_the_others
             router.dispatch(None)
         await router.outcomes(5)
     assert left[2] > 0
+
+
+async def test_no_more_is_begun_while_too_many_outcomes_wait_for_the_disk(monkeypatch):
+    """They took 785 MiB, on a machine whose disk had much to do."""
+    slow, started = threading.Event(), []
+
+    def held_up(**options):
+        slow.wait()
+        return opened_file(**options)
+
+    opened_file = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", held_up)
+
+    async def large(rollout):
+        started.append(rollout.input)
+        return bytes(100_000)
+
+    async with opened(large, patience_s=60, held_bytes=1) as (router, _):
+        for number in range(5):
+            router.dispatch(number)
+        await trio.testing.wait_all_tasks_blocked()
+        begun = len(started)
+        slow.set()
+        ends = await router.outcomes(5)
+    assert begun == 1
+    assert {value for _, value in ends.values()} == {bytes(100_000)}

@@ -8,7 +8,9 @@ memory only while somebody reads it, and the system may take that back at any ti
 file has no name.  When the last of its outcomes is forgotten, the map goes, and with it
 the file; so does it when the process dies, however that happens.
 
-Writing may take long, and is done in a thread.
+Writing may take long, and is done in a thread.  Meanwhile no more is to be begun than
+that thread can follow (:attr:`Parking.is_behind`), or what waits for it would fill the
+memory after all.
 """
 
 from __future__ import annotations
@@ -35,10 +37,13 @@ descriptor, and its space on the disk until the last of its outcomes is forgotte
 @final
 class Parking:
     """Where a worker's outcomes wait.  ``parked`` is told of each, by its number, and
-    what it reads as from then on."""
+    what it reads as from then on; None if there is no place, so that it stays where it
+    is.  ``most_bytes``: when more than this waits to be written, it is behind."""
 
-    def __init__(self, parked: Callable[[int, Body], None]) -> None:
+    def __init__(self, parked: Callable[[int, Body | None], None], most_bytes: int) -> None:
         self._parked = parked
+        self._most_bytes = most_bytes
+        self._waiting_bytes = 0
         self._waiting: deque[tuple[int, Body]] = deque()
         self._come = trio.Event()
         self._file: IO[bytes] | None = None
@@ -46,18 +51,18 @@ class Parking:
         """Of the whole file.  It is only read: a full disk fails a write, and would
         kill whoever writes to a map."""
         self._end = 0
-        self._writing = False
         self._failed = False
         """Whether it is in the log that there is no room."""
 
     @property
-    def busy(self) -> bool:
-        """Whether something is still to be parked."""
-        return bool(self._waiting) or self._writing
+    def is_behind(self) -> bool:
+        """Whether too much is still to be written."""
+        return self._waiting_bytes > self._most_bytes
 
     def add(self, number: int, payload: Body) -> None:
         """Park this one soon."""
         self._waiting.append((number, payload))
+        self._waiting_bytes += len(payload)
         self._come.set()
 
     async def run(self) -> None:
@@ -72,15 +77,13 @@ class Parking:
             self.close()
 
     async def _park(self, number: int, payload: Body) -> None:
-        self._writing = True
+        view: Body | None = None
         try:
             view = await trio.to_thread.run_sync(self._write, payload)
         except OSError as error:
             self._complain(error)
-        else:
-            self._parked(number, view)
-        finally:
-            self._writing = False
+        self._waiting_bytes -= len(payload)
+        self._parked(number, view)
 
     def _write(self, payload: Body) -> memoryview:
         """In a thread, and never in two."""

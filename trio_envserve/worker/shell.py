@@ -112,7 +112,7 @@ class _Shell:
         self._limits = limits
         self._wire = wire
         self._threads = Threads()
-        self._parking = Parking(core.parked)
+        self._parking = Parking(self._parked, limits.held_bytes)
         self._scopes: dict[int, trio.CancelScope] = {}
         """Of every execution, from its dispatch until its end is reported."""
         self._arrived: deque[Run] = deque()
@@ -165,7 +165,7 @@ class _Shell:
 
     def _wake_taker(self) -> None:
         """See to it that a task takes what has arrived."""
-        if self._coming or not self._arrived:
+        if self._coming or not self._arrived or self._parking.is_behind:
             return
         self._coming = True
         if self._idle:
@@ -215,6 +215,8 @@ class _Shell:
         until_s = now_s + TURN_S
         # Whoever has waited meanwhile, and is the taker no more, takes nothing.
         while self._arrived and self._taker is task and now_s < until_s:
+            if self._parking.is_behind:
+                break  # it says when it is not any more
             run = self._arrived.popleft()
             self._wake_taker()
             task.name = f"{REQUEST}{run.request}"
@@ -222,6 +224,11 @@ class _Shell:
                 return False
             now_s = trio.current_time()
         return True
+
+    def _parked(self, number: int, payload: Body | None) -> None:
+        if payload is not None:
+            self._core.parked(number, payload)
+        self._wake_taker()
 
     async def _send(self) -> None:
         """Send what has ended, all of one turn of the loop at once: libzmq's threads
