@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     )
     from .core.health import Health, ServerHealth, ServerStatus
     from .core.limits import ClientLimits, ServerLimits, WireLimits
-    from .core.status import ClosingRecord, StatusRecord
+    from .core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord, WorkerStats
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
     from .envs.interface import Environment, Rollout, RolloutCancelled
@@ -65,6 +65,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Abandoned",
     "Arrays",
+    "CacheStats",
     "CallError",
     "CallOptions",
     "Client",
@@ -109,6 +110,7 @@ __all__ = [
     "ServerNotReady",
     "ServerOptions",
     "ServerStartError",
+    "ServerStats",
     "ServerStatus",
     "ServerUnreachable",
     "StatusRecord",
@@ -117,6 +119,7 @@ __all__ = [
     "Verdict",
     "WireLimits",
     "WorkerLost",
+    "WorkerStats",
     "open_client",
     "open_server",
     "serve",

@@ -1,22 +1,25 @@
-"""The typed status record has all that the record on the wire has."""
+"""The typed records of a server have all that the records on the wire have."""
 
-import dataclasses
+import json
+
+import pytest
 
 from tests.core.helpers import Pair
 from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import ServerStatus
-from trio_envserve.core.status import ClosingRecord, StatusRecord
+from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord
 
 
-def plain(record):
-    """The record on the wire that a typed one was made of."""
-    found = dataclasses.asdict(record)
-    found["status"] = record.status.value
-    if record.closing is None:
-        del found["closing"]
-    else:
-        found["closing"]["stage"] = record.closing.stage.value
-    return found
+def busy_pair():
+    pair = Pair(workers=2)
+    for _ in range(3):
+        pair.submit()
+    pair.end(pair.runs[0])
+    pair.work(b"w0-1", [pair.workers[b"w0-1"].beat({"loop_lag_p99_s": 0.25, "running": 1})])
+    pair.settle()
+    pair.router.shell_stats = lambda: {"router_lag_p99_s": 0.5, "address": "memory:x"}
+    return pair
 
 
 def test_a_server_that_serves_has_no_record_of_closing():
@@ -24,7 +27,7 @@ def test_a_server_that_serves_has_no_record_of_closing():
     record = StatusRecord.of(pair.router.status())
     assert record.status is ServerStatus.READY
     assert record.closing is None
-    assert plain(record) == pair.router.status()
+    assert record.to_record() == pair.router.status()
 
 
 def test_a_server_that_stops_says_how_far_it_is():
@@ -36,4 +39,62 @@ def test_a_server_that_stops_says_how_far_it_is():
     assert record.status is ServerStatus.STOPPING
     assert isinstance(record.closing, ClosingRecord)
     assert (record.closing.stage, record.closing.running) == (ClosingStage.DRAINING, 1)
-    assert plain(record) == pair.router.status()
+    assert record.to_record() == pair.router.status()
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_statistics_are_printed_byte_for_byte_as_they_travel(closing: bool):
+    pair = busy_pair()
+    if closing:
+        pair.router.close(pair.now_s)
+        pair.advance(1.0)
+    record = pair.router.stats()
+    stats = ServerStats.of(record)
+    assert json.dumps(stats.to_record()) == json.dumps(record)
+    assert (stats.running, stats.cache.dispatched, len(stats.per_worker)) == (2, 3, 2)
+    assert stats.per_worker[0].more == {"loop_lag_p99_s": 0.25, "running": 1}
+    assert stats.more == {"router_lag_p99_s": 0.5, "address": "memory:x"}
+
+
+def test_the_counters_of_the_cache_have_their_names():
+    cache = ServerStats.of(busy_pair().router.stats()).cache
+    assert not cache.more, "a counter has no field"
+    assert "more" not in busy_pair().router.stats()["cache"]
+
+
+def test_what_a_later_version_adds_is_kept():
+    record = busy_pair().router.stats()
+    record["cache"]["hits"] = 7
+    record["more"] = "a name of ours"
+    stats = ServerStats.of(record)
+    assert stats.cache.more == {"hits": 7}
+    assert stats.more["more"] == "a name of ours"
+    assert stats.to_record() == record
+
+
+def test_what_another_server_leaves_out_is_nought():
+    stats = ServerStats.of({"status": "ready"})
+    assert (stats.kept, stats.cache, stats.per_worker) == (0, CacheStats(), ())
+
+
+def test_no_map_is_no_statistics():
+    with pytest.raises(ProtocolError, match="of type list"):
+        ServerStats.of([])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kept": "many"}, {"kept": True}, {"kept": None}, {"status": "so so"}, {"status": []},
+        {"status": None},
+        {"cache": 3}, {"per_worker": {}}, {"per_worker": [3]}, {"per_worker": [{1: 2}]},
+        {"closing": {"stage": "late"}}, {"closing": {"stage": "draining"}}, {"closing": 1},
+    ],
+)  # fmt: skip
+def test_what_are_no_statistics_is_said(wrong):
+    refused = ""
+    try:
+        ServerStats.of({**busy_pair().router.stats(), **wrong})
+    except ProtocolError as error:
+        refused = str(error)
+    assert refused

@@ -34,8 +34,8 @@ async def test_every_field_of_the_statistics_is_explained():
         async with open_server("arithmetic", workers=0, network=network, bind="memory:s") as server:
             async with open_client(server.address, network=network) as client:
                 await client.run_rollout({"index": 0})
-                over_the_wire = await client.stats()
-            stats = server.stats()
+                over_the_wire = (await client.stats()).to_record()
+            stats = server.stats().to_record()
     assert set(over_the_wire) == set(stats)
     explained = set(NAMES_IN_CODE.findall(section(page("operations.md"), "Statistics")))
     (worker,) = stats["per_worker"]

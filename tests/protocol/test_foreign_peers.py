@@ -123,17 +123,17 @@ async def test_a_foreign_dealer_completes_replays_and_cancels(
                 again = await peer.ask(OUTCOME, *request(0, body_of(1)))
                 assert again == first
                 await peer.send(*request(1, body_of(2, key="long", duration_s=100)))
-                while server.stats()["running"] == 0:
+                while server.stats().running == 0:
                     await trio.sleep(0.01)
                 cancelled, *_ = await peer.ask(CANCELLED, cbor2.dumps([CANCEL, session, 1]))
                 assert cancelled[2] == 1
-                while server.stats()["running"]:
+                while server.stats().running:
                     await trio.sleep(0.01)
                 # large ones go both ways, too
                 large = await peer.ask(OUTCOME, *request(2, body_of(3, padding=bytes(200_000))))
                 assert large[0][3] == 0
                 await peer.send(cbor2.dumps([FINISH, session, [0, 3]]))
                 await peer.ask(18, cbor2.dumps([SYNC, session, epoch, 1, 1, 3, []]))
-                assert server.stats()["kept"] == 0
+                assert server.stats().kept == 0
     events = [line["event"] for line in read_run_log(log)]
     assert events.count("start") == 3

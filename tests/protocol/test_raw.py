@@ -65,7 +65,7 @@ async def test_a_raw_client_is_served_replayed_and_refused(tmp_path: Path, proce
             "arithmetic", args={"log_path": str(log)}, workers=processes
         ) as server:
             said = await run_raw_client(server.address)
-            counted = server.stats()["cache"]
+            counted = server.stats().cache
     assert said["status"] == 0
     assert said["result"]["reward"] == 1.0
     assert list(said["result"]["state"]) == ["answers"]
@@ -77,9 +77,9 @@ async def test_a_raw_client_is_served_replayed_and_refused(tmp_path: Path, proce
     assert said["finished"] == "finished"
     # What ran is known to the environment alone.
     assert [line["event"] for line in read_run_log(log)] == ["start", "end"]
-    assert counted["replayed"] >= 1
-    assert counted["conflicts"] >= 1
-    assert counted["spent"] >= 1
+    assert counted.replayed >= 1
+    assert counted.conflicts >= 1
+    assert counted.spent >= 1
 
 
 RAW_WORKER = [sys.executable, str(HERE / "raw_worker.py")]
@@ -115,10 +115,10 @@ async def test_a_raw_worker_serves_a_real_server():
         answers = [await client.run_rollout({"i": i}) for i in range(3)]
         stats = server.stats()
     assert answers == [{"echo": {"i": i}, "number": i} for i in range(3)]
-    assert stats["environment"] == "raw"
-    assert stats["worker_restarts"] == 0
-    assert (stats["malformed"], stats["fenced"], stats["strays"]) == (0, 0, 0)
-    assert stats["per_worker"][0]["memory_bytes"] == 0  # as it says: its pulse was read
+    assert stats.environment == "raw"
+    assert stats.worker_restarts == 0
+    assert (stats.malformed, stats.fenced, stats.strays) == (0, 0, 0)
+    assert stats.per_worker[0].memory_bytes == 0  # as it says: its pulse was read
 
 
 @pytest.mark.real
@@ -128,7 +128,7 @@ async def test_a_command_is_told_what_it_is_to_host(environment: str | None):
     args = {"level": 3, "text": "x" * 9_000_000}
     async with raw_pool(environment, args=args) as (server, client):
         told = (await client.run_rollout({"do": "tell"}))["echo"]
-        pid = server.stats()["per_worker"][0]["pid"]
+        pid = server.stats().per_worker[0].pid
     assert told["worker"] == "w0-1"
     assert told["environment"] == environment
     assert told["args"] == args
@@ -149,8 +149,8 @@ async def test_a_worker_can_only_speak_for_itself():
         for token in (*tokens, b"x" * 16):
             await client.run_rollout({"do": "speak as", "incarnation": token})
         stats = server.stats()
-    assert stats["fenced"] == 2
-    forged = [worker.get("forged") for worker in stats["per_worker"]]
+    assert stats.fenced == 2
+    forged = [worker.more.get("forged") for worker in stats.per_worker]
     assert forged.count(1) <= 1
 
 
@@ -180,7 +180,7 @@ async def test_signs_of_life_that_are_none_end_no_server(
         while "signs of life that are" not in caplog.text:
             await trio.sleep(0.01)
         assert await client.run_rollout("next") == {"echo": "next", "number": 1}
-        assert server.stats()["worker_restarts"] == 0
+        assert server.stats().worker_restarts == 0
 
 
 @pytest.mark.real
@@ -188,7 +188,7 @@ async def test_a_worker_without_signs_of_life_is_killed():
     async with raw_pool(args={"silent": True}, silence_report_s=0.5, silence_kill_s=1.0) as (
         server, _,
     ):  # fmt: skip
-        while not server.stats()["worker_restarts"]:
+        while not server.stats().worker_restarts:
             await trio.sleep(0.05)
 
 
@@ -243,7 +243,7 @@ def raw_server() -> None:
     async def main() -> None:
         async with open_server(worker_command=[*RAW_WORKER]) as server:
             await server.wait_ready()
-            print(server.stats()["per_worker"][0]["pid"], flush=True)
+            print(server.stats().per_worker[0].pid, flush=True)
             await trio.sleep_forever()
 
     trio.run(main)

@@ -26,6 +26,7 @@ from trio_envserve import (
     Outcome,
     Server,
     ServerLimits,
+    WorkerStats,
     open_client,
 )
 from trio_envserve import open_server as open_real_server
@@ -138,10 +139,16 @@ def info_of(error: CallError) -> ErrorInfo:
     return error.info
 
 
-def worker_of(server: Server, index: int = 0) -> dict[str, Any]:
+def worker_of(server: Server, index: int = 0) -> WorkerStats:
     """What a server in this process says of a worker; for waiting, not for judging."""
-    worker: dict[str, Any] = server.stats()["per_worker"][index]
-    return worker
+    return server.stats().per_worker[index]
+
+
+def pid_of(server: Server, index: int = 0) -> int:
+    """The process of a worker that has been started."""
+    pid = worker_of(server, index).pid
+    assert pid is not None
+    return pid
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -39,12 +39,12 @@ async def test_a13_what_ran_was_kept_beyond_the_bound_of_bytes(judge):
             await judge.wait_started(*(f"k{n}" for n in range(COUNT)))
             judge.put("go")
             stats = await client.stats()
-            while stats["announced"] + stats["kept"] < COUNT:
+            while stats.announced + stats.kept < COUNT:
                 await trio.sleep(0.05)
                 stats = await client.stats()
-            here = stats["kept"]
-            assert 0 < stats["kept_bytes"] <= KEPT_BYTES
-            assert stats["announced_bytes"] >= (COUNT - here) * SIZE_BYTES
+            here = stats.kept
+            assert 0 < stats.kept_bytes <= KEPT_BYTES
+            assert stats.announced_bytes >= (COUNT - here) * SIZE_BYTES
             for _ in range(COUNT):
                 outcome, frames = await raw.next(messages.Outcome)
                 assert (outcome.status, len(frames[1]) >= SIZE_BYTES) == (0, True)

@@ -30,9 +30,7 @@ async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(j
             [pid] = judge.pids("a")
             os.kill(pid, signal.SIGSTOP)
             workers = server.stats
-            await until(
-                lambda: any(w["silent"] and w["pid"] == pid for w in workers()["per_worker"])
-            )
+            await until(lambda: any(w.silent and w.pid == pid for w in workers().per_worker))
             # Others are served meanwhile, by the other worker.
             await calls.value(calls.start("b"))
             os.kill(pid, signal.SIGCONT)
@@ -66,10 +64,10 @@ async def test_g1_a_blocked_event_loop_is_no_death(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
             calls.start("a", ["block", "go"], rerun=True)
-            await until(lambda: worker_of(server)["blocked"])
+            await until(lambda: worker_of(server).blocked)
             calls.start("b", rerun=True)
             # It waits, or was dispatched just before; it cannot begin either way.
-            await until(lambda: server.stats()["waiting"] + worker_of(server)["pending"] == 2)
+            await until(lambda: server.stats().waiting + worker_of(server).pending == 2)
             judge.put("go")
             await calls.value("a")
             await calls.value("b")
@@ -88,7 +86,7 @@ async def test_g1_a_thread_that_cannot_be_stopped_still_runs_until_it_has_ended(
             await judge.wait_started("a")
             calls.cancel("a")
             calls.start("b")
-            await until(lambda: server.stats()["waiting"] == 1)
+            await until(lambda: server.stats().waiting == 1)
             assert judge.starts("b") == 0  # its place is taken until the code has ended
             judge.put("go")
             await calls.value("b")

@@ -101,7 +101,7 @@ async def test_g2_a_worker_killed_right_after_the_end_of_the_code_repeats_nothin
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge) as server, open_calls(server.address) as calls:
             for turn in range(5):
-                await until(lambda: worker_of(server)["phase"] == "ready")
+                await until(lambda: worker_of(server).phase == "ready")
                 key = calls.start(f"k{turn}", rerun=False)
                 await until(partial(has_ended, judge, calls, key))
                 for pid in judge.pids(key):
@@ -158,7 +158,7 @@ async def test_g2_requests_submitted_while_workers_die_run_once(judge):
                 for n in range(10):
                     keys.append(calls.start(f"k{turn}-{n}", rerun=False))
                     await trio.lowlevel.checkpoint()
-                pids = [w["pid"] for w in server.stats()["per_worker"] if w["phase"] == "ready"]
+                pids = [w.pid for w in server.stats().per_worker if w.pid and w.phase == "ready"]
                 if pids:
                     # The last one killed may be reaped and not yet be out of the figures.
                     with contextlib.suppress(ProcessLookupError):

@@ -87,13 +87,13 @@ async def test_g4_a_stopped_client_finds_its_outcomes_when_it_goes_on(judge):
                 client.signal(signal.SIGSTOP)
                 judge.put("go")
                 await judge.wait_ended(*keys)
-                await until(lambda: server.stats()["kept"] == 5)
+                await until(lambda: server.stats().kept == 5)
                 client.signal(signal.SIGCONT)
                 said = [await client.line() for _ in keys]
                 assert sorted(line["key"] for line in said) == keys
                 assert [line["error"] for line in said] == [None] * 5
                 assert await client.wait() == 0
-            await until(lambda: server.stats()["kept"] == 0)
+            await until(lambda: server.stats().kept == 0)
     judge.assert_exactly_once(*keys)
 
 
@@ -132,5 +132,5 @@ async def test_g4_what_cannot_be_decoded_is_in_the_caller_s_hands_as_bytes(judge
             outcome = await client.outcome(given)
             assert type(outcome.error) is OutcomeNotDecodable
             assert len(outcome.error.raw) > 400
-            await until(lambda: server.stats()["kept"] == 0)
+            await until(lambda: server.stats().kept == 0)
     judge.assert_exactly_once("a")

@@ -12,6 +12,7 @@ from tests.real.support import (
     open_calls,
     open_raw,
     open_server,
+    pid_of,
     until,
     worker_of,
 )
@@ -58,7 +59,7 @@ async def test_g5_what_a_dead_worker_has_left_behind_changes_nothing(judge):
             assert "forged" not in cast(Any, values.decode(answer[1]))
             assert server.status().environment != "ghost"
             assert server.status().rerun is False
-            assert server.stats()["fenced"] == 0  # it was not even heard
+            assert server.stats().fenced == 0  # it was not even heard
     judge.assert_at_most(1)
     assert judge.starts("a") == 1
 
@@ -77,7 +78,7 @@ async def test_g5_a_client_that_speaks_as_a_worker_changes_nothing(judge):
                     assert ghost.socket.send_nowait(frames)
                     assert ghost.socket.send_nowait(frames[1:])
                     assert ghost.socket.send_nowait([life.id, *frames])
-                await until(lambda: server.stats()["malformed"] >= 9)
+                await until(lambda: server.stats().malformed >= 9)
             judge.put("go")
             _, answer = await raw.next(messages.Outcome)
             assert "forged" not in cast(Any, values.decode(answer[1]))
@@ -97,7 +98,7 @@ async def test_g5_a_worker_continued_after_its_replacement_was_decided_changes_n
             os.kill(pid, signal.SIGSTOP)
             judge.put("go")
             await calls.error("a", WorkerLost)
-            await until(lambda: worker_of(server)["phase"] == "ready")
-            assert worker_of(server)["pid"] != pid
+            await until(lambda: worker_of(server).phase == "ready")
+            assert pid_of(server) != pid
     judge.assert_at_most(1)
     assert judge.ends("a") == []

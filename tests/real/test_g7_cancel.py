@@ -45,10 +45,10 @@ async def test_g7_what_waits_for_a_worker_never_starts_once_cancelled(judge, wor
             calls.start("busy", ["wait", "go"])
             await judge.wait_started("busy")
             waiting = [calls.start(f"k{n}", rerun=True) for n in range(5)]
-            await until(lambda: server.stats()["waiting"] == 5)
+            await until(lambda: server.stats().waiting == 5)
             for key in waiting:
                 calls.cancel(key)
-            await until(lambda: server.stats()["waiting"] == 0)
+            await until(lambda: server.stats().waiting == 0)
             judge.put("go")
             await calls.value("busy")
             await calls.value(calls.start("last"))
@@ -125,7 +125,7 @@ async def test_g7_a_request_cancelled_between_its_executions_does_not_run_again(
             open_calls(server.address) as calls,
         ):
             calls.start("a", ["die"], rerun=True)
-            await until(lambda: server.stats()["waiting"] == 1 and judge.starts("a") == 1)
+            await until(lambda: server.stats().waiting == 1 and judge.starts("a") == 1)
             calls.cancel("a")
             await calls.value(calls.start("b"))
     judge.assert_at_most(1)
@@ -174,7 +174,7 @@ async def test_g7_closing_the_client_cancels_its_work(judge):
             assert {type(outcome.error) for outcome in outcomes.values()} == {Abandoned}
             ran = [record["key"] for record in judge.records("start")]
             await judge.wait_ended(*ran)
-            await until(lambda: server.stats()["sessions"] == 0)
+            await until(lambda: server.stats().sessions == 0)
     judge.assert_at_most(1)
     assert [record["how"] for record in judge.records("end")] == ["Cancelled"] * 2
 
@@ -194,7 +194,7 @@ async def test_g7_the_work_of_a_killed_client_is_cancelled_after_its_lease(judge
             await judge.wait_ended(*ran)
             # The others were waiting; their places go to whoever is still there.
             await calls.value(calls.start("after"))
-            await until(lambda: server.stats()["sessions"] == 1)
+            await until(lambda: server.stats().sessions == 1)
     judge.assert_at_most(1)
     assert len(judge.records("start")) == 3
     assert judge.ends("after") == ["result"]
@@ -216,7 +216,7 @@ async def test_g7_work_that_ends_in_spite_of_its_cancel_has_one_winner(judge):
             raw.request(0, "a", ["until cancelled"])
             refused, _ = await raw.next(messages.Refused)
             assert refused.code == "finished"
-            await until(lambda: server.stats()["running"] == 0)
+            await until(lambda: server.stats().running == 0)
             await raw.barrier(1, [])
             assert raw.all(messages.Outcome) == []
     judge.assert_exactly_once("a")
@@ -232,7 +232,7 @@ async def test_g7_a_stopping_server_cancels_what_runs_and_starts_nothing(judge):
                 calls.start("a", ["wait", "never"])
                 await judge.wait_started("a")
                 calls.start("b")
-                await until(lambda: server.stats()["waiting"] == 1)
+                await until(lambda: server.stats().waiting == 1)
                 assert await server.drain(0.2) is False
                 assert (closing := server.status().closing) is not None
                 assert closing.stage.value == "cancelling"

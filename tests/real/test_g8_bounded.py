@@ -13,7 +13,7 @@ async def test_g8_a_client_at_its_window_waits_and_loses_nothing(judge):
             keys = [calls.start(f"k{n}", ["wait", "go"]) for n in range(20)]
             await until(lambda: len(judge.records("start")) == 4)
             await calls.client.stats()  # whatever was sent by now has arrived
-            assert server.stats()["running"] + server.stats()["waiting"] == 4
+            assert server.stats().running + server.stats().waiting == 4
             judge.put("go")
             for key in keys:
                 await calls.value(key)
@@ -44,8 +44,8 @@ async def test_g8_a_full_queue_refuses_for_now_and_every_call_is_answered(judge)
             open_calls(server.address) as calls,
         ):
             keys = [calls.start(f"k{n}", ["wait", "go"]) for n in range(10)]
-            await until(lambda: server.stats()["cache"]["refused_for_now"] >= 7)
-            assert server.stats()["waiting"] <= 2
+            await until(lambda: server.stats().cache.refused_for_now >= 7)
+            assert server.stats().waiting <= 2
             judge.put("go")
             for key in keys:
                 await calls.value(key)
@@ -67,7 +67,7 @@ async def test_g8_kept_outcomes_pause_dispatching_for_their_client_only(judge):
             await raw.next(messages.Outcome)
             for n in range(10):
                 await calls.value(calls.start(f"k{n}"))
-            assert server.stats()["waiting"] == 4
+            assert server.stats().waiting == 4
             assert len([key for key in range(6) if judge.starts(f"r{key}")]) == 2
             for sequence in range(6):
                 raw.finish(sequence)
@@ -92,17 +92,17 @@ async def test_g8_kept_bytes_are_bounded_with_huge_outcomes(judge):
                 _, frames = await raw.next(messages.Outcome)
                 assert len(frames[1]) > size_bytes
             # There is no room for the third: its worker has announced it, and holds it.
-            await until(lambda: server.stats()["announced"] == 1)
+            await until(lambda: server.stats().announced == 1)
             await raw.barrier(5, [0, 5])
             assert judge.starts("k3") == 0
-            assert 2 * size_bytes < server.stats()["kept_bytes"] < 2.1 * size_bytes
+            assert 2 * size_bytes < server.stats().kept_bytes < 2.1 * size_bytes
             raw.finish(0)
             await raw.next(messages.Outcome)
             await judge.wait_started("k3")
             raw.finish(1)
             await judge.wait_started("k4")
             raw.finish(2, 3, 4)
-            await until(lambda: server.stats()["kept_bytes"] == 0)
+            await until(lambda: server.stats().kept_bytes == 0)
     judge.assert_at_most(1)
 
 
@@ -114,7 +114,7 @@ async def test_g8_a_worker_has_no_more_executions_than_its_capacity(judge):
         ):
             keys = [calls.start(f"k{n}", ["wait", "go"]) for n in range(10)]
             await until(lambda: len(judge.records("start")) == 6)
-            assert server.stats()["waiting"] == 4
+            assert server.stats().waiting == 4
             running = [record["pid"] for record in judge.records("start")]
             assert sorted(map(running.count, set(running))) == [3, 3]
             judge.put("go")

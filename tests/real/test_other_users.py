@@ -133,7 +133,7 @@ async def test_another_user_finds_the_front_only_and_forges_nothing(judge, schem
                         keys = [calls.start(f"{len(values)}-{index}") for index in range(20)]
                         values += [await calls.value(key) for key in keys]
                 [said] = told
-            assert server.stats()["fenced"] == 0
+            assert server.stats().fenced == 0
     assert said["opened"] == []
     assert (said["sent"] > 0) == (scheme == "tcp")
     assert values

@@ -13,6 +13,7 @@ from tests.real.support import (
     QUICK,
     open_calls,
     open_server,
+    pid_of,
     until,
     worker_of,
 )
@@ -32,15 +33,15 @@ async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
             calls.start("slow", ["wait", "go"])
             calls.start("a")
             calls.start("b")
-            await until(lambda: worker_of(server)["phase"] == "retiring")
+            await until(lambda: worker_of(server).phase == "retiring")
             for key in ("c", "d"):
                 calls.start(key)
-            await until(lambda: server.stats()["waiting"] == 2)
-            assert worker_of(server)["pending"] == 1  # it is drained, not killed
+            await until(lambda: server.stats().waiting == 2)
+            assert worker_of(server).pending == 1  # it is drained, not killed
             judge.put("go")
             for key in ("slow", "a", "b", "c", "d"):
                 await calls.value(key)
-            assert server.stats()["worker_restarts"] == 1
+            assert server.stats().worker_restarts == 1
     judge.assert_exactly_once("slow", "a", "b", "c", "d")
     assert judge.pids("slow") == judge.pids("a") == judge.pids("b")
     assert judge.pids("c") == judge.pids("d") != judge.pids("slow")
@@ -63,7 +64,7 @@ async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_
                 keys += [*late, *quick]
                 for key in (*late, *quick):
                     await calls.value(key)
-            await until(lambda: server.stats()["worker_restarts"] >= 2)
+            await until(lambda: server.stats().worker_restarts >= 2)
     judge.assert_exactly_once(*keys)
     lives = Counter(pid for key in keys for pid in judge.pids(key))
     assert len(lives) >= 3
@@ -74,21 +75,21 @@ async def test_a_worker_that_has_grown_too_large_is_drained_and_replaced(judge, 
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge, environment=GROWING) as server:
             await server.wait_ready()
-            await until(lambda: worker_of(server)["memory_bytes"] > 0)
-            most = worker_of(server)["memory_bytes"] + 64 * MIB
+            await until(lambda: worker_of(server).memory_bytes > 0)
+            most = worker_of(server).memory_bytes + 64 * MIB
         async with (
             open_server(judge, environment=GROWING, worker_memory_bytes=most) as server,
             open_calls(server.address) as calls,
         ):
             await calls.value(calls.start("small"))
             calls.start("large", ["grow", 128], ["wait", "go"])
-            await until(lambda: worker_of(server)["phase"] == "retiring")
+            await until(lambda: worker_of(server).phase == "retiring")
             calls.start("next")
-            await until(lambda: server.stats()["waiting"] == 1)
+            await until(lambda: server.stats().waiting == 1)
             judge.put("go")
             for key in ("large", "next"):
                 await calls.value(key)
-            assert server.stats()["worker_restarts"] == 1
+            assert server.stats().worker_restarts == 1
     judge.assert_exactly_once("small", "large", "next")
     assert judge.pids("small") == judge.pids("large") != judge.pids("next")
     assert [text for text in caplog.messages if "retires: it holds" in text]
@@ -118,9 +119,9 @@ async def test_variables_of_a_slot_reach_each_of_its_workers(judge):
                     outcome = await calls.outcome(key)
                     found[outcome.worker.partition("-")[0]] = outcome.unwrap()["value"]
                 assert found == {"w0": "zero", "w1": "one"}
-                killed = worker_of(server)["pid"]
+                killed = pid_of(server)
                 os.kill(killed, signal.SIGKILL)
-                await until(lambda: all(w["pid"] != killed for w in server.stats()["per_worker"]))  # noqa: B023
+                await until(lambda: all(w.pid != killed for w in server.stats().per_worker))  # noqa: B023
     judge.assert_exactly_once(*(f"{turn}-{n}" for turn in range(2) for n in range(2)))
 
 

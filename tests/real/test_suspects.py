@@ -8,7 +8,7 @@ import signal
 import pytest
 import trio
 
-from tests.real.support import PATIENCE_S, open_calls, open_server, until, worker_of
+from tests.real.support import PATIENCE_S, open_calls, open_server, pid_of, until
 from trio_envserve.client.outcome import Outcome
 from trio_envserve.core.errors import WorkerLost
 
@@ -25,7 +25,7 @@ async def test_b6_suspects_of_one_death_went_one_at_a_time_for_the_whole_server(
                 calls.start(key, ["sleep", 1.0], rerun=True)
             await judge.wait_started(*keys)
             began_s = trio.current_time()
-            os.kill(worker_of(server)["pid"], signal.SIGKILL)
+            os.kill(pid_of(server), signal.SIGKILL)
             for key in keys:
                 await calls.value(key)
             took_s = trio.current_time() - began_s

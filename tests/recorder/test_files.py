@@ -48,7 +48,7 @@ async def serve_some(
             (outcome,) = [await client.outcome("fail")]
             assert outcome.error is not None
             await client.stats()
-            return server.stats()
+            return server.stats().to_record()
 
 
 @pytest.mark.parametrize("bodies", [False, True])

@@ -105,7 +105,7 @@ async def test_failure_13_acknowledgement_is_sent_before_decoding(autojump_clock
         assert await bench.ask("much") == "result of much"
         assert pending == [True]
         await trio.sleep(10)
-        assert bench.server.stats()["kept"] == 0
+        assert bench.server.stats().kept == 0
 
 
 async def test_failure_14_send_to_a_client_that_fails_is_only_logged(autojump_clock):
@@ -122,7 +122,7 @@ async def test_failure_14_send_to_a_client_that_fails_is_only_logged(autojump_cl
 
         bench.during = cut
         result = await bench.ask("once")
-        assert bench.server.stats()["undelivered"] >= 1, "no send has failed"
+        assert bench.server.stats().more["undelivered"] >= 1, "no send has failed"
         assert result == "result of once"
         assert bench.starts == {"once": 1}
 
@@ -170,7 +170,7 @@ async def test_failure_16_worker_that_ends_slowly_blocks_every_other_answer(auto
             await trio.sleep(5)
             with trio.move_on_after(60):
                 other = await bench.ask("other")
-            restarts, starts = bench.server.stats()["worker_restarts"], bench.starts
+            restarts, starts = bench.server.stats().worker_restarts, bench.starts
     assert other == "result of other", "its caller waits"
     assert (restarts, starts) == (1, {"stubborn": 1, "other": 1})
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 import trio
 
-from tests.real.support import PATIENCE_S, open_calls, open_server, worker_of
+from tests.real.support import PATIENCE_S, open_calls, open_server, pid_of
 from trio_envserve import WorkerLost
 
 pytestmark = pytest.mark.real
@@ -29,7 +29,7 @@ async def test_the_worker_is_reaped_and_replaced(judge, monkeypatch):
             monkeypatch.setattr(os, "killpg", killpg)
             calls.start("b", ["mark", "there"], ["wait", "never"])
             await judge.wait_for("there")
-            os.kill(worker_of(server)["pid"], signal.SIGKILL)
+            os.kill(pid_of(server), signal.SIGKILL)
             await calls.error("b", WorkerLost)
             assert sent == [signal.SIGKILL]
             await calls.value(calls.start("c"))

@@ -10,7 +10,7 @@ import signal
 import pytest
 import trio
 
-from tests.real.support import PATIENCE_S, is_alive, open_calls, open_server, worker_of
+from tests.real.support import PATIENCE_S, is_alive, open_calls, open_server, pid_of
 from trio_envserve import WorkerLost
 
 pytestmark = pytest.mark.real
@@ -37,7 +37,7 @@ async def test_a_death_is_noticed_nevertheless(judge, monkeypatch, how):
             calls.start("a", ["spawn", "child"], ["mark", "there"], ["wait", "never"])
             child = int(await judge.wait_for("child"))
             await judge.wait_for("there")
-            os.kill(worker_of(server)["pid"], signal.SIGKILL)
+            os.kill(pid_of(server), signal.SIGKILL)
             await calls.error("a", WorkerLost)
             assert not is_alive(child)
             await calls.value(calls.start("b"))

@@ -14,6 +14,7 @@ from trio_envserve import (
     ServerHealth,
     ServerLimits,
     ServerNotClosed,
+    ServerStatus,
     WireLimits,
     open_client,
     open_server,
@@ -42,11 +43,12 @@ async def test_who_comes_while_a_server_drains_hears_that_it_is_stopping() -> No
         await trio.sleep(5)
         async with open_client(ADDRESS, network=network) as late:
             stats = await late.stats()
-            assert stats["status"] == "stopping"
-            closing = stats["closing"]
-            assert (closing["stage"], closing["running"]) == ("draining", 1)
-            assert closing["left_s"] == 20.0
-            about = {row[0]: row[1] for row in status_tables(stats)[0].rows}
+            assert stats.status is ServerStatus.STOPPING
+            closing = stats.closing
+            assert closing is not None
+            assert (closing.stage.value, closing.running) == ("draining", 1)
+            assert closing.left_s == 20.0
+            about = {row[0]: row[1] for row in status_tables(stats.to_record())[0].rows}
             assert about["status"] == "stopping: the server is stopping (draining)"
             assert about["waits for"] == "1 executions, 0 outcomes, 1 workers"
             assert about["next stage"] == "within 20 s"

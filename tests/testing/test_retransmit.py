@@ -23,7 +23,10 @@ class Gate:
 
 
 async def stats_until(server, **wanted):
-    while wanted.items() - server.stats()["cache"].items():  # noqa: ASYNC110  # the server's own
+    def missing():
+        return [name for name in wanted if getattr(server.stats().cache, name) != wanted[name]]
+
+    while missing():  # noqa: ASYNC110  # the server's own
         await trio.sleep(0.01)
 
 

@@ -9,6 +9,7 @@ from trio_envserve import (
     ClosingStage,
     Health,
     ServerHealth,
+    ServerStats,
     ServerStatus,
     StatusRecord,
     open_client,
@@ -58,3 +59,18 @@ async def test_the_status_of_a_server_is_a_record_and_its_closing_too():
     assert closing.stage is not ClosingStage.SERVING
     check_frozen(ready)
     check_frozen(closing)
+
+
+async def test_the_statistics_of_a_server_are_records_on_both_sides():
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with open_server("arithmetic", workers=0, network=network, bind="memory:s") as server:
+            async with open_client(server.address, network=network) as client:
+                await client.run_rollout({"index": 0})
+                told, own = await client.stats(), server.stats()
+    assert isinstance(told, ServerStats)
+    assert (told.cache, told.environment) == (own.cache, "arithmetic")
+    assert own.more["address"] == "memory:s"
+    assert list(told.to_record()) == list(own.to_record())
+    for record in (own, own.cache, own.per_worker[0]):
+        check_frozen(record)

@@ -25,6 +25,7 @@ from trio_envserve import (
     RolloutCancelled,
     Server,
     ServerHealth,
+    ServerStats,
     ServerStatus,
     StatusRecord,
     Transport,
@@ -80,6 +81,9 @@ def known(server: Server, client: Client) -> str:
     said: StatusRecord = server.status()
     if said.closing is not None and said.closing.stage is ClosingStage.DRAINING:
         return f"{said.closing.running} run, {said.closing.left_s} s are left"
+    counted: ServerStats = server.stats()
+    if counted.running and counted.cache.replayed:
+        return ", ".join(f"{each.worker} {each.pending}" for each in counted.per_worker)
     if said.status is not ServerStatus.READY:
         return f"{said.ready} of {said.workers}: {said.reason}"
     return seen.reason if seen.health is Health.UNHEALTHY else ""
@@ -106,6 +110,12 @@ def wrongly_known(server: Server, client: Client) -> None:
     assert server.status()["ready"]  # type: ignore[index]  # .ready
     assert server.status().closing.stage  # type: ignore[union-attr]  # it may not close
     assert server.status().status == "ready"  # type: ignore[comparison-overlap]  # ServerStatus
+    assert server.stats()["kept"]  # type: ignore[index]  # .kept
+    assert server.stats().runing  # type: ignore[attr-defined]  # running
+    assert server.stats().cache["lost"]  # type: ignore[index]  # .lost
+    assert server.stats().per_worker["w0-1"]  # type: ignore[call-overload]  # by position
+    server.stats().kept = 0  # type: ignore[misc]  # it is frozen
+    server.stats().cache.lost = 0  # type: ignore[misc]  # it is frozen
     server.status().ready = 0  # type: ignore[misc]  # it is frozen
     client.health().reason = ""  # type: ignore[misc]  # it is frozen
 

@@ -172,7 +172,7 @@ async def _run_with(options: _Options, stop: Stop) -> Result:
             began_s = trio.current_time()
             code = await _run(options, server, stop)
             summary["seconds"] = round(trio.current_time() - began_s, 3)
-        stats = server.stats()
+        stats = server.stats().to_record()
     summary["stats"] = {
         key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")
     }

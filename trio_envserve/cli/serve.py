@@ -212,7 +212,7 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
                 nursery.cancel_scope.cancel()
             if not broken:
                 drained = await _drain(options, server, stop)
-        stats = server.stats()
+        stats = server.stats().to_record()
     summary: dict[str, Any] = {
         "event": "stopped",
         "environment": options.served,
@@ -283,7 +283,7 @@ async def _tell_not_ready(server: Server) -> None:
 
 async def _drain(options: _Options, server: Server, stop: Stop) -> bool:
     """Finish what runs; says what it waits for."""
-    running = server.stats()["running"]
+    running = server.stats().running
     say(
         f"{stop.why or 'asked to stop'}: no new work is taken; waiting up to {options.drain_s:g} s "
         f"for {running} executions (again to stop at once)"
@@ -305,4 +305,4 @@ async def _tell_draining(server: Server) -> None:
 
 def _left(server: Server) -> str:
     stats = server.stats()
-    return f"{stats['running']} executions run, {stats['kept']} outcomes are not fetched yet"
+    return f"{stats.running} executions run, {stats.kept} outcomes are not fetched yet"

@@ -81,7 +81,7 @@ def status(
 
 async def _stats(client: Client, address: str, wait_s: float) -> dict[str, Any]:
     with trio.move_on_after(wait_s):
-        return await client.stats()
+        return (await client.stats()).to_record()
     why = client.health().reason
     raise CommandError(f"no answer from {address} after {wait_s:g} s: {why}", NOT_STARTED)
 

@@ -50,6 +50,7 @@ from ..core.health import Health, ServerHealth
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
 from ..core.slots import Report
+from ..core.status import ServerStats
 from ..core.terms import ID_BYTES, Body, Status
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
@@ -302,9 +303,10 @@ class Client:
                 await self._changed.park()
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
 
-    async def stats(self, timeout_s: float | None = None) -> dict[str, Any]:
+    async def stats(self, timeout_s: float | None = None) -> ServerStats:
         """The server's statistics.  ServerNotReady, with what is known, if it does
-        not answer within ``timeout_s`` (default: the limit ``start_s``)."""
+        not answer within ``timeout_s`` (default: the limit ``start_s``);
+        DecodingError or ProtocolError if what it answers is none."""
         limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
         probe, self._next_ask = self._next_ask, self._next_ask + 1
         event, box = self._asked[probe] = trio.Event(), []
@@ -321,9 +323,7 @@ class Client:
             del self._asked[probe]
         if not box:
             raise ServerNotReady(f"no answer after {limit_s:g} s: {self.health().reason}")
-        stats = values.decode(box[0], limits=self._wire)
-        assert isinstance(stats, dict)
-        return stats
+        return ServerStats.of(values.decode(box[0], limits=self._wire))
 
     def counters(self) -> dict[str, int]:
         """What this side has done: sessions, connections, retransmissions."""

@@ -1,17 +1,28 @@
-"""The status record of a server, typed.
+"""What a server says of itself, typed: its status record and its statistics.
 
-On the wire it is a map of plain data (:meth:`.Router.status`), to which later versions
-may add keys.  Here it has names and types, for the programs that ask a server.
+On the wire both are maps of plain data (:meth:`.Router.status`, :meth:`.Router.stats`),
+to which later versions may add keys.  Here they have names and types, for the programs
+that ask a server; what has no name here is in ``more``, so nothing is lost on the way
+back to plain data.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from .closing import ClosingStage
+from .errors import ProtocolError
 from .health import ServerStatus
+
+T = TypeVar("T", bound="ClosingRecord | StatusRecord | CacheStats | WorkerStats")
+
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,),
+    "int | None": (int, type(None)),
+}  # fmt: skip
+"""The types of plain data, by the annotation of the field that takes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,40 +39,207 @@ class ClosingRecord:
     left_s: float
     """Seconds until the next stage at the latest."""
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> ClosingRecord:
-        """The record for the one on the wire."""
-        return cls(
-            stage=ClosingStage(record["stage"]), running=record["running"],
-            outcomes=record["outcomes"], workers=record["workers"], left_s=record["left_s"],
-        )  # fmt: skip
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRecord:
     """What a server says of itself; see :meth:`.Server.status`."""
 
     status: ServerStatus
-    reason: str
+    reason: str = ""
     """Why it is not ready, for people; empty if it is."""
-    ready: int
+    ready: int = 0
     """How many workers are ready."""
-    workers: int
+    workers: int = 0
     """How many workers there are to be."""
-    environment: str
+    environment: str = ""
     """The environment's own name; empty until a worker has said it."""
-    rerun: bool
+    rerun: bool = False
     """Whether the environment consents to further executions."""
     closing: ClosingRecord | None = None
     """How far closing is; None until it begins."""
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> StatusRecord:
-        """The record for the one on the wire."""
-        closing = record.get("closing")
-        return cls(
-            status=ServerStatus(record["status"]), reason=record["reason"],
-            ready=record["ready"], workers=record["workers"],
-            environment=record["environment"], rerun=record["rerun"],
-            closing=None if closing is None else ClosingRecord.of(closing),
+    def of(cls, record: Any) -> StatusRecord:
+        """The record for the one on the wire.  ProtocolError if it is none."""
+        return _typed(cls, record, **_status(record))
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data, as on the wire."""
+        record: dict[str, Any] = {
+            "status": self.status.value, "reason": self.reason, "ready": self.ready,
+            "workers": self.workers, "environment": self.environment, "rerun": self.rerun,
+        }  # fmt: skip
+        if self.closing is not None:
+            stage = self.closing.stage.value
+            record["closing"] = {**dataclasses.asdict(self.closing), "stage": stage}
+        return record
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """What became of requests since the server's start; see the page on operations."""
+
+    requests: int = 0
+    entered: int = 0
+    coalesced: int = 0
+    replayed: int = 0
+    conflicts: int = 0
+    spent: int = 0
+    refused_for_now: int = 0
+    dispatched: int = 0
+    completed: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    stray_outcomes: int = 0
+    reruns: int = 0
+    lost: int = 0
+    deadlines: int = 0
+    sessions_opened: int = 0
+    sessions_refused: int = 0
+    sessions_ended: int = 0
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Counters of a later version."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStats:
+    """What a server knows of one worker, and what the worker says of itself."""
+
+    worker: str = ""
+    """Its name: slot and life."""
+    pid: int | None = None
+    """None until its process is started."""
+    phase: str = ""
+    """``starting``, ``ready``, ``retiring`` or ``ending``."""
+    pending: int = 0
+    """Executions dispatched to it that have not ended."""
+    done: int = 0
+    """Executions that have ended."""
+    failed: int = 0
+    """Those of them without a result."""
+    restarts: int = 0
+    """Lives of its slot before this one."""
+    memory_bytes: int = 0
+    lag_s: float = 0.0
+    """How late its loop is."""
+    silent: bool = False
+    """Whether it gives no sign of life."""
+    blocked: bool = False
+    """Whether its loop is blocked."""
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Finite numbers by short names, as the worker says them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStats(StatusRecord):
+    """Everything countable of a server; see the page on operations."""
+
+    epoch: str = ""
+    """This life of the server, in hex."""
+    sessions: int = 0
+    """Clients that it remembers."""
+    waiting: int = 0
+    """Requests that wait for a worker."""
+    running: int = 0
+    """Executions, those being stopped included."""
+    kept: int = 0
+    """Outcomes that their clients do not have yet."""
+    kept_bytes: int = 0
+    announced: int = 0
+    """Outcomes that wait at their workers for room."""
+    announced_bytes: int = 0
+    held_bytes: int = 0
+    """Bodies of requests that may still have to be dispatched."""
+    worker_restarts: int = 0
+    malformed: int = 0
+    """Messages that the protocol does not allow."""
+    fenced: int = 0
+    """Messages from what is not, or no longer, a worker of this server."""
+    strays: int = 0
+    """Outcomes of executions that had already ended."""
+    bad_statistics: int = 0
+    """Entries in workers' statements about themselves that are no statistics."""
+    cache: CacheStats = dataclasses.field(default_factory=CacheStats)
+    per_worker: tuple[WorkerStats, ...] = ()
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What the server's shell adds: its address, the lag of its loop, its socket."""
+
+    @classmethod
+    def of(cls, record: Any) -> ServerStats:
+        """The statistics for the record on the wire.  ProtocolError if it is none."""
+        if not isinstance(record, dict):
+            raise ProtocolError(f"statistics are of type {type(record).__name__}")
+        workers = _checked(record, "per_worker", list, [])
+        return _typed(
+            cls, record, **_status(record),
+            cache=_typed(CacheStats, _checked(record, "cache", dict, {})),
+            per_worker=tuple(_typed(WorkerStats, worker) for worker in workers),
         )  # fmt: skip
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data, as on the wire: what ``status --json`` prints."""
+        record = {"epoch": self.epoch, **StatusRecord.to_record(self)}
+        for field in dataclasses.fields(self):
+            if field.name not in _OF_STATUS and field.type == "int":
+                record[field.name] = getattr(self, field.name)
+        record["cache"] = {**_known(self.cache), **self.cache.more}
+        record["per_worker"] = [{**each.more, **_known(each)} for each in self.per_worker]
+        return {**record, **self.more}
+
+
+_OF_STATUS = frozenset(field.name for field in dataclasses.fields(StatusRecord))
+
+
+def _status(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a status record that are no plain data."""
+    closing = _checked(record, "closing", (dict, type(None)), None)
+    return {
+        "status": _member(ServerStatus, record, "status"),
+        "closing": None if closing is None else _closing(closing),
+    }
+
+
+def _closing(record: Mapping[str, Any]) -> ClosingRecord:
+    return _typed(ClosingRecord, record, stage=_member(ClosingStage, record, "stage"))
+
+
+def _member(cls: Any, record: Mapping[str, Any], name: str) -> Any:
+    try:
+        return cls(record.get(name))
+    except ValueError:
+        raise ProtocolError(f"{name} is {record.get(name)!r:.80}: no {cls.__name__}") from None
+
+
+def _checked(record: Mapping[str, Any], name: str, types: Any, default: Any) -> Any:
+    found = record.get(name, default)
+    if not isinstance(found, types):
+        raise ProtocolError(f"{name} is of type {type(found).__name__}")
+    return found
+
+
+def _typed(cls: type[T], record: Mapping[str, Any], **made: Any) -> T:
+    """A record of plain data as a dataclass.  ``made``: the fields that are made already."""
+    if not isinstance(record, dict) or not all(isinstance(key, str) for key in record):
+        raise ProtocolError(
+            f"a record is of type {type(record).__name__}, or has keys that are no text"
+        )
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    more = {key: value for key, value in record.items() if key not in fields or key == "more"}
+    if "more" in fields:
+        made["more"] = more
+    for name in fields.keys() & (record.keys() - made.keys()):
+        if type(record[name]) not in _PLAIN[str(fields[name].type)]:
+            raise ProtocolError(
+                f"{name} is of type {type(record[name]).__name__}, and no {fields[name].type}"
+            )
+        made[name] = record[name]
+    try:
+        return cls(**made)
+    except TypeError as missing:
+        raise ProtocolError(f"a record is not whole: {missing}") from None
+
+
+def _known(record: CacheStats | WorkerStats) -> dict[str, Any]:
+    """The fields of a record that have names of their own."""
+    names = [field.name for field in dataclasses.fields(record) if field.name != "more"]
+    return {name: getattr(record, name) for name in names}

@@ -37,7 +37,7 @@ from ..core.limits import ServerLimits, WireLimits
 from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
-from ..core.status import StatusRecord
+from ..core.status import ServerStats, StatusRecord
 from ..core.terms import RequestId, Route, short
 from ..core.workforce import ToWorker
 from ..envs.loading import DEFAULT_ENVIRONMENT
@@ -94,10 +94,10 @@ class Server:
         """Where clients connect to (a port 0 is resolved)."""
         return self._front.address
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ServerStats:
         """Everything countable: see the operations page of the documentation.
         :meth:`trio_envserve.Client.stats` gets the same."""
-        return self._router.stats()
+        return ServerStats.of(self._router.stats())
 
     def _own_stats(self) -> dict[str, Any]:
         front = self._front.statistics()
@@ -193,7 +193,7 @@ class Server:
     async def _log_stats(self) -> None:
         while True:
             await trio.sleep(self._limits.stats_line_s)
-            _log.info("%s", line(self.stats()))
+            _log.info("%s", line(self._router.stats()))
 
     async def _open_pool(self, locks: AddressLocks | None) -> None:
         """Start workers once no process of an earlier epoch is left."""

@@ -48,7 +48,7 @@ async def test_a_cut_connection_costs_nothing(
         result = await client.run_rollout({"word": word}, state_columns=["right"])
         assert result["state"]["right"] == ".".join(word)
         proxy.cut_all()
-    assert server.stats()["cache"]["dispatched"] == len(WORDS)
+    assert server.stats().cache.dispatched == len(WORDS)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -161,7 +161,7 @@ async def idle_pending(judge: Judge, size: Size) -> Figures:
                 nursery.start_soon(client.run_rollout, asked)
             judge.next_call += size.pending
             stats = await client.stats()
-            while stats["waiting"] + stats["running"] < size.pending:
+            while stats.waiting + stats.running < size.pending:
                 await trio.sleep(0.05)
                 stats = await client.stats()
             await trio.sleep(0.5)

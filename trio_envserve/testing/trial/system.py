@@ -311,7 +311,9 @@ class Trial:
         while True:
             if self.server is not None:
                 stats = self.server.stats()
-                self.history.left = {name: stats[name] for name in ("running", "waiting", "kept")}
+                self.history.left = {
+                    "running": stats.running, "waiting": stats.waiting, "kept": stats.kept,
+                }  # fmt: skip
                 running = any(each.ended_s is None for each in self.history.executions)
                 if not running and not any(self.history.left.values()):
                     return
@@ -358,9 +360,9 @@ class Trial:
         self._trace.update(b"%r %b %d %b\n" % (trio.current_time(), kind, len(data), data))
 
     def _count(self, server: Server) -> None:
-        cache = server.stats()["cache"]
+        cache = server.stats().cache
         for name in ("coalesced", "replayed", "reruns"):
-            self._counts[name] += cache[name]
+            self._counts[name] += getattr(cache, name)
 
     def _tally(self) -> dict[str, int]:
         """See :attr:`.report.TrialReport.counts`."""
