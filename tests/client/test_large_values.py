@@ -72,9 +72,9 @@ async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.Mon
 
                     monkeypatch.setattr(values_pieces.PieceDecoder, "whole", whole)
                     await decoding.wait()
-                    kept.append(len(core.calls))
+                    kept.append(len(core.calls.live))
                     scope.cancel()
-            kept.append(len(core.calls))
+            kept.append(len(core.calls.live))
             monkeypatch.setattr(values_pieces.PieceDecoder, "whole", real)
             assert kept == [1, 0]
             assert await client.run_rollout("y") == LARGE

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer, ClientCore, Fail, ToServer
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.closing import Closed, ClosingStage, Flush
 from trio_envserve.core.dedup import DedupCache, Do, Effects
 from trio_envserve.core.executions import Duty, Execution, Worker
@@ -327,8 +328,8 @@ class Pair:
     @property
     def session(self) -> Session:
         """The server's side of the client's session."""
-        assert self.client.session is not None
-        return self.router.cache.sessions[self.client.session.id]
+        assert self.client.sessions.current is not None
+        return self.router.cache.sessions[self.client.sessions.current.id]
 
     def last(self) -> Answer | Fail:
         """How the newest call that ended did end."""

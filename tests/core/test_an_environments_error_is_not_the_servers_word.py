@@ -4,7 +4,8 @@ taken for the server's own "it did not run" and the call issued again."""
 from __future__ import annotations
 
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer, ClientCore
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.terms import Status, Verdict
 

@@ -8,7 +8,8 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.calls import Stage
-from trio_envserve.core.client import Answer, ClientCore, Fail, Reconnect
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import Answer, Fail, Reconnect
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
 from trio_envserve.core.limits import WireLimits
@@ -28,8 +29,8 @@ def kinds(sent: list[messages.Message]) -> list[str]:
 
 
 def session_id(pair: Pair) -> bytes:
-    assert pair.client.session is not None
-    return pair.client.session.id
+    assert pair.client.sessions.current is not None
+    return pair.client.sessions.current.id
 
 
 def outcome(pair: Pair, sequence: int = 0, status: int = 0) -> messages.Outcome:
@@ -63,19 +64,19 @@ def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
     assert len({m.nonce for m in hellos}) == 1
     pair.lose = lambda message: False
     pair.advance(1.0)
-    assert pair.client.sessions == 1
+    assert pair.client.sessions.opened == 1
     assert len(pair.router.cache.sessions) == 1
 
 
 def test_only_one_welcome_is_taken_for_a_nonce():
     pair = Pair()
-    before = pair.client.session
+    before = pair.client.sessions.current
     welcome = messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {})
     hear(pair, welcome)
-    assert pair.client.session is before
+    assert pair.client.sessions.current is before
     pair = Pair(welcomed=False)
     hear(pair, welcome)
-    assert pair.client.session is None
+    assert pair.client.sessions.current is None
 
 
 def test_every_transmission_has_the_same_bytes():
@@ -86,7 +87,7 @@ def test_every_transmission_has_the_same_bytes():
     pair.advance(1.5)
     first, second = (m for m in pair.sent if isinstance(m, messages.Request))
     assert first == second
-    assert pair.client.retransmitted == 1
+    assert pair.client.calls.retransmitted == 1
     assert len(pair.runs) == 1
 
 
@@ -140,9 +141,10 @@ def test_acknowledgements_wait_a_moment_for_company():
 def test_acknowledgements_go_with_a_request_if_they_have_waited_a_little():
     pair = Pair()
     pair.client.tick(pair.now_s)
-    for number in range(2):
-        pair.end((b"w0-1", pair.runs[pair.submit()][1]))
-        pair.client.received(number, pair.now_s)
+    for _ in range(2):
+        call = pair.submit()
+        pair.end((b"w0-1", pair.runs[call][1]))
+        pair.client.received(call, pair.now_s)
         pair.submit()
     assert "Finish" not in kinds(pair.sent)
     pair.now_s += 0.011  # half of the time after which they would go alone
@@ -173,7 +175,7 @@ def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
     assert pair.client.has_effects()
     pair.settle()
     assert kinds(pair.sent).count("Request") == 2
-    assert pair.client.calls[second].sequence == 1
+    assert pair.client.calls.live[second].sequence == 1
     assert not pair.client.has_effects()
 
 
@@ -228,12 +230,12 @@ def test_a_missing_request_is_not_sent_again_if_it_was_sent_since_the_ping():
     pair.submit()
     synced = messages.Synced(session_id(pair), 0, [0, 1, 5, 6], pair.router.status())
     hear(pair, synced)
-    assert pair.client.retransmitted == 0
+    assert pair.client.calls.retransmitted == 0
     hear(pair, synced._replace(session=identifier(5), probe=99))
-    assert pair.client.retransmitted == 0
+    assert pair.client.calls.retransmitted == 0
     pair.end()
     hear(pair, synced._replace(probe=99))  # answered by now
-    assert pair.client.retransmitted == 0
+    assert pair.client.calls.retransmitted == 0
 
 
 def test_a_request_refused_for_now_is_tried_again_after_the_delay():
@@ -325,7 +327,7 @@ def test_g7_a_cancel_is_told_at_once_in_every_stage():
     for number in (2, 1, 0, 0):  # queued, sent, answered, gone
         pair.client.cancel(number, pair.now_s)
     pair.settle()
-    assert pair.client.calls == {}
+    assert pair.client.calls.live == {}
     assert not pair.session.entries
     assert pair.halts == [(b"w0-1", 1)]
 
@@ -345,7 +347,7 @@ def test_g9_closing_ends_every_call_and_tells_the_server():
     pair.client.received(0, pair.now_s)
     pair.advance(3.0)
     hear(pair, messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {}))
-    assert not pair.client.sessions > 1
+    assert not pair.client.sessions.opened > 1
 
 
 # -- limits -------------------------------------------------------------------
@@ -389,7 +391,7 @@ def test_an_answer_that_comes_after_the_limit_is_taken():
     pair.lose = lambda message: isinstance(message, messages.Cancel)
     pair.router._deadlines.clear()
     pair.advance(2.5)
-    assert pair.client.calls[0].stage is Stage.EXPIRED
+    assert pair.client.calls.live[0].stage is Stage.EXPIRED
     pair.advance(1.5)  # a ping that names it missing would not send it again
     pair.end()
     assert isinstance(pair.last(), Answer)
@@ -411,7 +413,7 @@ def test_a_call_that_expires_while_it_is_refused_for_now_is_over():
     assert kinds(pair.told).count("Refused") == 1
     pair.lose = lambda message: isinstance(message, messages.Cancelled)
     pair.advance(2.5)
-    assert pair.client.calls[2].stage is Stage.EXPIRED
+    assert pair.client.calls.live[2].stage is Stage.EXPIRED
     assert requests_after(pair, 2.0) == 0
     pair.end()
     pair.end()
@@ -426,7 +428,7 @@ def test_a_refusal_for_now_that_comes_after_the_limit_holds_up_nothing():
     pair.lose = lambda message: isinstance(message, messages.Cancel)
     pair.router._deadlines.clear()
     pair.advance(2.5)
-    assert pair.client.calls[0].stage is Stage.EXPIRED
+    assert pair.client.calls.live[0].stage is Stage.EXPIRED
     hear(pair, messages.Refused(session_id(pair), 0, "queue-full", "", 0.1))
     assert requests_after(pair, 1.0) == 0
     pair.submit()
@@ -499,7 +501,7 @@ def test_a_refusal_that_comes_after_the_limit_does_not_bring_the_request_back():
     pair.submit(limit_s=1.0)
     pair.lose = lambda message: isinstance(message, (messages.Outcome, messages.Cancelled))
     pair.advance(1.5)
-    assert pair.client.calls[0].stage is Stage.EXPIRED
+    assert pair.client.calls.live[0].stage is Stage.EXPIRED
     asked = kinds(pair.sent).count("Cancel")
     hear(pair, messages.Refused(session_id(pair), 0, "queue-full", "full", 60.0))
     pair.submit()  # nor does it hold up others
@@ -520,7 +522,7 @@ def test_g2_a_proven_loss_is_issued_again_with_consent_and_what_is_left():
     requests = [m for m in pair.sent if isinstance(m, messages.Request)]
     assert [m.allowance for m in requests] == [2, 1]
     assert requests[1].session != first.session  # type: ignore[union-attr]
-    assert pair.client.reissued == 1
+    assert pair.client.calls.reissued == 1
     pair.end()
     assert isinstance(pair.last(), Answer)
 
@@ -612,15 +614,15 @@ def test_a_proof_that_comes_late_is_good_enough():
     pair.router.dead_epochs = (epoch,)
     pair.advance(2.0)
     assert len(pair.runs) == 2
-    assert pair.client.lost == []
+    assert pair.client.sessions.lost == []
 
 
 def test_a_lost_session_with_nothing_in_it_is_dropped():
     pair = Pair()
     pair.restart(proven=False)
     pair.advance(2.0)
-    assert pair.client.lost == []
-    assert pair.client.sessions == 2
+    assert pair.client.sessions.lost == []
+    assert pair.client.sessions.opened == 2
 
 
 def test_what_was_answered_before_the_loss_is_still_the_callers():
@@ -629,11 +631,11 @@ def test_what_was_answered_before_the_loss_is_still_the_callers():
     pair.end()
     pair.restart(proven=False)
     pair.advance(1.5)
-    assert len(pair.client.lost) == 1
+    assert len(pair.client.sessions.lost) == 1
     pair.advance(4.0)
     pair.client.received(0, pair.now_s)
     pair.advance(1.0)
-    assert (len(pair.answers), pair.client.calls) == (1, {})
+    assert (len(pair.answers), pair.client.calls.live) == (1, {})
 
 
 def test_a_call_in_a_lost_session_can_be_cancelled():
@@ -641,10 +643,10 @@ def test_a_call_in_a_lost_session_can_be_cancelled():
     pair.submit()
     pair.restart(proven=False)
     pair.advance(1.5)
-    assert len(pair.client.lost) == 1
+    assert len(pair.client.sessions.lost) == 1
     pair.client.cancel(0, pair.now_s)
     pair.advance(1.0)
-    assert (pair.client.lost, pair.client.calls, pair.answers) == ([], {}, [])
+    assert (pair.client.sessions.lost, pair.client.calls.live, pair.answers) == ([], {}, [])
 
 
 def test_g9_a_limit_that_passed_before_the_loss_is_not_issued_again():

@@ -12,7 +12,8 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer, ClientCore, Fail, ToServer
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Body, Status, Verdict
@@ -123,7 +124,7 @@ class ClientMachine(RuleBasedStateMachine):
         limit_s=st.sampled_from((None, None, 5.0)),
     )
     def submit(self, rerun, most, limit_s):
-        call = self.core._next_call
+        call = self.core.calls._next
         self.waiting.add(call)
         self.consent[call], self.most[call] = rerun, most
         given = self.core.submit(
@@ -189,10 +190,10 @@ class ClientMachine(RuleBasedStateMachine):
     @rule(epoch=st.sampled_from(EPOCHS), status=STATUSES, ours=st.booleans())
     def welcome(self, epoch, status, ours):
         session = b"s%015d" % len(self.sessions)
-        before = self.core.session
+        before = self.core.sessions.current
         nonce = self.nonce if ours and self.nonce else b"n" * 16
         self.say(messages.Welcome(1, nonce, session, epoch, 4, 1 << 20, status))
-        if self.core.session is not before:
+        if self.core.sessions.current is not before:
             assert nonce == self.nonce, "takes a welcome that is not its own"
             self.sessions.append(session)
 
@@ -246,7 +247,7 @@ class ClientMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds_what_it_owes(self):
-        assert set(self.core.calls) == self.waiting | self.answered
+        assert set(self.core.calls.live) == self.waiting | self.answered
 
 
 TestClient = ClientMachine.TestCase

@@ -75,9 +75,9 @@ def test_an_old_unanswered_probe_is_unhealthy_until_the_answer():
 
 def test_g9_a_probe_that_failed_while_this_loop_was_late_does_not_count():
     probed = link(status="ready")
-    probed.was_late(1.0)  # nothing waits
+    probed.was_late(1.0, 0.5)  # nothing waits
     assert probed.asked_s is None
     probed.asked(10.0)
-    probed.was_late(14.0)
+    probed.was_late(14.0, 0.5)
     assert probed.health(18.0)[0] is Health.HEALTHY
     assert probed.health(19.0)[0] is Health.UNHEALTHY

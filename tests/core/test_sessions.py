@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.messages import Goodbye, Hello
 from trio_envserve.core.requests import Session
@@ -44,7 +44,7 @@ def test_a_flood_of_hellos_on_one_connection_took_the_sessions_of_all_others():
     assert "flood" in said[0]
     pair.client.connected(pair.now_s)
     pair.settle()
-    assert pair.client.session is not None
+    assert pair.client.sessions.current is not None
 
 
 def test_a_connection_that_ends_a_session_may_open_another():
@@ -90,7 +90,7 @@ def test_a_flood_of_hellos_on_many_connections_took_the_sessions_of_all_others()
         pair.tell(hello(number), route=b"route %d" % number)
     pair.client.connected(pair.now_s)
     pair.settle()
-    assert pair.client.session is not None
+    assert pair.client.sessions.current is not None
     assert len(pair.router.cache.sessions) == 5
     assert pair.router.cache.counters.sessions_refused == 0
 
@@ -134,12 +134,12 @@ def flooded(pair: Pair) -> None:
 @pytest.mark.parametrize("limit_s", [None, 60.0])
 def test_what_is_asked_in_a_session_that_made_room_did_not_run_and_is_asked_again(limit_s):
     pair = Pair(server={"sessions": 5})
-    first = pair.client.session
+    first = pair.client.sessions.current
     flooded(pair)
     pair.submit(rerun=False, limit_s=limit_s)
     pair.settle()
     pair.advance(1.0)
-    assert pair.client.session is not first
+    assert pair.client.sessions.current is not first
     assert len(pair.runs) == 1
     pair.end()
     assert [type(answer) for answer in pair.answers] == [Answer]
@@ -185,7 +185,7 @@ def test_past_what_it_may_remember_no_session_is_said_to_be_settled():
 def test_a_client_that_slept_asks_nothing_before_it_knows_that_its_session_is_there():
     """What is asked in a session that was forgotten may have run."""
     pair = Pair(server={"lease_s": 10.0})
-    first = pair.client.session
+    first = pair.client.sessions.current
     for _ in range(30):  # the client is stopped, the server is not
         pair.now_s += 1.0
         pair.router.tick(pair.now_s)
@@ -194,7 +194,7 @@ def test_a_client_that_slept_asks_nothing_before_it_knows_that_its_session_is_th
     pair.client.tick(pair.now_s, late_s=29.0)
     pair.settle()
     pair.advance(1.0)
-    assert pair.client.session is not first
+    assert pair.client.sessions.current is not first
     assert len(pair.runs) == 1
 
 

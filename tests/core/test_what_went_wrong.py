@@ -5,7 +5,7 @@ from __future__ import annotations
 import cbor2
 import pytest
 
-from trio_envserve.core import messages
+from trio_envserve.core import call_table, messages
 from trio_envserve.core.dedup import Input
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.requests import State
@@ -89,9 +89,9 @@ def test_a_call_said_that_it_did_not_run_although_a_lost_server_may_have_run_it(
     if end == "foreign":
         pair.lose = lambda message: isinstance(message, messages.Welcome)
     pair.advance(1.5)
-    session = pair.client.session
+    session = pair.client.sessions.current
     if end == "too large":
-        pair.client._requeue(pair.client.calls[0])
+        call_table._requeue(pair.client.calls, pair.client.calls.live[0])
         assert session is not None
         session.message_bytes = 1
         pair.client.tick(pair.now_s)

@@ -13,7 +13,8 @@ import cbor2
 import pytest
 
 from trio_envserve.core import messages, values
-from trio_envserve.core.client import ClientCore, ToServer
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import ToServer
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits, WorkerLimits
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES

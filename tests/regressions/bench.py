@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer, ClientCore, Fail, ToServer
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
 from trio_envserve.core.messages import Message
 from trio_envserve.core.router import Router, ToClient

@@ -8,7 +8,7 @@ Found by the soak: one of its calls a minute ended so, and no kill explained it.
 
 from tests.core.helpers import Pair
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer
+from trio_envserve.core.client_effects import Answer
 
 
 def test_it_waits_until_the_server_has_said_whether_it_knows_the_session():
@@ -19,8 +19,8 @@ def test_it_waits_until_the_server_has_said_whether_it_knows_the_session():
     pair.client.connected(pair.now_s)
     pair.settle()
     (request,) = (message for message in pair.sent if isinstance(message, messages.Request))
-    assert pair.client.session is not None
-    assert request.session == pair.client.session.id
+    assert pair.client.sessions.current is not None
+    assert request.session == pair.client.sessions.current.id
     assert len(pair.runs) == 1
     pair.end()
     assert isinstance(pair.last(), Answer)

@@ -6,7 +6,7 @@ socket was read, as lost, though nobody had been asked.
 
 from tests.core.helpers import Pair
 from trio_envserve.core.calls import Stage
-from trio_envserve.core.client import Answer
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.messages import Cancel, Cancelled
 from trio_envserve.core.terms import Verdict
 
@@ -37,7 +37,7 @@ def test_a_call_goes_on_waiting_for_proof_that_its_server_is_dead():
     pair.advance(2.0)
     sleep(pair)
     assert pair.answers == []
-    dead = pair.client.lost[0]
+    dead = pair.client.sessions.lost[0]
     pair.router.dead_epochs = (dead.epoch,)
     pair.advance(2.0)
     pair.end()
@@ -51,7 +51,7 @@ def test_a_call_goes_on_waiting_for_the_word_on_whether_it_ran():
     pair.router._deadlines.clear()  # the server's own word on it is another matter
     pair.lose = lambda message: isinstance(message, Cancelled)
     pair.advance(1.5)
-    assert pair.client.calls[1].stage is Stage.EXPIRED
+    assert pair.client.calls.live[1].stage is Stage.EXPIRED
     held = [message for message in pair.sent if isinstance(message, Cancel)]
     sleep(pair)
     assert pair.answers == []

@@ -17,7 +17,7 @@ def without_a_session(**limits: float) -> Pair:
     pair.restart(proven=True)
     other = pair.stranger()
     pair.advance(2.0)
-    assert pair.client.session is None
+    assert pair.client.sessions.current is None
     assert list(pair.router.cache.sessions) == [other]
     return pair
 

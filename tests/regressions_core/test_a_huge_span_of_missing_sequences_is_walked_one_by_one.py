@@ -28,13 +28,13 @@ def test_only_what_is_pending_is_looked_at(monkeypatch: Any):
     pair.lose = lambda message: isinstance(message, Request)
     for _ in range(3):
         pair.submit()
-    assert pair.client.session is not None
+    assert pair.client.sessions.current is not None
     monkeypatch.setattr(Ranges, "__iter__", limited)
-    synced = messages.Synced(pair.client.session.id, 99, ALL, pair.router.status())
+    synced = messages.Synced(pair.client.sessions.current.id, 99, ALL, pair.router.status())
     pair.lose = lambda message: False
     pair.client.message((messages.encode(synced),), pair.now_s)
     pair.settle()
-    assert pair.client.retransmitted == 3
+    assert pair.client.calls.retransmitted == 3
     assert len(pair.runs) == 3
 
 

@@ -36,7 +36,7 @@ def connected(pair: Pair) -> Pair:
 def test_a_limit_past_all_bounds_is_none(limit_s: Any):
     pair = Pair(welcomed=False)
     number = pair.submit(limit_s=limit_s)
-    assert pair.client.calls[number].limit_s is None
+    assert pair.client.calls.live[number].limit_s is None
     assert [request.deadline_s for request in requests(connected(pair))] == [None]
     assert len(pair.runs) == 1
 
@@ -48,7 +48,7 @@ def test_any_real_number_is_the_same_limit(limit_s: Any):
     pair = Pair(welcomed=False)
     pair.submit(limit_s=5.0)
     pair.submit(limit_s=limit_s)
-    plain, other = pair.client.calls.values()
+    plain, other = pair.client.calls.live.values()
     assert type(other.limit_s) is float
     assert other.digest == plain.digest
     assert [request.deadline_s for request in requests(connected(pair))] == [5.0, 5.0]

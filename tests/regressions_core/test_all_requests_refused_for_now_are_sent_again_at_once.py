@@ -7,7 +7,7 @@ and what waits behind them stays here.
 """
 
 from tests.core.helpers import Pair
-from trio_envserve.core.client import BURST
+from trio_envserve.core.call_table import BURST
 from trio_envserve.core.messages import Request
 
 ROOM, CALLS, SECONDS = 10, 300, 20
@@ -58,4 +58,4 @@ def test_each_is_run_once_when_there_is_room():
             pair.client.received(pair.answers[ended].call, pair.now_s)
             ended += 1
     assert len(pair.runs) == len(pair.answers) == CALLS + 1
-    assert not pair.client.calls
+    assert not pair.client.calls.live

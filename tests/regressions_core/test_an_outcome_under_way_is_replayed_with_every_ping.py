@@ -8,7 +8,7 @@ before that answer was not.
 
 from tests.core.helpers import CLIENT, Pair
 from trio_envserve.core import messages
-from trio_envserve.core.client import Answer
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.messages import Outcome, Sync, Synced
 
 

@@ -8,7 +8,8 @@ Found by the simulator, by counting what became of them.
 import itertools
 
 from trio_envserve.core import messages
-from trio_envserve.core.client import ClientCore, Fail, ToServer
+from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client_effects import Fail, ToServer
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.messages import Hello, Message, Request, Unknown, Welcome
 

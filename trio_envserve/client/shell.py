@@ -37,7 +37,8 @@ from typing import Any, Literal, Unpack, final
 import trio
 
 from ..core import messages, values
-from ..core.client import Answer, ClientCore, Fail, Reconnect, Statistics, ToServer
+from ..core.client import ClientCore
+from ..core.client_effects import Answer, Fail, Reconnect, Statistics, ToServer
 from ..core.errors import (
     CallError,
     ConfigError,
@@ -329,8 +330,8 @@ class Client:
         """What this side has done: sessions, connections, retransmissions."""
         core = self._core
         return {
-            "sessions": core.sessions, "connections": core.connections,
-            "retransmitted": core.retransmitted, "reissued": core.reissued,
+            "sessions": core.sessions.opened, "connections": core.connections,
+            "retransmitted": core.calls.retransmitted, "reissued": core.calls.reissued,
         }  # fmt: skip
 
     # -- tasks ----------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Calls, and the sessions in which they have their ids: the client's records.
 
-How a call moves between its stages is decided in :mod:`.client`.
+How a call moves between its stages is decided in :mod:`.call_table`.
 """
 
 from __future__ import annotations
@@ -126,6 +126,26 @@ def limit_passed(*, started: bool | None) -> ErrorInfo:
     else:
         text = "the limit passed and the server did not say whether the request ever ran"
     return info("no-answer", Verdict.MAY_HAVE_RUN, text)
+
+
+def abandoned() -> ErrorInfo:
+    """The client was closed, and nobody will hear what becomes of the request."""
+    text = "the client was closed while the request was under way; it is cancelled"
+    return info("abandoned", Verdict.MAY_HAVE_RUN, text)
+
+
+def never_sent(connected_before: bool, why: str) -> ErrorInfo:
+    """The caller's limit has passed while there was no server to send the call to."""
+    if connected_before:
+        text = f"the limit passed before the request was transmitted ({why})"
+        return info("never-started", Verdict.DID_NOT_RUN, text)
+    return info("server-unreachable", Verdict.DID_NOT_RUN, f"no server was found: {why}")
+
+
+def not_reissued() -> ErrorInfo:
+    """The caller's limit has passed before a call was issued again."""
+    text = "its server was lost, and no other took the request within the limit"
+    return info("server-lost", Verdict.MAY_HAVE_RUN, text)
 
 
 def after_loss(error: ErrorInfo, earlier: int, most: int) -> ErrorInfo:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Any
 
 from .limits import ClientLimits
 
@@ -58,6 +59,28 @@ class Link:
     """When the oldest probe that is still unanswered was sent."""
     server: dict[str, object] = dataclasses.field(default_factory=dict)
     """The server's status record, as last heard."""
+    declared_rerun: bool = False
+    """What the environment declared, as far as a server has said yet."""
+    connected_s: float = dataclasses.field(init=False)
+    """Since when the connection has had time to answer."""
+    unready_s: float | None = dataclasses.field(init=False)
+    """Since when the server has not been ready, as far as known."""
+    patience_s: float = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connected_s = self.unready_s = self.born_s
+        self.patience_s = self.limits.reconnect_s
+
+    def connect(self, now_s: float) -> None:
+        """A connection was made."""
+        self.connected = True
+        self.connected_s = now_s
+
+    def disconnect(self, now_s: float, trouble: str) -> None:
+        """The connection is gone, or could not be made."""
+        self.connected = False
+        self.trouble = trouble
+        self.asked(now_s)
 
     def asked(self, now_s: float) -> None:
         """A probe was sent."""
@@ -69,11 +92,55 @@ class Link:
         self.answered_s = now_s
         self.asked_s = None
         self.trouble = ""
+        self.patience_s = self.limits.reconnect_s
 
-    def was_late(self, now_s: float) -> None:
+    def was_late(self, now_s: float, late_s: float) -> None:
         """This side's own loop was late: whatever waits starts waiting now."""
         if self.asked_s is not None:
             self.asked_s = now_s
+        self.connected_s = now_s
+        if self.unready_s is not None:
+            self.unready_s += late_s
+
+    def status(self, record: dict[str, Any], now_s: float) -> None:
+        """The server's status record has come."""
+        self.server = record
+        if record.get("environment"):  # a server without workers yet knows of no declaration
+            self.declared_rerun = bool(record.get("rerun"))
+        if self.server_is(ServerStatus.READY) or self.server_is(ServerStatus.SILENT):
+            self.unready_s = None  # how long workers may be silent is the server's to say
+        elif self.unready_s is None:
+            self.unready_s = now_s
+
+    def server_is(self, status: ServerStatus) -> bool:
+        """Whether this is what the server said of itself last."""
+        return self.server.get("status") == status.value
+
+    def silent(self, now_s: float) -> bool:
+        """Whether the server is gone, or has not answered for so long that it may be."""
+        if not self.connected:
+            return True
+        return self.asked_s is not None and now_s - self.asked_s >= self.limits.probe_s
+
+    def unready_since_s(self, now_s: float) -> float:
+        """Since when the server is not ready, or does not answer; now if it does."""
+        if self.unready_s is not None:
+            return self.unready_s
+        return self.asked_s if self.asked_s is not None else now_s
+
+    def leave(self, now_s: float) -> bool:
+        """Whether to make a new connection, since nothing is answered on this one.
+
+        A peer that vanished, or something between that swallows what passes, tells
+        nobody.  A server that is held for long looks the same: the pauses grow.
+        """
+        if not self.connected or self.asked_s is None:
+            return False
+        if now_s - max(self.asked_s, self.connected_s) < self.patience_s:
+            return False
+        self.patience_s *= 2
+        self.connected_s = now_s
+        return True
 
     def health(self, now_s: float) -> tuple[Health, str]:
         """The health and the reason for it, in words."""
@@ -83,7 +150,7 @@ class Link:
             if young:
                 return Health.STARTING, self.trouble or "no answer yet"
             return Health.UNHEALTHY, self.trouble or "no answer from the server yet"
-        stopped = self.server.get("status") == ServerStatus.STOPPING.value and self.trouble
+        stopped = self.server_is(ServerStatus.STOPPING) and self.trouble
         if stopped:
             return Health.UNHEALTHY, "the server has stopped, and no other is there yet"
         if unanswered_s >= self.limits.probe_s:

@@ -31,7 +31,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
-from ...core.client import Answer, ClientCore, ToServer
+from ...core.client import ClientCore
+from ...core.client_effects import Answer, ToServer
 from ...core.limits import ServerLimits, WireLimits
 from ...core.router import Router, ToClient
 from ...core.slots import Spawn

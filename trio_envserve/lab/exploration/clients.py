@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...core.calls import Stage
-from ...core.client import Answer, ClientCore, Fail, ToServer
+from ...core.client import ClientCore
+from ...core.client_effects import Answer, Fail, ToServer
 from . import names
 from .machines import LONG_AGO_S, NOT_YET_S, NOW_S, Catalogue
 from .mail import Mail
@@ -59,25 +60,25 @@ class Clients(Catalogue):
         """No ping, flush, scan or limit is due."""
         machine._ping_at_s = machine._scan_at_s = NOT_YET_S
         machine._flush_at_s = None if machine._flush_at_s is None else NOT_YET_S
-        for call in machine.calls.values():
+        for call in machine.calls.live.values():
             call.asked_s = NOW_S
             call.held_until_s = call.cancel_until_s = NOT_YET_S
-        for session in machine.lost:
+        for session in machine.sessions.lost:
             session.lost_s = NOW_S
 
     def look(self, machine: ClientCore) -> ClientInfo:
         """See :class:`ClientInfo`."""
 
         def at(*stages: Stage) -> tuple[int, ...]:
-            return tuple(n for n, call in machine.calls.items() if call.stage in stages)
+            return tuple(n for n, call in machine.calls.live.items() if call.stage in stages)
 
-        calls = machine.calls.values()
+        calls, sessions = machine.calls.live.values(), machine.sessions
         return ClientInfo(
             probe=machine._probe,
             connections=machine.connections,
             connected=machine.link.connected,
             closed=machine.closed,
-            calls=tuple(machine.calls),
+            calls=tuple(machine.calls.live),
             answered=at(Stage.ANSWERED),
             limited=tuple(
                 call.number for call in calls
@@ -88,9 +89,9 @@ class Clients(Catalogue):
                 (call.session.id, call.sequence, call.number) for call in calls if call.session
             ),
             unflushed=machine._flush_at_s is not None and machine.link.connected,
-            held=bool(machine._held) or any(not session.calls for session in machine.lost),
-            sessions=tuple(session.id for session in machine._sessions()),
-            lost=tuple(session.id for session in machine.lost if session.calls),
+            held=bool(machine.calls.held) or any(not session.calls for session in sessions.lost),
+            sessions=tuple(session.id for session in sessions),
+            lost=tuple(session.id for session in sessions.lost if session.calls),
         )  # fmt: skip
 
     def run(self, machine: ClientCore, given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -124,22 +125,22 @@ class Clients(Catalogue):
     def _due_scan(self, machine: ClientCore) -> None:
         """What was refused for now is tried again."""
         machine._scan_at_s = NOW_S
-        for call in machine._held.values():
+        for call in machine.calls.held.values():
             call.held_until_s = NOW_S
 
     def _due_limit(self, machine: ClientCore, call: int) -> None:
         machine._scan_at_s = NOW_S
-        machine.calls[call].asked_s = LONG_AGO_S
+        machine.calls.live[call].asked_s = LONG_AGO_S
 
     def _due_again(self, machine: ClientCore, call: int) -> None:
         """It asks once more whether the call ever ran."""
         machine._scan_at_s = NOW_S
-        machine.calls[call].held_until_s = NOW_S
+        machine.calls.live[call].held_until_s = NOW_S
 
     def _due_despair(self, machine: ClientCore, session: bytes) -> None:
         """It has waited long enough for a lost session."""
         machine._scan_at_s = NOW_S
-        for each in machine.lost:
+        for each in machine.sessions.lost:
             if each.id == session:
                 each.lost_s = LONG_AGO_S
 

@@ -11,8 +11,10 @@ import math
 from typing import Any
 
 from ...core.announced import Announcements
+from ...core.call_table import Calls
 from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
+from ...core.client_sessions import Sessions
 from ...core.dedup import DedupCache
 from ...core.executions import Execution, Worker
 from ...core.health import Link
@@ -195,10 +197,9 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     ClientCore: {
         **_out(_CONSTANT, "limits", "wire"),
-        **_out(_CLOCK, "_ping_at_s", "_scan_at_s", "_unready_s"),
-        **_out(_PEOPLE, "retransmitted", "reissued", "_refused_text"),
+        **_out(_CLOCK, "_ping_at_s", "_scan_at_s"),
+        **_out(_PEOPLE, "_refused_text"),
         **_out("empty between steps", "_out"),
-        "sessions": Rule("only whether there was one", lambda owner, count, form: bool(count)),
         "connections": Rule(
             "only counts on",
             lambda core, number, form: Counted("connection", _index(core), number),
@@ -207,13 +208,22 @@ RULES: dict[type, dict[str, Rule]] = {
             "only counts on", lambda core, number, form: Counted("probe", _index(core), number)
         ),
         "_new_id": Rule("how many were drawn", lambda core, source, form: source.drawn),
-        "_queue": Rule("in the form of the calls", lambda core, calls, form: tuple(calls)),
-        "_held": Rule("in the form of the calls", lambda core, calls, form: tuple(calls)),
-        "_burst": Rule("more than there are calls is all", lambda core, burst, form: min(burst, 8)),
         "_flush_at_s": Rule(_CLOCK, _is_set),
         "refusal": Rule(_PEOPLE, lambda core, info, form: info and info.code),
-        "calls": Rule(
-            "by number", lambda core, calls, form: tuple(form(calls[n]) for n in sorted(calls))
+    },
+    Sessions: {
+        "opened": Rule("only whether there was one", lambda owner, count, form: bool(count)),
+    },
+    Calls: {
+        **_out(_CONSTANT, "limits"),
+        **_out(_PEOPLE, "retransmitted", "reissued"),
+        "queue": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
+        "held": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
+        "_burst": Rule(
+            "more than there are calls is all", lambda owner, burst, form: min(burst, 8)
+        ),
+        "live": Rule(
+            "by number", lambda owner, calls, form: tuple(form(calls[n]) for n in sorted(calls))
         ),
     },
     Call: {
@@ -240,7 +250,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Link: {
         **_out(_CONSTANT, "limits", "born_s"),
-        **_out(_CLOCK, "answered_s", "asked_s"),
+        **_out(_CLOCK, "answered_s", "asked_s", "unready_s"),
         **_out(_PEOPLE, "trouble"),
         "server": Rule(
             "all but its status is for people", lambda owner, record, form: record.get("status")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core import client, messages
+from ...core import call_table, messages
+from ...core.call_table import TABLE, Effects, Input
 from ...core.calls import Stage, limit_passed
 from ...core.client import ClientCore
+from ...core.client_sessions import Sessions
 from ...core.health import Health
-from ...core.ranges import Ranges
 from ..simulation.faults import Fault
 from .patching import Family, Patches
 
@@ -18,13 +19,13 @@ FAMILY = Family()
 @FAMILY.mutant("G2", needs=(Fault.POISON,))
 def a_new_session_resets_the_allowance(patch: Patches) -> None:
     """What a lost session may have started is not taken off a call's allowance."""
-    assign = ClientCore._assign
 
-    def forget(self: Any, call: Any, session: Any) -> None:
-        assign(self, call, session)
+    def forget(calls: Any, call: Any, now_s: float, session: Any) -> Effects:
+        effects = call_table._send(calls, call, now_s, session)
         call.granted = 0
+        return effects
 
-    patch.attribute(ClientCore, "_assign", forget)
+    patch.item(TABLE[Input.SEND], Stage.QUEUED, forget)
 
 
 @FAMILY.mutant(needs=(Fault.MANGLE,))
@@ -33,7 +34,7 @@ def every_welcome_is_taken(patch: Patches) -> None:
     welcome = ClientCore._welcome
 
     def take(self: Any, message: Any, now_s: float) -> None:
-        self.session, self._nonce = None, message.nonce
+        self.sessions.current, self._nonce = None, message.nonce
         welcome(self, message, now_s)
 
     patch.attribute(ClientCore, "_welcome", take)
@@ -42,7 +43,7 @@ def every_welcome_is_taken(patch: Patches) -> None:
 @FAMILY.mutant("G9")
 def a_passed_limit_means_it_never_ran(patch: Patches) -> None:
     """A caller whose limit has passed is told that nothing ran."""
-    patch.attribute(client, "limit_passed", lambda started: limit_passed(started=False))
+    patch.attribute(call_table, "limit_passed", lambda started: limit_passed(started=False))
 
 
 @FAMILY.mutant("G4", "G9", needs=(Fault.MANGLE,))
@@ -50,11 +51,11 @@ def a_lost_session_is_not_heard(patch: Patches) -> None:
     """An outcome of a session that was lost meanwhile is thrown away."""
 
     def current(self: Any, session_id: Any, sequence: int) -> Any:
-        session = self.session
+        session = self.current
         known = session is not None and session.id == session_id
         return session.calls.get(sequence) if known else None
 
-    patch.attribute(ClientCore, "_call", current)
+    patch.attribute(Sessions, "call", current)
 
 
 @FAMILY.mutant("G4")
@@ -85,43 +86,27 @@ def acknowledged_on_arrival(patch: Patches) -> None:
 @FAMILY.mutant("G9")
 def a_lost_request_is_not_repeated(patch: Patches) -> None:
     """A client hears that a request never arrived, and does not send it again."""
-    synced = ClientCore._synced
-
-    def deaf(self: Any, message: Any, now_s: float) -> None:
-        synced(self, message._replace(missing=[]), now_s)
-
-    patch.attribute(ClientCore, "_synced", deaf)
+    patch.item(TABLE[Input.MISSING], Stage.SENT, call_table._ignore)
 
 
 @FAMILY.mutant("G1", "G2", needs=(Fault.MANGLE,))
 def a_retransmission_has_a_new_id(patch: Patches) -> None:
     """A request that seems lost is issued again under another id."""
 
-    def again(self: Any, message: Any, now_s: float) -> None:
-        session = self.session
-        if session is None or message.session != session.id:
-            return
-        self._probe_answered |= message.probe == self._probe
-        self._known = True
-        self._server(message.server, now_s)
-        missing = Ranges.from_flat(message.missing)
-        for sequence, call in list(session.calls.items()):
-            if sequence in missing and call.stage is Stage.SENT:
-                self._requeue(call)
+    def again(calls: Any, call: Any, now_s: float, probe: int) -> Effects:
+        return call_table._requeue(calls, call)
 
-    patch.attribute(ClientCore, "_synced", again)
+    patch.item(TABLE[Input.MISSING], Stage.SENT, again)
 
 
 @FAMILY.mutant("G7", "G8", "G9")
 def a_cancel_is_not_told(patch: Patches) -> None:
     """A cancelled call is dropped, and its server never hears of it."""
-    cancel = ClientCore.cancel
 
-    def silent(self: Any, number: int, now_s: float) -> None:
-        call = self.calls.get(number)
-        if call is None or call.stage is Stage.QUEUED:
-            cancel(self, number, now_s)
-        else:
-            del self.calls[number]
+    def silent(calls: Any, call: Any, now_s: float, arg: Any) -> Effects:
+        del calls.live[call.number]
+        calls.timed.pop(call.number, None)
+        return ()
 
-    patch.attribute(ClientCore, "cancel", silent)
+    for stage in (Stage.SENT, Stage.EXPIRED, Stage.ANSWERED):
+        patch.item(TABLE[Input.CANCEL], stage, silent)

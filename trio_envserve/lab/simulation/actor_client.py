@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...core.client import Answer, ClientCore, ClientEffect, Fail, Reconnect, ToServer
+from ...core.client import ClientCore
+from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.slots import Report
 from . import judge as judging
 from .faults import Ask, Fault

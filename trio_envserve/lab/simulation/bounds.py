@@ -148,5 +148,5 @@ def unfinished(router: Router) -> list[str]:
 
 def unanswered(name: str, core: ClientCore) -> list[str]:
     """What a client at rest should not hold any more."""
-    left = {"calls": len(core.calls), "lost sessions": len(core.lost)}
+    left = {"calls": len(core.calls.live), "lost sessions": len(core.sessions.lost)}
     return [f"client {name} still has {what}: {n}" for what, n in left.items() if n]

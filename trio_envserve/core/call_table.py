@@ -1,0 +1,365 @@
+"""The life of a call: the table that decides it.
+
+Theory of operation
+-------------------
+A call goes ``QUEUED -> SENT -> ANSWERED`` and is gone once its caller has the
+outcome in hands, or once it has failed.  If its limit passes after it was sent it
+is ``EXPIRED`` until the server has said whether it ever ran.  It goes back to
+QUEUED only where it did not run under its id, or where its session is lost with
+proof, consent and allowance left; then it gets a new id.
+
+Every input to a call goes through :meth:`Calls.step`, which looks up
+:data:`TABLE`.  A cell is one short function: it changes the call and says what
+must be done about it as :class:`Do`.  A call that is gone is not a column,
+because every input to it changes nothing.
+
+The table knows nothing of links, and of sessions only the ids of their calls.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from . import messages
+from .calls import (
+    Call,
+    ClientSession,
+    Stage,
+    abandoned,
+    after_loss,
+    digest,
+    grant,
+    info,
+    limit_passed,
+    not_reissued,
+    server_lost,
+)
+from .errors import ErrorInfo
+from .limits import ClientLimits
+from .terms import Body, Status, Verdict
+
+BURST = 64
+"""Calls refused for now that are tried again at once, to begin with."""
+
+
+class Input(enum.Enum):
+    """What can happen to a call."""
+
+    SEND = "a session has room for it"
+    MISSING = "the server has never seen it"
+    HOLD = "refused for now"
+    DUE = "tried again after a refusal for now"
+    REFUSED = "refused for good"
+    STOPPING = "it did not run, and the server stops"
+    OUTCOME = "outcome"
+    RECEIVED = "the caller has the outcome"
+    CANCEL = "cancelled by its caller"
+    LIMIT = "its limit has passed"
+    TIME = "time, and its limit has not passed"
+    CANCELLED = "cancelled, says the server"
+    PROVEN = "its session is lost, and nothing of it runs any more"
+    UNPROVEN = "its session is lost, and nobody says what still runs"
+    SETTLED = "its session is lost, and it never ran there"
+    CLOSED = "the client was closed"
+
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+class Do(enum.Enum):
+    """What must be done after a step, in order."""
+
+    TRANSMIT = "send the request"
+    ASK = "cancel at the server, and ask whether it ever ran"
+    ANSWER = "give the outcome to the caller"
+    FAIL = "give the error to the caller"
+    STOPPING = "take the server for one that stops"
+    TELL = "tell the server at once what is finished"
+    TELL_SOON = "tell it with others, within finish_flush_s"
+    TELL_NEXT = "tell it with the next tick or request"
+
+
+class Reply(NamedTuple):
+    """An outcome as it came."""
+
+    outcome: messages.Outcome
+    status: Status
+    body: Body
+    error: ErrorInfo | None
+    """What the body says unless it is a result."""
+
+
+Effects: TypeAlias = Sequence[tuple[Do, Any]]
+Cell: TypeAlias = Callable[["Calls", Call, float, Any], Effects]
+Unsent: TypeAlias = Callable[[float], ErrorInfo]
+"""The error of a call that has never run and whose limit passes before it is sent."""
+
+
+class Calls:
+    """The calls of a client.  All its methods are synchronous."""
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self.limits = limits
+        self.live: dict[int, Call] = {}
+        """All that are not gone, by number."""
+        self.queue: OrderedDict[int, Call] = OrderedDict()
+        self.timed: dict[int, Call] = {}
+        """Those that may end by the clock while the server is well: with a limit of
+        their own, or expired."""
+        self.held: dict[int, Call] = {}
+        """Calls that were refused for now, in the order of their refusals."""
+        self.retransmitted = 0
+        self.reissued = 0
+        self._next = 0
+        self._burst = BURST
+        self._refused_lately = False
+
+    def new(
+        self, body: Body, now_s: float, rerun: bool | None, allowance: int, limit_s: float | None
+    ) -> Call:
+        """A new call, at the end of the queue."""
+        call = Call(
+            self._next, body, digest(body, rerun, allowance, limit_s), rerun, allowance,
+            allowance, limit_s, now_s,
+        )  # fmt: skip
+        self._next += 1
+        self.live[call.number] = self.queue[call.number] = call
+        if limit_s is not None:
+            self.timed[call.number] = call
+        return call
+
+    def step(self, call: Call | None, input: Input, now_s: float, arg: Any = None) -> Effects:
+        """One input to one call: look up the cell, do it, say what follows.
+
+        ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
+        answered for MISSING, until when to wait for HOLD, a :class:`Reply` for OUTCOME,
+        the error for REFUSED, an :data:`Unsent` for LIMIT, whether it was started for
+        CANCELLED, and for the loss of a session whether its environment consents to reruns.
+        """
+        return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
+
+    def due(self, now_s: float) -> list[Call]:
+        """Some of the calls that were refused for now and are due: twice as many as
+        last time if none was refused since, else half as many."""
+        self._burst = max(1, self._burst // 2) if self._refused_lately else self._burst * 2
+        self._refused_lately = False
+        due = [call for call in self.held.values() if call.held_until_s <= now_s]
+        due = due[: self._burst]
+        if len(due) == len(self.held):
+            self._burst = BURST
+        return due
+
+    def was_late(self, late_s: float) -> None:
+        """The loop was late: answers to cancels get that time back."""
+        for call in self.live.values():
+            call.cancel_until_s += late_s
+
+
+# -- cells: each changes one call and says what follows -----------------------
+
+
+def _ignore(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    return ()
+
+
+def _never(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    raise AssertionError("this input cannot reach a call in this stage")
+
+
+def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Effects:
+    del calls.queue[call.number]
+    call.stage = Stage.SENT
+    call.session, call.sequence = session, session.next
+    call.granted = grant(call.allowance)
+    session.next += 1
+    session.calls[call.sequence] = call
+    request = messages.Request(
+        session.id, call.sequence, call.digest, call.rerun, call.granted, call.limit_s
+    )
+    call.frames = (messages.encode(request), call.body)
+    return ((Do.TRANSMIT, call),)
+
+
+def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
+    if call.sent_probe >= probe or call.number in calls.held:
+        return ()  # it may be under way, or waits to be tried again
+    calls.retransmitted += 1
+    return ((Do.TRANSMIT, call),)
+
+
+def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
+    call.held_until_s = until_s
+    calls.held[call.number] = call
+    calls._refused_lately = True
+    return ()
+
+
+def _retry(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    del calls.held[call.number]
+    return ((Do.TRANSMIT, call),)
+
+
+def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
+    error = reply.error
+    if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
+        return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
+    call.stage = Stage.ANSWERED
+    calls.held.pop(call.number, None)
+    return ((Do.ANSWER, (call, reply)),)
+
+
+def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    """It did not run, and that is final for this id; the next server gets it."""
+    return ((Do.STOPPING, None), *_requeue(calls, call))
+
+
+def _receive(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    return _end(calls, call, Do.TELL_SOON)
+
+
+def _cancel(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    return _end(calls, call, Do.TELL)
+
+
+def _give_up(calls: Calls, call: Call, now_s: float, unsent: Unsent) -> Effects:
+    return _fail(calls, call, now_s, not_reissued() if call.may_have_run else unsent(now_s))
+
+
+def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    """The limit has passed: ask the server whether the request ever ran."""
+    call.stage = Stage.EXPIRED
+    calls.timed[call.number] = call
+    calls.held.pop(call.number, None)
+    call.cancel_until_s = now_s + calls.limits.cancel_answer_s
+    return _ask(calls, call, now_s)
+
+
+def _wait(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    if now_s >= call.cancel_until_s:
+        return _fail(calls, call, now_s, limit_passed(started=None))
+    return _ask(calls, call, now_s) if now_s >= call.held_until_s else ()
+
+
+def _cancelled(calls: Calls, call: Call, now_s: float, started: bool) -> Effects:
+    return _fail(calls, call, now_s, limit_passed(started=started or call.may_have_run))
+
+
+def _lose(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
+    return _fail(calls, call, now_s, server_lost(False, _charge(call, declared)))
+
+
+def _lose_proven(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
+    consent = _charge(call, declared)
+    if consent and call.allowance > 0:
+        return _reissue(calls, call, now_s, declared)
+    return _fail(calls, call, now_s, server_lost(True, consent))
+
+
+def _lose_expired(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
+    _charge(call, declared)
+    return _fail(calls, call, now_s, limit_passed(started=None))
+
+
+def _settle_expired(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    return _fail(calls, call, now_s, limit_passed(started=call.may_have_run))
+
+
+def _reissue(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    calls.reissued += 1
+    return _requeue(calls, call)
+
+
+def _close_queued(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    if call.may_have_run:
+        return _abandon(calls, call, now_s, arg)
+    error = info("closed", Verdict.DID_NOT_RUN, "the client was closed")
+    return _fail(calls, call, now_s, error)
+
+
+def _abandon(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    return _fail(calls, call, now_s, abandoned())
+
+
+def _fail(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
+    if call.may_have_run:
+        error = after_loss(error, call.earlier, call.most)
+    return (*_end(calls, call, Do.TELL_NEXT), (Do.FAIL, (call, error)))
+
+
+def _ask(calls: Calls, call: Call, now_s: float) -> Effects:
+    """Again with each ping: the question or its answer may be lost.  The
+    server knows it for sure only once; later it says that it may have run."""
+    call.held_until_s = now_s + calls.limits.ping_s
+    return ((Do.ASK, call),)
+
+
+def _charge(call: Call, declared: bool) -> bool:
+    """Its session may have started all that was granted to it.  Whether there is
+    consent to a further execution."""
+    consent = declared if call.rerun is None else call.rerun
+    call.allowance -= call.granted
+    call.earlier += call.granted if consent else 1
+    call.may_have_run = True
+    return consent
+
+
+def _requeue(calls: Calls, call: Call) -> Effects:
+    """Issue a call again, under a new id."""
+    _leave_session(calls, call)
+    if call.limit_s is None:
+        calls.timed.pop(call.number, None)  # it may have expired
+    call.stage = Stage.QUEUED
+    call.held_until_s = 0.0
+    calls.queue[call.number] = call
+    return ((Do.TELL_NEXT, None),)
+
+
+def _end(calls: Calls, call: Call, tell: Do) -> Effects:
+    """The call is gone; the server is told unless it never had an id."""
+    del calls.live[call.number]
+    calls.timed.pop(call.number, None)
+    if call.stage is Stage.QUEUED:
+        del calls.queue[call.number]
+        return ()
+    _leave_session(calls, call)
+    return ((tell, None),)
+
+
+def _leave_session(calls: Calls, call: Call) -> None:
+    """Its sequence is finished."""
+    session, call.session = call.session, None
+    assert session is not None
+    del session.calls[call.sequence]
+    calls.held.pop(call.number, None)
+    session.unflushed.append(call.sequence)
+
+
+_COLUMNS = (Stage.QUEUED, Stage.SENT, Stage.EXPIRED, Stage.ANSWERED)
+
+# fmt: off
+TABLE: dict[Input, dict[Stage, Cell]] = {
+    row[0]: dict(zip(_COLUMNS, row[1:], strict=True))
+    for row in (
+        # input           queued         sent          expired          answered
+        (Input.SEND,      _send,         _never,       _never,          _never),
+        (Input.MISSING,   _never,        _retransmit,  _ignore,         _ignore),
+        (Input.HOLD,      _never,        _hold,        _ignore,         _ignore),
+        (Input.DUE,       _never,        _retry,       _never,          _never),
+        (Input.REFUSED,   _fail,         _fail,        _fail,           _ignore),
+        (Input.STOPPING,  _never,        _defer,       _defer,          _ignore),
+        (Input.OUTCOME,   _never,        _answer,      _answer,         _ignore),
+        (Input.RECEIVED,  _never,        _never,       _never,          _receive),
+        (Input.CANCEL,    _cancel,       _cancel,      _cancel,         _cancel),
+        (Input.LIMIT,     _give_up,      _expire,      _wait,           _ignore),
+        (Input.TIME,      _ignore,       _ignore,      _wait,           _ignore),
+        (Input.CANCELLED, _never,        _ignore,      _cancelled,      _ignore),
+        (Input.PROVEN,    _never,        _lose_proven, _lose_expired,   _ignore),
+        (Input.UNPROVEN,  _never,        _lose,        _lose_expired,   _ignore),
+        (Input.SETTLED,   _never,        _reissue,     _settle_expired, _ignore),
+        (Input.CLOSED,    _close_queued, _abandon,     _abandon,        _ignore),
+    )
+}
+"""What each input does to a call in each stage.  A call that is gone has no column."""
+# fmt: on
