@@ -25,7 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trio_envserve.core import dedup, errors, limits, messages, router
+from trio_envserve.core import call_table, dedup, errors, limits, messages, router
+from trio_envserve.core.calls import Stage
 from trio_envserve.core.dedup import TABLE, DedupCache, Input
 from trio_envserve.core.limit_rules import RULES
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
@@ -53,6 +54,32 @@ CELL_WORDS: Mapping[str, str] = {
     "_lose": 'consent and allowance left: waiting; else completed, "worker lost"',
     "_expire_waiting": "completed",
     "_expire_running": "completed; stop the execution",
+}
+
+# What a cell of the table of a client's call does, in words.
+CALL_WORDS: Mapping[str, str] = {
+    "_never": "–",  # noqa: RUF001  # a dash: cannot be
+    "_ignore": "ignore",
+    "_send": "give it an id, transmit",
+    "_retransmit": "transmit again, unless it may be under way or is held",
+    "_hold": "hold",
+    "_retry": "transmit again",
+    "_fail": "fail",
+    "_defer": "queue again for the next server",
+    "_answer": "give to the caller",
+    "_receive": "gone; tell the server",
+    "_cancel": "gone; tell the server if it has an id",
+    "_give_up": "fail",
+    "_expire": "expired; ask whether it ran",
+    "_wait": "ask again, or fail once it has asked for long",
+    "_cancelled": "fail, and say whether it ran",
+    "_lose": "fail",
+    "_lose_proven": "consent and allowance left: queue again; else fail",
+    "_lose_expired": "fail",
+    "_reissue": "queue again",
+    "_settle_expired": "fail",
+    "_close_queued": "fail",
+    "_abandon": "fail",
 }
 
 # Who sends the messages of which kinds, and what stands around their header.
@@ -177,6 +204,16 @@ def state_table() -> str:
         asks = row in (Input.REQUEST, Input.OTHER_DIGEST)
         last = "refuse: finished" if asks else "ignore"
         lines.append(f"| {row.value} | " + " | ".join(words) + f" | {last} |")
+    return "\n".join(lines)
+
+
+def calls_table() -> str:
+    """The table of a client's call, in words."""
+    lines = ["| input | " + " | ".join(stage.value for stage in Stage) + " |"]
+    lines.append("|---" * (len(Stage) + 1) + "|")
+    for row, cells in call_table.TABLE.items():
+        words = [CALL_WORDS[cells[stage].__name__] for stage in Stage]
+        lines.append(f"| {row.value} | " + " | ".join(words) + " |")
     return "\n".join(lines)
 
 
@@ -508,6 +545,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "limits.md": all_limits,
     "limit_rules.md": limit_rules_table,
     "states.md": state_table,
+    "calls.md": calls_table,
     "outcome_codes.md": outcome_codes_table,
     "checks.md": checks_table,
     "states.svg": states_svg,

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trio_envserve.core import errors, messages, router, values
+from trio_envserve.core import call_table, errors, messages, router, values
 from trio_envserve.core.dedup import TABLE, Do, Input
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
 from trio_envserve.core.requests import State
@@ -65,6 +65,13 @@ def test_the_tables_name_everything(drawn: Any):
 def test_every_cell_of_the_table_has_words_of_its_own(drawn: Any):
     used = {cell.__name__ for cells in TABLE.values() for cell in cells.values()}
     assert used == set(drawn.CELL_WORDS)
+
+
+def test_every_cell_of_the_table_of_a_call_has_words_and_is_drawn(drawn: Any):
+    used = {cell.__name__ for cells in call_table.TABLE.values() for cell in cells.values()}
+    assert used == set(drawn.CALL_WORDS)
+    page = drawn.calls_table()
+    assert all(f"\n| {row.value} | " in page for row in call_table.Input)
 
 
 def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):
