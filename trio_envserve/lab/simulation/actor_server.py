@@ -6,14 +6,16 @@ keeps time, carries out effects in order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core.closing import Closed, ClosingStage, Flush
+from ...core.executions import Execution
 from ...core.router import Router, ToClient
 from ...core.slots import Kill, Lost, Report, Spawn
 from ...core.workforce import ToWorker
 from .actor_worker import SimWorker
-from .bounds import at_a_bound, audit
+from .bounds import at_a_bound, audit, greedy
 from .coverage import count_pairs
 from .faults import Fault
 from .network import Frames, Link, Process
@@ -36,6 +38,8 @@ class SimServer(Process):
         self.peak_live = 0
         """The most executions at once since what is kept was last below its bounds."""
         self._ticks = self._refused = self._lapsed = 0
+        self._numbers: dict[bytes, int] = {}
+        """How many executions each worker has been given."""
         self.empty_since_s: dict[int, float] = {}
         """The slots that nobody is in, and since when."""
         self.router = Router(
@@ -140,6 +144,8 @@ class SimServer(Process):
 
     def _carry_out(self) -> None:
         world = self.world
+        for wrong in greedy(self.router, self._started()):
+            world.judge.violation("G8", wrong)
         for effect in self.router.take():
             match effect:
                 case ToClient():
@@ -172,6 +178,13 @@ class SimServer(Process):
                     self._lapsed += effect.text.endswith("lease ended")
                     self.events.note(self.name, effect.text)
         self.peak_live = max(self.peak_live, self.router.force.live_count())
+
+    def _started(self) -> Iterator[Execution]:
+        """Executions that were not there the last time."""
+        for worker in self.router.force.workers.values():
+            for number in range(self._numbers.get(worker.id, 0), worker.next_number):
+                yield worker.live[number]
+            self._numbers[worker.id] = worker.next_number
 
     def _spawn(self, spawn: Spawn) -> None:
         worker = SimWorker(self.world, self, spawn)

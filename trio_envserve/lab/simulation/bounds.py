@@ -6,6 +6,7 @@ The only part of the judge that looks into a core, and only at sizes.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ...core import messages
@@ -124,6 +125,23 @@ def starved(router: Router) -> list[str]:
         left = mine < most and mine_bytes < most_bytes
         if waits and (not mine or left):
             wrong.append(f"a session that holds {mine} waits, and a worker is free")
+    return wrong
+
+
+def greedy(router: Router, started: Iterable[Execution]) -> list[str]:
+    """Sessions that were given another execution just now, though their outcomes had
+    used up what is theirs of the bytes."""
+    cache, limits, wrong = router.cache, router.limits, []
+    for session in {execution.session.id: execution.session for execution in started}.values():
+        others_bytes = cache.kept_bytes - session.kept_bytes
+        most_bytes = max(
+            limits.session_share * (limits.kept_bytes - others_bytes),
+            limits.kept_bytes // limits.sessions,
+        )
+        mine = session.running_count + session.kept_count - session.kept_unrun
+        mine_bytes = session.kept_bytes + session.announced_bytes
+        if mine > 1 and mine_bytes >= most_bytes:
+            wrong.append(f"one more execution for a session that holds {mine_bytes} bytes")
     return wrong
 
 

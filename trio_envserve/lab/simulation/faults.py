@@ -213,7 +213,7 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
         message_bytes=SMALL_MESSAGE_BYTES if huge else PLAIN_MESSAGE_BYTES,
     )
     # Results have some 30 bytes: none is announced, or only errors and huge ones, or all.
-    announce_bytes = rng.choice((ANNOUNCE_BYTES, ANNOUNCE_BYTES, ANNOUNCE_BYTES, 40, 10))
+    announce_bytes = rng.choice((ANNOUNCE_BYTES, ANNOUNCE_BYTES, 40, 10, 10))
     server = dataclasses.replace(plan.server, announce_bytes=announce_bytes)
     if Fault.TINY_BOUNDS in faults and announce_bytes < 40:
         server = dataclasses.replace(server, kept_bytes=100)
@@ -236,8 +236,8 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
     if Fault.TINY_BOUNDS in faults:
         small = rng.randint(2, 4)
         tiny = {
-            "kept_outcomes": small, "kept_bytes": 600, "window": small, "queue": small + 1,
-            "queue_bytes": 400,
+            "kept_outcomes": small, "kept_bytes": rng.choice((60, 600)), "window": small,
+            "queue": small + 1, "queue_bytes": 400,
         }  # fmt: skip
         # Not always all: behind the tightest bound the others never show.
         bounds |= {name: value for name, value in tiny.items() if rng.random() < 0.6} or tiny
