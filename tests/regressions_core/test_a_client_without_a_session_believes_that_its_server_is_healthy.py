@@ -16,7 +16,8 @@ def without_a_session(**limits: float) -> Pair:
     assert pair.client.health(pair.now_s)[0] is Health.HEALTHY
     pair.restart(proven=True)
     other = pair.stranger()
-    pair.ask(other, 0)  # at work, it makes no room
+    pair.ask(other, 0)
+    pair.end()  # something of it is kept, so it makes no room
     pair.advance(2.0)
     assert pair.client.sessions.current is None
     assert list(pair.router.cache.sessions) == [other]

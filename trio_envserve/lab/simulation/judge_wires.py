@@ -46,8 +46,8 @@ class Wires(Book):
         """Requests that were refused for good."""
         self._nonces: dict[bytes, bytes] = {}
         """By session."""
-        self._said_goodbye: set[tuple[Process, bytes]] = set()
-        """Nonces whose client has left, and the servers that know it."""
+        self._said_goodbye: dict[Process, dict[bytes, None]] = {}
+        """Nonces whose client has left, in order, by the server that was told so."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: set[tuple[Process, int]] = set()
@@ -68,7 +68,7 @@ class Wires(Book):
         message = self._decoded(frames)
         if isinstance(message, messages.Goodbye):
             left = self._nonces.get(message.session, message.session)
-            self._said_goodbye.add((server, left))
+            self._said_goodbye.setdefault(server, {})[left] = None
         session = getattr(message, "session", None)
         if session is None or self.sessions.get(session, (None, ""))[0] is not server:
             return
@@ -142,7 +142,9 @@ class Wires(Book):
         match message:
             case messages.Welcome():
                 self._nonces[message.session] = message.nonce
-                if (server, message.nonce) in self._said_goodbye:
+                left = list(self._said_goodbye.get(server, ()))
+                # So many are remembered.
+                if message.nonce in left[-self.plan.server.sessions :]:
                     text = f"a session is opened for {client}, who has said goodbye to it"
                     self.violation("G8", text)
                 self.sessions[message.session] = (server, client)
