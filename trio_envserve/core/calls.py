@@ -24,6 +24,8 @@ class Stage(enum.Enum):
     """Its limit has passed; the server was asked whether it ever ran."""
     ANSWERED = "answered"
 
+    __hash__ = object.__hash__  # it is looked up with each step, and Enum's own is slow
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Call:

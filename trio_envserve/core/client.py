@@ -139,10 +139,12 @@ class ClientCore:
                     what.sent_probe = self._probe
                     if self.link.connected:
                         self._out.append(ToServer(what.frames))
-                case Do.ASK:
-                    self._send(messages.Cancel(what.session.id, what.sequence))
                 case Do.ANSWER:
                     self._answer(*what)
+                case Do.TELL_SOON:
+                    self._flush_by(now_s + self.limits.finish_flush_s)
+                case Do.ASK:
+                    self._send(messages.Cancel(what.session.id, what.sequence))
                 case Do.FAIL:
                     failed, error = what
                     self._out.append(Fail(failed.number, error))
@@ -152,8 +154,6 @@ class ClientCore:
                     )
                 case Do.TELL:
                     self._flush()
-                case Do.TELL_SOON:
-                    self._flush_by(now_s + self.limits.finish_flush_s)
                 case Do.TELL_NEXT:
                     self._flush_by(0.0)
                 case _:
