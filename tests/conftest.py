@@ -1,4 +1,5 @@
-"""What all tests share: signals as in a terminal, and the Hypothesis profiles.
+"""What all tests share: signals as in a terminal, a place for sockets, and the
+Hypothesis profiles.
 
 ``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run),
 ``ci`` (the pure core's tests, once per CI run), ``nightly`` (hours), ``mutation``
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,3 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """Short enough for a unix socket, whatever the test is called."""
+    with tempfile.TemporaryDirectory() as name:
+        yield name

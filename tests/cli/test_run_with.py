@@ -77,9 +77,9 @@ async def test_the_command_finds_the_server_and_its_exit_code_comes_out(tmp_path
     await check_nothing_left(tmp_path)
 
 
-async def test_without_json_nothing_is_added_to_the_commands_output(tmp_path: Path):
+async def test_without_json_nothing_is_added_to_the_commands_output(tmp_path: Path, folder: str):
     write(tmp_path)
-    bind = ("--bind", f"ipc://{tmp_path}/socket", "--workers", "0")
+    bind = ("--bind", f"ipc://{folder}/socket", "--workers", "0")
     asked = (sys.executable, "ask.py", "0")
     done = await run(tmp_path, "run-with", "twice:Twice", *bind, "--", *asked)
     assert (done.code, done.out, done.err) == (0, "42\n", "said on stderr\n")

@@ -222,13 +222,13 @@ async def test_kill_9_of_an_eval_with_its_own_server_leaves_no_worker(tmp_path: 
     await check_nothing_left(tmp_path)
 
 
-async def test_a_socket_file_left_by_kill_9_is_taken_over(tmp_path: Path):
-    bind = ("--bind", f"ipc://{tmp_path}/socket", "--json")
+async def test_a_socket_file_left_by_kill_9_is_taken_over(tmp_path: Path, folder: str):
+    bind = ("--bind", f"ipc://{folder}/socket", "--json")
     async with command(tmp_path, "serve", "arithmetic", *bind) as server:
         await server.event("ready")
         server.signal(signal.SIGKILL)
         await server.wait()
-    assert (tmp_path / "socket").is_socket()  # nobody was left to remove it
+    assert Path(folder, "socket").is_socket()  # nobody was left to remove it
     async with command(tmp_path, "serve", "arithmetic", *bind) as server:
         await server.event("ready")
         server.signal(signal.SIGTERM)
@@ -257,7 +257,7 @@ async def test_a_third_signal_ends_even_a_loop_that_is_stuck(tmp_path: Path):
     await check_nothing_left(tmp_path)
 
 
-async def strike(seed: int, folder: Path) -> None:
+async def strike(seed: int, stage: Path, folder: str) -> None:
     """A server and an eval against it; one of them gets a signal at some moment."""
     rng = random.Random(seed)
     number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -268,12 +268,12 @@ async def strike(seed: int, folder: Path) -> None:
     delay_s = rng.uniform(0.0, 0.8)
     serve = ("serve", "arithmetic", "--bind", address, "--json", "--log-level", "WARNING",
              "--drain-s", "0.2", "--arg", f"duration_s={rng.choice([0.0, 0.05, 300])}")  # fmt: skip
-    async with command(folder, *serve) as server:
+    async with command(stage, *serve) as server:
         if not known:
             address = (await server.event("serving"))["address"]
         ask = ("eval", "arithmetic", "-n", "20", "--json", "--address", address,
                "--wait-s", "0.5" if of_server else "60")  # fmt: skip
-        async with command(folder, *ask) as client:
+        async with command(stage, *ask) as client:
             struck, other = (server, client) if of_server else (client, server)
             await struck.has_taken_signals()
             await trio.sleep(delay_s)  # the moment of the signal; nothing waits for it
@@ -299,15 +299,15 @@ async def strike(seed: int, folder: Path) -> None:
     else:
         assert asked.code in (128 + number, 0), asked
         assert asked.code == 0 or "interrupted" in asked.err
-    await check_nothing_left(folder)
+    await check_nothing_left(stage)
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)
-async def test_a_signal_at_a_random_moment(seed: int, tmp_path: Path):
-    await strike(seed, tmp_path)
+async def test_a_signal_at_a_random_moment(seed: int, tmp_path: Path, folder: str):
+    await strike(seed, tmp_path, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [seed for seed in ALL_SEEDS if seed not in QUICK_SEEDS])
-async def test_a_signal_at_each_of_many_random_moments(seed: int, tmp_path: Path):
-    await strike(seed, tmp_path)
+async def test_a_signal_at_each_of_many_random_moments(seed: int, tmp_path: Path, folder: str):
+    await strike(seed, tmp_path, folder)

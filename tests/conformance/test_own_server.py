@@ -117,9 +117,9 @@ async def test_a_server_without_worker_processes_is_not_killed(tmp_path: Path):
     assert len(report.of(Mark.PASSED)) == 2
 
 
-async def test_over_ipc_all_is_judged_but_what_needs_the_proxy(tmp_path: Path):
+async def test_over_ipc_all_is_judged_but_what_needs_the_proxy(tmp_path: Path, folder: str):
     with trio.fail_after(120):
-        async with served(tmp_path, f"ipc://{tmp_path}/s") as server:
+        async with served(tmp_path, f"ipc://{folder}/s") as server:
             report = await judged(server.address, "*half*", "*cancel*")
     assert failures(report) == []
     assert {each.seen for each in report.of(Mark.SKIPPED)} == {
@@ -134,10 +134,10 @@ async def test_another_environment_is_no_verdict_about_its_server():
                 await judged(server.address)
 
 
-async def test_nobody_there_is_no_verdict(tmp_path: Path):
+async def test_nobody_there_is_no_verdict(folder: str):
     with trio.fail_after(120):
         with pytest.raises(NotServed, match="no server to judge"):
-            await conform(Options(f"ipc://{tmp_path}/nobody", wait_s=0.1))
+            await conform(Options(f"ipc://{folder}/nobody", wait_s=0.1))
 
 
 # -- servers that are none ------------------------------------------------------

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -130,13 +129,6 @@ async def open_bench(kind: str, folder: str) -> AsyncIterator[Bench]:
         async with open_zmq_network() as libzmq, open_zmtp_network() as zmtp:
             makers: dict[str, Network] = {"libzmq": libzmq, "zmtp": zmtp}
             yield Bench(transport, folder, makers[dealers], makers[routers])
-
-
-@pytest.fixture
-def folder() -> Iterator[str]:
-    """Short enough for a unix socket, whatever the test is called."""
-    with tempfile.TemporaryDirectory() as name:
-        yield name
 
 
 @pytest.fixture(

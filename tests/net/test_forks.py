@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -41,11 +40,11 @@ def forked_child() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-async def test_a_forked_child_holds_neither_address_nor_connections(scheme: str, tmp_path: Path):
+async def test_a_forked_child_holds_neither_address_nor_connections(scheme: str, folder: str):
     """The successor of a server found its address in use, and its clients no end."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    address = f"tcp://127.0.0.1:{port}" if scheme == "tcp" else f"ipc://{tmp_path}/s"
+    address = f"tcp://127.0.0.1:{port}" if scheme == "tcp" else f"ipc://{folder}/s"
     refused, again = "", b""
     with trio.fail_after(PATIENCE_S), ExitStack() as stack:
         async with (

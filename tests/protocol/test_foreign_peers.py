@@ -97,11 +97,11 @@ def body_of(index: int, **more: Any) -> bytes:
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
 @pytest.mark.parametrize("name", ["pyzmq", "zeromq.js"])
 async def test_a_foreign_dealer_completes_replays_and_cancels(
-    name: str, transport: str, tmp_path: Path
+    name: str, transport: str, tmp_path: Path, folder: str
 ):
     command(name)
     log = tmp_path / "runs"
-    bind = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{tmp_path}/s"
+    bind = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{folder}/s"
     with trio.fail_after(120):
         async with open_server(
             "arithmetic", args={"log_path": str(log)}, workers=0, bind=bind, transport="zmtp"

@@ -40,14 +40,14 @@ def test_a_head_claims_whatever_it_is_told_to():
 
 @pytest.mark.real
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-async def test_libzmq_understands_it(scheme, tmp_path):
+async def test_libzmq_understands_it(scheme, folder):
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     router.set(zmq.LINGER, 0)
     if scheme == "tcp":
         address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
     else:
-        address = f"ipc://{tmp_path}/s"
+        address = f"ipc://{folder}/s"
         router.bind(address)
     try:
         with trio.fail_after(30):

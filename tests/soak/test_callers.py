@@ -90,8 +90,8 @@ async def test_a_client_that_is_stopped_ends_all_the_same(tmp_path):
     assert lines(tmp_path)[-1]["event"] == "end"
 
 
-async def test_a_client_that_waits_for_its_server_ends_when_it_is_told_to(tmp_path):
-    callers = callers_of(tmp_path, f"ipc://{tmp_path}/nobody")
+async def test_a_client_that_waits_for_its_server_ends_when_it_is_told_to(tmp_path, folder):
+    callers = callers_of(tmp_path, f"ipc://{folder}/nobody")
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(callers.live, 0)

@@ -94,7 +94,9 @@ async def test_many_share_a_file_which_has_no_name_and_goes_with_the_last(tmp_pa
         del parked.bodies[number]
     assert len(mapped(tmp_path)) == 1
     del parked.bodies[99]
-    assert mapped(tmp_path) == set()
+    with trio.fail_after(60):
+        while mapped(tmp_path):  # the thread that wrote it last has it for a moment yet
+            await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "no room"])
@@ -127,10 +129,10 @@ async def echo(rollout):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.real)])
-async def test_outcomes_that_waited_in_a_file_come_as_they_were(workers, tmp_path):
+async def test_outcomes_that_waited_in_a_file_come_as_they_were(workers, folder):
     """There is room for one at a time, and a worker may hold none in memory."""
     limits = ServerLimits(kept_bytes=600 * KIB, worker_held_bytes=1)
-    address = f"ipc://{tmp_path}/front"
+    address = f"ipc://{folder}/front"
     given = [{"number": number, "padding": bytes([number]) * (200 * KIB)} for number in range(40)]
     found = {}
     with trio.fail_after(120):
