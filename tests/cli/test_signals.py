@@ -228,7 +228,7 @@ async def test_a_socket_file_left_by_kill_9_is_taken_over(tmp_path: Path, folder
         await server.event("ready")
         server.signal(signal.SIGKILL)
         await server.wait()
-    assert Path(folder, "socket").is_socket()  # nobody was left to remove it
+    assert await trio.Path(folder, "socket").is_socket()  # nobody was left to remove it
     async with command(tmp_path, "serve", "arithmetic", *bind) as server:
         await server.event("ready")
         server.signal(signal.SIGTERM)
