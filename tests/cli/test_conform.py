@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -88,6 +89,29 @@ async def test_the_cases_are_listed_without_a_server(tmp_path: Path):
     assert "a-hello-gets-a-welcome" not in table.out
 
 
+async def test_a_worker_is_judged_by_its_command(tmp_path: Path):
+    program = Path(__file__).parent.parent / "protocol" / "raw_worker.py"
+    worker = f"{sys.executable} {program}"
+    ask = ("conform", "--worker-command", worker, "--input", '{"a": 1}')
+    done = await run(tmp_path, *ask, "--case", "a-lost-*", "--json", "--patience-s", "60")
+    assert (done.code, done.last["judged"]) == (0, worker), done.err
+    assert {case["name"]: case["verdict"] for case in done.last["cases"]} == {
+        "a-lost-outcome-is-sent-again": "passed",
+        "a-lost-stop-is-repaired": "skipped",
+        "a-lost-announcement-is-sent-again": "passed",
+    }
+    listed = await run(tmp_path, *ask, "--list")
+    assert "retired-it-exits-with-status-0" in listed.out
+    assert "a-hello-gets-a-welcome" not in listed.out
+    none = f"{sys.executable} -c 'raise SystemExit(5)'"
+    wrong = await run(tmp_path, *ask[:2], none, *ask[3:], "--case", "*hello*")
+    assert wrong.code == 1
+    assert "expected a hello; seen: it exited with status 5; it said nothing" in wrong.err
+    for each in (done, listed, wrong):
+        each.check_no_traceback()
+    await check_nothing_left(tmp_path)
+
+
 async def test_nobody_there(tmp_path: Path):
     ask = ("conform", "tcp://127.0.0.1:1", "--wait-s", "0.2", "--json")
     done = await run(tmp_path, *ask)
@@ -108,6 +132,12 @@ async def test_a_server_of_another_environment(tmp_path: Path):
     ("arguments", "said"),
     [
         ([], "an ADDRESS is needed"),
+        (["tcp://127.0.0.1:1", "--worker-command", "x"], "an ADDRESS is needed, or a --worker"),
+        (["--worker-command", "x"], "--input is needed"),
+        (["--worker-command", "x", "--input", "{"], "--input is no JSON"),
+        (["--worker-command", "x", "--input", "1", "--long-input", "["], "--long-input is no"),
+        (["--worker-command", "'", "--input", "1"], "is no command"),
+        (["--worker-command", "x", "--input", "1", "--case", "nosuch"], "no case matches"),
         (["tcp://127.0.0.1:1", "--case", "a-cancle-*"], "no case matches"),
         (["nonsense"], "tcp://127.0.0.1:5555 or ipc:///path expected"),
     ],

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trio_envserve.lab.conformance.cases import CASES
+from trio_envserve.lab.conformance.verdicts import Case
+from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"
 PROTOCOL = PAGE.with_name("protocol.md")
@@ -32,11 +35,22 @@ CAUGHT: dict[str, str] = {
 }
 """Mutants of the server, and the case that shows each."""
 
+WORKERS_CAUGHT: dict[str, str] = {
+    "a-number-is-run-twice": "a-number-seen-before-is-not-run-again",
+    "a-worker-takes-any-incarnation": "what-is-for-another-incarnation-is-ignored",
+    "an-early-stop-is-forgotten": "a-stop-may-overtake-its-dispatch",
+    "an-outcome-is-sent-once": "a-lost-outcome-is-sent-again",
+    "a-worker-never-says-what-it-misses": "what-never-arrived-is-asked-for",
+    "an-announced-outcome-is-dropped": "a-large-outcome-is-announced-first",
+    "a-lost-announcement-is-not-repeated": "a-lost-announcement-is-sent-again",
+}
+"""Mutants of the worker, and the case that shows each."""
 
-def cases_table() -> str:
+
+def cases_table(cases: Sequence[Case]) -> str:
     """Every case."""
     lines = ["| case | says | section | |", "|---|---|---|---|"]
-    for case in CASES:
+    for case in cases:
         proxy = " (proxy)" if case.faults else ""
         lines.append(
             f"| `{case.name}`{proxy} | {case.line} | [{case.section}]({link(case.section)}) "
@@ -45,10 +59,10 @@ def cases_table() -> str:
     return "\n".join(lines)
 
 
-def mutants_table() -> str:
-    """Every mutant that a test serves."""
+def mutants_table(caught: Mapping[str, str]) -> str:
+    """Every mutant that a test judges."""
     lines = ["| mutant | case that fails |", "|---|---|"]
-    return "\n".join(lines + [f"| `{name}` | `{case}` |" for name, case in CAUGHT.items()])
+    return "\n".join(lines + [f"| `{name}` | `{case}` |" for name, case in caught.items()])
 
 
 def link(heading: str) -> str:
@@ -64,7 +78,13 @@ def headings() -> list[str]:
 
 def redrawn(page: str) -> str:
     """The page with its tables as the code has them."""
-    for name, table in (("cases", cases_table()), ("mutants", mutants_table())):
+    tables = {
+        "cases": cases_table(CASES),
+        "mutants": mutants_table(CAUGHT),
+        "worker cases": cases_table(WORKER_CASES),
+        "worker mutants": mutants_table(WORKERS_CAUGHT),
+    }
+    for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", "<!-- end -->"
         before, found, rest = page.partition(begin)
         assert found, name

@@ -7,6 +7,7 @@ number of the dispatch and what it was told at its start, until it is retired.  
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,13 +18,18 @@ import time
 
 import cbor2
 
-HELLO, BROKEN, BEAT, OUTCOME, MISSING, DECLINED = 64, 65, 66, 67, 68, 69
-DISPATCH, STOP, STATE, RETIRE, START = 80, 81, 82, 83, 84
+HELLO, BROKEN, BEAT, OUTCOME, MISSING, DECLINED, ANNOUNCED = 64, 65, 66, 67, 68, 69, 70
+DISPATCH, STOP, STATE, RETIRE, START, FETCH = 80, 81, 82, 83, 84, 85
 MORE, LONG = 1, 2
+MOST_NUMBERS = 65_536
+MALFORMED = (cbor2.CBORError, ValueError, TypeError, LookupError)
 
 
 def numbers(spans):
-    return {n for a, b in zip(spans[::2], spans[1::2], strict=True) for n in range(a, b)}
+    pairs = list(zip(spans[::2], spans[1::2], strict=True))
+    if sorted(set(spans)) != spans or sum(b - a for a, b in pairs) > MOST_NUMBERS:
+        raise ValueError("no spans, or too many numbers")
+    return {n for a, b in pairs for n in range(a, b)}
 
 
 def spans(members):
@@ -78,6 +84,20 @@ def live(descriptor, pulse_s):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Outcome:
+    """One that is kept until the router has it."""
+
+    def __init__(self, frames):
+        self.frames = frames
+        self.after_beat = 0
+        self.announcement = None
+        self.known = False
+
+
+def refusal(code, message):
+    return {"code": code, "verdict": "DID_NOT_RUN", "message": message}
+
+
 class RawWorker:
     def __init__(self):
         self.link = Link(int(os.environ["TRIO_ENVSERVE_LINK_FD"]))
@@ -110,11 +130,15 @@ class RawWorker:
                 beat_at = time.monotonic() + self.beat_s
             if not self.link.has_more(self.beat_s):
                 continue
-            incarnation, header, *body = self.link.receive()
+            incarnation, *frames = self.link.receive()
             if incarnation == self.incarnation:
-                self.take(*cbor2.loads(header), body=body)
+                with contextlib.suppress(*MALFORMED):
+                    self.take(*frames)
 
-    def take(self, kind, *fields, body):
+    def take(self, header, *body):
+        kind, *fields = cbor2.loads(header)
+        if len(body) != (kind == DISPATCH):
+            raise ValueError("a frame is missing, or too many")
         if kind == RETIRE:
             sys.exit()
         if kind == DISPATCH and fields[2] not in self.seen:
@@ -122,11 +146,16 @@ class RawWorker:
         elif kind == STOP:
             self.stopped |= numbers(fields[0]) - self.seen
         elif kind == STATE:
-            self.repair(*fields)
+            self.repair(fields[0], fields[1], numbers(fields[2]), numbers(fields[3]))
+        elif kind == FETCH:
+            self.fetch(numbers(fields[0]), numbers(fields[1]))
 
     def execute(self, body, session, sequence, number, client):
         self.seen.add(number)
-        asked = cbor2.loads(body)["input"]
+        try:
+            asked, status = cbor2.loads(body)["input"], 0
+        except MALFORMED:
+            asked, status = None, 1
         match asked:
             case {"do": "break the framing"}:
                 self.link.socket.sendall(b"no frame at all")
@@ -146,21 +175,40 @@ class RawWorker:
                     "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN,
                     "lock": os.readlink(f"/proc/self/fd/{os.environ['TRIO_ENVSERVE_LOCK_FD']}"),
                 }  # fmt: skip
-        cancelled = number in self.stopped
         value = {"echo": asked, "number": number}
-        error = {"code": "cancelled", "verdict": "DID_NOT_RUN", "message": "it never began"}
-        header = cbor2.dumps([OUTCOME, session, sequence, number, 2 if cancelled else 0, 0.0])
-        payload = cbor2.dumps(error if cancelled else value)
-        self.kept[number] = [self.incarnation, client.encode(), header, payload], self.beat
-        self.link.send(*self.kept[number][0])
+        if number in self.stopped:
+            status, value = 2, refusal("cancelled", "it never began")
+        elif status:
+            value = refusal("refused", "it cannot be read")
+        header = cbor2.dumps([OUTCOME, session, sequence, number, status, 0.0])
+        payload = cbor2.dumps(value)
+        outcome = Outcome([self.incarnation, client.encode(), header, payload])
+        if len(payload) > self.told["limits"]["announce_bytes"]:
+            outcome.announcement = [ANNOUNCED, session, sequence, number, len(payload)]
+        self.kept[number] = outcome
+        self.give(outcome)
+
+    def give(self, outcome):
+        outcome.after_beat = self.beat
+        if outcome.announcement is None:
+            self.link.send(*outcome.frames)
+        else:
+            self.say(*outcome.announcement)
+
+    def fetch(self, wanted, later):
+        for number, outcome in self.kept.items():
+            outcome.known |= number in later
+            if number in wanted and outcome.announcement is not None:
+                outcome.announcement = None
+                self.give(outcome)
 
     def repair(self, beat, next_number, live, cancelled):
-        self.heard, live, cancelled = True, numbers(live), numbers(cancelled)
+        self.heard = True
         self.kept = {n: kept for n, kept in self.kept.items() if n >= next_number or n in live}
-        for number, (frames, after_beat) in list(self.kept.items()):
-            if number in live and after_beat < beat:
-                self.kept[number] = frames, self.beat
-                self.link.send(*frames)
+        for number, outcome in self.kept.items():
+            waits = outcome.announcement is not None and outcome.known
+            if number in live and outcome.after_beat < beat and not waits:
+                self.give(outcome)
         absent = live - self.seen
         if declined := absent & cancelled:
             self.seen |= declined

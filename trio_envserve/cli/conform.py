@@ -1,22 +1,29 @@
-"""The verb ``conform``: whether a server does what the protocol document says."""
+"""The verb ``conform``: whether a server, or a worker, does what the protocol document says."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import click
 import trio
 
 from ..core.errors import ConfigError
-from ..lab.conformance.cases import select
-from ..lab.conformance.run import NotServed, Options, Report
+from ..host.workers import parse_command
+from ..lab.conformance.cases import CASES, select
+from ..lab.conformance.judging import Report
+from ..lab.conformance.run import NotServed, Options
 from ..lab.conformance.run import conform as judge
 from ..lab.conformance.verdicts import Case, Mark, Verdict, describe
+from ..lab.conformance.worker_bench import Subject
+from ..lab.conformance.worker_cases import WORKER_CASES
+from ..lab.conformance.worker_run import WorkerOptions, conform_worker
 from .common import (
     NOT_STARTED,
     CommandError,
@@ -67,7 +74,7 @@ Exit codes:
     type=click.FloatRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
-    help="How long a case waits for what it expects of the server.",
+    help="How long a case waits for what it expects of the server, or worker.",
 )
 @click.option(
     "--limit",
@@ -83,13 +90,29 @@ Exit codes:
     help="Kills the server and starts it anew at ADDRESS, and ends then. "
     "Cases about a restart are skipped without it.",
 )
+@click.option(
+    "--worker-command",
+    metavar="COMMAND",
+    help="Judge this worker in the place of a server: the command that serve would run.",
+)
+@click.option(
+    "--arg",
+    "args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument for the worker's environment, as given to serve. Repeatable.",
+)
+@click.option("--input", metavar="JSON", help="What the worker's environment answers in a second.")
+@click.option("--long-input", metavar="JSON", help="What it works on until it is cancelled.")
+@click.option("--failing-input", metavar="JSON", help="What its rollout fails with.")
 @json_option
 def conform(
     address: str | None, patterns: tuple[str, ...], only_list: bool, no_faults: bool,
     wait_s: float, patience_s: float, limits: tuple[str, ...], restart_command: str | None,
-    as_json: bool,
+    worker_command: str | None, args: tuple[str, ...], input: str | None, long_input: str | None,
+    failing_input: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Judge the server at ADDRESS by the protocol, from outside, case by case.
+    """Judge the server at ADDRESS, or a worker, by the protocol, from outside, case by case.
 
     Any server that speaks the wire: its clients' side is tried with messages right
     and wrong, late, doubled, lost and hostile, the last cases through a proxy that
@@ -101,30 +124,73 @@ def conform(
         --arg directory=runs
     or one that does the same; docs/conformance.md says what that is.
 
+    With --worker-command a worker in any language is judged: each case starts it anew
+    and plays the server to it. Cases that need another input are skipped without it.
+
     \b
     Examples:
       trio-envserve conform tcp://127.0.0.1:5555
       trio-envserve conform tcp://127.0.0.1:5555 --case '*cancel*' --json
       trio-envserve conform tcp://127.0.0.1:5555 --limit lease_s=4 --limit queue=64
       trio-envserve conform tcp://127.0.0.1:5555 --restart-command './restart-server'
+      trio-envserve conform --worker-command 'node worker.mjs' --input '{"text": "a b"}'
       trio-envserve conform --list
     """  # noqa: D301  # click wants the character itself
+    inputs = {"input": input, "long": long_input, "failing": failing_input}
 
     async def main(stop: Stop) -> Result:
-        cases = select(patterns, faults=not no_faults)
+        among = WORKER_CASES if worker_command is not None else CASES
+        cases = select(patterns, faults=not no_faults, among=among)
         if only_list:
             if not as_json:
                 show_tables([_listed(cases)], put)
             return Result(0, {"cases": [describe(case) for case in cases]})
-        if address is None:
-            raise ConfigError("an ADDRESS is needed, or --list")
+        if (address is None) == (worker_command is None):
+            raise ConfigError("an ADDRESS is needed, or a --worker-command, or --list")
+        run: _Run
+        if worker_command is not None:
+            subject = _subject(worker_command, args, inputs)
+            run = functools.partial(_run_worker, WorkerOptions(subject, cases, patience_s))
+            return await _judge(worker_command, cases, run, stop, as_json=as_json)
+        assert address is not None
         options = Options(
             address, cases, wait_s=wait_s, patience_s=patience_s, limits=_limits(limits),
             restart=_restart(restart_command) if restart_command else None,
         )  # fmt: skip
-        return await _judge(options, stop, as_json=as_json)
+        run = functools.partial(_run_server, options)
+        return await _judge(address, cases, run, stop, as_json=as_json)
 
     return run_verb(main, as_json=as_json)
+
+
+_Run: TypeAlias = Callable[[Callable[[Verdict], object]], Awaitable[Report]]
+"""Judges, and tells of each verdict as it falls."""
+
+
+async def _run_server(options: Options, told: Callable[[Verdict], object]) -> Report:
+    try:
+        return await judge(dataclasses.replace(options, told=told))
+    except NotServed as error:
+        raise CommandError(str(error), NOT_STARTED) from None
+
+
+async def _run_worker(options: WorkerOptions, told: Callable[[Verdict], object]) -> Report:
+    return await conform_worker(dataclasses.replace(options, told=told))
+
+
+def _subject(command: str, args: Sequence[str], inputs: Mapping[str, str | None]) -> Subject:
+    """What is said of the worker.  Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for name, text in inputs.items():
+        if text is not None:
+            option = "--input" if name == "input" else f"--{name}-input"
+            try:
+                values[name] = json.loads(text)
+            except ValueError as error:
+                raise ConfigError(f"{option} is no JSON: {error}") from None
+    if "input" not in values:
+        raise ConfigError("--input is needed: what the worker's environment answers in a second")
+    return Subject(parse_command(command), None, pairs("--arg", args), values)
 
 
 def _limits(given: Sequence[str]) -> dict[str, float]:
@@ -142,8 +208,9 @@ def _restart(command: str) -> Callable[[], Awaitable[object]]:
     return functools.partial(trio.run_process, words, stdout=2)  # the other is for verdicts
 
 
-async def _judge(options: Options, stop: Stop, *, as_json: bool) -> Result:
-    address, cases = options.address, options.cases
+async def _judge(
+    judged: str, cases: Sequence[Case], run: _Run, stop: Stop, *, as_json: bool
+) -> Result:
     fallen: dict[Case, Verdict] = {}
     report: Report | None = None
     began_s = trio.current_time()
@@ -157,13 +224,10 @@ async def _judge(options: Options, stop: Stop, *, as_json: bool) -> Result:
                 advance(verdict.mark is Mark.FAILED)
             fallen[verdict.case] = verdict
 
-        try:
-            report = await judge(dataclasses.replace(options, told=told))
-        except NotServed as error:
-            raise CommandError(str(error), NOT_STARTED) from None
+        report = await run(told)
     interrupted = report is None
     if report is None:
-        report = Report(address, tuple(fallen.values()), trio.current_time() - began_s)
+        report = Report(judged, tuple(fallen.values()), trio.current_time() - began_s)
     if not as_json and report.verdicts:
         show_tables([_verdicts(report), _figures(report)], put)
     for verdict in report.verdicts:
@@ -191,7 +255,7 @@ def _verdicts(report: Report) -> Table:
         (each.case.name, each.case.section, _shown(each.mark), f"{each.seconds:.2f} s")
         for each in report.verdicts
     ]
-    return Table(report.address, ("case", "section", "verdict", "took"), rows)
+    return Table(report.judged, ("case", "section", "verdict", "took"), rows)
 
 
 def _shown(mark: Mark) -> str:

@@ -88,6 +88,12 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.pid, signal.SIGKILL)
 
+    def hang_up(self) -> None:
+        """End both sockets: to the worker, this is the end of its server."""
+        for end in (self.link, self._signs):
+            with contextlib.suppress(OSError):  # it has ended from the other side
+                end.shutdown(socket.SHUT_RDWR)
+
     def forget(self) -> None:
         """This is a forked child of the server: the worker is not its own."""
         self._forgotten = True

@@ -40,19 +40,21 @@ CASES = _of(
 """Every case; those through the fault proxy last."""
 
 
-def select(patterns: Iterable[str] = (), *, faults: bool = True) -> Sequence[Case]:
+def select(
+    patterns: Iterable[str] = (), *, faults: bool = True, among: Sequence[Case] = CASES
+) -> Sequence[Case]:
     """The cases whose names match one of the patterns (as of file names; none:
     all), with or without those through the fault proxy.
 
     Raises :class:`ConfigError` for a pattern that no case matches.
     """
-    names = [case.name for case in CASES]
+    names = [case.name for case in among]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise ConfigError(f"no case matches {pattern!r}; --list shows them")
     return [
         case
-        for case in CASES
+        for case in among
         if (faults or not case.faults)
         and (not patterns or any(fnmatch.fnmatchcase(case.name, each) for each in patterns))
     ]

@@ -21,8 +21,8 @@ run at once: what one does is not seen by another.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
 
 import trio
 
@@ -32,11 +32,9 @@ from .alive import Watch
 from .bench import open_bench
 from .cases import CASES
 from .environment import CONTRACT
+from .judging import Report, judge_case
 from .peer import open_peer, value_of
 from .verdicts import Case, CaseFailed, CaseSkipped, Mark, Unreachable, Verdict
-
-CASE_S = 60.0
-"""Limit of one case; each wait inside of it has a limit of its own."""
 
 
 class NotServed(EnvServeError):
@@ -68,38 +66,6 @@ class Options:
     case if the server is not alive ``alive_s`` later."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """All verdicts about one server."""
-
-    address: str
-    verdicts: tuple[Verdict, ...]
-    seconds: float
-
-    def of(self, mark: Mark) -> list[Verdict]:
-        """Those with this mark, in order."""
-        return [verdict for verdict in self.verdicts if verdict.mark is mark]
-
-    @property
-    def failed(self) -> list[Verdict]:
-        """The failures."""
-        return self.of(Mark.FAILED)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing failed, and something passed."""
-        return not self.failed and bool(self.of(Mark.PASSED))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "address": self.address, "ok": self.ok,
-            **{mark.value: len(self.of(mark)) for mark in Mark},
-            "seconds": round(self.seconds, 3),
-            "cases": [verdict.to_json() for verdict in self.verdicts],
-        }  # fmt: skip
-
-
 async def conform(options: Options) -> Report:
     """Judge a server.  Raises ConfigError for the address, and :class:`NotServed`."""
     is_tcp = parse_peer_address(options.address).scheme == "tcp"
@@ -117,11 +83,12 @@ async def conform(options: Options) -> Report:
                 verdicts[index] = later
                 options.told(later)
 
+        run = functools.partial(_run, network, options, watch)
         async with trio.open_nursery() as nursery:
             for index, case in enumerate(options.cases):
                 reason = watch.gone or _reason_to_skip(case, operations, is_tcp=is_tcp)
                 try:
-                    verdict = await _judge(network, options, watch, case, reason)
+                    verdict = await judge_case(case, run, reason)
                 except Unreachable as error:
                     # It is told of those before, if they are to blame.
                     watch.gone = watch.gone or f"no answer any more after {_last(verdicts)}"
@@ -183,34 +150,6 @@ def _reason_to_skip(case: Case, operations: Sequence[str], *, is_tcp: bool) -> s
     if case.faults and not is_tcp:
         return "the fault proxy is for tcp addresses"
     return ""
-
-
-async def _judge(
-    network: Network, options: Options, watch: Watch, case: Case, reason: str
-) -> Verdict:
-    """Run one case, unless there is a reason to skip it.  Raises :class:`Unreachable`."""
-    if reason:
-        return Verdict(case, Mark.SKIPPED, seen=reason)
-    began_s = trio.current_time()
-    mark, expected, seen = Mark.PASSED, "", ""
-    with trio.move_on_after(CASE_S) as limit:
-        try:
-            with unwrap_single():
-                await _run(network, options, watch, case)
-        except Unreachable:
-            raise
-        except CaseSkipped as skipped:
-            mark, seen = Mark.SKIPPED, str(skipped)
-        except CaseFailed as failed:
-            mark, expected, seen = Mark.FAILED, failed.expected, failed.seen
-        except Exception as error:
-            # Whatever a strange server made a case stumble over: the other cases
-            # are to be heard, too.
-            mark, expected = Mark.FAILED, "a case that ends"
-            seen = f"{type(error).__name__}: {error}"
-    if limit.cancelled_caught:
-        mark, expected, seen = Mark.FAILED, f"an end within {CASE_S:g} s", "none"
-    return Verdict(case, mark, expected, seen, trio.current_time() - began_s)
 
 
 async def _run(network: Network, options: Options, watch: Watch, case: Case) -> None:

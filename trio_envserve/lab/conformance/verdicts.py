@@ -16,18 +16,16 @@ import dataclasses
 import enum
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ...core.errors import EnvServeError
 
-if TYPE_CHECKING:
-    from .bench import Bench
-
-CaseMain: TypeAlias = "Callable[[Bench], Awaitable[None]]"
+CaseMain: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Given the bench of the case: that of a server, or that of a worker."""
 
 
 class CaseFailed(EnvServeError):
-    """The server is not right: ``expected`` of it, and ``seen`` instead."""
+    """The server, or worker, is not right: ``expected`` of it, and ``seen`` instead."""
 
     def __init__(self, expected: str, seen: str) -> None:
         super().__init__(f"expected {expected}; seen: {seen}")
@@ -44,7 +42,7 @@ class Unreachable(CaseFailed):
 
 
 class CaseSkipped(EnvServeError):
-    """The case says nothing about this server; the text says why."""
+    """The case says nothing about this server, or worker; the text says why."""
 
 
 class Mark(enum.Enum):
@@ -57,17 +55,18 @@ class Mark(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that a right server does.  Made by :func:`case`."""
+    """One thing that a right server, or worker, does.  Made by :func:`case`."""
 
     name: str
     line: str
-    """What a right server does, as one sentence."""
+    """What is right, as one sentence."""
     section: str
     """The heading of ``docs/protocol.md`` that says so."""
     guarantee: str
     """``G1`` to ``G10``, or ``wire`` for the form of messages."""
     needs: tuple[str, ...]
-    """Operations of the environment without which it cannot be judged."""
+    """Without which it cannot be judged: operations of a server's environment, or inputs
+    for a worker's."""
     faults: bool
     """Whether it runs through the fault proxy."""
     main: CaseMain

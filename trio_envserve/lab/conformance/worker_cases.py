@@ -1,0 +1,382 @@
+"""What a right worker does: the link between router and worker, from the router's side."""
+
+from __future__ import annotations
+
+import os
+
+from ...core import messages
+from ...core.limits import PROTOCOL_VERSION
+from ...core.messages import (
+    Announced,
+    Beat,
+    Declined,
+    Dispatch,
+    Fetch,
+    Hello,
+    Missing,
+    Retire,
+    Stop,
+    WorkerHello,
+    WorkerOutcome,
+)
+from ...core.terms import ID_BYTES, Status, Verdict
+from .verdicts import Case, case, check
+from .worker_bench import CLIENT, WorkerBench, error_of
+
+STARTED = "How it is started"
+SAID = "What is said"
+TOO_MANY = 65_537
+"""Dispatches in one message: one more than a worker takes."""
+
+
+@case(SAID, "wire")
+async def a_hello_is_repeated_until_a_state_comes(b: WorkerBench) -> None:
+    """The hello comes again with later beats, until a State answers it, and then no more."""
+    hello = await b.one(WorkerHello, "a hello")
+    check(hello.version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", hello)
+    since = len(b.heard)
+    await b.one(WorkerHello, "a second hello, as nobody has answered", since)
+    b.state(0, 0)
+    await b.quiet()
+    await b.nothing_of(WorkerHello, "no hello after a State", len(b.heard))
+
+
+@case(SAID, "wire")
+async def beats_are_numbered_and_name_what_has_arrived(b: WorkerBench) -> None:
+    """Beats are numbered 1, 2, 3, …, and seen are the spans of the dispatches that arrived."""
+    await b.ready()
+    b.dispatch(0)
+    b.dispatch(3)
+    await b.outcome(0)
+    await b.outcome(3)
+    await b.quiet()
+    beats = b.all(Beat)
+    check([beat.beat for beat in beats] == list(range(1, len(beats) + 1)), "1, 2, 3, …", beats)
+    check(beats[-1].seen == [0, 1, 3, 4], "seen [0, 1, 3, 4]", beats[-1])
+
+
+@case(STARTED, "G9")
+async def signs_of_life_come_by_themselves(b: WorkerBench) -> None:
+    """A line of JSON comes on the signs with each pulse_s, whether or not there is work."""
+    await b.ready()
+    await b.until(lambda: len(b.pulses) >= 3, "three signs of life")
+
+
+@case(SAID, "G3")
+async def a_dispatch_gets_one_outcome(b: WorkerBench) -> None:
+    """A dispatch is run and gets one outcome, a result, with its ids and its client."""
+    await b.ready()
+    b.dispatch()
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.RESULT, "a result of the input",
+          error_of(heard) if heard.message.status else heard)  # fmt: skip
+    since = len(b.heard)
+    await b.nothing_of(WorkerOutcome, "no second outcome", since)
+
+
+@case(SAID, "G1")
+async def a_number_seen_before_is_not_run_again(b: WorkerBench) -> None:
+    """A dispatch that arrives three times is run once."""
+    await b.ready()
+    for _ in range(3):
+        b.dispatch()
+    await b.outcome()
+    b.dispatch()
+    await b.quiet()
+    found = b.all(WorkerOutcome)
+    check(len(found) == 1, "one outcome", found)
+
+
+@case(SAID, "G5")
+async def what_is_for_another_incarnation_is_ignored(b: WorkerBench) -> None:
+    """A dispatch for another incarnation is not run, and has not been seen."""
+    await b.ready()
+    other = os.urandom(ID_BYTES)
+    b.say(Dispatch(b.session, 0, 0, CLIENT), b"", incarnation=other)
+    b.say(Retire(), incarnation=other)
+    await b.quiet()
+    check(b.all(Beat)[-1].seen == [], "nothing seen", b.all(Beat)[-1])
+    check(not b.all(WorkerOutcome), "no outcome", b.all(WorkerOutcome))
+
+
+@case(SAID, "G4")
+async def a_lost_outcome_is_sent_again(b: WorkerBench) -> None:
+    """An outcome that a State of a later beat still wants is sent again, byte for byte."""
+    await b.ready()
+    b.dispatch()
+    first = await b.outcome()
+    for _ in range(2):
+        again = await b.missed()
+        check(again.frames == first.frames, "the same frames again", again.message)
+
+
+@case(SAID, "G8")
+async def an_outcome_under_way_is_not_sent_again(b: WorkerBench) -> None:
+    """A State of a beat from before the outcome was sent does not ask for it again."""
+    await b.ready()
+    beat = await b.later_beat()
+    b.dispatch()
+    await b.outcome()
+    since = len(b.heard)
+    b.state(beat, 1, [0, 1])
+    await b.nothing_of(WorkerOutcome, "no outcome again", since)
+
+
+@case(SAID, "G4")
+async def an_outcome_is_dropped_when_the_router_has_it(b: WorkerBench) -> None:
+    """What a State does not name any more is dropped, and never sent again."""
+    await b.ready()
+    b.dispatch()
+    await b.outcome()
+    since = len(b.heard)
+    b.state(await b.later_beat(), 1)
+    b.state(await b.later_beat(), 1, [0, 1])
+    await b.nothing_of(WorkerOutcome, "no outcome: it was dropped", since)
+
+
+@case(SAID, "G4")
+async def outcomes_are_kept_beside_each_other(b: WorkerBench) -> None:
+    """Of three outcomes those that are still wanted are kept, whatever becomes of the other."""
+    await b.ready()
+    for number in range(3):
+        b.dispatch(number)
+    first = [await b.outcome(number) for number in range(3)]
+    since = len(b.heard)
+    b.state(await b.later_beat(), 3, [0, 1, 2, 3])
+    again = [await b.outcome(number, since) for number in (0, 2)]
+    check([each.frames for each in again] == [first[0].frames, first[2].frames],
+          "outcomes 0 and 2 as they were", [each.message for each in again])  # fmt: skip
+    numbers = [each.number for each in b.all(WorkerOutcome, since)]
+    check(1 not in numbers, "no outcome 1: the router has it", numbers)
+
+
+@case(SAID, "G9")
+async def what_never_arrived_is_asked_for(b: WorkerBench) -> None:
+    """Live dispatches that never arrived are named in a Missing, and run when they come."""
+    await b.ready()
+    b.dispatch(1)
+    await b.outcome(1)
+    b.state(await b.later_beat(), 4, [0, 2, 3, 4])
+    missing = await b.one(Missing, "a Missing of 0 and 3")
+    check(missing.numbers == [0, 1, 3, 4], "a Missing of 0 and 3", missing)
+    b.dispatch(0)
+    b.dispatch(3)
+    await b.outcome(0)
+    await b.outcome(3)
+
+
+@case(SAID, "G7")
+async def what_is_cancelled_and_never_arrived_is_declined(b: WorkerBench) -> None:
+    """A cancelled dispatch that never arrived is declined, counts as seen, and is not run."""
+    await b.ready()
+    b.state(await b.later_beat(), 2, [0, 2], [0, 2])
+    declined = await b.one(Declined, "a Declined of 0 and 1")
+    check(declined.numbers == [0, 2], "a Declined of 0 and 1", declined)
+    b.dispatch(0)
+    await b.quiet()
+    check(b.all(Beat)[-1].seen == [0, 2], "0 and 1 seen", b.all(Beat)[-1])
+    check(not b.all(WorkerOutcome), "no outcome: it was declined", b.all(WorkerOutcome))
+
+
+@case(SAID, "G7")
+async def a_stop_may_overtake_its_dispatch(b: WorkerBench) -> None:
+    """A dispatch that was stopped before it arrived is not run: cancelled, DID_NOT_RUN."""
+    await b.ready()
+    b.say(Stop([0, 1]))
+    b.dispatch()
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.CANCELLED, "status 2, cancelled", heard.message)
+    info = error_of(heard)
+    check((info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN),
+          "cancelled, DID_NOT_RUN", info)  # fmt: skip
+
+
+@case(SAID, "G7", needs=("long",))
+async def a_stop_ends_what_runs(b: WorkerBench) -> None:
+    """A Stop reaches the environment's code, and the outcome says MAY_HAVE_RUN."""
+    await b.ready()
+    b.dispatch(of="long")
+    await b.nothing_of(WorkerOutcome, "an input that goes on until it is cancelled", 0)
+    b.say(Stop([0, 1]))
+    await _cancelled(b)
+
+
+@case(SAID, "G7", needs=("long",))
+async def a_lost_stop_is_repaired(b: WorkerBench) -> None:
+    """What a State names as cancelled is cancelled, though no Stop has come."""
+    await b.ready()
+    b.dispatch(of="long")
+    await b.quiet()
+    b.state(await b.later_beat(), 1, [0, 1], [0, 1])
+    await _cancelled(b)
+
+
+@case(SAID, "G7", needs=("long",))
+async def what_nobody_wants_any_more_is_cancelled(b: WorkerBench) -> None:
+    """What runs below next and is not live is cancelled."""
+    await b.ready()
+    b.dispatch(of="long")
+    await b.quiet()
+    b.state(await b.later_beat(), 1)
+    await _cancelled(b)
+
+
+async def _cancelled(b: WorkerBench) -> None:
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.CANCELLED, "status 2, cancelled", heard.message)
+    info = error_of(heard)
+    check((info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN),
+          "cancelled, MAY_HAVE_RUN", info)  # fmt: skip
+
+
+@case(SAID, "G1", needs=("long",))
+async def executions_run_beside_each_other(b: WorkerBench) -> None:
+    """A long execution does not keep others from being run."""
+    await b.ready()
+    b.dispatch(0, of="long")
+    b.dispatch(1)
+    await b.outcome(1)
+
+
+@case(SAID, "G8")
+async def malformed_messages_change_nothing(b: WorkerBench) -> None:
+    """What is no message for a worker is ignored, and what comes after it is done."""
+    await b.ready()
+    token = b.incarnation
+    b.send(b"")
+    b.send(token)
+    b.send(token, b"")
+    b.send(token, b"\xff\x00 no header")
+    b.send(token, messages.encode(Hello(PROTOCOL_VERSION, bytes(ID_BYTES), 1, "a client", 1000)))
+    b.send(token, messages.encode(Dispatch(b.session, 7, 7, CLIENT)))  # it has no body
+    b.send(token, messages.encode(Stop([5, 3])))
+    b.send(token, messages.encode(Stop([0, 1])), b"a frame too many")
+    b.dispatch()
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.RESULT, "a result", heard.message)
+    await b.quiet()
+    check(b.all(Beat)[-1].seen == [0, 1], "0 seen", b.all(Beat)[-1])
+
+
+@case(SAID, "G10")
+async def a_message_that_names_too_many_is_ignored(b: WorkerBench) -> None:
+    """A Stop, or State, of more than 65,536 dispatches is malformed, and changes nothing."""
+    await b.ready()
+    b.say(Stop([0, TOO_MANY]))
+    b.state(await b.later_beat(), 2**40, [0, 2**40], [0, 2**40])
+    b.dispatch()
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.RESULT, "a result", heard.message)
+    check(not b.all(Declined) and not b.all(Missing), "no Declined, no Missing",
+          [*b.all(Declined), *b.all(Missing)])  # fmt: skip
+
+
+@case(SAID, "G9")
+async def an_unreadable_body_did_not_run(b: WorkerBench) -> None:
+    """A body that cannot be read is an outcome like any other: an error, DID_NOT_RUN."""
+    await b.ready()
+    b.dispatch(body=b"\xff\xff")
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.ERROR, "status 1, an error", heard.message)
+    info = error_of(heard)
+    check(info.verdict is Verdict.DID_NOT_RUN, "DID_NOT_RUN", info)
+
+
+@case(SAID, "G9", needs=("failing",))
+async def a_failed_rollout_is_an_error_record(b: WorkerBench) -> None:
+    """A rollout that fails ends as status 1 with rollout-failed, RAN_AND_FAILED."""
+    await b.ready()
+    b.dispatch(of="failing")
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    check(heard.message.status == Status.ERROR, "status 1, an error", heard.message)
+    info = error_of(heard)
+    check((info.code, info.verdict) == ("rollout-failed", Verdict.RAN_AND_FAILED),
+          "rollout-failed, RAN_AND_FAILED", info)  # fmt: skip
+
+
+@case(SAID, "G8")
+async def a_large_outcome_is_announced_first(b: WorkerBench) -> None:
+    """Of an outcome above announce_bytes only the size is sent, until a Fetch asks for it."""
+    await b.ready()
+    b.dispatch()
+    announced = await b.one(Announced, "an announcement: announce_bytes is 1")
+    await b.nothing_of(WorkerOutcome, "no outcome before a Fetch", 0)
+    b.say(Fetch([0, 1], []))
+    body = (await b.outcome()).frames[-1]
+    check(len(body) == announced.size_bytes, f"a body of {announced.size_bytes} bytes", len(body))
+    check((announced.session, announced.sequence, announced.number) == (b.session, 0, 0),
+          "the dispatch's ids in its announcement", announced)  # fmt: skip
+
+
+@case(SAID, "G4")
+async def a_lost_announcement_is_sent_again(b: WorkerBench) -> None:
+    """State repairs an announcement as it does an outcome, until it is fetched; then that."""
+    await b.ready()
+    b.dispatch()
+    await b.one(Announced, "an announcement: announce_bytes is 1")
+    again = await b.missed()
+    check(isinstance(again.message, Announced), "the announcement again", again.message)
+    b.say(Fetch([0, 1], []))
+    first = await b.outcome()
+    again = await b.missed()
+    check(again.frames == first.frames, "the outcome again, as it was", again.message)
+
+
+@case(SAID, "G8")
+async def what_is_to_wait_is_not_announced_again(b: WorkerBench) -> None:
+    """After a Fetch that names it in later, an announcement is not repeated, and is kept."""
+    await b.ready()
+    b.dispatch()
+    await b.one(Announced, "an announcement: announce_bytes is 1")
+    b.say(Fetch([], [0, 1]))
+    since = len(b.heard)
+    b.state(await b.later_beat(), 1, [0, 1])
+    await b.nothing_of(Announced, "no announcement again", since)
+    b.say(Fetch([0, 1], []))
+    await b.outcome()
+
+
+@case(SAID, "G8")
+async def retired_it_exits_with_status_0(b: WorkerBench) -> None:
+    """After Retire the worker tears down and exits with status 0."""
+    await b.ready()
+    b.dispatch()
+    await b.outcome()
+    b.say(Retire())
+    how = await b.ended("the end of its process")
+    check(how == "it exited with status 0", "exit with status 0", how)
+
+
+@case(STARTED, "G1")
+async def it_does_not_outlive_its_server(b: WorkerBench) -> None:
+    """When the signs and the link end, the worker exits, whatever it runs."""
+    await b.ready()
+    b.dispatch(of="long" if "long" in b.subject.inputs else "input")
+    await b.quiet()
+    b.hang_up()
+    await b.ended("the end of its process")
+
+
+ANNOUNCING = frozenset(
+    (
+        a_large_outcome_is_announced_first,
+        a_lost_announcement_is_sent_again,
+        what_is_to_wait_is_not_announced_again,
+    )
+)
+"""These tell the worker that every outcome is large."""
+
+WORKER_CASES: tuple[Case, ...] = tuple(
+    sorted(
+        (each for each in list(globals().values()) if type(each) is Case),
+        key=lambda each: (STARTED, SAID).index(each.section),
+    )
+)
+"""Every case, in the order of the protocol document."""
