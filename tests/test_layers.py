@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "logs": set(),
     "foreign": set(),
-    "net": WORDS,
+    "net": {"core.strict_cbor", *WORDS},
     "models": WORDS | {"foreign"},
     "envs": WORDS | {"core.values", "models", "foreign"},
     "worker": {"core", "core.values", "net", "models", "envs", "logs", "foreign"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.closing import Closed, ClosingStage, Flush
@@ -338,7 +338,7 @@ class Pair:
     def failure(self) -> Any:
         """The record of the newest call that ended, and must have failed."""
         ended = self.answers[-1]
-        return ended.info if isinstance(ended, Fail) else messages.decode_error(ended.body)
+        return ended.info if isinstance(ended, Fail) else error_records.decode(ended.body)
 
 
 def decoded(frames: Sequence[Body]) -> messages.Message:

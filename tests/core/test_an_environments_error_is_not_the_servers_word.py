@@ -3,7 +3,7 @@ taken for the server's own "it did not run" and the call issued again."""
 
 from __future__ import annotations
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.errors import ErrorInfo
@@ -18,7 +18,7 @@ def test_a_stopping_error_of_something_that_ran_is_an_answer() -> None:
     client.message([messages.encode(welcome)], 0.1)
     number = client.submit(b"body", 0.2)
     client.take()
-    body = messages.encode_error(
+    body = error_records.encode(
         ErrorInfo(code="stopping", verdict=Verdict.RAN_AND_FAILED, message="mine")
     )
     outcome = messages.Outcome(b"s" * 16, 0, Status.ERROR, "w0-1", 0.1, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, Reconnect
@@ -740,7 +740,7 @@ def test_a_client_with_nothing_given_has_the_default_limits():
 def test_an_error_outcome_is_an_answer():
     pair = Pair()
     pair.submit()
-    body = messages.encode_error(ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "x"))
+    body = error_records.encode(ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "x"))
     pair.end(payload=body, status=Status.ERROR)
     ended: Any = pair.last()
     assert (ended.status, ended.body) == (Status.ERROR, body)

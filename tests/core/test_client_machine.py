@@ -11,7 +11,7 @@ from collections import defaultdict
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.errors import ErrorInfo
@@ -200,7 +200,7 @@ class ClientMachine(RuleBasedStateMachine):
     @rule(data=st.data(), status=st.sampled_from(Status), error=ERRORS)
     def outcome(self, data, status, error):
         session, sequence = self.draw_id(data)
-        body = b"result" if status is Status.RESULT else messages.encode_error(error)
+        body = b"result" if status is Status.RESULT else error_records.encode(error)
         executions = data.draw(st.integers(0, 2))
         if status is not Status.RESULT and error.code == "stopping" and not executions:
             self.unrun.add((session, sequence))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
+from trio_envserve.core.fields import MAX_UINT
 from trio_envserve.core.limits import PROTOCOL_VERSION
-from trio_envserve.core.messages import FIELDS, KINDS, MAX_UINT, MESSAGES, ForeignVersion
+from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.testing import strategies
 
@@ -161,19 +162,19 @@ INFO = ErrorInfo(
 
 
 def test_an_error_comes_back_the_same():
-    assert messages.decode_error(messages.encode_error(INFO)) == INFO
+    assert error_records.decode(error_records.encode(INFO)) == INFO
 
 
 @given(st.text(st.characters(), max_size=50))
 def test_any_text_can_be_in_an_error(text):
     info = ErrorInfo("code", Verdict.MAY_HAVE_RUN, text, type=text)
-    assert messages.decode_error(messages.encode_error(info)).code == "code"
+    assert error_records.decode(error_records.encode(info)).code == "code"
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "\N{SNOWMAN}", "\N{SNAKE}"])
 def test_g8_long_texts_keep_their_beginning_and_end_within_the_bytes(letter):
     text = "first" + letter * 1000 + "last"
-    record = messages.error_record(
+    record = error_records.to_record(
         ErrorInfo("code", Verdict.MAY_HAVE_RUN, text, traceback=text), most_bytes=100
     )
     for name in ("message", "traceback"):
@@ -198,13 +199,13 @@ def test_g8_long_texts_keep_their_beginning_and_end_within_the_bytes(letter):
     ],
 )
 def test_g9_an_error_that_cannot_be_read_says_that_it_may_have_run(body):
-    info = messages.decode_error(body)
+    info = error_records.decode(body)
     assert (info.code, info.verdict) == ("unreadable", Verdict.MAY_HAVE_RUN)
 
 
 def test_what_a_newer_peer_adds_to_an_error_is_left_out():
-    record = messages.error_record(INFO) | {"colour": "red"}
-    assert messages.decode_error(cbor2.dumps(record)) == INFO
+    record = error_records.to_record(INFO) | {"colour": "red"}
+    assert error_records.decode(cbor2.dumps(record)) == INFO
 
 
 def test_statistics_are_one_record():

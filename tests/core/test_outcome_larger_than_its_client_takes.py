@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Spawn
 from trio_envserve.core.terms import Status, Verdict
@@ -45,6 +45,6 @@ def test_an_outcome_larger_than_its_client_takes_is_an_error(size_bytes: int, fi
     if fits:
         assert header.status == Status.RESULT
     else:
-        error = messages.decode_error(bytes(sent.frames[1]))
+        error = error_records.decode(bytes(sent.frames[1]))
         assert (error.code, error.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
         assert "1001 bytes" in error.message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import messages, outcomes
+from trio_envserve.core import error_records, outcomes
 from trio_envserve.core.requests import Entry, Kept, State
 from trio_envserve.core.terms import Status, Verdict
 
@@ -25,7 +25,7 @@ def entry(state: State, *, executions: int = 0, arrived: bool = True, **fields: 
 def read(kept: Kept) -> tuple[Any, Any]:
     header, payload = kept.frames
     assert kept.size_bytes == len(header) + len(payload)
-    return decoded((header,)), messages.decode_error(payload)
+    return decoded((header,)), error_records.decode(payload)
 
 
 RUNNING, WAITING = State.RUNNING, State.WAITING

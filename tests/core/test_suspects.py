@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from trio_envserve.core import messages, scheduler
+from trio_envserve.core import error_records, scheduler
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.requests import Entry
 from trio_envserve.core.scheduler import Scheduler
@@ -229,7 +229,7 @@ def test_b6_one_killer_among_61_costs_nobody_else_his_rollout():
     assert len(answers) == 61
     assert [answer.call for answer in answers if answer.status] == [30]
     lost = next(answer for answer in answers if answer.status)
-    assert messages.decode_error(lost.body).code == "worker-lost"
+    assert error_records.decode(lost.body).code == "worker-lost"
     assert len(town.pair.lost) == 3  # the killer's three executions, the last of them alone
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trio_envserve.core import cbor_heads, messages, values_prices, values_scan
+from trio_envserve.core import cbor_heads, error_records, messages, values_prices, values_scan
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.core.terms import Verdict
@@ -289,7 +289,7 @@ def test_a_header_of_colliding_keys_was_decoded_for_minutes():
     body = b"\x82\x18\x20" + colliding(2)
     with pytest.raises(ProtocolError, match="not CBOR"):
         messages.decode(body, most_bytes=MIB)
-    assert messages.decode_error(colliding(2)).code == "unreadable"
+    assert error_records.decode(colliding(2)).code == "unreadable"
 
 
 @pytest.mark.parametrize("item", [b"\x80", b"\xa0", b"\xa1\x60\x80", b"\x61a"])
@@ -301,12 +301,12 @@ def test_a_header_of_many_containers_took_the_router_half_a_second(item):
 
 @pytest.mark.parametrize("body", [listed(b"\x80", 100_000), listed(b"\0", 2 * MIB)])
 def test_an_error_record_was_decoded_whatever_it_cost(body):
-    assert messages.decode_error(body).code == "unreadable"
+    assert error_records.decode(body).code == "unreadable"
     info = ErrorInfo(
         code="x", verdict=Verdict.RAN_AND_FAILED, message="m" * MIB, traceback="t" * MIB,
         type="y" * MIB, worker="w" * MIB, incarnation="i" * MIB,
     )  # fmt: skip
-    assert messages.decode_error(messages.encode_error(info)).code == "x"
+    assert error_records.decode(error_records.encode(info)).code == "x"
 
 
 LONG = messages.encode(messages.Finish(bytes(16), [*range(40_000)]))

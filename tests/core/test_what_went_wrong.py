@@ -5,7 +5,7 @@ from __future__ import annotations
 import cbor2
 import pytest
 
-from trio_envserve.core import call_table, messages
+from trio_envserve.core import call_table, error_records, messages
 from trio_envserve.core.dedup import Input
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.requests import State
@@ -107,7 +107,7 @@ def test_a_call_said_that_it_did_not_run_although_a_lost_server_may_have_run_it(
         assert session is not None
         info = ErrorInfo("never-started", Verdict.DID_NOT_RUN, "the deadline passed")
         outcome = messages.encode(messages.Outcome(session.id, 0, 1, "", None, 0))
-        pair.client.message((outcome, messages.encode_error(info)), pair.now_s)
+        pair.client.message((outcome, error_records.encode(info)), pair.now_s)
     pair.settle()
     assert (pair.failure().code, pair.failure().verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "servers that were lost may have run it" in pair.failure().message
@@ -178,7 +178,7 @@ def test_a_kind_too_long_to_be_printed_crashed_its_reader():
 
 
 def test_an_error_record_with_such_a_number_crashed_the_reader_of_broken_records():
-    assert messages.decode_error(cbor2.dumps({"verdict": 10**6000})).code == "unreadable"
+    assert error_records.decode(cbor2.dumps({"verdict": 10**6000})).code == "unreadable"
 
 
 def test_a_record_with_keys_that_are_not_text_broke_the_statistics():
@@ -189,7 +189,7 @@ def test_a_record_with_keys_that_are_not_text_broke_the_statistics():
 def test_the_name_of_an_exception_could_not_be_encoded():
     """Only message and traceback were made safe."""
     info = ErrorInfo("code", Verdict.RAN_AND_FAILED, "text", type="\ud800", worker="\ud800")
-    assert messages.decode_error(messages.encode_error(info)).type == "\\ud800"
+    assert error_records.decode(error_records.encode(info)).type == "\\ud800"
 
 
 def test_a_broken_environment_with_a_long_traceback_was_never_heard_of():

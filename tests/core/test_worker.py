@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.terms import RequestId, Status, Verdict
@@ -145,7 +145,7 @@ def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
     assert hear(core, messages.Stop([0, 1])) == []
     (effect,) = dispatch(core, 0)
     assert said(effect).status == Status.CANCELLED  # type: ignore[union-attr]
-    info = messages.decode_error(effect.frames[3])
+    info = error_records.decode(effect.frames[3])
     assert (info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN)
     assert not core.running
     assert dispatch(core, 0) == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
@@ -243,14 +243,14 @@ class System:
         """The result of a call, which must have one."""
         ended = self.ended.get(call)
         assert isinstance(ended, Answer), f"call {call} has no outcome: {ended}"
-        assert ended.status is Status.RESULT, messages.decode_error(ended.body)
+        assert ended.status is Status.RESULT, error_records.decode(ended.body)
         return bytes(ended.body)
 
     def failure(self, call: int) -> Any:
         """The error record of a call, which must have ended with one."""
         ended = self.ended.get(call)
         assert ended is not None, f"call {call} still waits"
-        return ended.info if isinstance(ended, Fail) else messages.decode_error(ended.body)
+        return ended.info if isinstance(ended, Fail) else error_records.decode(ended.body)
 
 
 def decoded(frames: Sequence[Body]) -> Message:

@@ -4,7 +4,7 @@ router answered "it ran and failed", and the environment had never been called.
 Found by the simulator: seeds 49, 169 and others of 400.
 """
 
-from trio_envserve.core import messages, outcomes
+from trio_envserve.core import error_records, outcomes
 from trio_envserve.core.executions import Worker
 from trio_envserve.core.requests import Entry, Session, State
 from trio_envserve.core.terms import RequestId, Verdict
@@ -17,7 +17,7 @@ def verdict_at_deadline(*, arrived: bool) -> Verdict:
     entry.state, entry.execution, entry.executions = State.RUNNING, execution, 1
     if arrived:  # as a beat of the worker that has seen the dispatch
         execution.body = None
-    return messages.decode_error(outcomes.deadline(entry).frames[1]).verdict
+    return error_records.decode(outcomes.deadline(entry).frames[1]).verdict
 
 
 def test_a_dispatch_that_may_be_on_its_way_may_have_run():

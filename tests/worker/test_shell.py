@@ -19,7 +19,7 @@ import trio.testing
 from tests.worker import hostile_code
 from tests.worker.strange_code import leak_cancelled
 from trio_envserve import foreign
-from trio_envserve.core import messages, values
+from trio_envserve.core import error_records, messages, values
 from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
@@ -68,7 +68,7 @@ class Router:
                         Status(header.status),
                         values.decode(frames[3], limits=WIRE)
                         if header.status == Status.RESULT
-                        else messages.decode_error(frames[3]),
+                        else error_records.decode(frames[3]),
                     )
         return found
 

@@ -47,6 +47,7 @@ from ..core.errors import (
     ServerNotReady,
     error_from_info,
 )
+from ..core.fields import MAX_UINT
 from ..core.health import Health, ServerHealth
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
@@ -491,7 +492,7 @@ def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | No
     if rerun is not None and not isinstance(rerun, bool):
         raise ConfigError(f"rerun must be True, False or None, not {rerun!r}")
     whole = isinstance(max_executions, int) and not isinstance(max_executions, bool)
-    if max_executions is not None and not (whole and 1 <= max_executions < messages.MAX_UINT):
+    if max_executions is not None and not (whole and 1 <= max_executions < MAX_UINT):
         raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
     try:
         positive = timeout_s is None or (timeout_s > 0 and not isinstance(timeout_s, bool))

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
-from . import messages
+from . import error_records, messages
 from .call_table import Calls, Do, Input, Reply
 from .calls import Call, ClientSession, after_loss, info, never_sent
 from .client_effects import Answer, ClientEffect, Fail, Reconnect, Statistics, ToServer
@@ -114,7 +114,7 @@ class ClientCore:
     def error_of(self, answer: Answer) -> ErrorInfo:
         """The error of an answer that was not received yet, and what lost sessions may
         have run of its call before."""
-        call, error = self.calls.live[answer.call], messages.decode_error(answer.body)
+        call, error = self.calls.live[answer.call], error_records.decode(answer.body)
         return after_loss(error, call.earlier, call.most) if call.may_have_run else error
 
     def cancel(self, number: int, now_s: float) -> None:
@@ -218,7 +218,7 @@ class ClientCore:
 
     def _outcome(self, outcome: messages.Outcome, body: Body, now_s: float) -> None:
         status = Status(outcome.status) if messages.is_status(outcome.status) else Status.ERROR
-        error = None if status is Status.RESULT else messages.decode_error(body)
+        error = None if status is Status.RESULT else error_records.decode(body)
         call = self.sessions.call(outcome.session, outcome.sequence)
         if error is not None and error.code == "stopping" and not outcome.executions:
             self._step(call, Input.STOPPING, now_s)

@@ -19,68 +19,19 @@ each other politely: the kind and version of :class:`Hello` and of
 
 from __future__ import annotations
 
-import dataclasses
-import io
-import re
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import cbor2
 
-from .cbor_heads import head
-from .errors import ErrorInfo, ProtocolError
+from . import strict_cbor
+from .errors import ProtocolError
+from .fields import Bool, Choice, Field, Id, Record, Seconds, Spans, Text, Uint, is_uint
 from .limits import PROTOCOL_VERSION
-from .ranges import increase
-from .terms import ID_BYTES, Status, Verdict
+from .terms import Status
 
 T = TypeVar("T")
-
-MAX_UINT = 2**63
-"""Exclusive bound of every integer on the wire."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """How a field is checked, and how the protocol document spells it."""
-
-    cddl: str
-    check: Callable[[Any], bool]
-
-
-def _is_uint(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MAX_UINT
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is bytes and len(value) == ID_BYTES
-
-
-def _is_seconds(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value < 1e12)
-
-
-def _is_record(value: Any) -> bool:
-    return type(value) is dict and all(type(key) is str for key in value)
-
-
-def _is_ranges(value: Any) -> bool:
-    if type(value) is not list or len(value) % 2 or not {int}.issuperset(map(type, value)):
-        return False
-    return not value or (increase(value) and value[0] >= 0 and _is_uint(value[-1]))
-
-
-Uint: TypeAlias = Annotated[int, Field("uint", _is_uint)]
-Id: TypeAlias = Annotated[bytes, Field("id", _is_id)]
-Text: TypeAlias = Annotated[str, Field("tstr", lambda v: type(v) is str)]
-Bool: TypeAlias = Annotated[bool, Field("bool", lambda v: type(v) is bool)]
-Choice: TypeAlias = Annotated[
-    "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)
-]
-Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", _is_seconds)]
-Spans: TypeAlias = Annotated["list[int]", Field("spans", _is_ranges)]
-Record: TypeAlias = Annotated["dict[str, Any]", Field("{* tstr => any}", _is_record)]
-
 
 KINDS: dict[type, int] = {}
 """The kind of each message class: the first element of its header."""
@@ -408,19 +359,6 @@ _BY_KIND: dict[int, tuple[Any, tuple[Callable[[Any], bool], ...]]] = {
 _HELLOS = (Hello, WorkerHello)
 
 
-class _NoTags(dict[int, Any]):
-    """No tag but those of large integers: others make cbor2 build what is no plain
-    data, among it values that contain themselves and cannot be encoded again."""
-
-    def __missing__(self, tag: int) -> typing.NoReturn:
-        if tag in (2, 3):
-            raise KeyError(tag)  # says: use your own
-        raise ValueError(f"tag {tag}")
-
-
-_NO_TAGS = _NoTags()
-
-
 def encode(message: Message) -> bytes:
     """The header frame of a message."""
     return cbor2.dumps((KINDS[type(message)], *message))
@@ -434,27 +372,20 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     """
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
-    if len(header) > _LEAST_LOOKED_AT and not _mostly_numbers(memoryview(header)):
-        raise ProtocolError(f"header of more than {_MOST_OTHERS} items that are not numbers")
     try:
-        stream = io.BytesIO(header)
-        array = cbor2.load(
-            stream, max_depth=8, allow_indefinite=False, allow_duplicate_keys=False,
-            # Other keys can be chosen so that their hashes collide.
-            strict_hashable_types=True, semantic_decoders=_NO_TAGS, read_size=len(header) or 1,
-        )  # fmt: skip
-        if stream.tell() != len(header):  # cbor2 itself does not mind what follows
-            raise ValueError("bytes after the array")
+        array = strict_cbor.loads(header)
+    except strict_cbor.Costly as error:
+        raise ProtocolError(f"header of {error}") from None
     except Exception as error:  # cbor2 documents no complete list of what hostile bytes raise
         raise ProtocolError(f"header is not CBOR: {type(error).__name__}") from None
-    if type(array) is not list or not array or not _is_uint(array[0]):
+    if type(array) is not list or not array or not is_uint(array[0]):
         raise ProtocolError("header is not an array that begins with a kind")
     known = _BY_KIND.get(array[0])
     if known is None:
         raise ProtocolError(f"unknown kind {array[0]}")
     cls, checks = known
     if cls in _HELLOS and (len(array) < 2 or array[1] != PROTOCOL_VERSION):
-        version = array[1] if len(array) > 1 and _is_uint(array[1]) else "?"
+        version = array[1] if len(array) > 1 and is_uint(array[1]) else "?"
         raise ForeignVersion(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if len(array) != len(checks) + 1:
         raise ProtocolError(f"{cls.__name__} with {len(array) - 1} fields, not {len(checks)}")
@@ -466,93 +397,8 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     return message
 
 
-_NUMBERS: Final = re.compile(rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a....|\x1b........)++", re.DOTALL)
-_LEAST_LOOKED_AT: Final = 64 * 1024
-_MOST_ERROR_BYTES: Final = 1024 * 1024
-"""An error record: six texts of 128 KiB are less."""
-_MOST_OTHERS: Final = 4096
-"""A long header is long for its numbers.  One of a million arrays would take half a
-second, and the router has one loop."""
-
-
-def _mostly_numbers(header: memoryview) -> bool:
-    """Whether a header has few items that are not natural numbers."""
-    position = 0
-    for _ in range(_MOST_OTHERS):
-        run = _NUMBERS.match(header, position)
-        if run is not None:
-            position = run.end()
-        if position >= len(header):
-            return True
-        major, argument, position = head(header, position)
-        if argument < 0:
-            return True  # it is malformed, and decoding it ends here
-        if major in (2, 3):
-            position += argument
-    return False
-
-
 class ForeignVersion(ProtocolError):
     """The peer speaks another major version."""
-
-
-# -- error records ------------------------------------------------------------
-
-
-def error_record(info: ErrorInfo, *, most_bytes: int = 128 * 1024) -> dict[str, Any]:
-    """An error as plain data that can be encoded, whatever its texts hold.
-
-    A text of more than ``most_bytes`` keeps its beginning and its end.
-    """
-    record = dataclasses.asdict(info)
-    record["verdict"] = info.verdict.name
-    for name, value in record.items():
-        if isinstance(value, str):
-            record[name] = _clipped(value, most_bytes)
-    return record
-
-
-def _clipped(text: str, most_bytes: int) -> str:
-    """Valid UTF-8 of about ``most_bytes`` at most, less out of the middle."""
-    raw = text.encode("utf-8", "backslashreplace")
-    if len(raw) <= most_bytes:
-        return raw.decode()
-    half = most_bytes // 2
-    first, last = raw[:half].decode(errors="ignore"), raw[-half:].decode(errors="ignore")
-    return f"{first}\n[... {len(raw) - 2 * half} bytes left out ...]\n{last}"
-
-
-def encode_error(info: ErrorInfo, *, most_bytes: int = 128 * 1024) -> bytes:
-    """The body of an error outcome; see :func:`error_record`."""
-    return cbor2.dumps(error_record(info, most_bytes=most_bytes))
-
-
-def decode_error(body: bytes | memoryview) -> ErrorInfo:
-    """The error record of an outcome.  A record that cannot be read is still
-    an error, and of a request that ran or may have run: it says so."""
-    try:
-        if len(body) > _MOST_ERROR_BYTES or not _mostly_numbers(memoryview(body)):
-            raise ValueError("too large")
-        record = cbor2.loads(
-            body, max_depth=8, allow_indefinite=False, strict_hashable_types=True,
-            semantic_decoders=_NO_TAGS,
-        )  # fmt: skip
-        names = {field.name for field in dataclasses.fields(ErrorInfo)}
-        known = {key: value for key, value in record.items() if key in names}
-        known["verdict"] = Verdict[known["verdict"]]
-        info = ErrorInfo(**known)
-        texts = (info.code, info.message, info.type, info.traceback, info.worker, info.incarnation)
-        if not all(type(text) is str for text in texts):
-            raise TypeError("a text field is not text")
-        if not (_is_seconds(info.duration_s) and _is_uint(info.executions)):
-            raise TypeError("a number field is not a number")
-        return info
-    except Exception as error:  # whatever a broken record raises, the caller must be told
-        return ErrorInfo(
-            code="unreadable",
-            verdict=Verdict.MAY_HAVE_RUN,
-            message=f"the error record of the outcome cannot be read: {type(error).__name__}",
-        )
 
 
 def encode_record(record: dict[str, Any]) -> bytes:

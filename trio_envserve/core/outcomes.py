@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import messages
+from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
 from .requests import Entry, Kept, State
@@ -21,7 +21,7 @@ def _kept(entry: Entry, info: ErrorInfo, status: Status) -> Kept:
             entry.id.session, entry.id.sequence, status, info.worker, None, entry.executions
         )
     )
-    payload = messages.encode_error(info)
+    payload = error_records.encode(info)
     return Kept((header, payload), len(header) + len(payload))
 
 

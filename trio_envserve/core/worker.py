@@ -23,7 +23,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from . import messages
+from . import error_records, messages
 from .errors import ErrorInfo, ProtocolError
 from .limits import ANNOUNCE_BYTES, HELD_BYTES, MIB, PROTOCOL_VERSION
 from .messages import Dispatch, Fetch, Retire, State, Stop
@@ -123,7 +123,7 @@ class WorkerCore:
 
     def broken(self, info: ErrorInfo) -> ToRouter:
         """The environment could not be set up."""
-        return self._send(messages.WorkerBroken(messages.error_record(info)))
+        return self._send(messages.WorkerBroken(error_records.to_record(info)))
 
     def beat(self, stats: dict[str, Any]) -> ToRouter:
         """A sign of life, answered with the router's statement."""
@@ -202,7 +202,7 @@ class WorkerCore:
         self.running[number] = (request, dispatch.client)
         if number in self._stopped_early:
             self._stopped_early.discard(number)
-            payload = messages.encode_error(never_began(request))
+            payload = error_records.encode(never_began(request))
             return self.ended(number, Status.CANCELLED, payload, None)
         return [Run(number, request, dispatch.client, body)]
 

@@ -12,6 +12,7 @@ import cbor2
 
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError
+from ..core.strict_cbor import NO_TAGS
 from ..core.terms import ID_BYTES
 from ..server.recording import records
 
@@ -83,7 +84,7 @@ def _records(path: Path) -> Iterator[list[Any]]:
 def _decoded(path: Path, stream: BinaryIO) -> Iterator[list[Any]]:
     decoder = cbor2.CBORDecoder(
         stream, max_depth=records.MAX_DEPTH, allow_indefinite=False, tag_hook=_no_tag,
-        semantic_decoders=_NO_TAGS,
+        semantic_decoders=NO_TAGS,
     )  # fmt: skip
     size = os.fstat(stream.fileno()).st_size
     first = True
@@ -102,18 +103,6 @@ def _decoded(path: Path, stream: BinaryIO) -> Iterator[list[Any]]:
         yield record
         first = False
         at = stream.tell()
-
-
-class _NoTags(dict[int, Any]):
-    """No tag but those of large integers is plain data."""
-
-    def __missing__(self, tag: int) -> NoReturn:
-        if tag in (2, 3):
-            raise KeyError(tag)  # says: use your own
-        raise ValueError(f"tag {tag}")
-
-
-_NO_TAGS = _NoTags()
 
 
 def _no_tag(decoder: Any, tag: Any) -> NoReturn:

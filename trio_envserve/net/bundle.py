@@ -18,13 +18,12 @@ Pure: no trio, no zmq, no clock.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, NoReturn
 
 import cbor2
 
+from ..core import strict_cbor
 from ..core.limits import KIB
 from .interface import BUNDLE_BYTES, BUNDLE_MESSAGES, FRAMES_MAX, Frame, Message
 
@@ -38,14 +37,6 @@ _HEAD_BYTES = 3
 """Most bytes of the head of a frame or a message inside a bundle."""
 
 _FREE_BYTES = BUNDLE_BYTES - len(MARK) - _HEAD_BYTES
-
-
-class _NoTags(dict[int, Any]):
-    def __missing__(self, tag: int) -> NoReturn:
-        raise ValueError(f"tag {tag}")
-
-
-_NO_TAGS = _NoTags()
 
 
 def pack(messages: Sequence[Message]) -> Iterator[Message]:
@@ -87,16 +78,11 @@ def unpack(frame: Frame) -> list[list[Frame]]:
     if not is_bundle(frame):
         return [[frame]]
     try:
-        stream = io.BytesIO(frame)
-        _, messages = cbor2.load(
-            stream, max_depth=3, allow_indefinite=False, allow_duplicate_keys=False,
-            semantic_decoders=_NO_TAGS, read_size=len(frame),
-        )  # fmt: skip
+        _, messages = strict_cbor.loads(frame)
     except Exception:  # cbor2 documents no complete list of what hostile bytes raise
         return [[frame]]
     whole = (
-        stream.tell() == len(frame)
-        and type(messages) is list
+        type(messages) is list
         and {list}.issuperset(map(type, messages))
         and {bytes}.issuperset(map(type, chain.from_iterable(messages)))
         and min(map(len, messages)) > 0

@@ -31,8 +31,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ..core import messages as wire
+from ..core.fields import MAX_UINT
 from ..core.limits import PROTOCOL_VERSION
-from ..core.messages import FIELDS, KINDS, MAX_UINT, MESSAGES
+from ..core.messages import FIELDS, KINDS, MESSAGES
 from ..core.ranges import Ranges
 from ..core.terms import ID_BYTES, Status
 from ..core.values import encode

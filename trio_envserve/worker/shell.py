@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, final
 import trio
 
 from .. import foreign
-from ..core import messages, values
+from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.lag import LagMeter
 from ..core.limits import KIB, WireLimits, WorkerLimits
@@ -308,7 +308,7 @@ class _Shell:
                 raise
             closed = False
         if asked is None:
-            outcome = Status.CANCELLED, messages.encode_error(never_began(run.request))
+            outcome = Status.CANCELLED, error_records.encode(never_began(run.request))
         if isinstance(outcome, _Large):
             # In a task of its own: the code may have left anything in this one.
             self._scopes[run.number] = trio.CancelScope(shield=True)
@@ -364,7 +364,7 @@ class _Shell:
             worker=self._name,
             incarnation=self._core.incarnation.hex(),
         )
-        return Status.CANCELLED, messages.encode_error(info)
+        return Status.CANCELLED, error_records.encode(info)
 
     async def _asked(self, body: Body) -> foreign.Ended:
         """The request; what is large is decoded beside the loop."""
@@ -427,7 +427,7 @@ class _Shell:
         )
         # However long the texts are, the record must fit into a frame, or nobody is told.
         most_bytes = min(128 * KIB, self._wire.message_bytes // 8)
-        return Status.ERROR, messages.encode_error(info, most_bytes=most_bytes)
+        return Status.ERROR, error_records.encode(info, most_bytes=most_bytes)
 
 
 def _is_clean(task: trio.lowlevel.Task, context: contextvars.Context) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar, cast, final
 import cbor2
 import trio
 
-from ...core import messages, values
+from ...core import error_records, messages, values
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.limits import WireLimits, WorkerLimits
 from ...core.terms import ID_BYTES, Body
@@ -257,7 +257,7 @@ def error_of(heard: Heard) -> ErrorInfo:
         record = cbor2.loads(heard.frames[-1])
     except Exception as error:  # whatever cbor2 makes of it
         raise CaseFailed("an error record as the body", type(error).__name__) from None
-    info = messages.decode_error(heard.frames[-1])
+    info = error_records.decode(heard.frames[-1])
     check(info.code != "unreadable", "an error record with code, verdict and message", record)
     return info
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ...core import messages
+from ...core import error_records, messages
 from ...core.ranges import Ranges
 from ...core.terms import Status, Verdict
 
@@ -125,7 +125,7 @@ class Judge:
         """A caller is given an outcome."""
         index = self._index(key)
         if status is not Status.RESULT:
-            info = messages.decode_error(body)
+            info = error_records.decode(body)
             self._told(index, info.verdict.name)
         else:
             self._told(index, "result")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core import messages
+from ...core import error_records, messages
 from ...core.errors import ErrorInfo
 from ...core.terms import Status, Verdict
 from . import names
@@ -62,7 +62,7 @@ class WorkerMoves(Step):
         payload = b"%b@e%d-%b-%d" % (run.key, part.life, part.id, number)
         if not result:
             info = ErrorInfo("cancelled", Verdict.RAN_AND_FAILED, payload.decode())
-            payload = messages.encode_error(info)
+            payload = error_records.encode(info)
         self._worker(w, "ended", number, int(status), payload)
 
     def _beat(self, w: int) -> None:

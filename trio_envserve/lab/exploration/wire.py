@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...core import messages
+from ...core import error_records, messages
 from ...core.errors import ProtocolError
 from ...core.terms import Status
 from . import names
@@ -40,7 +40,7 @@ def decoded(frame: Any) -> Any:
 
 def _error(body: bytes) -> Any:
     """An error record without its texts, which are for people."""
-    info = messages.decode_error(body)
+    info = error_records.decode(body)
     return ("error", info.code, info.verdict.name, info.worker.encode(), info.executions)
 
 

@@ -18,7 +18,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from ...core import messages
+from ...core import error_records, messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import RequestId, Status
@@ -315,7 +315,7 @@ def _more(message: messages.Message, record: Record) -> str:
                 return " result"
             assert record.frames is not None
             try:
-                return f" {messages.decode_error(record.frames[-1]).code}"
+                return f" {error_records.decode(record.frames[-1]).code}"
             except (ProtocolError, ValueError):
                 return " error"
         case messages.Refused():

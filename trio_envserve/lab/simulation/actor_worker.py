@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core import messages
+from ...core import error_records, messages
 from ...core.errors import ErrorInfo
 from ...core.slots import Spawn
 from ...core.terms import RequestId, Status, Verdict
@@ -228,7 +228,7 @@ class SimWorker(Process):
             payload += bytes(self.world.plan.message_bytes)
         if status is not Status.RESULT:
             code = "rollout-failed" if status is Status.ERROR else "cancelled"
-            payload = messages.encode_error(
+            payload = error_records.encode(
                 ErrorInfo(code, Verdict.RAN_AND_FAILED, payload.decode())
             )
         self.events.note(self.name, f"{execution.key} ends: {status.name}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...core import messages
+from ...core import error_records
 from ...core.errors import ErrorInfo
 from ...core.terms import RequestId, Status, Verdict
 from .judge_closing import Closings
@@ -63,7 +63,7 @@ class Judge(Closings):
                 text = f"{key} was given a result that none of its executions gave"
                 self.violation("G3", text, key)
         else:
-            info = messages.decode_error(body)
+            info = error_records.decode(body)
             self._told(call, f"{status.name.lower()} {info.code}", info.verdict)
         self._kept_until_received(call, body)
 

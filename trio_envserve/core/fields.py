@@ -1,0 +1,58 @@
+"""The fields of messages: how each kind of field is checked, and how the protocol
+document spells it.  They annotate the classes of :mod:`.messages`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
+
+from .ranges import increase
+from .terms import ID_BYTES
+
+MAX_UINT = 2**63
+"""Exclusive bound of every integer on the wire."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """How a field is checked, and how the protocol document spells it."""
+
+    cddl: str
+    check: Callable[[Any], bool]
+
+
+def is_uint(value: Any) -> bool:
+    """Whether this is a natural number that the wire has."""
+    return type(value) is int and 0 <= value < MAX_UINT
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is bytes and len(value) == ID_BYTES
+
+
+def is_seconds(value: Any) -> bool:
+    """Whether this is a time that the wire has, or none."""
+    return value is None or (type(value) in (int, float) and 0 <= value < 1e12)
+
+
+def _is_record(value: Any) -> bool:
+    return type(value) is dict and all(type(key) is str for key in value)
+
+
+def _is_ranges(value: Any) -> bool:
+    if type(value) is not list or len(value) % 2 or not {int}.issuperset(map(type, value)):
+        return False
+    return not value or (increase(value) and value[0] >= 0 and is_uint(value[-1]))
+
+
+Uint: TypeAlias = Annotated[int, Field("uint", is_uint)]
+Id: TypeAlias = Annotated[bytes, Field("id", _is_id)]
+Text: TypeAlias = Annotated[str, Field("tstr", lambda v: type(v) is str)]
+Bool: TypeAlias = Annotated[bool, Field("bool", lambda v: type(v) is bool)]
+Choice: TypeAlias = Annotated[
+    "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)
+]
+Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
+Spans: TypeAlias = Annotated["list[int]", Field("spans", _is_ranges)]
+Record: TypeAlias = Annotated["dict[str, Any]", Field("{* tstr => any}", _is_record)]

@@ -1,0 +1,75 @@
+"""CBOR of strangers where only plain data is expected: headers, error records, bundles.
+
+Nothing of it is believed: lengths are definite, nesting is shallow, there is no tag but
+those of large integers, no key twice, no key whose hash can be chosen, and nothing
+behind the item.  What is long is looked at before it is decoded, so that it takes no
+longer than its bytes allow.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, Final, NoReturn
+
+import cbor2
+
+from .cbor_heads import head
+
+_DEPTH: Final = 8
+_NUMBERS: Final = re.compile(rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a....|\x1b........)++", re.DOTALL)
+_LEAST_LOOKED_AT: Final = 64 * 1024
+_MOST_OTHERS: Final = 4096
+"""A long item is long for its numbers.  One of a million arrays would take half a
+second, and the router has one loop."""
+
+
+class Costly(ValueError):
+    """It would take too long to decode."""
+
+
+class _NoTags(dict[int, Any]):
+    """No tag but those of large integers: others make cbor2 build what is no plain
+    data, among it values that contain themselves and cannot be encoded again."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        if tag in (2, 3):
+            raise KeyError(tag)  # says: use your own
+        raise ValueError(f"tag {tag}")
+
+
+NO_TAGS: Final = _NoTags()
+"""Semantic decoders for cbor2 that refuse every tag but those of large integers."""
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """The one item that these bytes are.  Raises :class:`Costly`, and whatever hostile
+    bytes make cbor2 raise: it documents no complete list of that."""
+    if len(data) > _LEAST_LOOKED_AT and not _mostly_numbers(memoryview(data)):
+        raise Costly(f"more than {_MOST_OTHERS} items that are not numbers")
+    stream = io.BytesIO(data)
+    item = cbor2.load(
+        stream, max_depth=_DEPTH, allow_indefinite=False, allow_duplicate_keys=False,
+        # Other keys can be chosen so that their hashes collide.
+        strict_hashable_types=True, semantic_decoders=NO_TAGS, read_size=len(data) or 1,
+    )  # fmt: skip
+    if stream.tell() != len(data):  # cbor2 itself does not mind what follows
+        raise ValueError("bytes after the item")
+    return item
+
+
+def _mostly_numbers(data: memoryview) -> bool:
+    """Whether there are few items that are not natural numbers."""
+    position = 0
+    for _ in range(_MOST_OTHERS):
+        run = _NUMBERS.match(data, position)
+        if run is not None:
+            position = run.end()
+        if position >= len(data):
+            return True
+        major, argument, position = head(data, position)
+        if argument < 0:
+            return True  # it is malformed, and decoding it ends here
+        if major in (2, 3):
+            position += argument
+    return False
