@@ -25,11 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trio_envserve.core import call_table, dedup, errors, limits, messages, router
+from trio_envserve.core import call_table, errors, limits, messages, request_table, router
 from trio_envserve.core.calls import Stage
-from trio_envserve.core.dedup import TABLE, DedupCache, Input
+from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.limit_rules import RULES
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
+from trio_envserve.core.request_table import TABLE, Input
 from trio_envserve.core.requests import Ask, Kept, Session, State
 from trio_envserve.core.terms import Verdict
 
@@ -394,7 +395,7 @@ def arrows() -> dict[tuple[State, State], list[str]]:
         elif row in (Input.WORKER_DEAD, Input.DEADLINE):
             arg = _no_outcome
         for state in COLUMNS:
-            if cells[state] is dedup._never:
+            if cells[state] is request_table._never:
                 continue
             for rerun in (False, True):
                 cache, session = _prepared(state, rerun=rerun)

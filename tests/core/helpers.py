@@ -14,9 +14,10 @@ from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.closing import Closed, ClosingStage, Flush
-from trio_envserve.core.dedup import DedupCache, Do, Effects
+from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.request_table import Do, Effects
 from trio_envserve.core.requests import Ask, Entry, Kept, Session
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.core.slots import Kill, Lost, Report, Spawn

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core.dedup import TABLE, DedupCache, Do, Input
+from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.request_table import TABLE, Do, Input
 from trio_envserve.core.requests import Entry, Session, State
 
 from .helpers import ask, cache_with, dos, identifier, kept, picture, session_of

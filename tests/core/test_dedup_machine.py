@@ -23,9 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from trio_envserve.core.dedup import DedupCache, Do, Effects, Input
+from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.request_table import Do, Effects, Input
 from trio_envserve.core.requests import Ask, Entry, Kept, Session, State
 
 from . import dedup_model as model

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from trio_envserve.core import dedup
-from trio_envserve.core.dedup import TABLE, DedupCache, Do, Input
+from trio_envserve.core import dedup, request_table
+from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.request_table import TABLE, Do, Input
 from trio_envserve.core.requests import State
 
 from .test_dedup_machine import DedupMachine
@@ -29,7 +30,7 @@ def attribute(owner: Any, name: str, mutant: Any) -> Callable[[Patch], None]:
 
 
 def finishes_without_remembering(cache, session, sequence, entry, arg):
-    effects = dedup._finish_waiting(cache, session, sequence, entry, arg)
+    effects = request_table._finish_waiting(cache, session, sequence, entry, arg)
     session.finished = Ranges(n for n in session.finished if n != sequence)
     return effects
 
@@ -40,13 +41,13 @@ def runs_a_duplicate_again(cache, session, sequence, entry, ask):
 
 
 def forgets_the_stop(cache, session, sequence, entry, arg):
-    dedup._finish_running(cache, session, sequence, entry, arg)
+    request_table._finish_running(cache, session, sequence, entry, arg)
     return ()
 
 
 def loses_with_consent_of_nobody(cache, session, sequence, entry, outcome):
     entry.state, entry.execution = State.WAITING, None
-    dedup._queue(cache, session, +1)
+    request_table._queue(cache, session, +1)
     return ((Do.QUEUE, entry),)
 
 
@@ -61,14 +62,16 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "a duplicate of a running request is queued again": cell(
         Input.REQUEST, State.RUNNING, runs_a_duplicate_again
     ),
-    "a completed request is not replayed": cell(Input.REQUEST, State.COMPLETED, dedup._coalesce),
-    "another payload coalesces": cell(Input.OTHER_DIGEST, State.RUNNING, dedup._coalesce),
+    "a completed request is not replayed": cell(
+        Input.REQUEST, State.COMPLETED, request_table._coalesce
+    ),
+    "another payload coalesces": cell(Input.OTHER_DIGEST, State.RUNNING, request_table._coalesce),
     "a cancel does not reach the execution": cell(Input.FINISH, State.RUNNING, forgets_the_stop),
     "a finished request is not remembered": cell(
         Input.FINISH, State.WAITING, finishes_without_remembering
     ),
     "a cancel that overtakes its request is not remembered": cell(
-        Input.FINISH, State.NOT_SEEN, dedup._ignore
+        Input.FINISH, State.NOT_SEEN, request_table._ignore
     ),
     "a lost request runs again without consent": cell(
         Input.WORKER_DEAD, State.RUNNING, loses_with_consent_of_nobody
@@ -77,14 +80,14 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
         Input.STRAY_OUTCOME, State.COMPLETED, takes_a_second_outcome
     ),
     "a deadline of a running request is ignored": cell(
-        Input.DEADLINE, State.RUNNING, dedup._ignore
+        Input.DEADLINE, State.RUNNING, request_table._ignore
     ),
     "the allowance is one too many": attribute(
         DedupCache, "may_rerun", lambda cache, entry: entry.executions <= entry.allowance
     ),
-    "a body is never dropped": attribute(dedup, "_drop_body", lambda *args: None),
+    "a body is never dropped": attribute(request_table, "_drop_body", lambda *args: None),
     "finished means not seen": attribute(
-        dedup, "_absorb", lambda cache, session, sequence, input: ((Do.QUEUE, None),)
+        dedup, "absorb", lambda cache, session, sequence, input: ((Do.QUEUE, None),)
     ),
     "everything may enter": attribute(DedupCache, "may_enter", lambda *args: True),
     "dispatching never pauses": attribute(DedupCache, "may_dispatch", lambda cache: True),

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.dedup import DedupCache, Do, Input
+from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.request_table import Do, Input
 from trio_envserve.core.requests import Session, State
 
 from .helpers import Pair, ask, cache_with, identifier, kept, session_of

@@ -6,8 +6,8 @@ import cbor2
 import pytest
 
 from trio_envserve.core import call_table, error_records, messages
-from trio_envserve.core.dedup import Input
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
+from trio_envserve.core.request_table import Input
 from trio_envserve.core.requests import State
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.worker import WorkerCore

@@ -4,8 +4,8 @@ A request that is there already is taken for one that was never seen: it is
 entered and run again.  A program, run by test_demo.py.
 """
 
-from trio_envserve.core import dedup
-from trio_envserve.core.dedup import TABLE, Input
+from trio_envserve.core import request_table
+from trio_envserve.core.request_table import TABLE, Input
 from trio_envserve.core.requests import State
 from trio_envserve.lab.demo import server as demo_server
 
@@ -19,9 +19,9 @@ def never_seen(cache, session, sequence, entry, ask):
         cache.kept_bytes -= entry.kept.size_bytes
         session.kept_count -= 1
         session.kept_bytes -= entry.kept.size_bytes
-    dedup._drop_body(cache, session, entry)
+    request_table._drop_body(cache, session, entry)
     del session.entries[sequence]
-    return dedup._enter(cache, session, sequence, None, ask)
+    return request_table._enter(cache, session, sequence, None, ask)
 
 
 TABLE[Input.REQUEST][State.RUNNING] = never_seen

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.core.dedup import TABLE, Input
+from trio_envserve.core.request_table import TABLE, Input
 from trio_envserve.core.requests import State
 from trio_envserve.lab.fuzzing.failure import is_harsh
 from trio_envserve.lab.fuzzing.hunt import hunt, seeds

@@ -41,12 +41,16 @@ LIMIT_S = 120
 SEEDS = 40
 """How many seeds the simulator gets, in each mode."""
 
+CACHE = (
+    "tests/core/test_dedup.py",
+    "tests/core/test_dedup_machine.py",
+    "tests/core/test_sessions.py",
+    "tests/core/test_shares.py",
+    "tests/regressions_core",
+)
 TESTS = {
-    "dedup": (
-        "tests/core/test_dedup.py",
-        "tests/core/test_dedup_machine.py",
-        "tests/regressions_core",
-    ),
+    "dedup": CACHE,
+    "request_table": CACHE,
     "ranges": ("tests/core/test_ranges.py",),
     "executions": ("tests/core/test_executions.py", "tests/core/test_workforce.py"),
     "scheduler": ("tests/core/test_scheduler.py",),
@@ -184,7 +188,7 @@ def examine(module: str, only: str, *, as_json: bool) -> bool:
 def main() -> int:
     words = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(description=words)
-    parser.add_argument("modules", nargs="*", default=["dedup"], metavar="MODULE")
+    parser.add_argument("modules", nargs="*", default=["dedup", "request_table"], metavar="MODULE")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     parser.add_argument("--list", action="store_true", help="name the mutations, try none")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each module")

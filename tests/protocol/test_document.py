@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from trio_envserve.core import call_table, errors, messages, router, values
-from trio_envserve.core.dedup import TABLE, Do, Input
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
+from trio_envserve.core.request_table import TABLE, Do, Input
 from trio_envserve.core.requests import State
 from trio_envserve.core.router import Router, ToClient
 from trio_envserve.envs.request import RolloutRequest

@@ -8,8 +8,8 @@ Found by `trio-envserve conform`: the-same-nonce-gets-the-same-session.
 
 from tests.core.helpers import START_S, identifier
 from trio_envserve.core import messages
-from trio_envserve.core.dedup import Do, Input
 from trio_envserve.core.messages import Hello, Outcome, Sync, Synced, Welcome
+from trio_envserve.core.request_table import Do, Input
 from trio_envserve.core.requests import Ask, Kept
 from trio_envserve.core.router import Router, ToClient
 

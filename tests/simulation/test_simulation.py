@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from trio_envserve.core.dedup import Input
 from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.request_table import Input
 from trio_envserve.core.requests import State
 from trio_envserve.lab.simulation.actor_server import SimServer
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of

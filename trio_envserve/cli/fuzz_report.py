@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from ..core.dedup import Input
+from ..core.request_table import Input
 from ..core.requests import State
 from ..lab.fuzzing.hunt import Catch
 from ..lab.fuzzing.tally import Tally

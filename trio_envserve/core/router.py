@@ -21,12 +21,13 @@ from . import messages, outcomes
 from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closed, Closing, ClosingStage, Flush, Held
-from .dedup import DedupCache, Do, Effects, Input
+from .dedup import DedupCache
 from .errors import ProtocolError
 from .health import ServerStatus
 from .limits import PROTOCOL_VERSION, ServerLimits, WireLimits
 from .messages import ForeignVersion
 from .ranges import Ranges
+from .request_table import Do, Effects, Input
 from .requests import Ask, Entry, Kept, Session
 from .scheduler import Scheduler
 from .slots import Pool, Report

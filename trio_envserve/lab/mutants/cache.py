@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core import dedup, messages, outcomes
-from ...core.dedup import TABLE, DedupCache, Do, Effects, Input
+from ...core import messages, outcomes, request_table
+from ...core.dedup import DedupCache
 from ...core.ranges import Ranges
+from ...core.request_table import TABLE, Do, Effects, Input
 from ...core.requests import Session, State
 from ..simulation.faults import Fault
 from .patching import Family, Patches
@@ -24,8 +25,8 @@ def duplicates_run_again(patch: Patches) -> None:
             cache.held_bytes += entry.body_bytes
             session.held_bytes += entry.body_bytes
         entry.state = State.WAITING
-        dedup._run_count(cache, session, -1)
-        dedup._queue(cache, session, +1)
+        request_table._run_count(cache, session, -1)
+        request_table._queue(cache, session, +1)
         return ((Do.QUEUE, entry),)
 
     patch.item(TABLE[Input.REQUEST], State.RUNNING, again)
@@ -112,8 +113,8 @@ def finish_frees_a_running_request(patch: Patches) -> None:
 
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
-        dedup._run_count(cache, session, -1)
-        dedup._remove(cache, session, entry)
+        request_table._run_count(cache, session, -1)
+        request_table._remove(cache, session, entry)
         if execution.number in execution.worker.live:
             execution.worker.end(execution)
         execution.worker.accepting = True
@@ -125,7 +126,7 @@ def finish_frees_a_running_request(patch: Patches) -> None:
 @FAMILY.mutant("G7", "G9", needs=(Fault.MANGLE,))
 def cancel_is_forgotten(patch: Patches) -> None:
     """A cancel that overtakes its request leaves nothing behind: the request runs."""
-    patch.item(TABLE[Input.FINISH], State.NOT_SEEN, dedup._ignore)
+    patch.item(TABLE[Input.FINISH], State.NOT_SEEN, request_table._ignore)
 
 
 @FAMILY.mutant("G7", "G8")
@@ -134,8 +135,8 @@ def cancelled_is_kept(patch: Patches) -> None:
 
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
-        dedup._run_count(cache, session, -1)
-        dedup._keep(cache, session, entry, outcomes.stopped(entry))
+        request_table._run_count(cache, session, -1)
+        request_table._keep(cache, session, entry, outcomes.stopped(entry))
         return ((Do.STOP, execution),)
 
     patch.item(TABLE[Input.FINISH], State.RUNNING, finish)
@@ -144,7 +145,7 @@ def cancelled_is_kept(patch: Patches) -> None:
 @FAMILY.mutant("G7", "G8")
 def deadline_stops_nothing(patch: Patches) -> None:
     """A deadline answers the request, and its execution goes on."""
-    expire = dedup._expire_running
+    expire = request_table._expire_running
 
     def answer(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
@@ -161,8 +162,8 @@ def lease_ends_and_work_goes_on(patch: Patches) -> None:
 
     def leave(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         entry.execution.entry = entry.execution.body = None
-        dedup._run_count(cache, session, -1)
-        dedup._remove(cache, session, entry)
+        request_table._run_count(cache, session, -1)
+        request_table._remove(cache, session, entry)
         return ()
 
     patch.item(TABLE[Input.LEASE_ENDED], State.RUNNING, leave)
@@ -171,13 +172,13 @@ def lease_ends_and_work_goes_on(patch: Patches) -> None:
 @FAMILY.mutant("G4", "G9")
 def kept_outcomes_are_evicted(patch: Patches) -> None:
     """A new outcome throws away those that its session has not fetched yet."""
-    complete = dedup._complete
+    complete = request_table._complete
 
     def evict(cache: Any, session: Any, sequence: int, entry: Any, kept: Any) -> Effects:
         effects = complete(cache, session, sequence, entry, kept)
         for other in [e for e in session.entries.values() if e.state is State.COMPLETED]:
             if other is not entry:
-                dedup._finish_kept(cache, session, other.id.sequence, other, None)
+                request_table._finish_kept(cache, session, other.id.sequence, other, None)
         return effects
 
     patch.item(TABLE[Input.OUTCOME], State.RUNNING, evict)
@@ -294,7 +295,7 @@ def sessions_have_no_share_of_their_own(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.HOSTILE))
 def window_is_not_kept(patch: Patches) -> None:
     """A session may have any number of unfinished requests."""
-    enter = dedup._enter
+    enter = request_table._enter
 
     def unbounded(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
         entries = session.entries
@@ -322,4 +323,4 @@ def bytes_are_not_given_back(patch: Patches) -> None:
     def drop(cache: Any, session: Any, entry: Any) -> None:
         entry.body = None
 
-    patch.attribute(dedup, "_drop_body", drop)
+    patch.attribute(request_table, "_drop_body", drop)

@@ -9,7 +9,8 @@ from ...core import messages, outcomes
 from ...core import router as routing
 from ...core.clock import AwakeClock
 from ...core.closing import Closing, ClosingStage
-from ...core.dedup import DedupCache, Do, Input
+from ...core.dedup import DedupCache
+from ...core.request_table import Do, Input
 from ...core.requests import State
 from ...core.router import Router, ToClient
 from ...core.slots import Pool

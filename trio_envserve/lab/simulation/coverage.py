@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, TypeAlias
 
-from ...core.dedup import TABLE, DedupCache, Effects, Input
+from ...core.dedup import DedupCache
+from ...core.request_table import TABLE, Effects, Input
 from ...core.requests import Session, State
 
 Pair: TypeAlias = tuple[State, Input]

@@ -1,0 +1,291 @@
+"""The life of a request: the table that decides it.
+
+Theory of operation
+-------------------
+A request goes ``NOT_SEEN -> WAITING -> RUNNING -> COMPLETED -> FINISHED`` and
+may leave out steps, but never goes back, with one exception that needs proof
+and consent: RUNNING -> WAITING after its worker is proven dead.
+
+:meth:`.dedup.DedupCache.step` looks up :data:`TABLE`.  A cell is one short function:
+it changes the entry, counts in cache and session what has changed, and says what must
+be done about it as :class:`Do`.  FINISHED is absorbing: it is not a column, because
+every input to it changes nothing (a retransmitted request is told so).
+
+The table knows nothing of workers, queues or sockets.  An execution is an opaque object
+here; whoever stops one (``Do.STOP``) keeps track of its end.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .requests import Ask, Entry, Kept, Session, State
+from .terms import RequestId
+
+if TYPE_CHECKING:
+    from .dedup import DedupCache
+
+
+class Input(enum.Enum):
+    """What can happen to a request."""
+
+    REQUEST = "request"
+    OTHER_DIGEST = "request, other digest"
+    DISPATCH = "dispatched to a worker"
+    OUTCOME = "outcome from its live execution"
+    STRAY_OUTCOME = "outcome from any other"
+    FINISH = "finished, says the client"
+    WORKER_DEAD = "its worker is proven dead"
+    DEADLINE = "deadline"
+    LEASE_ENDED = "lease ended"
+
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+class Do(enum.Enum):
+    """What must be done after a step, in order."""
+
+    QUEUE = "put the entry into the queue"
+    UNQUEUE = "take the entry out of the queue"
+    ANSWER = "send the kept outcome"
+    STOP = "stop the execution, which no longer has a request"
+    CONFLICT = "refuse: the id names another payload"
+    SPENT = "refuse: the id is finished"
+    WINDOW = "refuse for now: the session's window is full"
+    FULL = "refuse for now: the queue is full"
+
+
+Effects: TypeAlias = Sequence[tuple[Do, Any]]
+Cell: TypeAlias = Callable[..., Effects]
+
+
+# -- cells: each changes one entry and says what follows ----------------------
+
+
+def _ignore(cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any) -> Effects:
+    return ()
+
+
+def _never(cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any) -> Effects:
+    raise AssertionError("this input cannot reach a request in this state")
+
+
+def absorb(cache: DedupCache, session: Session, sequence: int, input: Input) -> Effects:
+    """FINISHED: whatever comes changes nothing; who asks is told."""
+    if input in (Input.REQUEST, Input.OTHER_DIGEST):
+        cache.counters.spent += 1
+        return ((Do.SPENT, sequence),)
+    cache.counters.stray_outcomes += input is Input.STRAY_OUTCOME
+    return ()
+
+
+def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: Ask) -> Effects:
+    limits = cache.limits
+    if len(session.entries) >= limits.window:
+        cache.counters.refused_for_now += 1
+        return ((Do.WINDOW, sequence),)
+    size = len(ask.body)
+    if not cache.may_enter(session, size):
+        cache.counters.refused_for_now += 1
+        return ((Do.FULL, sequence),)
+    entry = Entry(
+        RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size
+    )
+    session.entries[sequence] = entry
+    cache._idle.pop(session.id, None)
+    cache.held_bytes += size
+    session.held_bytes += size
+    _queue(cache, session, +1)
+    cache.counters.entered += 1
+    return ((Do.QUEUE, entry),)
+
+
+def _coalesce(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, ask: Any
+) -> Effects:
+    cache.counters.coalesced += 1
+    return ()
+
+
+def _replay(cache: DedupCache, session: Session, sequence: int, entry: Entry, ask: Any) -> Effects:
+    cache.counters.replayed += 1
+    return ((Do.ANSWER, entry),)
+
+
+def _conflict(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: Any) -> Effects:
+    cache.counters.conflicts += 1
+    return ((Do.CONFLICT, sequence),)
+
+
+def _run(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, execution: Any
+) -> Effects:
+    _queue(cache, session, -1)
+    _run_count(cache, session, +1)
+    cache.counters.dispatched += 1
+    cache.counters.reruns += entry.executions > 0
+    entry.state = State.RUNNING
+    entry.execution = execution
+    entry.executions += 1
+    if not cache.may_rerun(entry):
+        _drop_body(cache, session, entry)
+    return ()
+
+
+def _complete(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, kept: Kept
+) -> Effects:
+    cache.counters.completed += 1
+    _run_count(cache, session, -1)
+    _keep(cache, session, entry, kept)
+    return ((Do.ANSWER, entry),)
+
+
+def _stray(cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any) -> Effects:
+    cache.counters.stray_outcomes += 1
+    return ()
+
+
+def _finish_unseen(
+    cache: DedupCache, session: Session, sequence: int, entry: Any, arg: Any
+) -> Effects:
+    session.finished.add(sequence)
+    return ()
+
+
+def _finish_waiting(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    cache.counters.cancelled += 1
+    _queue(cache, session, -1)
+    _remove(cache, session, entry)
+    return ((Do.UNQUEUE, entry),)
+
+
+def _finish_running(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    cache.counters.cancelled += 1
+    _run_count(cache, session, -1)
+    execution, entry.execution = entry.execution, None
+    _remove(cache, session, entry)
+    return ((Do.STOP, execution),)
+
+
+def _finish_kept(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    assert entry.kept is not None
+    cache.kept_count -= 1
+    cache.kept_unrun -= not entry.executions
+    cache.kept_bytes -= entry.kept.size_bytes
+    session.kept_count -= 1
+    session.kept_unrun -= not entry.executions
+    session.kept_bytes -= entry.kept.size_bytes
+    _remove(cache, session, entry)
+    return ()
+
+
+def _lose(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry,
+    outcome: Callable[[Entry], Kept],
+) -> Effects:  # fmt: skip
+    _run_count(cache, session, -1)
+    # Without its body it was dispatched for the last time, whatever is declared since.
+    if entry.body is not None and cache.may_rerun(entry):
+        entry.state = State.WAITING
+        entry.execution = None
+        _queue(cache, session, +1)
+        return ((Do.QUEUE, entry),)
+    cache.counters.lost += 1
+    _keep(cache, session, entry, outcome(entry))
+    return ((Do.ANSWER, entry),)
+
+
+def _expire_waiting(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry,
+    outcome: Callable[[Entry], Kept],
+) -> Effects:  # fmt: skip
+    cache.counters.deadlines += 1
+    _queue(cache, session, -1)
+    _keep(cache, session, entry, outcome(entry))
+    return ((Do.UNQUEUE, entry), (Do.ANSWER, entry))
+
+
+def _expire_running(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry,
+    outcome: Callable[[Entry], Kept],
+) -> Effects:  # fmt: skip
+    cache.counters.deadlines += 1
+    _run_count(cache, session, -1)
+    execution = entry.execution
+    _keep(cache, session, entry, outcome(entry))
+    return ((Do.ANSWER, entry), (Do.STOP, execution))
+
+
+def _keep(cache: DedupCache, session: Session, entry: Entry, kept: Kept) -> None:
+    """The outcome is final: keep it until the client has it (G3, G4)."""
+    entry.state = State.COMPLETED
+    entry.execution = None
+    entry.kept = kept
+    _drop_body(cache, session, entry)
+    cache.kept_count += 1
+    cache.kept_unrun += not entry.executions
+    cache.kept_bytes += kept.size_bytes
+    session.kept_count += 1
+    session.kept_unrun += not entry.executions
+    session.kept_bytes += kept.size_bytes
+
+
+def _queue(cache: DedupCache, session: Session, change: int) -> None:
+    """One more, or one less, request waits for a worker."""
+    cache.queued_count += change
+    session.queued_count += change
+
+
+def _run_count(cache: DedupCache, session: Session, change: int) -> None:
+    """One more, or one less, request runs."""
+    cache.running_count += change
+    session.running_count += change
+
+
+def _drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:
+    if entry.body is not None:
+        cache.held_bytes -= entry.body_bytes
+        session.held_bytes -= entry.body_bytes
+        entry.body = None
+
+
+def _remove(cache: DedupCache, session: Session, entry: Entry) -> None:
+    """FINISHED: only the sequence is remembered."""
+    _drop_body(cache, session, entry)
+    cache.counters.finished += 1
+    entry.state = State.FINISHED
+    del session.entries[entry.id.sequence]
+    session.finished.add(entry.id.sequence)
+    if not session.entries:
+        cache._idle[session.id] = session
+
+
+_COLUMNS = (State.NOT_SEEN, State.WAITING, State.RUNNING, State.COMPLETED)
+
+# fmt: off
+TABLE: dict[Input, dict[State, Cell]] = {
+    row[0]: dict(zip(_COLUMNS, row[1:], strict=True))
+    for row in (
+        # input               not seen        waiting          running          completed
+        (Input.REQUEST,       _enter,         _coalesce,       _coalesce,       _replay),
+        (Input.OTHER_DIGEST,  _never,         _conflict,       _conflict,       _conflict),
+        (Input.DISPATCH,      _never,         _run,            _never,          _never),
+        (Input.OUTCOME,       _never,         _never,          _complete,       _never),
+        (Input.STRAY_OUTCOME, _stray,         _stray,          _stray,          _stray),
+        (Input.FINISH,        _finish_unseen, _finish_waiting, _finish_running, _finish_kept),
+        (Input.WORKER_DEAD,   _never,         _never,          _lose,           _never),
+        (Input.DEADLINE,      _ignore,        _expire_waiting, _expire_running, _ignore),
+        (Input.LEASE_ENDED,   _never,         _finish_waiting, _finish_running, _finish_kept),
+    )
+}
+"""What each input does to a request in each state.  FINISHED has no column: it absorbs."""
+# fmt: on
