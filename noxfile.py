@@ -95,7 +95,8 @@ def minimum(session: nox.Session) -> None:
     constraints = Path(session.create_tmp()) / "lower-bounds.txt"
     constraints.write_text("".join(f"{pin}\n" for pin in lower_bounds()))
     session.install("-c", str(constraints), "-e", ".[all]")
-    session.run("python", "-m", "pytest", *PARALLEL, "-m", NO_PROCESSES, *session.posargs)
+    chosen = session.posargs or ["-m", NO_PROCESSES]
+    session.run("python", "-m", "pytest", *PARALLEL, *chosen, env={"HYPOTHESIS_PROFILE": "few"})
 
 
 def lower_bounds() -> list[str]:
@@ -164,8 +165,10 @@ def lint(session: nox.Session) -> None:
         ("examples", ""),
         ("tests", ON_PURPOSE_IN_TESTS),
     ]:
-        rules = [f"--enable={ASYNC_RULES}", f"--disable={disabled}"]
-        session.run("flake8-async", *rules, *sorted(map(str, Path(folder).rglob("*.py"))))
+        # It reads one file after the other, and takes two minutes for all of them.
+        check = f"flake8-async --enable={ASYNC_RULES} --disable={disabled}"
+        files = f"find {folder} -name '*.py' -print0"
+        session.run("sh", "-c", f"{files} | xargs -0 -P 4 -n 40 {check}", external=True)
 
 
 @nox.session
@@ -227,6 +230,21 @@ def soak(session: nox.Session) -> None:
     """Real processes under random faults for ten minutes.  Not by default: it is long."""
     session.install(".[cli]")
     session.run("trio-envserve", "soak", "--minutes", "10", "--json", *session.posargs)
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """What takes hours: searches, mutations, ten minutes of faults, two hours of attacks.
+
+    Not by default; to be run before a release, and by whoever changes what they judge.
+    """
+    session.install(".[cli]")
+    session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
+    session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
+    session.run("trio-envserve", "explore", "--config", "nightly", "--json")
+    for name in ("mutation", "soak", "repeat"):
+        session.notify(name)
+    session.notify("siege", posargs=["--minutes", "120"])
 
 
 SHORT_SIEGE = ("--seconds", "30", "--unjudged", "rate", "--unjudged", "turns")

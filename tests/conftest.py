@@ -1,7 +1,8 @@
 """What all tests share: signals as in a terminal, a place for sockets, and the
 Hypothesis profiles.
 
-``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run),
+``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run), ``few``
+(where the tests run again, on another Python or with other libraries),
 ``ci`` (the pure core's tests, once per CI run), ``nightly`` (hours), ``mutation``
 (the same examples each time, for `tests/mutation/run.py`).
 """
@@ -24,6 +25,7 @@ EVERY = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
+settings.register_profile("few", EVERY, max_examples=10, stateful_step_count=20)
 settings.register_profile("quick", EVERY, max_examples=50, stateful_step_count=40)
 settings.register_profile("ci", EVERY, max_examples=200, stateful_step_count=60)
 settings.register_profile("nightly", EVERY, max_examples=20_000, stateful_step_count=150)
