@@ -89,7 +89,7 @@ def test_a_rule_about_limits_that_are_not_there_is_left_out():
 def test_what_to_write_instead_is_a_number_that_can_be_read():
     with pytest.raises(ConfigError, match=r"write lease_s=2.0 or more, or awake_step_s=0.005 or"):
         check_together(ServerLimits(lease_s=0.01))
-    with pytest.raises(ConfigError, match=r"header_bytes=1200000 or more, or window=52428 or less"):
+    with pytest.raises(ConfigError, match=r"header_bytes=1200000 or more, or window=19660 or less"):
         check_together(ServerLimits(window=60_000), WireLimits())
 
 

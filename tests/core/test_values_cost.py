@@ -294,9 +294,36 @@ def test_a_header_of_colliding_keys_was_decoded_for_minutes():
 
 @pytest.mark.parametrize("item", [b"\x80", b"\xa0", b"\xa1\x60\x80", b"\x61a"])
 def test_a_header_of_many_containers_took_the_router_half_a_second(item):
-    body = listed(item, 600_000 // len(item))
+    body = listed(item, 100_000)
     with pytest.raises(ProtocolError, match="more than 4096 items that are not numbers"):
         messages.decode(body, most_bytes=MIB)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        listed(b"\0", 500_000),
+        b"\x82\0" + listed(b"\0", 500_000),
+        b"\x9a\xff\xff\xff\xff" + bytes(100_000),  # what it claims counts, and it lies
+        b"\x82\0" + b"\xba" + (60_000).to_bytes(4, "big") + b"\x18\x20\0" * 60_000,
+    ],
+    ids=["numbers", "nested", "claimed", "map"],
+)
+def test_a_header_of_a_million_numbers_took_the_router_a_tenth_of_a_second(body):
+    """No client needs them: a window is stated in two edges of nine bytes for each."""
+    with pytest.raises(ProtocolError, match="more than 116572 items"):
+        messages.decode(body, most_bytes=MIB)
+
+
+def test_a_header_that_states_the_largest_window_is_read():
+    """Every second sequence, and each of its edges in nine bytes."""
+    wire = WireLimits()
+    window = wire.header_bytes // 20
+    edges = [2**62 + 2 * n for n in range(2 * window)]
+    said = messages.Sync(bytes(16), bytes(16), 2**62, 2**62, 2**63 - 1, edges)
+    header = messages.encode(said)
+    assert len(header) > 0.9 * wire.header_bytes
+    assert messages.decode(header, most_bytes=wire.header_bytes) == said
 
 
 @pytest.mark.parametrize("body", [listed(b"\x80", 100_000), listed(b"\0", 2 * MIB)])

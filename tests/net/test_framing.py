@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 import pytest
@@ -180,15 +179,10 @@ def test_a_turn_takes_no_more_than_it_was_asked_for():
     decoder = Decoder(SMALL)
     decoder.feed(bytes(READ_BYTES))  # messages of one empty frame each
     taken = 0
-    longest_s = 0.0
     while taken < READ_BYTES // 2:
-        began_s = time.thread_time()
-        messages = decoder.take(256)
-        longest_s = max(longest_s, time.thread_time() - began_s)
-        assert len(messages) == 256
+        assert len(decoder.take(256)) == 256
         taken += 256
         assert decoder.is_backlogged == (taken < READ_BYTES // 2)
-    assert longest_s < 0.05
 
 
 def test_a_message_that_never_ends_takes_no_memory_past_its_bounds():

@@ -61,7 +61,7 @@ class WireLimits(_Checked):
         256 * MIB, "largest frame; a peer that sends more loses its connection"
     )
     header_bytes: int = limit(
-        1 * MIB, "headers are small; a sync of a full window is the largest honest one"
+        384 * KIB, "headers are small; a sync of a full window is the largest honest one"
     )
     depth: int = limit(64, "deepest nesting of a value; the decoder recurses")
     items: int = limit(

@@ -358,6 +358,12 @@ _BY_KIND: dict[int, tuple[Any, tuple[Callable[[Any], bool], ...]]] = {
 
 _HELLOS = (Hello, WorkerHello)
 
+EDGE_BYTES = 9
+"""The edge of a span has at most so many bytes: so spans that fill a header have no more
+items than one for each, and a header of shorter ones that many at most, too."""
+FEWEST_ITEMS = 64
+"""Any header may have so many items besides."""
+
 
 def encode(message: Message) -> bytes:
     """The header frame of a message."""
@@ -373,7 +379,7 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
     try:
-        array = strict_cbor.loads(header)
+        array = strict_cbor.loads(header, most_items=FEWEST_ITEMS + most_bytes // EDGE_BYTES)
     except strict_cbor.Costly as error:
         raise ProtocolError(f"header of {error}") from None
     except Exception as error:  # cbor2 documents no complete list of what hostile bytes raise

@@ -17,11 +17,16 @@ import cbor2
 from .cbor_heads import head
 
 _DEPTH: Final = 8
+_BYTES, _TEXT, _ARRAY, _MAP = 2, 3, 4, 5  # major types
+
+MOST_ITEMS: Final = 4096
+"""Unless it is said otherwise."""
+
 _NUMBERS: Final = re.compile(rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a....|\x1b........)++", re.DOTALL)
 _LEAST_LOOKED_AT: Final = 64 * 1024
 _MOST_OTHERS: Final = 4096
 """A long item is long for its numbers.  One of a million arrays would take half a
-second, and the router has one loop."""
+second, one of a million numbers a tenth, and the router has one loop."""
 
 
 class Costly(ValueError):
@@ -42,11 +47,11 @@ NO_TAGS: Final = _NoTags()
 """Semantic decoders for cbor2 that refuse every tag but those of large integers."""
 
 
-def loads(data: bytes | memoryview) -> Any:
+def loads(data: bytes | memoryview, *, most_items: int = MOST_ITEMS) -> Any:
     """The one item that these bytes are.  Raises :class:`Costly`, and whatever hostile
     bytes make cbor2 raise: it documents no complete list of that."""
-    if len(data) > _LEAST_LOOKED_AT and not _mostly_numbers(memoryview(data)):
-        raise Costly(f"more than {_MOST_OTHERS} items that are not numbers")
+    if len(data) > _LEAST_LOOKED_AT:
+        _look(memoryview(data), most_items)
     stream = io.BytesIO(data)
     item = cbor2.load(
         stream, max_depth=_DEPTH, allow_indefinite=False, allow_duplicate_keys=False,
@@ -58,18 +63,23 @@ def loads(data: bytes | memoryview) -> Any:
     return item
 
 
-def _mostly_numbers(data: memoryview) -> bool:
-    """Whether there are few items that are not natural numbers."""
-    position = 0
+def _look(data: memoryview, most_items: int) -> None:
+    """Raise :class:`Costly` for many items that are not natural numbers, and for many
+    items in all, of which most stand in some array."""
+    position = claimed = 0
     for _ in range(_MOST_OTHERS):
         run = _NUMBERS.match(data, position)
         if run is not None:
             position = run.end()
         if position >= len(data):
-            return True
+            return
         major, argument, position = head(data, position)
         if argument < 0:
-            return True  # it is malformed, and decoding it ends here
-        if major in (2, 3):
+            return  # it is malformed, and decoding it ends here
+        if major in (_BYTES, _TEXT):
             position += argument
-    return False
+        elif major in (_ARRAY, _MAP):
+            claimed += argument if major == _ARRAY else 2 * argument
+            if claimed > most_items:
+                raise Costly(f"more than {most_items} items")
+    raise Costly(f"more than {_MOST_OTHERS} items that are not numbers")

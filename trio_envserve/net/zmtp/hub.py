@@ -327,6 +327,9 @@ class Hub(Pump):
             return
         held = decoder.arriving_bytes
         if held != connection.held_bytes:
+            # What had arrived before is given out only now, and its receiver has work
+            # with it now: of many that end at once only so much belongs to one turn.
+            self._turn_bytes += max(0, connection.held_bytes - held)
             self._arriving_bytes += held - connection.held_bytes
             connection.held_bytes = held
         if engine.has_replies and connection.state is State.OPEN:
