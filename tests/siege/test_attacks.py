@@ -86,7 +86,8 @@ REACHES = {
     "never-finish": lambda r: r.connections >= 3 and {0, 1, 3} <= kinds(r) and 2 not in kinds(r),
     "many-frames": lambda r: {65, 4000} <= {len(message) for message in r.messages},
     "strange-headers": lambda r: None in kinds(r) and len(r.messages) > 1000,
-    "long-headers": lambda r: max(r.claimed, default=0) > 900_000,
+    "long-headers": lambda r: sum(size > 380_000 for size in r.claimed) >= 4,
+    "headers-at-once": lambda r: sum(size > 300_000 for size in r.claimed) >= 40,
     "bad-bundles": lambda r: sum(m[0][:3] == b"\x82\x18\x20" for m in r.messages) > 500,
     "stats-unread": lambda r: 5 in kinds(r) and r.frames[0] > 2000,
 }

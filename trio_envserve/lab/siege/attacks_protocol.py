@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import cbor2
@@ -17,7 +18,7 @@ import trio
 import trio.lowlevel
 
 from ...core import messages
-from ...core.limits import KIB
+from ...core.limits import KIB, MIB, WireLimits
 from ...core.messages import Welcome
 from . import wire
 from .attacks_bytes import pour
@@ -26,6 +27,8 @@ from .field import Attack, Connection, Field, digest_of
 BATCH = 200
 """Messages in one write."""
 
+HEADER_BYTES = WireLimits().header_bytes
+ABREAST = 40
 HELLOS = 12_000
 UNREAD_BYTES = 1_000_000
 UNREAD = 120
@@ -318,11 +321,31 @@ async def stats_unread(field: Field) -> None:
 
 
 async def long_headers(field: Field) -> None:
-    """Headers at their bound."""
+    """Headers at their bound, and past it."""
     async with field.session() as (peer, welcome):
-        texts = cbor2.dumps([0, 1, bytes(16), 1, "x" * (900 * KIB), 1])
-        lists = b"\x83\x02\x50" + welcome.session + b"\x9a" + struct.pack(">I", 500_000)
-        await _repeat(peer, wire.message(texts) + wire.message(lists + b"\x00" * 500_000), field)
+        texts = cbor2.dumps([0, 1, bytes(16), 1, "x" * (HEADER_BYTES - KIB), 1])
+        zeros = b"\x83\x02\x50" + welcome.session + b"\x9a" + struct.pack(">I", HEADER_BYTES - KIB)
+        said = (texts, zeros + bytes(HEADER_BYTES - KIB), _longest(welcome.session), bytes(MIB))
+        await _repeat(peer, b"".join(map(wire.message, said)), field)
+
+
+def _longest(session: bytes) -> bytes:
+    """A header of as many numbers as may be, all of them right."""
+    edges = range(2**62, 2**62 + 2 * (HEADER_BYTES // 9 - KIB), 2)
+    return messages.encode(messages.Finish(session, list(edges)))
+
+
+async def headers_at_once(field: Field) -> None:
+    """Many long headers that all end in the same moment."""
+    async with AsyncExitStack() as stack:
+        said = wire.message(_longest(field.id()))
+        peers = [await stack.enter_async_context(field.peer()) for _ in range(ABREAST)]
+        for peer in peers:
+            await peer.send(said[:-1])
+        for peer in peers:
+            await peer.send(said[-1:])
+            field.counts["messages"] += 1
+        await peers[-1].wait_closed(0.2)
 
 
 async def _repeat(peer: Connection, said: bytes, field: Field) -> None:
@@ -330,7 +353,7 @@ async def _repeat(peer: Connection, said: bytes, field: Field) -> None:
         nursery.start_soon(peer.drain)
         for _ in range(10):
             await peer.send(said)
-            field.counts["messages"] += 2
+            field.counts["messages"] += 4
         nursery.cancel_scope.cancel()
 
 
@@ -348,6 +371,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "many-frames": Attack(many_frames, "A6", "messages of 65 and of 4,000 frames"),
     "strange-headers": Attack(strange_headers, "", "headers that are no messages"),
     "long-headers": Attack(long_headers, "", "headers at their bound"),
+    "headers-at-once": Attack(headers_at_once, "A6", "long headers that all end in one moment"),
     "bad-bundles": Attack(bad_bundles, "", "bundles that are none"),
     "stats-unread": Attack(stats_unread, "", "statistics that nobody reads"),
 }
