@@ -252,7 +252,7 @@ async def test_messages_that_end_at_once_are_not_given_out_in_one_turn(zmtp_benc
                 await router.receive()
         for sock in socks:
             sock.sendall(b"x")
-        batches = []
+        batches: list[int] = []
         while sum(batches) < len(socks):
             batches.append(len(await router.receive()))
         for sock in socks:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT
-from trio_envserve.lab.siege.camp import ATTACKS, EVENTS, LOOPS, SAMPLES
+from trio_envserve.lab.siege.camp import ATTACKS, EVENTS, LOOPS, SAMPLES, STALLS
 from trio_envserve.lab.siege.judge import VERDICTS, judge, main
 
 Line = dict[str, Any]
@@ -21,9 +21,10 @@ class Run:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lines: dict[str, list[Line]] = {
-            name: [] for name in (EVENTS, ATTACKS, LOOPS, SAMPLES, CALLERS, ENVIRONMENT)
+            name: [] for name in (EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS, CALLERS, ENVIRONMENT)
         }
         self.event(0, "begin", seed=1, seconds=30.0)
+        self.event(0.5, "stalls", watched=True)
         allowed = dict.fromkeys(("server", "worker", "client"), 100 << 20)
         self.event(1, "stage", stage="small", allowed=allowed)
         self.event(10, "round", stage="small", round=0, attacks=["twins", "vanish"])
@@ -32,7 +33,7 @@ class Run:
             quiet=100.0,
         )  # fmt: skip
         self.event(20, "round-end", stage="small", round=0)
-        self.stopped = self.event(21, "stopped", who="server", code=0)
+        self.stopped = self.event(21, "stopped", who="server", code=0, took_s=0.5, phase="small")
         self.recovered = self.event(30, "recovered", round=1, answered=50)
         self.held = self.event(
             40, "held", scenario="held-client", seconds=6.0, calls=10, right=10, peers=1,
@@ -117,6 +118,27 @@ def test_a_process_that_ends_or_hangs(run, event):
 def test_a_process_that_does_not_stop(run):
     run.stopped["code"] = -9
     assert run.bad() == {"stopped"}
+
+
+@pytest.mark.parametrize(
+    ("stalls", "verdict"),
+    [
+        ([(0, 11.7, 0.06)], set()),
+        ([(0, 11.7, 0.03), (0, 11.8, 0.03)], set()),
+        ([(0, 11.7, 0.03), (1, 11.7, 0.03)], {"turns"}),  # of two processors one counts
+        ([(0, 11.0, 0.06)], {"turns"}),  # before
+        ([(0, 12.1, 0.06)], {"turns"}),  # after
+        ([(0, 11.0, 0.6)], {"turns"}),  # little of it in the turn
+    ],
+)
+def test_time_for_which_the_machine_stood_still_is_no_turns(run, stalls, verdict):
+    run.turn["turn_s"] = 0.15
+    for processor, began_s, seconds in stalls:
+        run.line(STALLS, began_s, "stall", processor=processor, began_s=began_s, seconds=seconds)
+    assert run.bad() == verdict
+    figures = run.judged()["verdicts"]["turns"]["figures"]
+    assert figures["excused"] == (not verdict)
+    assert figures["stalls"] == len(stalls)
 
 
 @pytest.mark.parametrize(("turn_s", "verdict"), [(0.1, set()), (0.2, {"turns"})])
@@ -230,7 +252,7 @@ def test_a_siege_without_an_end_does_not_pass(run):
 
 
 def test_nothing_tried_is_nothing_shown(tmp_path):
-    for name in (EVENTS, ATTACKS, LOOPS, SAMPLES, CALLERS, ENVIRONMENT):
+    for name in (EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS, CALLERS, ENVIRONMENT):
         (tmp_path / name).touch()
     (tmp_path / EVENTS).write_text('{"event": "end", "monotonic": 1}\n')
     assert judge(tmp_path)["problems"] == ["nothing was tried"]

@@ -82,14 +82,14 @@ class Program:
         with trio.CancelScope(shield=True):
             await self.process.wait()
 
-    async def end(self) -> None:
+    async def end(self, limit_s: float = END_S) -> None:
         """Ask it to end, and reap it; kill it if that takes too long."""
         with trio.CancelScope(shield=True):
             assert self.process.stdin is not None
             await self.process.stdin.aclose()
             if self._terminate:
                 self.process.terminate()
-            with trio.move_on_after(END_S):
+            with trio.move_on_after(limit_s):
                 await self.process.wait()
             self.process.kill()
             await self.process.wait()

@@ -26,10 +26,10 @@ from ..logs import JsonLog
 from ..soak.programs import program
 from ..soak.sampler import rss_kib
 
-EVENTS, ATTACKS, LOOPS, SAMPLES = (
-    "events.jsonl", "attacks.jsonl", "loops.jsonl", "samples.jsonl"
+EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS = (
+    "events.jsonl", "attacks.jsonl", "loops.jsonl", "samples.jsonl", "stalls.jsonl",
 )  # fmt: skip
-LOGS: Final = (EVENTS, ATTACKS, LOOPS, SAMPLES, CALLERS, ENVIRONMENT)
+LOGS: Final = (EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS, CALLERS, ENVIRONMENT)
 
 SIZE = 1000
 """Tasks of the environment."""
@@ -37,6 +37,8 @@ SIZE = 1000
 IN_FLIGHT = 16
 """Calls at once of the honest client."""
 
+END_S = 40.0
+"""How long a victim may take to end: a server's own limits for its close add up to less."""
 START_S = 60.0
 """From starting a program to its first line."""
 
@@ -84,6 +86,15 @@ class Camp:
             yield started, await started.line(START_S)
 
     @asynccontextmanager
+    async def watching_stalls(self) -> AsyncGenerator[None, None]:
+        """Write down when the machine itself stands still."""
+        log = {"log": str(self.directory / STALLS)}
+        async with self.program("stalls", log, "the watch for stalls") as (watch, said):
+            self.events.write("stalls", watched=said["event"] == "watching")
+            yield
+            await watch.end()
+
+    @asynccontextmanager
     async def server(
         self, bind: str = "tcp://127.0.0.1:0", **options: Any
     ) -> AsyncGenerator[tuple[Program, str], None]:
@@ -117,9 +128,12 @@ class Camp:
     async def end(self, started: Program, who: str) -> None:
         """Ask a victim to end, and write down how it did."""
         code = started.process.poll()
-        await started.end()
+        began_s = trio.current_time()
+        await started.end(END_S)
         if code is None:
-            self.events.write("stopped", who=who, code=started.process.returncode)
+            took_s = round(trio.current_time() - began_s, 2)
+            code = started.process.returncode
+            self.events.write("stopped", who=who, code=code, took_s=took_s, phase=self.phase)
 
     async def blame(
         self, victims: Mapping[str, Program], suspect: str, number: int, why: str

@@ -10,6 +10,8 @@ The judge asks no server and measures nothing.  ``events.jsonl`` has what the si
 ``recovered``, ``held``; and what happened to it: ``ended`` and ``hung`` (a victim, with its
 last words) and ``stopped`` (a victim that was asked to, with its exit code).
 ``loops.jsonl`` has the longest turns of each loop, a line for each quarter of a second;
+``stalls.jsonl`` when a processor of the machine ran nobody (:mod:`.stalls`), which those
+who ran on it are charged with;
 ``samples.jsonl`` resident memory; ``attacks.jsonl`` what each attack did and when;
 ``callers.jsonl`` and ``environment.jsonl`` are those of the demonstration, and how often
 something was run is judged by its judge.
@@ -29,7 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..demo.judge_logs import CALLERS, ENVIRONMENT, Line, Logs, read_lines, runs
-from .camp import ATTACKS, EVENTS, LOOPS, SAMPLES
+from .camp import ATTACKS, EVENTS, LOOPS, SAMPLES, STALLS
+from .meter import LOOK_S, REPORT_S
 
 TURN_S = 0.1
 """Most processor time of one turn of a loop."""
@@ -53,6 +56,7 @@ class Material(NamedTuple):
     attacks: list[Line]
     loops: list[Line]
     samples: list[Line]
+    stalls: list[Line]
     logs: Logs
 
     def of(self, *events: str) -> list[Line]:
@@ -83,11 +87,14 @@ def judge(directory: str | Path, unjudged: Collection[str] = ()) -> dict[str, An
     """
     folder = Path(directory)
     try:
-        read = {name: list(read_lines(folder / name)) for name in (EVENTS, ATTACKS, LOOPS, SAMPLES)}
+        names = (EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS)
+        read = {name: list(read_lines(folder / name)) for name in names}
         logs = Logs.of(
             list(read_lines(folder / ENVIRONMENT)), list(read_lines(folder / CALLERS)), []
         )
-        found = Material(read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], logs)
+        found = Material(
+            read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], read[STALLS], logs
+        )
         verdicts = {name: verdict(found) for name, verdict in VERDICTS.items()}
         for name in unjudged:
             verdicts[name] |= {"ok": None, "problems": []}
@@ -158,25 +165,37 @@ def stopped(found: Material) -> dict[str, Any]:
     """Whoever was asked to stop did, with the exit code 0."""
     lines = found.of("stopped")
     bad = [line for line in lines if line["code"] != 0]
-    problems = [f"a {line['who']} that was asked to stop ended with {line['code']}" for line in bad]
-    return _verdict(bool(lines), {"stopped": len(lines)}, problems)
+    problems = [
+        f"a {line['who']} that was asked to stop ended with {line['code']} after "
+        f"{line['took_s']} s, in {line['phase']}"
+        for line in bad
+    ]
+    longest_s = max((line["took_s"] for line in lines), default=0.0)
+    return _verdict(bool(lines), {"stopped": len(lines), "longest_s": longest_s}, problems)
 
 
 def turns(found: Material) -> dict[str, Any]:
-    """No turn of a loop took more than 100 ms of its thread's processor time."""
+    """No turn of a loop took more than 100 ms of its thread's processor time, less the
+    time for which a processor of the machine stood still meanwhile."""
     spans = list(_rounds(found))
     begins = [begin_s for begin_s, _, _, _ in spans]
     most: dict[str, dict[str, Any]] = {}
     over: dict[str, int] = {}
+    excused = 0
     for line in found.loops:
         index = bisect.bisect(begins, line["monotonic"]) - 1
         if index < 0 or line["monotonic"] > spans[index][1]:
             continue  # starting, or being held on purpose
         who = line["who"].split()[0]
-        over[who] = over.get(who, 0) + (line["turn_s"] > TURN_S)
-        if line["turn_s"] > most.get(who, {"turn_s": -1.0})["turn_s"]:
+        stalled_s = _stalled_s(found, line) if line["turn_s"] > TURN_S else 0.0
+        turn_s = line["turn_s"] - stalled_s
+        over[who] = over.get(who, 0) + (turn_s > TURN_S)
+        excused += line["turn_s"] > TURN_S >= turn_s
+        if turn_s > most.get(who, {"turn_s": -1.0})["turn_s"]:
             most[who] = {
-                **{name: line[name] for name in ("turn_s", "step_s", "io_s", "task", "where")},
+                **{name: line[name] for name in ("step_s", "io_s", "task", "where")},
+                "turn_s": round(turn_s, 4),
+                "stalled_s": stalled_s,
                 "round": spans[index][2],
                 "attacks": found.during(line["monotonic"] - 0.5 - line["turn_s"], line["monotonic"])
                 or spans[index][3],
@@ -188,7 +207,28 @@ def turns(found: Material) -> dict[str, Any]:
         f"attacks: {', '.join(record['attacks']) or 'none'}"
         for who, record in most.items() if record["turn_s"] > TURN_S
     ]  # fmt: skip
-    return _verdict(bool(most), {"longest": most, "over": over}, problems)
+    watched = any(line["watched"] for line in found.of("stalls"))
+    figures = {
+        "longest": most, "over": over, "excused": excused, "stalls_watched": watched,
+        "stalls": len(found.stalls),
+        "longest_stall_s": max((line["seconds"] for line in found.stalls), default=0.0),
+    }  # fmt: skip
+    return _verdict(bool(most), figures, problems)
+
+
+def _stalled_s(found: Material, line: Line) -> float:
+    """For how long one processor stood still while this turn can have been under way.
+
+    The report came at most so much later than the turn's end.
+    """
+    end_s = line["monotonic"]
+    begin_s = end_s - line["turn_s"] - REPORT_S - 2 * LOOK_S
+    stood: dict[int, float] = {}
+    for stall in found.stalls:
+        seen_s = min(end_s, stall["began_s"] + stall["seconds"]) - max(begin_s, stall["began_s"])
+        if seen_s > 0:
+            stood[stall["processor"]] = stood.get(stall["processor"], 0.0) + seen_s
+    return round(max(stood.values(), default=0.0), 4)
 
 
 def _rounds(found: Material) -> Iterator[tuple[float, float, int, list[str]]]:

@@ -82,13 +82,14 @@ class Siege:
         try:
             camp.events.write("begin", seed=self._options.seed, seconds=self._options.seconds)
             with unwrap_single():
-                for stage in plan.stages:
-                    left = plan.of(stage)
-                    while left:  # from the round behind the one in which a victim was lost
-                        left = await self._stage(stage, left)
-                for name in plan.held:
-                    camp.phase = name
-                    await hold_loops(camp, name, plan.held_s)
+                async with camp.watching_stalls():
+                    for stage in plan.stages:
+                        left = plan.of(stage)
+                        while left:  # from the round behind the one in which a victim was lost
+                            left = await self._stage(stage, left)
+                    for name in plan.held:
+                        camp.phase = name
+                        await hold_loops(camp, name, plan.held_s)
             camp.events.write("end")
         finally:
             camp.close()
