@@ -13,12 +13,18 @@ version = release
 extensions = ["myst_parser", "sphinx.ext.autodoc", "drawn_from_code"]
 exclude_patterns = ["_build", "_generated", "_ext"]
 nitpicky = True
+# Pages of others, whose indexes a build would have to download; and the sockets of net.
+nitpick_ignore_regex = [
+    ("py:.*", r"(collections|contextlib|os|trio)\..*"),
+    ("py:.*", r"(trio_envserve\.net\.interface\.)?(ConnectionEvent|RouterSocket|DealerSocket)"),
+]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]  # there is no lexer for CDDL
 
 autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"  # objects come from open_server and open_client
 autodoc_typehints = "description"
 
 html_theme = "furo"

@@ -91,3 +91,8 @@ def test_what_an_environment_gets_is_on_its_page():
     for field in ("input", "sampling_args", "model_name", "attempt", "request", "member"):
         assert field in Rollout.__dataclass_fields__
         assert f"`{field}`" in text
+
+
+def test_the_reference_has_every_public_name_once():
+    named = re.findall(r"^\.\. auto\w+:: trio_envserve\.(\w+)$", page("api.md"), re.MULTILINE)
+    assert sorted(named) == sorted(trio_envserve.__all__)
