@@ -24,8 +24,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -39,7 +38,6 @@ from ..answers import is_right, noted
 from ..logs import JsonLog
 from ..orders import given_options, obey_orders, say
 from .meter import watch_loop
-from .sockets import open_network
 
 PENDING_S = 20.0
 """How long calls that are pending when the time is over may take."""
@@ -58,7 +56,7 @@ def main() -> int:
 
 
 async def _run(options: dict[str, Any]) -> None:
-    async with _opened(options) as client:
+    async with _open(options) as client:
         watch_loop(options["loop"], f"client {options['name']}")
         say("ready", pid=os.getpid())
         caller = _Caller(client, options)
@@ -67,19 +65,14 @@ async def _run(options: dict[str, Any]) -> None:
             nursery.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def _opened(options: dict[str, Any]) -> AsyncGenerator[Client, None]:
-    async with (
-        open_network(options.get("transport")) as network,
-        open_client(
-            options["address"],
-            name=options["name"],
-            limits=ClientLimits(**options.get("limits", {})),
-            wire=WireLimits(**options.get("wire", {})),
-            network=network,
-        ) as client,
-    ):
-        yield client
+def _open(options: dict[str, Any]) -> AbstractAsyncContextManager[Client]:
+    return open_client(
+        options["address"],
+        name=options["name"],
+        limits=ClientLimits(**options.get("limits", {})),
+        wire=WireLimits(**options.get("wire", {})),
+        transport=options.get("transport", "zmtp"),
+    )
 
 
 @final
@@ -150,7 +143,7 @@ class _Caller:
     async def _newcomer(self) -> float | None:
         began_s = trio.current_time()
         with trio.move_on_after(NEWCOMER_S):
-            async with _opened({**self._options, "name": f"{self._name}-new"}) as client:
+            async with _open({**self._options, "name": f"{self._name}-new"}) as client:
                 await self._ask(client, newcomer=True)
                 return trio.current_time() - began_s
         return None
@@ -188,7 +181,7 @@ class _Caller:
 
         async def further(number: int) -> None:
             name = f"{self._name}-{number}"
-            async with _opened({**self._options, "name": name}) as client:
+            async with _open({**self._options, "name": name}) as client:
                 await pester(client)
 
         with self._pestering:

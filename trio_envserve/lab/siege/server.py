@@ -25,7 +25,6 @@ from ...core.limits import ServerLimits, WireLimits
 from ...server import open_server
 from ..orders import given_options, obey_orders, say
 from .meter import watch_loop
-from .sockets import open_network
 
 
 def main() -> int:
@@ -43,11 +42,7 @@ def main() -> int:
 
 
 async def _serve(options: dict[str, Any], loop: str) -> None:
-    transport = options.pop("transport", None)
-    async with (
-        open_network(transport) as network,
-        open_server(**options, network=network) as server,
-    ):
+    async with open_server(**options) as server:
         watch_loop(loop, "server")
         say("serving", address=server.address, pid=os.getpid())
         await obey_orders(_hold)
