@@ -309,6 +309,13 @@ def vectors_table() -> str:
     ]
     lines += ["", "Refused:", "", "| header | why |", "|---|---|"]
     lines += [f"| `{each['header'] or ' '}` | {each['why']} |" for each in vectors["malformed"]]
+    lines += ["", "Headers at the bounds, as the limits are by default:", ""]
+    lines += ["| begins with | then | times | ends with | |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{each['begin']}` | `{each['item'] or ' '}` | {each['times']:,} "
+        f"| `{each['end'] or ' '}` | {each['why'] or 'is taken'} |"
+        for each in vectors["header_bounds"]
+    ]
     lines += ["", "Values (bodies):", "", "| bytes | value |", "|---|---|"]
     lines += [f"| `{each['bytes']}` | {each['meaning']} |" for each in vectors["values"]]
     lines += ["", "Bodies at the bounds, as the limits are by default:", ""]

@@ -67,7 +67,7 @@ def _look(data: memoryview, most_items: int) -> None:
     """Raise :class:`Costly` for many items that are not natural numbers, and for many
     items in all, of which most stand in some array."""
     position = claimed = 0
-    for _ in range(_MOST_OTHERS):
+    for _ in range(_MOST_OTHERS + 1):
         run = _NUMBERS.match(data, position)
         if run is not None:
             position = run.end()
