@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -79,6 +80,25 @@ async def test_large_outcomes_of_many_small_things_are_padded(example: Path):
         ):
             value = await client.run_rollout(100_000)
     assert value == [{"x": x} for x in range(100_000)]
+
+
+READ = """
+import { decode } from "./bodies.mjs";
+const values = JSON.parse(process.argv[1]).values.filter((each) => "json" in each.value);
+for (const { bytes, meaning, value } of values) {
+  const found = JSON.stringify(decode(Buffer.from(bytes, "hex")));
+  if (found !== JSON.stringify(value.json)) throw new Error(`${meaning}: ${found}`);
+}
+console.log(values.length);
+"""
+
+
+async def test_it_reads_the_values_of_the_vectors(example: Path):
+    vectors = (ROOT / "docs" / "vectors.json").read_text(encoding="utf-8")
+    known = json.dumps({"values": json.loads(vectors)["values"]})
+    read = ["node", "--input-type=module", "-e", READ, known]
+    done = await trio.run_process(read, cwd=example, capture_stdout=True)
+    assert int(done.stdout) >= 7
 
 
 async def test_it_conforms(example: Path):
