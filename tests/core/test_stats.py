@@ -85,7 +85,7 @@ def test_the_name_of_an_environment_is_short_wherever_it_is_said():
     pair = Pair(ready=False, welcomed=False)
     pair.router.open_pool((), pair.now_s)
     pair.settle()
-    pair.work(b"w0-1", [pair.workers[b"w0-1"].hello(1, "line\n" * 100_000, False)])
+    pair.work(b"w0-1", [pair.workers[b"w0-1"].hello(1, "line\n" * 60_000, False)])
     name = pair.router.status()["environment"]
     assert name.startswith("line?line?")
     assert len(name) <= ENVIRONMENT_BYTES

@@ -481,7 +481,7 @@ async def test_news_of_one_that_has_just_made_room_are_none(zmtp_bench, patient,
     """They were taken for somebody who connects, and the listener was let go of twice, which
     ended the socket."""
     monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
-    spare = open(os.devnull)  # noqa: ASYNC230, SIM115  # a descriptor below all others
+    spare = os.open(os.devnull, os.O_RDONLY)  # a descriptor below all others
     limits = dataclasses.replace(patient, connections=3)
     served = False
     try:
@@ -497,7 +497,7 @@ async def test_news_of_one_that_has_just_made_room_are_none(zmtp_bench, patient,
                 # In one turn: who needs the older one's place, who has to wait, and news.
                 socks += [raw_zmtp.connect(router.address) for _ in range(2)]
                 older.sendall(b"\xff")
-                spare.close()  # what comes gets this descriptor, and not the older one's
+                os.close(spare)  # what comes gets this descriptor, and not the older one's
                 await in_thread(raw_zmtp.until_closed, older)
                 await ask(honest)
                 served = True
