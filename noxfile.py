@@ -242,7 +242,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
-    for name in ("slow", "mutation", "soak", "repeat"):
+    for name in ("tests-3.12", "tests-3.13", "slow", "mutation", "soak", "repeat"):
         session.notify(name)
     session.notify("siege", posargs=["--minutes", "120"])
 
