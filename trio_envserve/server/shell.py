@@ -33,7 +33,7 @@ from ..core.closing import Closed, ClosingStage, Flush
 from ..core.errors import ConfigError, ServerNotClosed, ServerNotReady, ServerStartError
 from ..core.lag import LagMeter
 from ..core.limit_rules import check_together
-from ..core.limits import ServerLimits, WireLimits
+from ..core.limits import KIB, ServerLimits, WireLimits
 from ..core.router import Router, ToClient
 from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
@@ -65,6 +65,9 @@ from .setup import Setup
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
+
+LONG_HEADER_BYTES = 4 * KIB
+"""A longer one may take the router tens of milliseconds: others have a turn after it."""
 
 
 @final
@@ -169,6 +172,9 @@ class Server:
                 for route, *frames in portion:
                     take_in(bytes(route), frames, now_s)
                 self._carry_out()
+                if _is_long(portion[-1]):
+                    await trio.lowlevel.checkpoint()
+                    now_s = _now_s()
 
     async def _keep_time(self) -> None:
         """Tick, with all input that was there before taken in before."""
@@ -473,6 +479,16 @@ def _now_s() -> float:
 
 def _portions(batch: list[list[Frame]], peers: int) -> Iterator[list[list[Frame]]]:
     """What was read at once, in parts: the peers that it is passed on to, so many, get
-    a bundle each of a part, and are at work on that while the next one is dealt with."""
+    a bundle each of a part, and are at work on that while the next one is dealt with.
+    A long header ends its part."""
     size = BUNDLE_MESSAGES * max(peers, 1)
-    return (batch[start : start + size] for start in range(0, len(batch), size))
+    start = 0
+    for end, message in enumerate(batch, 1):
+        if end - start == size or end == len(batch) or _is_long(message):
+            yield batch[start:end]
+            start = end
+
+
+def _is_long(message: list[Frame]) -> bool:
+    """Whether the header, which stands behind a route, is long."""
+    return len(message) > 1 and len(message[1]) > LONG_HEADER_BYTES
