@@ -121,13 +121,19 @@ def _guess(field: Field, welcome: Welcome) -> list[bytes]:
 
 
 async def sync_gaps(field: Field) -> None:
-    """Syncs about 2^62 sequences, pending and not, with many spans."""
+    """Syncs about 2^62 sequences, pending and not, with many spans; and of a whole window,
+    with every second one pending."""
     async with field.session() as (peer, welcome), trio.open_nursery() as nursery:
         nursery.start_soon(peer.drain)
+        window = min(welcome.window, GAPS // 2) - 1
+        full = [edge for n in range(window) for edge in (2 * n + 1, 2 * n + 2)]
         for probe in range(1, 50):
             next_, pending = field.rng.choice(
-                ((2**62, [0, 2**62]), (2**62, gaps(field.rng)), (2**63 - 1, []), (0, [5, 2**60]))
-            )
+                (
+                    (2**62, [0, 2**62]), (2**62, gaps(field.rng)), (2**63 - 1, []),
+                    (0, [5, 2**60]), (2 * window + 2, full),
+                )
+            )  # fmt: skip
             await peer.say(messages.Sync(welcome.session, welcome.epoch, 1, probe, next_, pending))
             field.counts["messages"] += 1
         nursery.cancel_scope.cancel()

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 
 from ..demo.judge_logs import CALLERS, ENVIRONMENT, Line, Logs, read_lines, runs
 from .camp import ATTACKS, EVENTS, LOOPS, SAMPLES, STALLS
-from .meter import LOOK_S, REPORT_S
 
 TURN_S = 0.1
 """Most processor time of one turn of a loop."""
@@ -217,12 +216,8 @@ def turns(found: Material) -> dict[str, Any]:
 
 
 def _stalled_s(found: Material, line: Line) -> float:
-    """For how long one processor stood still while this turn can have been under way.
-
-    The report came at most so much later than the turn's end.
-    """
-    end_s = line["monotonic"]
-    begin_s = end_s - line["turn_s"] - REPORT_S - 2 * LOOK_S
+    """For how long one processor stood still while this turn was under way."""
+    begin_s, end_s = line["when_s"]
     stood: dict[int, float] = {}
     for stall in found.stalls:
         seen_s = min(end_s, stall["began_s"] + stall["seconds"]) - max(begin_s, stall["began_s"])

@@ -46,14 +46,18 @@ class LoopMeter(trio.abc.Instrument):
         """The longest since the last :meth:`take`."""
         self.task = ""
         """Whose step was the longest."""
+        self.when_s = (0.0, 0.0)
+        """Between which moments (monotonic) the longest turn was."""
         self.turns = 0
         self._step_began_s = self._io_began_s = time.thread_time()
+        self._began_at_s = time.monotonic()
         self._in_io = False
         self.began_s: float | None = self._step_began_s
         """When the turn under way began; None while the loop waits."""
 
     def after_io_wait(self, timeout: float) -> None:
         """A turn begins."""
+        self._began_at_s = time.monotonic()
         self.began_s = self._io_began_s = time.thread_time()
         self._in_io = True
 
@@ -74,14 +78,18 @@ class LoopMeter(trio.abc.Instrument):
         """A turn has ended."""
         began_s, self.began_s = self.began_s, None
         self.turns += 1
-        if began_s is not None:
-            self.turn_s = max(self.turn_s, time.thread_time() - began_s)
+        took_s = 0.0 if began_s is None else time.thread_time() - began_s
+        if took_s > self.turn_s:
+            self.turn_s, self.when_s = took_s, (self._began_at_s, time.monotonic())
 
     def take(self) -> dict[str, Any]:
         """The longest of everything since the last call; from any thread."""
+        held_s, when_s = self.held_s(), self.when_s
+        if held_s > self.turn_s:  # it goes on
+            when_s = self._began_at_s, time.monotonic()
         found = {
-            "turn_s": round(max(self.turn_s, self.held_s()), 4), "step_s": round(self.step_s, 4),
-            "io_s": round(self.io_s, 4), "task": self.task, "turns": self.turns,
+            "turn_s": round(max(self.turn_s, held_s), 4), "step_s": round(self.step_s, 4),
+            "io_s": round(self.io_s, 4), "task": self.task, "turns": self.turns, "when_s": when_s,
         }  # fmt: skip
         self.turn_s = self.step_s = self.io_s = 0.0
         self.task, self.turns = "", 0

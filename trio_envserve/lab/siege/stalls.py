@@ -27,13 +27,16 @@ from ..orders import given_options, say
 SLEEP_S = 0.005
 LATE_S = 0.02
 """So late is a stall."""
+MOST = 8
+"""Processors that are watched: the threads of many would wait for each other, which
+looks like a stall."""
 
 
 def main() -> int:
-    """Watch every processor until the end of standard input."""
+    """Watch the first processors until the end of standard input."""
     log = JsonLog(Path(given_options("siege")["log"]))
     try:
-        processors = sorted(os.sched_getaffinity(0))
+        processors = sorted(os.sched_getaffinity(0))[:MOST]
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except (AttributeError, OSError):  # no such call (macOS), or not allowed
         say("blind")
