@@ -21,12 +21,21 @@ from ...core.messages import (
 )
 from ...core.terms import ID_BYTES, Status, Verdict
 from .verdicts import Case, case, check
-from .worker_bench import CLIENT, WorkerBench, error_of
+from .worker_bench import CLIENT, Heard, WorkerBench, error_of
 
 STARTED = "How it is started"
 SAID = "What is said"
 TOO_MANY = 65_537
 """Dispatches in one message: one more than a worker takes."""
+
+
+async def _ends_as(b: WorkerBench, status: Status) -> Heard:
+    """The outcome of dispatch 0, which must have this status."""
+    heard = await b.outcome()
+    assert isinstance(heard.message, WorkerOutcome)
+    seen = error_of(heard) if heard.message.status else heard.message
+    check(heard.message.status == status, f"status {status.value}, {status.name.lower()}", seen)
+    return heard
 
 
 @case(SAID, "wire")
@@ -67,10 +76,7 @@ async def a_dispatch_gets_one_outcome(b: WorkerBench) -> None:
     """A dispatch is run and gets one outcome, a result, with its ids and its client."""
     await b.ready()
     b.dispatch()
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.RESULT, "a result of the input",
-          error_of(heard) if heard.message.status else heard)  # fmt: skip
+    await _ends_as(b, Status.RESULT)
     since = len(b.heard)
     await b.nothing_of(WorkerOutcome, "no second outcome", since)
 
@@ -185,9 +191,7 @@ async def a_stop_may_overtake_its_dispatch(b: WorkerBench) -> None:
     await b.ready()
     b.say(Stop([0, 1]))
     b.dispatch()
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.CANCELLED, "status 2, cancelled", heard.message)
+    heard = await _ends_as(b, Status.CANCELLED)
     info = error_of(heard)
     check((info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN),
           "cancelled, DID_NOT_RUN", info)  # fmt: skip
@@ -224,9 +228,7 @@ async def what_nobody_wants_any_more_is_cancelled(b: WorkerBench) -> None:
 
 
 async def _cancelled(b: WorkerBench) -> None:
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.CANCELLED, "status 2, cancelled", heard.message)
+    heard = await _ends_as(b, Status.CANCELLED)
     info = error_of(heard)
     check((info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN),
           "cancelled, MAY_HAVE_RUN", info)  # fmt: skip
@@ -255,9 +257,7 @@ async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     b.send(token, messages.encode(Stop([5, 3])))
     b.send(token, messages.encode(Stop([0, 1])), b"a frame too many")
     b.dispatch()
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.RESULT, "a result", heard.message)
+    await _ends_as(b, Status.RESULT)
     await b.quiet()
     check(b.all(Beat)[-1].seen == [0, 1], "0 seen", b.all(Beat)[-1])
 
@@ -269,9 +269,7 @@ async def a_message_that_names_too_many_is_ignored(b: WorkerBench) -> None:
     b.say(Stop([0, TOO_MANY]))
     b.state(await b.later_beat(), 2**40, [0, 2**40], [0, 2**40])
     b.dispatch()
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.RESULT, "a result", heard.message)
+    await _ends_as(b, Status.RESULT)
     check(not b.all(Declined) and not b.all(Missing), "no Declined, no Missing",
           [*b.all(Declined), *b.all(Missing)])  # fmt: skip
 
@@ -281,9 +279,7 @@ async def an_unreadable_body_did_not_run(b: WorkerBench) -> None:
     """A body that cannot be read is an outcome like any other: an error, DID_NOT_RUN."""
     await b.ready()
     b.dispatch(body=b"\xff\xff")
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.ERROR, "status 1, an error", heard.message)
+    heard = await _ends_as(b, Status.ERROR)
     info = error_of(heard)
     check(info.verdict is Verdict.DID_NOT_RUN, "DID_NOT_RUN", info)
 
@@ -293,9 +289,7 @@ async def a_failed_rollout_is_an_error_record(b: WorkerBench) -> None:
     """A rollout that fails ends as status 1 with rollout-failed, RAN_AND_FAILED."""
     await b.ready()
     b.dispatch(of="failing")
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    check(heard.message.status == Status.ERROR, "status 1, an error", heard.message)
+    heard = await _ends_as(b, Status.ERROR)
     info = error_of(heard)
     check((info.code, info.verdict) == ("rollout-failed", Verdict.RAN_AND_FAILED),
           "rollout-failed, RAN_AND_FAILED", info)  # fmt: skip
