@@ -29,9 +29,9 @@ class Process:
     """A loop that means to run every 0.1 s, and a thread that looks every second."""
 
     def __init__(self) -> None:
-        self.blocked = BlockedFor(1.0)
         self.now_s = self.ran_s = 100.0
         self.busy_s = 0.0
+        self.blocked = BlockedFor(1.0, now_s=self.now_s, busy_s=self.busy_s)
         self.look()
 
     def look(self) -> float:
@@ -92,6 +92,12 @@ def test_what_a_thread_missed_before_the_loop_ran_is_no_excuse_afterwards():
 
 
 def test_a_stop_right_after_the_loop_has_begun_is_known_too():
-    blocked = BlockedFor(1.0)
+    blocked = BlockedFor(1.0, now_s=99.0, busy_s=0.0)
     assert [blocked.look(now_s, 0.0, None, 0.0) for now_s in (100.0, 101.0)] == [0.0, 0.0]
     assert blocked.look(110.0, 0.0, 101.5, 0.1) < 1.0
+
+
+def test_a_stop_before_the_first_look_was_taken_for_a_blocked_loop():
+    """The thread looks one turn after the start; a request may come, and a stop, by then."""
+    blocked = BlockedFor(1.0, now_s=100.0, busy_s=0.0)
+    assert blocked.look(103.5, 0.4, 100.4, 0.1) < 1.0

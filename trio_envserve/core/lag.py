@@ -42,10 +42,11 @@ class BlockedFor:
 
     __slots__ = ("_busy_s", "_looked_s", "_missed_s", "_ran_s", "_turn_s")
 
-    def __init__(self, turn_s: float) -> None:
+    def __init__(self, turn_s: float, *, now_s: float, busy_s: float) -> None:
+        """``now_s`` and ``busy_s`` are as for :meth:`look`, which comes first one turn on."""
         self._turn_s = turn_s
-        self._looked_s: float | None = None
-        self._busy_s = 0.0
+        self._looked_s = now_s
+        self._busy_s = busy_s
         self._ran_s: float | None = None
         self._missed_s = 0.0
         """Since the loop ran last."""
@@ -57,7 +58,7 @@ class BlockedFor:
         when the loop ran last (None: it has not begun), ``period_s`` after which it
         meant to run again.
         """
-        since_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        since_s = now_s - self._looked_s
         late_s = min(since_s - self._turn_s, since_s - (busy_s - self._busy_s))
         self._looked_s, self._busy_s = now_s, busy_s
         if ran_s is None:

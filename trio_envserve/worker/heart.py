@@ -50,7 +50,7 @@ class Heart:
         self._blocked_report_s = blocked_report_s
         self._touched_s: float | None = None
         self._period_s = 0.0
-        self._blocked = BlockedFor(pulse_s)
+        self._blocked = BlockedFor(pulse_s, now_s=time.monotonic(), busy_s=time.process_time())
         self._loop_thread = threading.get_ident()
 
     def touch(self, period_s: float) -> None:
