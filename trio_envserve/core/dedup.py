@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import filterfalse
 from typing import Any
 
 from .limits import ServerLimits
@@ -336,14 +337,14 @@ class DedupCache:
         if len(pending) > self.limits.window:
             return (), missing
         effects = list(self.finish_spans(session, pending.gaps(next_sequence)))
-        for sequence in pending:
-            entry = session.entries.get(sequence)
-            if entry is None:
-                if sequence < next_sequence and sequence not in session.finished:
-                    missing.add(sequence)
-            elif entry.kept is not None and entry.kept.sent_probe < sent_before:
-                self.counters.replayed += 1
-                effects.append((Do.ANSWER, entry))
+        for sequence in filterfalse(session.entries.__contains__, pending):
+            if sequence < next_sequence and sequence not in session.finished:
+                missing.add(sequence)
+        if session.kept_count:
+            for entry in filter(None, map(session.entries.get, pending)):
+                if entry.kept is not None and entry.kept.sent_probe < sent_before:
+                    self.counters.replayed += 1
+                    effects.append((Do.ANSWER, entry))
         return effects, missing
 
 

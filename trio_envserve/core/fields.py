@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
-from .ranges import increase
+from .ranges import is_flat
 from .terms import ID_BYTES
 
 MAX_UINT = 2**63
@@ -41,9 +41,9 @@ def _is_record(value: Any) -> bool:
 
 
 def _is_ranges(value: Any) -> bool:
-    if type(value) is not list or len(value) % 2 or not {int}.issuperset(map(type, value)):
+    if type(value) is not list or not {int}.issuperset(map(type, value)):
         return False
-    return not value or (increase(value) and value[0] >= 0 and is_uint(value[-1]))
+    return not value or (is_flat(value) and is_uint(value[-1]))
 
 
 Uint: TypeAlias = Annotated[int, Field("uint", is_uint)]

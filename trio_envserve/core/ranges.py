@@ -16,14 +16,16 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, compress, islice, starmap
 
 FEW_EDGES = 32
 """A smaller set is added to another one span by span."""
 
 
-def increase(edges: list[int]) -> bool:
-    """Whether each number is greater than the one before."""
+def is_flat(edges: list[int]) -> bool:
+    """Whether these integers are the wire form of a set."""
+    if len(edges) % 2 or (edges and edges[0] < 0):
+        return False
     return all(map(operator.lt, edges, islice(edges, 1, None)))
 
 
@@ -39,15 +41,10 @@ class Ranges:
 
     @classmethod
     def from_flat(cls, flat: Iterable[int]) -> Ranges:
-        """From the wire form ``[a0, b0, a1, b1, ...]``, strictly increasing,
-        each pair a half-open span.  ValueError if it is anything else."""
-        edges = list(flat)
-        if len(edges) % 2:
-            raise ValueError("odd number of edges")
-        if not increase(edges) or (edges and edges[0] < 0):
-            raise ValueError("edges do not increase")
+        """From the wire form ``[a0, b0, a1, b1, ...]``, strictly increasing, each pair
+        a half-open span: as :func:`is_flat` says, which a message is decoded with."""
         ranges = cls()
-        ranges._edges = edges
+        ranges._edges = list(flat)
         return ranges
 
     def flat(self) -> list[int]:
@@ -58,7 +55,7 @@ class Ranges:
         return bisect_right(self._edges, number) % 2 == 1
 
     def __len__(self) -> int:
-        return sum(b - a for a, b in self.spans())
+        return sum(self._edges[1::2]) - sum(self._edges[::2])
 
     def __bool__(self) -> bool:
         return bool(self._edges)
@@ -69,8 +66,7 @@ class Ranges:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __iter__(self) -> Iterator[int]:
-        for a, b in self.spans():
-            yield from range(a, b)
+        return chain.from_iterable(starmap(range, self.spans()))
 
     def __repr__(self) -> str:
         return "Ranges({})".format(", ".join(f"{a}..{b - 1}" for a, b in self.spans()))
@@ -108,16 +104,14 @@ class Ranges:
             for start, stop in other.spans():
                 self.add_span(start, stop)
             return
-        edges: list[int] = []
-        last = -1
-        # Two sorted runs: sorting them takes one pass.
-        for start, stop in sorted([*self.spans(), *other.spans()]):
-            if start > last:
-                edges += start, stop
-                last = stop
-            elif stop > last:
-                edges[-1] = last = stop
-        self._edges = edges
+        starts = sorted(self._edges[::2] + other._edges[::2])  # two runs, merged in one pass
+        stops = sorted(self._edges[1::2] + other._edges[1::2])
+        # A span ends where as many have stopped as have started, and the next starts later.
+        ends = [*map(operator.gt, islice(starts, 1, None), stops), True]
+        stops = [*compress(stops, ends)]
+        starts = [*starts[:1], *compress(islice(starts, 1, None), ends)]
+        self._edges = [0] * (2 * len(stops))
+        self._edges[::2], self._edges[1::2] = starts, stops
 
     def copy(self) -> Ranges:
         """An independent set of the same members."""
