@@ -60,7 +60,7 @@ BODY_USERS = {"core.client", "core.worker"} | BODIES
 PURE = {
     "__future__", "abc", "array", "base64", "binascii", "bisect", "cbor2", "collections",
     "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
-    "functools", "hashlib", "heapq", "hmac", "io", "ipaddress", "itertools", "math",
+    "functools", "hashlib", "heapq", "hmac", "io", "ipaddress", "itertools", "json", "math",
     "numbers", "numpy", "operator", "pathlib", "re", "string", "struct", "sys", "textwrap",
     "torch", "types", "typing", "uuid", "zlib",
 }  # fmt: skip

@@ -16,6 +16,7 @@ dedup cache is brought into each state, given each input, and asked where it is.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import html
 import importlib.util
 import json
@@ -25,7 +26,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trio_envserve.core import call_table, errors, limits, messages, request_table, router
+from trio_envserve.core import (
+    call_table,
+    errors,
+    limits,
+    lives,
+    messages,
+    request_table,
+    router,
+)  # fmt: skip
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.limit_rules import RULES
@@ -81,6 +90,26 @@ CALL_WORDS: Mapping[str, str] = {
     "_settle_expired": "fail",
     "_close_queued": "fail",
     "_abandon": "fail",
+}
+
+# What a cell of the table of a worker's life does, in words.
+LIFE_WORDS: Mapping[str, str] = {
+    "_nothing": "ignore",
+    "_never": "–",  # noqa: RUF001  # a dash: cannot be
+    "_ready": "ready",
+    "_heard": "note its loop and memory; no longer silent",
+    "_retire": "retiring",
+    "_end": "ending; the slot is free",
+    "_kill_unready": "ending; kill; the slot is free after a longer pause",
+    "_kill": "ending; kill; the slot is free",
+    "_kill_ending": "kill again",
+    "_died_unready": "reaped; the slot is free after a longer pause",
+    "_died_ready": "reaped; the slot is free, after a pause if it died soon",
+    "_ended": "reaped",
+    "_time_starting": "kill if silent or late for its hello; suspect if silent",
+    "_time": "kill or suspect if silent; retire if too large",
+    "_time_ending": "kill again after `stop_s`",
+    "_time_reaped": "lost after `reap_settle_s`, and forgotten",
 }
 
 # Who sends the messages of which kinds, and what stands around their header.
@@ -210,11 +239,21 @@ def state_table() -> str:
 
 def calls_table() -> str:
     """The table of a client's call, in words."""
-    lines = ["| input | " + " | ".join(stage.value for stage in Stage) + " |"]
-    lines.append("|---" * (len(Stage) + 1) + "|")
-    for row, cells in call_table.TABLE.items():
-        words = [CALL_WORDS[cells[stage].__name__] for stage in Stage]
-        lines.append(f"| {row.value} | " + " | ".join(words) + " |")
+    return table_in_words(call_table.TABLE, Stage, CALL_WORDS)
+
+
+def lives_table() -> str:
+    """The table of a worker's life, in words."""
+    return table_in_words(lives.TABLE, lives.Phase, LIFE_WORDS)
+
+
+def table_in_words(table: Any, states: type[enum.Enum], words: Mapping[str, str]) -> str:
+    """A row for each input, and what the cell of each state does."""
+    lines = ["| input | " + " | ".join(state.value for state in states) + " |"]
+    lines.append("|---" * (len(states) + 1) + "|")
+    for row, cells in table.items():
+        done = [words[cells[state].__name__] for state in states]
+        lines.append(f"| {row.value} | " + " | ".join(done) + " |")
     return "\n".join(lines)
 
 
@@ -554,6 +593,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "limit_rules.md": limit_rules_table,
     "states.md": state_table,
     "calls.md": calls_table,
+    "lives.md": lives_table,
     "outcome_codes.md": outcome_codes_table,
     "checks.md": checks_table,
     "states.svg": states_svg,

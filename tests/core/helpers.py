@@ -17,10 +17,10 @@ from trio_envserve.core.closing import Closed, ClosingStage, Flush
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.lives import Kill, Lost, Report, Spawn
 from trio_envserve.core.request_table import Do, Effects
 from trio_envserve.core.requests import Ask, Entry, Kept, Session
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Kill, Lost, Report, Spawn
 from trio_envserve.core.terms import Body, RequestId, Status
 from trio_envserve.core.worker import Exit, Halt, Run, ToRouter, WorkerCore, WorkerEffect
 from trio_envserve.core.workforce import ToWorker

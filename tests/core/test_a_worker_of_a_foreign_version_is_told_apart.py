@@ -6,9 +6,9 @@ from __future__ import annotations
 import cbor2
 
 from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.lives import Kill, Spawn
 from trio_envserve.core.messages import KINDS, WorkerHello
 from trio_envserve.core.router import Router
-from trio_envserve.core.slots import Kill, Spawn
 
 
 def test_a_foreign_worker_is_killed_and_the_reason_is_said() -> None:

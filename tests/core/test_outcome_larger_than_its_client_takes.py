@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.lives import Spawn
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Spawn
 from trio_envserve.core.terms import Status, Verdict
 
 

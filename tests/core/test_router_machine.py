@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from trio_envserve.core import messages
 from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.lives import Kill, Lost, Spawn
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Kill, Lost, Spawn
 from trio_envserve.core.terms import Body, Status
 from trio_envserve.core.workforce import ToWorker
 from trio_envserve.lab.simulation.bounds import audit, unfinished

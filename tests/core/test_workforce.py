@@ -9,8 +9,8 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.lives import Phase
 from trio_envserve.core.requests import State
-from trio_envserve.core.slots import Phase
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.workforce import ToWorker

@@ -28,8 +28,8 @@ with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core.client import ClientCore
     from trio_envserve.core.errors import ProtocolError
     from trio_envserve.core.limits import WireLimits
+    from trio_envserve.core.lives import Spawn
     from trio_envserve.core.router import Router
-    from trio_envserve.core.slots import Spawn
     from trio_envserve.core.worker import WorkerCore
     from trio_envserve.net import bundle
 

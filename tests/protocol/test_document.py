@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from trio_envserve.core import call_table, errors, messages, router, values
+from trio_envserve.core import call_table, errors, lives, messages, router, values
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
 from trio_envserve.core.request_table import TABLE, Do, Input
 from trio_envserve.core.requests import State
@@ -72,6 +72,13 @@ def test_every_cell_of_the_table_of_a_call_has_words_and_is_drawn(drawn: Any):
     assert used == set(drawn.CALL_WORDS)
     page = drawn.calls_table()
     assert all(f"\n| {row.value} | " in page for row in call_table.Input)
+
+
+def test_every_cell_of_the_table_of_a_life_has_words_and_is_drawn(drawn: Any):
+    used = {cell.__name__ for cells in lives.TABLE.values() for cell in cells.values()}
+    assert used == set(drawn.LIFE_WORDS)
+    page = drawn.lives_table()
+    assert all(f"\n| {row.value} | " in page for row in lives.LifeInput)
 
 
 def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):

@@ -17,12 +17,12 @@ import trio
 
 from trio_envserve.core import messages
 from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.lives import Spawn
+from trio_envserve.core.pulse import Pulse
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Spawn
 from trio_envserve.core.workforce import ToWorker
 from trio_envserve.host.workers import ProcessWorkers
 from trio_envserve.net import Frame
-from trio_envserve.worker.pulse import Pulse
 
 PROGRAM = Path(__file__).parent / "raw_worker.py"
 MOST = 1 << 20

@@ -18,9 +18,9 @@ from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import ToServer
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits, WorkerLimits
+from trio_envserve.core.lives import Report, Spawn
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Report, Spawn
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.net import bundle
 from trio_envserve.worker.config import WorkerConfig

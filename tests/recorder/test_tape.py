@@ -14,8 +14,8 @@ from tests.recorder.taped import files_of, tape_of, write
 from trio_envserve.core import messages
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.lives import Spawn
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Spawn
 from trio_envserve.lab.recording import Player, load, replay
 from trio_envserve.server.recording import Inputs, Tape, records
 

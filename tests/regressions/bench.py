@@ -15,9 +15,9 @@ from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.lives import Kill, Lost, Report, Spawn
 from trio_envserve.core.messages import Message
 from trio_envserve.core.router import Router, ToClient
-from trio_envserve.core.slots import Kill, Lost, Report, Spawn
 from trio_envserve.core.terms import Body, Status
 from trio_envserve.core.worker import Halt, Run, ToRouter, WorkerCore, WorkerEffect
 from trio_envserve.core.workforce import ToWorker

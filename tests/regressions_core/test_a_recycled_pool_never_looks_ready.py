@@ -7,7 +7,8 @@ Found by the simulator: seed 1635 of the harsh ones.
 """
 
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.slots import Phase, Pool, Spawn
+from trio_envserve.core.lives import LifeInput, Phase, Spawn
+from trio_envserve.core.slots import Pool
 
 
 def test_a_worker_that_drains_still_counts_as_ready():
@@ -15,9 +16,9 @@ def test_a_worker_that_drains_still_counts_as_ready():
     (spawn,) = pool.tick(0.0)
     assert isinstance(spawn, Spawn)
     life = pool.lives[spawn.worker]
-    pool.hello(life, 1.0)
-    pool.retire(life, "it has run enough")
+    pool.step(life, LifeInput.HELLO, 1.0)
+    pool.step(life, LifeInput.RETIRE, 1.0, "it has run enough")
     assert life.phase is Phase.RETIRING
     assert pool.ready_count() == 1
-    pool.ending(life, 2.0, "it has run enough")
+    pool.step(life, LifeInput.DRAINED, 2.0, "it has run enough")
     assert pool.ready_count() == 0

@@ -10,8 +10,8 @@ import string
 
 import pytest
 
+from trio_envserve.core.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
 from trio_envserve.worker.heart import Heart
-from trio_envserve.worker.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
 
 LONG = Pulse(1.0, 2, "a stack" * 2_000)
 

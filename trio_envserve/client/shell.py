@@ -51,7 +51,7 @@ from ..core.fields import MAX_UINT
 from ..core.health import Health, ServerHealth
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
-from ..core.slots import Report
+from ..core.lives import Report
 from ..core.status import ServerStats
 from ..core.terms import ID_BYTES, Body, Status
 from ..envs.request import RolloutRequest

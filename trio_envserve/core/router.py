@@ -25,12 +25,14 @@ from .dedup import DedupCache
 from .errors import ProtocolError
 from .health import ServerStatus
 from .limits import PROTOCOL_VERSION, ServerLimits, WireLimits
+from .lives import LifeInput, Report
 from .messages import ForeignVersion
+from .pulse import Pulse
 from .ranges import Ranges
 from .request_table import Do, Effects, Input
 from .requests import Ask, Entry, Kept, Session
 from .scheduler import Scheduler
-from .slots import Pool, Report
+from .slots import Pool
 from .stats import describe
 from .terms import Body, Epoch, Route, SessionId, one_line, short
 from .workforce import Ended, Stray, Workforce
@@ -133,16 +135,17 @@ class Router:
         life = self.pool.lives.get(worker)
         if life is not None:
             awake_s = self._clock.read(now_s)
-            self._out += self.pool.pulse(life, awake_s, lag_s, memory_bytes, where)
+            pulse = Pulse(lag_s, memory_bytes, where)
+            self._out += self.pool.step(life, LifeInput.PULSE, awake_s, pulse)
 
     def spawned(self, worker: bytes, pid: int) -> None:
         """A process was started for this worker."""
-        self.pool.spawned(worker, pid)
+        self.pool.lives[worker].pid = pid
 
     def exited(self, worker: bytes, now_s: float, how: str) -> None:
         """A worker's process was reaped, or could not be started."""
         awake_s = self._clock.read(now_s)
-        self._out += self.pool.exited(worker, awake_s, how)
+        self._out += self.pool.step(self.pool.lives[worker], LifeInput.EXITED, awake_s, how)
         self.force.refresh(awake_s)
 
     def tick(self, now_s: float) -> None:

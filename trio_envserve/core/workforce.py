@@ -25,6 +25,7 @@ from .announced import Announcements
 from .errors import ProtocolError
 from .executions import Execution, Worker
 from .limits import ServerLimits
+from .lives import Life, LifeInput, Lost, Phase, Report
 from .messages import (
     Announced,
     Beat,
@@ -37,7 +38,7 @@ from .messages import (
 )
 from .ranges import Ranges
 from .requests import Entry, Kept, Session, Suspicion
-from .slots import Life, Lost, Phase, Pool, Report
+from .slots import Pool
 from .stats import checked
 from .terms import Body, one_line
 
@@ -152,7 +153,7 @@ class Workforce:
             message = messages.decode(header, most_bytes=self.header_bytes)
         except ForeignVersion as error:  # it will never be ready: say so now
             self.out += self.pool.set_up_failed(life, f"worker {life.name}: {error}")
-            self.out += self.pool.kill(life, now_s, str(error))
+            self.out += self.pool.step(life, LifeInput.KILL, now_s, str(error))
             raise
         if len(frames) == 5:
             if not isinstance(message, WorkerOutcome):
@@ -177,7 +178,7 @@ class Workforce:
         return []
 
     def _hello(self, life: Life, hello: WorkerHello, now_s: float) -> None:
-        self.out += self.pool.hello(life, now_s)
+        self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self.workers.get(life.id)
         if worker is None and life.phase is Phase.READY:
             # Every client is told its name with every answer to a ping: a short one.
@@ -312,36 +313,37 @@ class Workforce:
         life = self.pool.lives[worker.id]
         limits = self.limits
         ignored_s = _ignored_s(worker, now_s)
-        if life.phase is Phase.ENDING:
+        if life.leaving:
             return
         if ignored_s >= limits.cancel_kill_s or (
             ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
         ):
             why = f"an execution ignores its cancel for {ignored_s:.0f} s"
-            self.out += self.pool.kill(life, now_s, why)
+            self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
             return
         most = limits.recycle_executions
         if most and worker.next_number >= most:
-            self.pool.retire(life, f"it has run {worker.next_number} executions")
+            why = f"it has run {worker.next_number} executions"
+            self.out += self.pool.step(life, LifeInput.RETIRE, now_s, why)
         if life.phase is Phase.RETIRING and not worker.live:
             self._send(worker, messages.Retire())
             self.out.append(Report("info", f"worker {worker.name} retires: {life.why}"))
-            self.pool.ending(life, now_s, life.why)
+            self.out += self.pool.step(life, LifeInput.DRAINED, now_s, life.why)
 
     def retire_all(self, now_s: float) -> None:
         """Start no more and end every worker once it has no work."""
         self.pool.stop()
         for life in list(self.pool.lives.values()):
             if life.phase is Phase.STARTING:
-                self.out += self.pool.kill(life, now_s, "the server stops")
-            self.pool.retire(life, "the server stops")
+                self.out += self.pool.step(life, LifeInput.KILL, now_s, "the server stops")
+            self.out += self.pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
         self.refresh(now_s)
 
     def kill_all(self, now_s: float) -> None:
         """End every process now."""
         self.pool.stop()
         for life in list(self.pool.lives.values()):
-            self.out += self.pool.kill(life, now_s, "the server stops")
+            self.out += self.pool.step(life, LifeInput.KILL, now_s, "the server stops")
         self.refresh(now_s)
 
     def live_count(self) -> int:

@@ -34,9 +34,9 @@ from typing import final
 
 import trio
 
+from ..core.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
 from ..net.forks import forget_in_children
 from ..worker.main import CANNOT_RUN
-from ..worker.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
 from .allocator import ENVIRON
 
 _log = logging.getLogger("trio_envserve.server")

@@ -31,12 +31,12 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.limits import ServerLimits, WireLimits, WorkerLimits
-from ..core.slots import Spawn
+from ..core.lives import Spawn
+from ..core.pulse import Pulse
 from ..envs.loading import load
 from ..net import Frame, Message, MessageStream, Stream, open_memory_streams, open_stream
 from ..net.framing import FramingError
 from ..worker.config import WorkerConfig
-from ..worker.pulse import Pulse
 from ..worker.shell import run_worker
 from ..worker.stacks import describe_requests
 from .locks import AddressLocks

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from ..core import messages
 from ..core.errors import ConfigError, ProtocolError
+from ..core.lives import Kill, Lost
 from ..core.ranges import Ranges
 from ..core.requests import State
 from ..core.router import ToClient
-from ..core.slots import Kill, Lost
 from ..core.terms import Status
 from ..core.workforce import ToWorker
 from ..server.recording import records

@@ -34,8 +34,9 @@ from ..core.errors import ConfigError, ServerNotClosed, ServerNotReady, ServerSt
 from ..core.lag import LagMeter
 from ..core.limit_rules import check_together
 from ..core.limits import KIB, ServerLimits, WireLimits
+from ..core.lives import Kill, Lost, Report, Spawn
+from ..core.pulse import Pulse
 from ..core.router import Router, ToClient
-from ..core.slots import Kill, Lost, Report, Spawn
 from ..core.stats import line
 from ..core.status import ServerStats, StatusRecord
 from ..core.terms import RequestId, Route, short
@@ -58,7 +59,6 @@ from ..net import (
     unwrap_single,
 )
 from ..worker.config import check_args
-from ..worker.pulse import Pulse
 from .options import ServerOptions
 from .recording import Inputs, Recorder, open_recorder
 from .setup import Setup

@@ -28,7 +28,7 @@ import time
 import traceback
 
 from ..core.lag import BlockedFor
-from .pulse import Pulse
+from ..core.pulse import Pulse
 
 _PR_SET_PDEATHSIG = 1
 

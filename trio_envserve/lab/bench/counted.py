@@ -34,8 +34,8 @@ from typing import Any, final
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ToServer
 from ...core.limits import ServerLimits, WireLimits
+from ...core.lives import Spawn
 from ...core.router import Router, ToClient
-from ...core.slots import Spawn
 from ...core.terms import ID_BYTES, Status
 from ...core.worker import Run, ToRouter, WorkerCore
 from ...core.workforce import ToWorker

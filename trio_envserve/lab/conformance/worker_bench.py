@@ -26,12 +26,12 @@ import trio
 from ...core import error_records, messages, values
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.limits import WireLimits, WorkerLimits
+from ...core.pulse import Pulse
 from ...core.terms import ID_BYTES, Body
 from ...host.processes import WorkerProcess, start_process
 from ...net import Stream, open_stream, unwrap_single
 from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
-from ...worker.pulse import Pulse
 from .verdicts import CaseFailed, TimedOut, check
 
 BEAT_S = 0.1

@@ -18,10 +18,11 @@ from ...core.client_sessions import Sessions
 from ...core.dedup import DedupCache
 from ...core.executions import Execution, Worker
 from ...core.health import Link
+from ...core.lives import Life
 from ...core.requests import Entry, Kept, Session
 from ...core.router import Router
 from ...core.scheduler import Scheduler
-from ...core.slots import Life, Pool, Slot
+from ...core.slots import Pool, Slot
 from ...core.worker import WorkerCore, _Kept
 from ...core.workforce import Workforce
 from . import names
@@ -170,12 +171,11 @@ RULES: dict[type, dict[str, Rule]] = {
         "life": Rule("in the form of the pool", lambda slot, life, form: life and life.id),
     },
     Life: {
-        **_out(_CLOCK, "born_s", "heard_s", "ending_s"),
+        **_out(_CLOCK, "born_s", "heard_s", "left_s"),
         **_out(_CONSTANT, "pulses"),
         **_out(_DERIVED, "slot"),
         **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "why"),
         "ready_s": Rule(_CLOCK, _is_set),
-        "reaped_s": Rule(_CLOCK, _is_set),
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),

@@ -6,9 +6,9 @@ import heapq
 import math
 from typing import Any, NamedTuple
 
+from ...core.lives import Kill, Lost, Phase, Spawn
 from ...core.messages import Hello
 from ...core.router import Router, ToClient
-from ...core.slots import Kill, Lost, Phase, Spawn
 from ...core.workforce import ToWorker
 from ..simulation.bounds import audit, unfinished
 from . import names
@@ -70,7 +70,7 @@ class Routers(Catalogue):
             session.heard_s = NOW_S
         for life in machine.pool.lives.values():
             life.heard_s = NOW_S
-            life.reaped_s = None if life.reaped_s is None else NOW_S
+            life.left_s = NOW_S
         for worker in machine.force.workers.values():
             for execution in worker.live.values():
                 execution.stop_s = None if execution.stop_s is None else NOW_S
@@ -78,18 +78,17 @@ class Routers(Catalogue):
     def look(self, machine: Router) -> RouterInfo:
         """See :class:`RouterInfo`."""
         pool, sessions = machine.pool, machine.cache.sessions
-        alive = [life for life in pool.lives.values() if life.reaped_s is None]
+        serving = [life for life in pool.lives.values() if not life.leaving]
         return RouterInfo(
             empty_slots=tuple(
                 slot.index for slot in pool.slots
                 if slot.life is None and slot.start_at_s < math.inf
                 and not (pool.stopping or machine.starting)
             ),
-            unsettled=tuple(e.id for e in pool.lives.values() if e.reaped_s is not None),
-            watched=tuple(life.id for life in alive if life.phase is not Phase.ENDING),
+            unsettled=tuple(e.id for e in pool.lives.values() if e.phase is Phase.REAPED),
+            watched=tuple(life.id for life in serving),
             ignored=tuple(
-                life.id for life in alive
-                if life.phase is not Phase.ENDING and life.id in machine.force.workers
+                life.id for life in serving if life.id in machine.force.workers
                 and machine.force.workers[life.id].oldest_stop_s() is not None
             ),
             sessions=tuple(s.id for s in sessions.values() if not s.ended),
@@ -134,7 +133,7 @@ class Routers(Catalogue):
         machine.pool.slots[slot].start_at_s = NOW_S
 
     def _due_settle(self, machine: Router, worker: bytes) -> None:
-        machine.pool.lives[worker].reaped_s = LONG_AGO_S
+        machine.pool.lives[worker].left_s = LONG_AGO_S
 
     def _due_silence(self, machine: Router, worker: bytes) -> None:
         machine.pool.lives[worker].heard_s = LONG_AGO_S

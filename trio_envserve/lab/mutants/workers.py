@@ -7,8 +7,9 @@ from typing import Any
 from ...core import executions, messages
 from ...core.announced import Announcements
 from ...core.dedup import DedupCache
+from ...core.lives import TABLE, LifeInput, Lost, Phase
 from ...core.ranges import Ranges
-from ...core.slots import Lost, Pool
+from ...core.slots import Pool
 from ...core.terms import RequestId
 from ...core.worker import Run, WorkerCore
 from ...core.workforce import Workforce
@@ -59,26 +60,30 @@ def the_router_hears_any_incarnation(patch: Patches) -> None:
 @FAMILY.mutant("G1")
 def silence_is_death(patch: Patches) -> None:
     """A worker that gives no sign of life is declared dead, and lives."""
-    check = Pool._check
+    time = TABLE[LifeInput.TIME]
+    cells = {phase: cell for phase, cell in time.items() if phase is not Phase.REAPED}
 
-    def no_proof(self: Any, life: Any, now_s: float) -> Any:
-        silent = life.pulses and now_s - life.heard_s >= self.limits.silence_kill_s
-        if silent and life.reaped_s is None:
-            self._leave_slot(life, now_s, "silent", failed=False)
-            life.reaped_s = now_s - 1.0
-        return check(self, life, now_s)
+    def no_proof(pool: Any, life: Any, now_s: float, arg: Any) -> Any:
+        if not (life.pulses and now_s - life.heard_s >= pool.limits.silence_kill_s):
+            return cells[life.phase](pool, life, now_s, arg)
+        if not life.leaving:
+            pool.vacate(life, now_s, failed=False)
+        life.phase, life.left_s = Phase.REAPED, now_s - 1.0
+        return pool.step(life, LifeInput.TIME, now_s)
 
-    patch.attribute(Pool, "_check", no_proof)
+    for phase in cells:
+        patch.item(time, phase, no_proof)
 
 
 @FAMILY.mutant("G1")
 def lost_when_killed(patch: Patches) -> None:
     """Work is declared lost when the kill is sent, not when the process is reaped."""
-    tick, kill = Pool.tick, Pool.kill
+    tick, step = Pool.tick, Pool.step
 
-    def note(self: Any, life: Any, now_s: float, why: str) -> Any:
-        effects = kill(self, life, now_s, why)
-        self.__dict__.setdefault("killed", []).extend(effects and [Lost(life.id, why)])
+    def note(self: Any, life: Any, input: LifeInput, now_s: float, arg: Any = None) -> Any:
+        effects = step(self, life, input, now_s, arg)
+        if input is LifeInput.KILL and effects:
+            self.__dict__.setdefault("killed", []).append(Lost(life.id, arg))
         return effects
 
     def declare(self: Any, now_s: float) -> Any:
@@ -86,35 +91,31 @@ def lost_when_killed(patch: Patches) -> None:
         lost, self.__dict__["killed"] = self.__dict__.get("killed", []), []
         return [*effects, *lost]
 
-    patch.attribute(Pool, "kill", note)
+    patch.attribute(Pool, "step", note)
     patch.attribute(Pool, "tick", declare)
 
 
 @FAMILY.mutant("G9", needs=(Fault.BLOCK_LOOP,))
 def a_blocked_loop_is_silence(patch: Patches) -> None:
     """Only the pulse of an event loop that is on time counts as a sign of life."""
-    pulse = Pool.pulse
+    heard = TABLE[LifeInput.PULSE][Phase.READY]
 
-    def on_time(self: Any, life: Any, now_s: float, lag_s: float, *rest: Any) -> Any:
+    def on_time(pool: Any, life: Any, now_s: float, pulse: Any) -> Any:
         heard_s = life.heard_s
-        effects = pulse(self, life, now_s, lag_s, *rest)
-        if lag_s >= self.limits.blocked_report_s:
+        effects = heard(pool, life, now_s, pulse)
+        if pulse.lag_s >= pool.limits.blocked_report_s:
             life.heard_s = heard_s
         return effects
 
-    patch.attribute(Pool, "pulse", on_time)
+    for phase in Phase:
+        patch.item(TABLE[LifeInput.PULSE], phase, on_time)
 
 
 @FAMILY.mutant("G8", "G9", needs=(Fault.SLOW_START,))
 def a_start_may_take_for_ever(patch: Patches) -> None:
     """A worker that never says hello is waited for."""
-    check = Pool._check
-
-    def patient(self: Any, life: Any, now_s: float) -> Any:
-        life.born_s = now_s
-        return check(self, life, now_s)
-
-    patch.attribute(Pool, "_check", patient)
+    time = TABLE[LifeInput.TIME]
+    patch.item(time, Phase.STARTING, time[Phase.READY])
 
 
 @FAMILY.mutant("G2")
@@ -141,7 +142,7 @@ def last_words_are_thrown_away(patch: Patches) -> None:
 
     def deaf(self: Any, frames: Any, now_s: float) -> Any:
         life = self.pool.lives.get(bytes(frames[0]))
-        return [] if life is None or life.reaped_s is not None else message(self, frames, now_s)
+        return [] if life is None or life.phase is Phase.REAPED else message(self, frames, now_s)
 
     patch.attribute(Workforce, "message", deaf)
 
@@ -223,13 +224,13 @@ def _header(session: Any, entry: Any, number: int) -> bytes:
 @FAMILY.mutant("G9")
 def a_replacement_is_never_started(patch: Patches) -> None:
     """A slot whose worker has died stays empty."""
-    leave = Pool._leave_slot
+    vacate = Pool.vacate
 
-    def for_ever(self: Any, life: Any, now_s: float, why: str, *, failed: bool) -> None:
-        leave(self, life, now_s, why, failed=failed)
+    def for_ever(self: Any, life: Any, now_s: float, *, failed: bool) -> None:
+        vacate(self, life, now_s, failed=failed)
         self.slots[life.slot].start_at_s = float("inf")
 
-    patch.attribute(Pool, "_leave_slot", for_ever)
+    patch.attribute(Pool, "vacate", for_ever)
 
 
 @FAMILY.mutant("G9", needs=(Fault.SLOW_DEATH,))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
-from ...core.slots import Report
+from ...core.lives import Report
 from . import judge as judging
 from .faults import Ask, Fault
 from .network import Frames, Link, Process

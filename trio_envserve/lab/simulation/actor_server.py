@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ...core.closing import Closed, ClosingStage, Flush
 from ...core.executions import Execution
+from ...core.lives import Kill, Lost, Report, Spawn
 from ...core.router import Router, ToClient
-from ...core.slots import Kill, Lost, Report, Spawn
 from ...core.workforce import ToWorker
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy

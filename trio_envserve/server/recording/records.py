@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 import cbor2
 
 from ...core.closing import Closed, ClosingStage, Flush
+from ...core.lives import Kill, Lost, Report, Spawn
 from ...core.router import Router, ToClient
-from ...core.slots import Kill, Lost, Report, Spawn
 from ...core.terms import Body
 from ...core.workforce import ToWorker
 from .masks import Masks

@@ -27,11 +27,12 @@ from ...core.closing import Closing, ClosingStage
 from ...core.dedup import DedupCache
 from ...core.executions import Duty, Execution, Worker
 from ...core.limits import ServerLimits, WireLimits
+from ...core.lives import Life, Phase
 from ...core.ranges import Ranges
 from ...core.requests import Counters, Entry, Kept, Session, State
 from ...core.router import Router
 from ...core.scheduler import Scheduler
-from ...core.slots import Life, Phase, Pool, Slot
+from ...core.slots import Pool, Slot
 from ...core.terms import ID_BYTES, RequestId
 from ...core.workforce import Workforce
 from .masks import Masks

@@ -1,4 +1,4 @@
-"""The lives of workers: every phase, every input, every clock."""
+"""The pool and the lives of its workers: every phase, every input, every clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.slots import Kill, Life, Lost, Phase, Pool, Report, Spawn
+from trio_envserve.core.lives import Kill, Life, LifeInput, Lost, Phase, Report, Spawn
+from trio_envserve.core.pulse import Pulse
+from trio_envserve.core.slots import Pool
 
 from .helpers import Ids
 
@@ -27,13 +29,14 @@ def born(pool: Pool, now_s: float = 0.0) -> Life:
     """The life that the next tick spawns."""
     spawns = [e for e in pool.tick(now_s) if isinstance(e, Spawn)]
     assert len(spawns) == 1
-    pool.spawned(spawns[0].worker, 123)
-    return pool.lives[spawns[0].worker]
+    life = pool.lives[spawns[0].worker]
+    life.pid = 123
+    return life
 
 
 def ready(pool: Pool, now_s: float = 0.0) -> Life:
     life = born(pool, now_s)
-    pool.hello(life, now_s)
+    pool.step(life, LifeInput.HELLO, now_s)
     return life
 
 
@@ -41,13 +44,19 @@ def in_phase(pool: Pool, phase: Phase) -> Life:
     """A life in this phase at time 0."""
     life = born(pool)
     if phase is not Phase.STARTING:
-        pool.hello(life, 0.0)
-    if phase is Phase.RETIRING:
-        pool.retire(life, "old")
-    if phase is Phase.ENDING:
-        pool.ending(life, 0.0, "old")
+        pool.step(life, LifeInput.HELLO, 0.0)
+    if phase in (Phase.RETIRING, Phase.ENDING, Phase.REAPED):
+        pool.step(life, LifeInput.RETIRE, 0.0, "old")
+    if phase in (Phase.ENDING, Phase.REAPED):
+        pool.step(life, LifeInput.DRAINED, 0.0, "old")
+    if phase is Phase.REAPED:
+        pool.step(life, LifeInput.EXITED, 0.0, "exit 0")
     assert life.phase is phase
     return life
+
+
+def pulse(pool: Any, life: Life, now_s: float, lag_s: float, memory_bytes: int, where: str) -> Any:
+    return pool.step(life, LifeInput.PULSE, now_s, Pulse(lag_s, memory_bytes, where))
 
 
 def kinds(effects: list[Any]) -> list[str]:
@@ -65,25 +74,25 @@ def test_each_slot_gets_one_life_with_a_fresh_incarnation():
 
 # What each input makes of each phase, and the effects.
 INPUTS: dict[str, Any] = {
-    "hello": lambda pool, life: pool.hello(life, 1.0),
-    "retire": lambda pool, life: pool.retire(life, "why") or [],
-    "kill": lambda pool, life: pool.kill(life, 1.0, "why"),
-    "exited": lambda pool, life: pool.exited(life.id, 1.0, "why"),
-    "ending": lambda pool, life: pool.ending(life, 1.0, "why") or [],
+    "hello": lambda pool, life: pool.step(life, LifeInput.HELLO, 1.0),
+    "retire": lambda pool, life: pool.step(life, LifeInput.RETIRE, 1.0, "why"),
+    "kill": lambda pool, life: pool.step(life, LifeInput.KILL, 1.0, "why"),
+    "exited": lambda pool, life: pool.step(life, LifeInput.EXITED, 1.0, "why"),
+    "time": lambda pool, life: pool.step(life, LifeInput.TIME, 1.0),
 }
 P = Phase
 TABLE: dict[str, dict[Phase, tuple[Phase, list[str]]]] = {
     "hello": {
         P.STARTING: (P.READY, ["Report"]), P.READY: (P.READY, []), P.RETIRING: (P.RETIRING, []),
-        P.ENDING: (P.ENDING, []),
+        P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
     },
     "retire": {
         P.STARTING: (P.STARTING, []), P.READY: (P.RETIRING, []), P.RETIRING: (P.RETIRING, []),
-        P.ENDING: (P.ENDING, []),
+        P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
     },
-    "kill": {phase: (P.ENDING, ["Kill", "Report"]) for phase in P},
-    "exited": {phase: (P.ENDING, ["Report"]) for phase in P},
-    "ending": {phase: (P.ENDING, []) for phase in P},
+    "kill": {phase: (P.ENDING, ["Kill", "Report"]) for phase in P} | {P.REAPED: (P.REAPED, [])},
+    "exited": {phase: (P.REAPED, ["Report"]) for phase in P} | {P.REAPED: (P.REAPED, [])},
+    "time": {phase: (phase, ["Lost"] if phase is P.REAPED else []) for phase in P},
 }  # fmt: skip
 
 
@@ -95,25 +104,33 @@ def test_every_input_in_every_phase(name, phase):
     after, effects = TABLE[name][phase]
     assert kinds(INPUTS[name](pool, life)) == effects
     assert life.phase is after
-    assert (pool.slots[0].life is life) is (after is not Phase.ENDING)
+    assert (pool.slots[0].life is life) is (not life.leaving)
+
+
+@pytest.mark.parametrize("phase", [p for p in Phase if p is not Phase.RETIRING])
+def test_only_a_worker_that_retires_is_ever_drained(phase):
+    pool = pool_with()
+    with pytest.raises(AssertionError, match=f"worker w0-1 is {phase.value}"):
+        pool.step(in_phase(pool, phase), LifeInput.DRAINED, 1.0, "why")
 
 
 def test_g1_a_death_is_declared_only_when_reaped_and_what_it_sent_was_taken_in():
     pool = pool_with()
     life = ready(pool)
-    pool.kill(life, 1.0, "why")
+    pool.step(life, LifeInput.KILL, 1.0, "why")
     assert not any(isinstance(e, Lost) for t in (1.0, 1.5, 3.9) for e in pool.tick(t))
-    pool.exited(life.id, 3.9, "signal 9")
+    pool.step(life, LifeInput.EXITED, 3.9, "signal 9")
     assert kinds(pool.tick(3.95)) == []
     assert pool.tick(4.01) == [Lost(life.id, "why")]
     assert life.id not in pool.lives
-    assert pool.kill(life, 4.0, "again") == []  # it is dead
+    assert pool.step(life, LifeInput.KILL, 4.0, "again") == []  # it is dead
 
 
 def test_a_replacement_starts_before_the_old_process_has_ended():
     pool = pool_with()
     old = ready(pool)
-    pool.ending(old, 20.0, "recycled")
+    pool.step(old, LifeInput.RETIRE, 20.0, "recycled")
+    pool.step(old, LifeInput.DRAINED, 20.0, "recycled")
     new = born(pool, 20.0)
     assert new.id == b"w0-2"
     assert new.incarnation != old.incarnation
@@ -125,7 +142,8 @@ def test_a_process_that_does_not_exit_is_killed_again_and_again():
     pool = pool_with(silence_kill_s=100.0)
     life = ready(pool)
     pool.stop()
-    pool.ending(life, 10.0, "recycled")
+    pool.step(life, LifeInput.RETIRE, 10.0, "recycled")
+    pool.step(life, LifeInput.DRAINED, 10.0, "recycled")
     assert kinds(pool.tick(12.9)) == []
     assert kinds(pool.tick(13.0)) == ["Kill"]
     assert kinds(pool.tick(15.9)) == []
@@ -140,7 +158,7 @@ def test_g9_silence_is_reported_then_killed_and_a_pulse_ends_the_suspicion():
     assert kinds(pool.tick(2.1)) == []
     assert not pool.accepts(life)
     assert pool.is_silent()
-    assert kinds(pool.pulse(life, 2.5, 0.0, 0, "")) == ["Report"]
+    assert kinds(pulse(pool, life, 2.5, 0.0, 0, "")) == ["Report"]
     assert pool.accepts(life)
     assert not pool.is_silent()
     pool.tick(4.5)
@@ -158,9 +176,9 @@ def test_a_worker_that_pulses_but_never_says_hello_is_killed_in_the_end():
     pool = pool_with()
     life = born(pool)
     for now_s in range(20):
-        pool.pulse(life, float(now_s), 0.0, 0, "")
+        pulse(pool, life, float(now_s), 0.0, 0, "")
         assert kinds(pool.tick(float(now_s))) == []
-    pool.pulse(life, 20.0, 0.0, 0, "")
+    pulse(pool, life, 20.0, 0.0, 0, "")
     assert Kill(life.id, "no hello within 20 s") in pool.tick(20.0)
 
 
@@ -173,15 +191,15 @@ def test_without_pulses_silence_means_nothing():
 def test_g9_a_blocked_loop_is_reported_with_where_and_never_killed():
     pool = pool_with()
     life = ready(pool)
-    (report,) = pool.pulse(life, 1.0, 1.0, 5, "in solve()")
+    (report,) = pulse(pool, life, 1.0, 1.0, 5, "in solve()")
     assert isinstance(report, Report)
     assert "in solve()" in report.text
     assert not pool.accepts(life)
-    assert pool.pulse(life, 1.5, 1.5, 5, "in solve()") == []
+    assert pulse(pool, life, 1.5, 1.5, 5, "in solve()") == []
     for now_s in range(2, 100):
-        pool.pulse(life, float(now_s), float(now_s), 5, "")
+        pulse(pool, life, float(now_s), float(now_s), 5, "")
         assert kinds(pool.tick(float(now_s))) == []
-    assert kinds(pool.pulse(life, 100.0, 0.0, 5, "")) == ["Report"]
+    assert kinds(pulse(pool, life, 100.0, 0.0, 5, "")) == ["Report"]
     assert pool.accepts(life)
     assert (life.memory_bytes, life.lag_s) == (5, 0.0)
 
@@ -189,10 +207,10 @@ def test_g9_a_blocked_loop_is_reported_with_where_and_never_killed():
 def test_a_worker_over_its_memory_is_retired():
     pool = pool_with(worker_memory_bytes=1 << 20)
     life = ready(pool)
-    pool.pulse(life, 0.0, 0.0, 1 << 20, "")
+    pulse(pool, life, 0.0, 0.0, 1 << 20, "")
     pool.tick(0.0)
     assert life.phase is Phase.READY
-    pool.pulse(life, 0.0, 0.0, 3 << 20, "")
+    pulse(pool, life, 0.0, 0.0, 3 << 20, "")
     pool.tick(0.0)
     assert (life.phase, life.why) == (Phase.RETIRING, "it holds 3 MiB of memory")
 
@@ -203,10 +221,10 @@ def deaths(pool: Pool, count: int, *, ready_s: float | None) -> list[float]:
     for _ in range(count):
         life = born(pool, now_s)
         if ready_s is not None:
-            pool.hello(life, now_s)
-            pool.pulse(life, now_s + ready_s, 0.0, 0, "")
+            pool.step(life, LifeInput.HELLO, now_s)
+            pulse(pool, life, now_s + ready_s, 0.0, 0, "")
             now_s += ready_s
-        pool.exited(life.id, now_s, "died")
+        pool.step(life, LifeInput.EXITED, now_s, "died")
         pauses.append(pool.slots[0].start_at_s - now_s)
         now_s = pool.slots[0].start_at_s
         if pauses[-1]:
@@ -227,8 +245,8 @@ def test_a_worker_that_starts_slowly_and_then_dies_soon_has_died_soon():
     """It had lived for long, and been ready for a moment."""
     pool = pool_with()
     life = born(pool)
-    pool.hello(life, 500.0)
-    pool.exited(life.id, 501.0, "died")
+    pool.step(life, LifeInput.HELLO, 500.0)
+    pool.step(life, LifeInput.EXITED, 501.0, "died")
     assert pool.slots[0].start_at_s == 502.0
     assert pool.slots[0].failures == 1
 
@@ -239,10 +257,10 @@ def test_an_environment_that_keeps_failing_is_broken_until_one_is_ready():
     (report,) = pool.set_up_failed(life, "ImportError: x" + "y" * 9000)
     assert report.level == "error"
     assert len(pool.broken) == 4000
-    pool.exited(life.id, 0.0, "exit 1")
+    pool.step(life, LifeInput.EXITED, 0.0, "exit 1")
     assert not pool.is_broken()
     life = born(pool, 1.0)
-    pool.kill(life, 1.0, "no hello")  # counts as a start that failed, too
+    pool.step(life, LifeInput.KILL, 1.0, "no hello")  # counts as a start that failed, too
     assert pool.is_broken()
     ready(pool, 3.0)
     assert not pool.is_broken()
@@ -261,11 +279,11 @@ def test_a_worker_that_drains_is_ready_but_gets_no_work():
 def test_deaths_are_told_apart_from_ends():
     pool = pool_with()
     life = ready(pool)
-    (died,) = pool.exited(life.id, 1.0, "signal 11")
+    (died,) = pool.step(life, LifeInput.EXITED, 1.0, "signal 11")
     assert (died.level, died.text) == ("warning", "worker w0-1 (pid 123) died: signal 11")
     pool = pool_with()
     life = in_phase(pool, Phase.ENDING)
-    assert pool.exited(life.id, 1.0, "exit 0")[0].level == "info"
+    assert pool.step(life, LifeInput.EXITED, 1.0, "exit 0")[0].level == "info"
     assert life.why == "old"
 
 
@@ -273,7 +291,7 @@ def test_a_stopping_pool_starts_nothing_and_expects_ends():
     pool = pool_with()
     life = ready(pool)
     pool.stop()
-    assert pool.kill(life, 1.0, "the server stops")[1].level == "info"
-    assert pool.exited(life.id, 1.0, "signal 9")[0].level == "info"
+    assert pool.step(life, LifeInput.KILL, 1.0, "the server stops")[1].level == "info"
+    assert pool.step(life, LifeInput.EXITED, 1.0, "signal 9")[0].level == "info"
     assert kinds(pool.tick(50.0)) == ["Lost"]
     assert kinds(pool.tick(60.0)) == []

@@ -1,0 +1,291 @@
+"""The life of a worker process: the table that decides it.
+
+Theory of operation
+-------------------
+A life goes ``STARTING -> READY -> (RETIRING ->) ENDING -> REAPED`` and is then
+forgotten.  On its way to ENDING it leaves its slot, so that the next life can begin
+there at once: a process that takes long to die delays nobody.
+
+Every input to a life goes through :meth:`.slots.Pool.step`, which looks up
+:data:`TABLE`.  A cell is one short function: it changes the life and returns what to do.
+
+Silence leads to suspicion (no new work), then to a kill.  Only EXITED, the report that
+the process was reaped, leads to :class:`Lost`, and only after ``reap_settle_s``, so that
+what the process had already sent is taken in first (G1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+
+from .pulse import Pulse
+from .terms import Incarnation
+
+if TYPE_CHECKING:
+    from .slots import Pool
+
+
+class Phase(enum.Enum):
+    """Where a life stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RETIRING = "retiring"
+    ENDING = "ending"
+    REAPED = "reaped"
+
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+class LifeInput(enum.Enum):
+    """What can happen to a life."""
+
+    HELLO = "the environment is set up"
+    PULSE = "a sign of life"
+    RETIRE = "it is to get no more work"
+    DRAINED = "it has no more work and was told to exit"
+    KILL = "it must die"
+    EXITED = "its process was reaped, or could not be started"
+    TIME = "time has passed"
+
+    __hash__ = object.__hash__
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Life:
+    """One worker process, from the decision to spawn it until it is forgotten."""
+
+    id: bytes
+    slot: int
+    incarnation: Incarnation
+    born_s: float
+    heard_s: float
+    pulses: bool
+    phase: Phase = Phase.STARTING
+    pid: int | None = None
+    ready_s: float | None = None
+    left_s: float = 0.0
+    """When it was last told to end; once it is reaped, when that was."""
+    silent: bool = False
+    blocked: bool = False
+    memory_bytes: int = 0
+    lag_s: float = 0.0
+    why: str = ""
+    """Why it ends, for people."""
+
+    @property
+    def name(self) -> str:
+        """The worker's id as text."""
+        return self.id.decode("ascii", "replace")
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its slot is free for the next life."""
+        return self.phase in (Phase.ENDING, Phase.REAPED)
+
+
+class Spawn(NamedTuple):
+    """Start a worker process in this slot."""
+
+    slot: int
+    worker: bytes
+    incarnation: Incarnation
+
+
+class Kill(NamedTuple):
+    """Kill the process and all it has started."""
+
+    worker: bytes
+    why: str
+
+
+class Lost(NamedTuple):
+    """The process is dead and reaped: its executions are over."""
+
+    worker: bytes
+    why: str
+
+
+class Report(NamedTuple):
+    """A line for the log."""
+
+    level: str
+    text: str
+
+
+PoolEffect: TypeAlias = Spawn | Kill | Lost | Report
+Cell: TypeAlias = Callable[["Pool", Life, float, Any], Sequence[PoolEffect]]
+
+
+# -- cells ----------------------------------------------------------------------------
+
+
+def _nothing(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    return ()
+
+
+def _never(pool: Pool, life: Life, now_s: float, arg: object) -> NoReturn:
+    raise AssertionError(f"worker {life.name} is {life.phase.value}")
+
+
+def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    life.phase = Phase.READY
+    life.ready_s = life.heard_s = now_s
+    pool.slots[life.slot].failed_starts = 0
+    pool.broken = ""
+    took_s = now_s - life.born_s
+    return (Report("info", f"worker {life.name} (pid {life.pid}) ready after {took_s:.1f} s"),)
+
+
+def _heard(pool: Pool, life: Life, now_s: float, pulse: Pulse) -> Sequence[PoolEffect]:
+    effects: list[PoolEffect] = []
+    life.heard_s, life.lag_s, life.memory_bytes = now_s, pulse.lag_s, pulse.memory_bytes
+    if life.silent:
+        life.silent = False
+        effects.append(Report("info", f"worker {life.name} is heard again"))
+    blocked = pulse.lag_s >= pool.limits.blocked_report_s
+    if blocked and not life.blocked:
+        text = f"worker {life.name}: event loop blocked for {pulse.lag_s:.1f} s\n{pulse.where}"
+        effects.append(Report("warning", text))
+    elif life.blocked and not blocked:
+        effects.append(Report("info", f"worker {life.name}: event loop runs again"))
+    life.blocked = blocked
+    return effects
+
+
+def _retire(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
+    life.phase = Phase.RETIRING
+    life.why = why
+    return ()
+
+
+def _end(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
+    _leave(pool, life, Phase.ENDING, now_s, why, failed=False)
+    return ()
+
+
+def _kill_unready(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
+    _leave(pool, life, Phase.ENDING, now_s, why, failed=True)
+    return _killed(pool, life, why)
+
+
+def _kill(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
+    _leave(pool, life, Phase.ENDING, now_s, why, failed=False)
+    return _killed(pool, life, why)
+
+
+def _kill_ending(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
+    life.why = life.why or why
+    return _killed(pool, life, why)
+
+
+def _died_unready(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
+    pool.broken = pool.broken or f"worker {life.name} did not get ready: {how}"
+    _leave(pool, life, Phase.REAPED, now_s, how, failed=True)
+    return _died(pool, life, how)
+
+
+def _died_ready(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
+    assert life.ready_s is not None
+    quick = now_s - life.ready_s < pool.limits.restart_healthy_s
+    _leave(pool, life, Phase.REAPED, now_s, how, failed=quick)
+    return _died(pool, life, how)
+
+
+def _ended(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
+    life.phase, life.left_s = Phase.REAPED, now_s
+    life.why = life.why or how
+    return (Report("info", f"worker {life.name} has ended: {how}"),)
+
+
+def _time_starting(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    silent_s, start_s = _silent_s(life, now_s), pool.limits.start_s
+    if silent_s < pool.limits.silence_kill_s and now_s - life.born_s >= start_s:
+        return _kill_unready(pool, life, now_s, f"no hello within {start_s:.0f} s")
+    return _time(pool, life, now_s, arg)
+
+
+def _time(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    limits, silent_s = pool.limits, _silent_s(life, now_s)
+    if silent_s >= limits.silence_kill_s:
+        return pool.step(life, LifeInput.KILL, now_s, f"no sign of life for {silent_s:.0f} s")
+    if silent_s >= limits.silence_report_s and not life.silent:
+        life.silent = True
+        text = f"worker {life.name} (pid {life.pid}): no sign of life for {silent_s:.1f} s"
+        return (Report("warning", text),)
+    if limits.worker_memory_bytes and life.memory_bytes > limits.worker_memory_bytes:
+        why = f"it holds {life.memory_bytes >> 20} MiB of memory"
+        return pool.step(life, LifeInput.RETIRE, now_s, why)
+    return ()
+
+
+def _time_ending(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    if now_s - life.left_s < pool.limits.stop_s:
+        return ()
+    life.left_s = now_s
+    return (Kill(life.id, "it did not exit when told to"),)
+
+
+def _time_reaped(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    if now_s - life.left_s < pool.limits.reap_settle_s:
+        return ()
+    del pool.lives[life.id]
+    return (Lost(life.id, life.why),)
+
+
+# -- what cells share -----------------------------------------------------------------
+
+
+def _silent_s(life: Life, now_s: float) -> float:
+    return now_s - life.heard_s if life.pulses else 0.0
+
+
+def _leave(pool: Pool, life: Life, phase: Phase, now_s: float, why: str, *, failed: bool) -> None:
+    """The life is on its way out; its slot may start the next after a pause."""
+    life.phase, life.left_s, life.why = phase, now_s, why
+    pool.vacate(life, now_s, failed=failed)
+
+
+def _killed(pool: Pool, life: Life, why: str) -> Sequence[PoolEffect]:
+    level = "info" if pool.stopping else "warning"
+    return Kill(life.id, why), Report(level, f"worker {life.name} is killed: {why}")
+
+
+def _died(pool: Pool, life: Life, how: str) -> Sequence[PoolEffect]:
+    if pool.stopping:
+        return (Report("info", f"worker {life.name} has ended: {how}"),)
+    who = f"worker {life.name}" + (f" (pid {life.pid})" if life.pid is not None else "")
+    return (Report("warning", f"{who} died: {how}"),)
+
+
+P = Phase
+TABLE: dict[LifeInput, dict[Phase, Cell]] = {
+    LifeInput.HELLO: {
+        P.STARTING: _ready, P.READY: _nothing, P.RETIRING: _nothing, P.ENDING: _nothing,
+        P.REAPED: _nothing,
+    },
+    LifeInput.PULSE: dict.fromkeys(Phase, _heard),
+    LifeInput.RETIRE: {
+        P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.ENDING: _nothing,
+        P.REAPED: _nothing,
+    },
+    LifeInput.DRAINED: {
+        P.STARTING: _never, P.READY: _never, P.RETIRING: _end, P.ENDING: _never, P.REAPED: _never,
+    },
+    LifeInput.KILL: {
+        P.STARTING: _kill_unready, P.READY: _kill, P.RETIRING: _kill, P.ENDING: _kill_ending,
+        P.REAPED: _nothing,
+    },
+    LifeInput.EXITED: {
+        P.STARTING: _died_unready, P.READY: _died_ready, P.RETIRING: _died_ready,
+        P.ENDING: _ended, P.REAPED: _nothing,
+    },
+    LifeInput.TIME: {
+        P.STARTING: _time_starting, P.READY: _time, P.RETIRING: _time, P.ENDING: _time_ending,
+        P.REAPED: _time_reaped,
+    },
+}  # fmt: skip
+"""What each input makes of a life in each phase."""
