@@ -61,7 +61,7 @@ async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.Mon
 
     with trio.fail_after(120):
         async with pair(large) as (_, client):
-            core = client._core
+            core = client._driver.core
             kept = []
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:

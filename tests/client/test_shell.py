@@ -230,6 +230,6 @@ async def test_an_outcome_that_comes_when_its_call_was_just_cancelled_wakes_nobo
             nursery.start_soon(call, scope)
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()  # the task is to be woken, and has not run yet
-            client._end_calls()
+            client._driver.close()
         assert [type(end) for end in ends] == [trio.Cancelled]
         gate.set()

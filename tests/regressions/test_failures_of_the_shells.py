@@ -97,7 +97,8 @@ async def test_failure_13_acknowledgement_is_sent_before_decoding(autojump_clock
     def decode(body: Any, **options: Any) -> Any:
         value = real(body, **options)
         if value == "result of much":
-            pending.append(bool(bench.client._core.calls.live))  # what its next statement says
+            # What its next statement says:
+            pending.append(bool(bench.client._driver.core.calls.live))
         return value
 
     monkeypatch.setattr(values, "decode", decode)

@@ -155,11 +155,11 @@ async def test_one(envserve_client, envserve_proxy, envserve_server):
     server = await envserve_server(Waits())
     proxy = await envserve_proxy(server)
     client = await envserve_client(proxy)
-    end = client._end_calls
+    end = client._driver.close
     def closed():
         said.append(f"client closed, {proxy.open_connections} open")
         end()
-    client._end_calls = closed
+    client._driver.close = closed
     await proxy.wait_connections(1)
 
 def test_two():

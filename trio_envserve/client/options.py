@@ -1,9 +1,14 @@
-"""The options of a call, for type checkers: a wrong one is found before it is made."""
+"""The options of a call: for type checkers, which find a wrong one before it is made,
+and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+
+from ..core.errors import ConfigError
+from ..core.fields import MAX_UINT
+from ..envs.request import RolloutRequest
 
 
 class CallOptions(TypedDict, total=False):
@@ -24,3 +29,51 @@ class CallOptions(TypedDict, total=False):
     timeout_s: float | None
     """How long to wait, and how long the server may run it; None: as long as the
     caller's cancel scope allows."""
+
+
+Terms: TypeAlias = tuple[bool | None, int | None, float | None]
+"""Consent to a rerun, the most executions, and the limit in seconds."""
+
+
+class Asked(NamedTuple):
+    """What a call asks for, and on which terms."""
+
+    body: dict[str, Any]
+    terms: Terms
+
+
+def checked(
+    input: Any, *, kind: Literal["rollout", "group"] = "rollout", model: str = "oracle",
+    model_name: str = "", sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
+    state_columns: Sequence[str] = (), rerun: bool | None = None,
+    max_executions: int | None = None, timeout_s: float | None = None,
+) -> Asked:  # fmt: skip
+    """Input and options as they go to the server; ConfigError if one is wrong."""
+    request = RolloutRequest(
+        kind=kind, input=input, endpoint=model, model_name=model_name,
+        sampling_args={} if sampling_args is None else sampling_args,
+        max_retries=max_retries, state_columns=_columns(state_columns),
+    )  # fmt: skip
+    _check(rerun, max_executions, timeout_s)
+    return Asked(request.to_body(), (rerun, max_executions, timeout_s))
+
+
+def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | None) -> None:
+    if rerun is not None and not isinstance(rerun, bool):
+        raise ConfigError(f"rerun must be True, False or None, not {rerun!r}")
+    whole = isinstance(max_executions, int) and not isinstance(max_executions, bool)
+    if max_executions is not None and not (whole and 1 <= max_executions < MAX_UINT):
+        raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
+    try:
+        positive = timeout_s is None or (timeout_s > 0 and not isinstance(timeout_s, bool))
+    except TypeError:
+        positive = False
+    if not positive:
+        raise ConfigError(f"timeout_s must be a positive number, not {timeout_s!r}")
+
+
+def _columns(columns: Any) -> Any:
+    """A text is a sequence of texts, too, but never meant so.  What else is wrong
+    the request says."""
+    is_several = isinstance(columns, Sequence) and not isinstance(columns, str)
+    return tuple(columns) if is_several else columns

@@ -1,16 +1,11 @@
-"""The client's shell: one connection, any number of calls.
+"""The client: calls, and what is known of the server.
 
 Theory of operation
 -------------------
-:class:`~trio_envserve.core.client.ClientCore` decides; this module moves its
-messages and wakes its callers.  The nursery owns the receiver, the clock, and the
-task that carries out what calls have led to.
-A call is the caller's own task waiting for its outcome: cancelling that scope
-cancels the rollout on the server, at once and without waiting for it, because
-the bookkeeping is synchronous and comes before the next await.
-
-What calls lead to is carried out in the next turn of the loop: requests that are
-made in the same turn go out together.  A call that is the only one goes out at once.
+A :class:`~.driver.Driver` runs the core; this module turns inputs into requests and
+answers into outcomes.  A call is the caller's own task waiting for its outcome:
+cancelling that scope cancels the rollout on the server, at once and without waiting
+for it, because the bookkeeping is synchronous and comes before the next await.
 
 An outcome counts as received when it has been decoded and is in the caller's
 hands, in the caller's task; only then is it acknowledged.
@@ -20,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import logging
 import os
 from collections.abc import (
     AsyncGenerator,
@@ -36,9 +30,9 @@ from typing import Any, Literal, Unpack, final
 
 import trio
 
-from ..core import messages, values
+from ..core import values
 from ..core.client import ClientCore
-from ..core.client_effects import Answer, Fail, Reconnect, Statistics, ToServer
+from ..core.client_effects import Answer, Fail
 from ..core.errors import (
     CallError,
     ConfigError,
@@ -47,20 +41,14 @@ from ..core.errors import (
     ServerNotReady,
     error_from_info,
 )
-from ..core.fields import MAX_UINT
 from ..core.health import Health, ServerHealth
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
-from ..core.lives import Report
 from ..core.status import ServerStats
 from ..core.terms import ID_BYTES, Body, Status
-from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
 from ..net import (
     DEFAULT_TRANSPORT,
-    ConnectionEvent,
-    DealerSocket,
-    Message,
     Network,
     Transport,
     open_background,
@@ -68,19 +56,12 @@ from ..net import (
     parse_peer_address,
     unwrap_single,
 )
-from .options import CallOptions
+from .driver import Driver, Ended
+from .many import Outcomes
+from .options import Asked, CallOptions, checked
 from .outcome import Outcome
 
-_log = logging.getLogger("trio_envserve.client")
-_LEVELS = logging.getLevelNamesMapping()
-
 Arrays = Literal["auto", "numpy", "torch"]
-
-_TROUBLE = {
-    ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
-    ConnectionEvent.REFUSED: "nothing listens at {} (is the server started, is the address right?)",
-    ConnectionEvent.HANDSHAKE_FAILED: "what listens at {} does not speak ZeroMQ",
-}
 
 
 @final
@@ -90,22 +71,11 @@ class Client:
     All calls may be made by any number of tasks at once.
     """
 
-    def __init__(self, core: ClientCore, address: str, arrays: Arrays, wire: WireLimits) -> None:
-        self._core = core
-        self._address = address
+    def __init__(self, driver: Driver, arrays: Arrays, wire: WireLimits) -> None:
+        self._driver = driver
         self._arrays: Arrays = arrays
         self._wire = wire
         self._threads = Threads()
-        self._socket: DealerSocket | None = None
-        self._waiting: dict[int, tuple[trio.lowlevel.Task, list[Answer | Fail]]] = {}
-        self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
-        self._next_ask = 0
-        self._changed = trio.lowlevel.ParkingLot()
-        self._poke = trio.Event()
-        self._wake_at_s = 0.0
-        self._asked_of_core = trio.Event()
-        """Set when a call has changed the core, and nothing was carried out since."""
-        self._said = Health.STARTING
 
     # -- calls ----------------------------------------------------------------
 
@@ -149,54 +119,67 @@ class Client:
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
         is returned, with worker, duration and executions as far as known."""
-        request = RolloutRequest(
-            kind=kind, input=input, endpoint=model, model_name=model_name,
-            sampling_args={} if sampling_args is None else sampling_args,
-            max_retries=max_retries, state_columns=_columns(state_columns),
+        asked = checked(
+            input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
+            max_retries=max_retries, state_columns=state_columns, rerun=rerun,
+            max_executions=max_executions, timeout_s=timeout_s,
         )  # fmt: skip
-        _check(rerun, max_executions, timeout_s)
+        return await self._run(asked)
+
+    async def _run(self, asked: Asked) -> Outcome:
         try:
-            body = await self._encoded(request.to_body())
+            body = await self._encoded(asked.body)
         except values.EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         began_s = trio.current_time()
-        ended = await self._call(body, began_s, rerun, max_executions, timeout_s)
+        ended = await self._call(body, began_s, asked)
         return await self._outcome(ended, began_s, trio.current_time())
 
-    async def _call(
-        self, body: bytes, now_s: float, rerun: bool | None, max_executions: int | None,
-        limit_s: float | None,
-    ) -> Answer | Fail:  # fmt: skip
+    async def _call(self, body: bytes, now_s: float, asked: Asked) -> Ended:
         """Submit, and wait in the caller's own task."""
-        number = self._core.submit(
-            body, now_s, rerun=rerun, max_executions=max_executions, limit_s=limit_s
-        )
-        _, box = self._waiting[number] = trio.lowlevel.current_task(), []
+        task, box, waits = trio.lowlevel.current_task(), list[Ended](), False
+
+        def ended(what: Ended) -> None:
+            box.append(what)
+            if waits:
+                trio.lowlevel.reschedule(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            del self._waiting[number]  # whatever arrives now wakes nobody
+            nonlocal waits
+            waits = False  # whatever arrives now wakes nobody
             return trio.lowlevel.Abort.SUCCEEDED
 
-        if len(self._waiting) > 1 and not self._core.closed:
-            self._asked_of_core.set()
-        else:
-            self._carry_out()  # it has no company to wait for, or nobody is left to do it
+        number = self._driver.submit(body, now_s, *asked.terms, ended)
         try:
             if box:  # it has ended at once
                 await trio.lowlevel.checkpoint()
             else:
                 # No Event: each call has one waiter, and this is a fifth of what it costs.
+                waits = True
                 await trio.lowlevel.wait_task_rescheduled(abort)
         except BaseException:
-            self._waiting.pop(number, None)
-            self._core.cancel(number, trio.current_time())
-            self._carry_out()
+            self._driver.cancel((number,))
             raise
-        del self._waiting[number]
         return box[0]
 
-    async def _outcome(self, ended: Answer | Fail, began_s: float, now_s: float) -> Outcome:
-        """What the caller gets.  Here, and not before, an answer is received."""
+    async def _outcome(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
+        """What the caller gets.  What is large is decoded beside the loop."""
+        try:
+            return self._outcome_at_once(ended, began_s, now_s)
+        except values.TooMuchWork:
+            assert not isinstance(ended, Fail)
+        try:
+            value = await self._threads.run(lambda pause: self._decode(ended.body, pause=pause))
+            error = None
+        except Exception as problem:  # it is what the caller gets, as below
+            value, error = None, _not_decodable(problem, ended.body)
+        finally:
+            # Also when this is cancelled or interrupted: nobody is left to take it.
+            self._driver.received(ended)
+        return _outcome_of(ended, value, error, now_s - began_s)
+
+    def _outcome_at_once(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
+        """The same, here and now.  TooMuchWork, and not received, if it takes long."""
         took_s = now_s - began_s
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
@@ -204,45 +187,36 @@ class Client:
         value: Any = None
         try:
             if ended.status is Status.RESULT:
-                value = await self._decoded(ended.body)
+                value = self._decode(ended.body, at_once=True)
             else:
-                error = error_from_info(self._core.error_of(ended))
+                error = error_from_info(self._driver.core.error_of(ended))
+        except values.TooMuchWork:
+            raise
         except Exception as problem:
             # Whatever went wrong (memory, say), the caller gets what there is.
-            why = str(problem) if isinstance(problem, values.DecodingError) else repr(problem)
-            raw = bytes(ended.body)
-            error = OutcomeNotDecodable(f"the outcome cannot be decoded: {why}", raw=raw)
-        finally:
-            # Also when this is cancelled or interrupted: nobody is left to take it.
-            self._core.received(ended.call, trio.current_time())
-            if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
-                self._asked_of_core.set()
-        return Outcome(
-            value=value, error=error, worker=ended.worker, duration_s=ended.duration_s,
-            executions=ended.executions, took_s=took_s,
-        )  # fmt: skip
+            error = _not_decodable(problem, ended.body)
+        except BaseException:
+            self._driver.received(ended)  # interrupted: nobody is left to take it
+            raise
+        self._driver.received(ended)
+        return _outcome_of(ended, value, error, took_s)
 
     async def _encoded(self, value: object) -> bytes:
         """A body.  What is large is encoded beside the loop."""
-        encode = functools.partial(values.encode, value, root="", limits=self._wire)
         try:
-            return encode(at_once=True)
+            return self._encode(value, at_once=True)
         except values.TooMuchWork:
             pass
         try:
-            return await self._threads.run(lambda pause: encode(pause=pause))
+            return await self._threads.run(lambda pause: self._encode(value, pause=pause))
         except values.NotHere:
-            return encode()
+            return self._encode(value)
 
-    async def _decoded(self, body: Body) -> object:
-        """A value.  What is large is decoded beside the loop."""
-        decode = functools.partial(
-            values.decode, body, arrays=self._arrays, root="result", limits=self._wire
-        )
-        try:
-            return decode(at_once=True)
-        except values.TooMuchWork:
-            return await self._threads.run(lambda pause: decode(pause=pause))
+    def _encode(self, value: object, **how: Any) -> bytes:
+        return values.encode(value, root="", limits=self._wire, **how)
+
+    def _decode(self, body: Body, **how: Any) -> object:
+        return values.decode(body, arrays=self._arrays, root="result", limits=self._wire, **how)
 
     @asynccontextmanager
     async def run_many(
@@ -259,169 +233,56 @@ class Client:
         """
         if not isinstance(in_flight, int) or isinstance(in_flight, bool) or in_flight < 1:
             raise ConfigError(f"in_flight must be a number >= 1, not {in_flight!r}")
-        send, receive = trio.open_memory_channel[tuple[int, Outcome]](0)
-        limit = trio.Semaphore(in_flight)
-
-        async def run(index: int, input: Any, sender: trio.MemorySendChannel[Any]) -> None:
-            async with sender:
-                try:
-                    outcome = await self.outcome(input, **options)
-                    await sender.send((index, outcome))
-                finally:  # not before it is taken: what nobody takes must not pile up (G8)
-                    limit.release()
-
-        async def feed(nursery: trio.Nursery) -> None:
-            async with send:
-                for index, input in enumerate(inputs):
-                    await limit.acquire()
-                    nursery.start_soon(run, index, input, send.clone())
-
+        asked = checked(None, **options)
         with unwrap_single():
-            async with receive, trio.open_nursery() as nursery:
-                nursery.start_soon(feed, nursery)
-                yield receive
-                nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as nursery:
+                outcomes = Outcomes(self, asked, in_flight, nursery)
+                nursery.start_soon(outcomes.feed, inputs)
+                try:
+                    yield outcomes
+                finally:
+                    outcomes.close()
+                    nursery.cancel_scope.cancel()
 
     # -- what is known of the server ------------------------------------------
 
     def health(self) -> ServerHealth:
         """Starting, healthy or unhealthy, and the reason.  Being unhealthy
         cancels nothing."""
-        return ServerHealth(*self._core.health(trio.current_time()))
+        return self._driver.health()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until the server has a worker ready.  ServerNotReady, with what
         is known, after ``timeout_s`` (default: the limit ``start_s``), and at
         once if the server refuses this client or the client is closed."""
-        limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
+        core = self._driver.core
+        limit_s = core.limits.start_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
             while True:
-                if self._core.closed:
+                if core.closed:
                     raise ServerNotReady("the client was closed")
                 if self.health().health is Health.HEALTHY:
                     return
-                if self._core.refusal is not None:
-                    raise ServerNotReady(self._core.refusal.message)
-                await self._changed.park()
+                if core.refusal is not None:
+                    raise ServerNotReady(core.refusal.message)
+                await self._driver.changed.park()
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
 
     async def stats(self, timeout_s: float | None = None) -> ServerStats:
         """The server's statistics.  ServerNotReady, with what is known, if it does
         not answer within ``timeout_s`` (default: the limit ``start_s``);
         DecodingError or ProtocolError if what it answers is none."""
-        limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
-        probe, self._next_ask = self._next_ask, self._next_ask + 1
-        event, box = self._asked[probe] = trio.Event(), []
-        try:
-            with trio.move_on_after(limit_s):
-                while not box:
-                    if self._core.closed:
-                        raise ServerNotReady("the client was closed")
-                    if self._socket is not None:
-                        self._socket.send_nowait((messages.encode(messages.AskStats(probe)),))
-                    with trio.move_on_after(self._core.limits.ping_s):
-                        await event.wait()
-        finally:
-            del self._asked[probe]
-        if not box:
-            raise ServerNotReady(f"no answer after {limit_s:g} s: {self.health().reason}")
-        return ServerStats.of(values.decode(box[0], limits=self._wire))
+        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
+        record = await self._driver.ask_stats(limit_s)
+        return ServerStats.of(values.decode(record, limits=self._wire))
 
     def counters(self) -> dict[str, int]:
         """What this side has done: sessions, connections, retransmissions."""
-        core = self._core
+        core = self._driver.core
         return {
             "sessions": core.sessions.opened, "connections": core.connections,
             "retransmitted": core.calls.retransmitted, "reissued": core.calls.reissued,
         }  # fmt: skip
-
-    # -- tasks ----------------------------------------------------------------
-
-    async def _receive(self, socket: DealerSocket) -> None:
-        while True:
-            batch = await socket.receive()
-            now_s = trio.current_time()
-            for frames in batch:
-                self._core.message(frames, now_s)
-            self._carry_out()
-
-    async def _serve_calls(self) -> None:
-        """Carry out what calls have led to, all of one turn of the loop at once."""
-        while True:
-            await self._asked_of_core.wait()
-            if self._asked_of_core.is_set():  # else another task has done it meanwhile
-                self._carry_out()
-
-    async def _keep_time(self) -> None:
-        while True:
-            self._poke = trio.Event()
-            self._wake_at_s = self._core.wake_at_s()
-            at_s = max(self._wake_at_s, trio.current_time() + 0.001)
-            with trio.move_on_at(at_s) as scope:
-                await self._poke.wait()
-            if scope.cancelled_caught:
-                now_s = trio.current_time()
-                self._core.tick(now_s, late_s=now_s - at_s)
-                self._carry_out()
-
-    def _event(self, event: ConnectionEvent) -> None:
-        now_s = trio.current_time()
-        if event is ConnectionEvent.CONNECTED:
-            self._core.connected(now_s)
-        else:
-            self._core.disconnected(now_s, _TROUBLE[event].format(self._address))
-        self._carry_out()
-
-    # -- effects --------------------------------------------------------------
-
-    def _carry_out(self) -> None:
-        """Do what the core says, in order, before anything else happens."""
-        if self._asked_of_core.is_set():
-            self._asked_of_core = trio.Event()
-        sent: list[Message] = []
-        for effect in self._core.take():
-            match effect:
-                case ToServer():
-                    sent.append(effect.frames)
-                case Answer() | Fail():
-                    waiting = self._waiting.get(effect.call)
-                    if waiting is not None:
-                        task, box = waiting
-                        box.append(effect)
-                        if task is not trio.lowlevel.current_task():  # else it does not wait yet
-                            trio.lowlevel.reschedule(task)
-                case Statistics(probe, body):
-                    asked = self._asked.get(probe)
-                    if asked is not None:
-                        asked[1].append(body)
-                        asked[0].set()
-                case Reconnect():
-                    if self._socket is not None:
-                        self._socket.reconnect()
-                case Report(level, text):
-                    _log.log(_LEVELS[level.upper()], "%s: %s", self._address, text)
-        if sent and self._socket is not None:
-            # Not sent is no loss: the next sync finds out.
-            self._socket.send_many_nowait(sent)
-        self._report_health()
-        if self._core.wake_at_s() < self._wake_at_s:
-            self._poke.set()
-        if self._changed:
-            self._changed.unpark_all()
-
-    def _report_health(self) -> None:
-        health, why = self._core.health(trio.current_time())
-        if health is not self._said:
-            self._said = health
-            if health is Health.UNHEALTHY:
-                _log.warning("%s: unhealthy: %s", self._address, why)
-            else:
-                _log.info("%s: %s", self._address, health.value)
-
-    def _end_calls(self) -> None:
-        """End pending calls now, and tell the server."""
-        self._core.close(trio.current_time())
-        self._carry_out()
 
 
 @asynccontextmanager
@@ -449,7 +310,7 @@ async def open_client(
         name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
         now_s=trio.current_time(), limits=limits, wire=wire,
     )  # fmt: skip
-    client = Client(core, address, _check_arrays(arrays), wire)
+    client = Client(Driver(core, address), _check_arrays(arrays), wire)
     async with connect(client, network, transport) as opened:
         yield opened
 
@@ -460,7 +321,7 @@ async def connect(
 ) -> AsyncGenerator[Client, None]:
     """Keep a client connected until the block ends: :func:`open_client`, whose
     arguments have been checked, with the core that it is made of."""
-    wire = client._wire
+    driver, wire = client._driver, client._wire
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
@@ -468,14 +329,11 @@ async def connect(
             if sockets is None:
                 sockets = await stack.enter_async_context(open_network(transport))
             socket = await stack.enter_async_context(
-                sockets.open_dealer(client._address, limits=wire, on_event=client._event)
+                sockets.open_dealer(driver.address, limits=wire, on_event=driver.connection)
             )
-            client._socket = socket
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
-            nursery.start_soon(client._receive, socket)
-            nursery.start_soon(client._keep_time)
-            nursery.start_soon(client._serve_calls)
+            driver.start(socket, nursery)
             await served(client)
             with trio.move_on_after(wire.flush_s):
                 await socket.flush()
@@ -485,28 +343,7 @@ async def connect(
         try:
             yield opened
         finally:
-            client._end_calls()
-
-
-def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | None) -> None:
-    if rerun is not None and not isinstance(rerun, bool):
-        raise ConfigError(f"rerun must be True, False or None, not {rerun!r}")
-    whole = isinstance(max_executions, int) and not isinstance(max_executions, bool)
-    if max_executions is not None and not (whole and 1 <= max_executions < MAX_UINT):
-        raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
-    try:
-        positive = timeout_s is None or (timeout_s > 0 and not isinstance(timeout_s, bool))
-    except TypeError:
-        positive = False
-    if not positive:
-        raise ConfigError(f"timeout_s must be a positive number, not {timeout_s!r}")
-
-
-def _columns(columns: Any) -> Any:
-    """A text is a sequence of texts, too, but never meant so.  What else is wrong
-    the request says."""
-    is_several = isinstance(columns, Sequence) and not isinstance(columns, str)
-    return tuple(columns) if is_several else columns
+            driver.close()
 
 
 def _check_arrays(arrays: object) -> Arrays:
@@ -531,3 +368,15 @@ def _check_name(name: str) -> str:
     except (AttributeError, UnicodeEncodeError):
         raise ConfigError(f"name must be text, not {name!r}") from None
     return name or f"pid-{os.getpid()}"
+
+
+def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:
+    return Outcome(
+        value=value, error=error, worker=answer.worker, duration_s=answer.duration_s,
+        executions=answer.executions, took_s=took_s,
+    )  # fmt: skip
+
+
+def _not_decodable(problem: Exception, body: Body) -> OutcomeNotDecodable:
+    why = str(problem) if isinstance(problem, values.DecodingError) else repr(problem)
+    return OutcomeNotDecodable(f"the outcome cannot be decoded: {why}", raw=bytes(body))

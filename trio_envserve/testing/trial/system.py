@@ -24,6 +24,7 @@ from typing import Any, final
 import trio
 
 from ...client import Client, Outcome
+from ...client.driver import Driver
 from ...client.shell import connect
 from ...core.client import ClientCore
 from ...core.errors import CallError, ProtocolError, ServerNotClosed
@@ -205,7 +206,7 @@ class Trial:
         core = ClientCore(
             name=name, new_id=self._new_id, now_s=trio.current_time(), limits=self._client_limits
         )
-        return Client(core, ADDRESS, "auto", core.wire)
+        return Client(Driver(core, ADDRESS), "auto", core.wire)
 
     async def _ask(self, record: AskRecord, at_s: float) -> None:
         await trio.sleep_until(at_s)

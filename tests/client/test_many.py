@@ -1,0 +1,165 @@
+"""Many calls by one task: what is taken, what is left, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from tests.client.test_shell import echo, pair, virtual
+from trio_envserve import ConfigError, NotEncodable
+from trio_envserve.client import many
+from trio_envserve.envs import turns
+
+LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
+
+
+async def after(rollout: Any) -> Any:
+    """Takes as long as its input says."""
+    await trio.sleep(rollout.input)
+    return rollout.input
+
+
+@virtual
+async def test_each_outcome_goes_to_one_of_those_who_iterate() -> None:
+    taken: list[tuple[int, int]] = []
+
+    async def take(who: int, outcomes: Any) -> None:
+        async for index, outcome in outcomes:
+            assert outcome.unwrap() == index
+            taken.append((who, index))
+            await trio.sleep(who)
+
+    async with pair(echo) as (_, client), client.run_many(range(300)) as outcomes:
+        async with trio.open_nursery() as nursery:
+            for who in (1, 2, 3):
+                nursery.start_soon(take, who, outcomes)
+    assert sorted(index for _, index in taken) == [*range(300)]
+    assert {who for who, _ in taken} == {1, 2, 3}
+
+
+@virtual
+async def test_g4_a_taker_that_is_cancelled_loses_no_outcome() -> None:
+    taken = []
+    async with pair(after) as (_, client), client.run_many([3, 1, 2, 4]) as outcomes:
+        with pytest.raises(StopAsyncIteration):  # in the middle of it
+            while True:
+                with trio.move_on_after(0.3):
+                    taken.append((await anext(outcomes))[0])
+    assert taken == [1, 2, 0, 3]
+
+
+@virtual
+async def test_g4_an_outcome_is_kept_until_it_is_taken() -> None:
+    async with pair(echo) as (server, client):
+        async with client.run_many(range(10)) as outcomes:
+            await anext(outcomes)
+            await trio.sleep(5)
+            assert server.stats().kept == 9
+        await trio.sleep(5)
+        assert server.stats().kept == 0  # nobody takes what was left
+
+
+@virtual
+async def test_an_exception_of_the_inputs_comes_out_as_it_is_and_cancels_the_rest() -> None:
+    ended = []
+
+    async def environment(rollout: Any) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(rollout.input)
+
+    def inputs() -> Iterator[int]:
+        yield from (1, 2)
+        raise KeyError("mine")
+
+    async with pair(environment) as (_, client):
+        with pytest.raises(KeyError, match="mine"):
+            async with client.run_many(inputs()) as outcomes:
+                await anext(outcomes)
+        await trio.sleep(5)
+    assert sorted(ended) in ([], [1, 2])  # what was dispatched by then is cancelled
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_executions": 0}, ConfigError),
+        ({"model": ""}, ConfigError),
+        ({"modell": 1}, TypeError),
+    ],
+)
+@virtual
+async def test_a_wrong_option_is_refused_before_the_block(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    """It was an error in each call, and the block had begun."""
+    began = False
+    async with pair(echo) as (_, client):
+        with pytest.raises(error):
+            async with client.run_many([1], **options):
+                began = True
+    assert not began
+
+
+@virtual
+async def test_an_input_that_cannot_be_encoded_is_an_outcome_and_the_others_run() -> None:
+    async with pair(echo) as (_, client), client.run_many([1, object(), 3]) as outcomes:
+        got = {index: outcome async for index, outcome in outcomes}
+    assert isinstance(got[1].error, NotEncodable)
+    assert (got[0].value, got[2].value) == (1, 3)
+
+
+async def test_large_inputs_and_outcomes_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_TURN_S", 0.0)
+    inputs = [LARGE, *range(20), LARGE]
+    order = []
+    with trio.fail_after(120):
+        async with pair(echo) as (_, client), client.run_many(inputs) as outcomes:
+            async for index, outcome in outcomes:
+                assert outcome.unwrap() == inputs[index]
+                order.append(index)
+    assert sorted(order) == [*range(22)]
+    assert {order.index(0), order.index(21)} == {20, 21}
+
+
+@virtual
+async def test_others_have_turns_beside_calls_that_end_at_once() -> None:
+    turns_of_others = 0
+
+    async def other() -> None:
+        nonlocal turns_of_others
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns_of_others += 1
+
+    count = 100 * many.AT_ONCE
+    async with pair(echo) as (_, client), trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        async with client.run_many([object()] * count, in_flight=2 * count) as outcomes:
+            taken = [index async for index, _ in outcomes]
+        nursery.cancel_scope.cancel()
+    assert len(taken) == count
+    assert turns_of_others >= 100
+
+
+@virtual
+async def test_outcomes_end_when_the_client_is_closed() -> None:
+    """Whoever iterates is told so for each call, and does not wait."""
+    verdicts = []
+
+    async def take(outcomes: Any) -> None:
+        async for _, outcome in outcomes:
+            verdicts.append(outcome.error.verdict)
+
+    async with trio.open_nursery() as nursery:
+        async with pair(after) as (_, client):
+            async with client.run_many([1000] * 5) as outcomes:
+                nursery.start_soon(take, outcomes)
+                await trio.sleep(5)
+                client._driver.close()
+                await trio.sleep(5)
+    assert len(verdicts) == 5

@@ -1,0 +1,208 @@
+"""What runs a client's core: its messages, its clock, and whoever waits for calls.
+
+Theory of operation
+-------------------
+:class:`~trio_envserve.core.client.ClientCore` decides; the driver moves its messages
+and tells its callers.  Its tasks are the receiver, the clock, and the one that carries
+out what calls have led to: requests that are made in the same turn of the loop go out
+together in the next one.  A call that is the only one goes out at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, final
+
+import trio
+
+from ..core import messages
+from ..core.client import ClientCore
+from ..core.client_effects import Answer, Fail, Reconnect, Statistics, ToServer
+from ..core.errors import ServerNotReady
+from ..core.health import Health, ServerHealth
+from ..core.lives import Report
+from ..core.terms import Body
+from ..net import ConnectionEvent, DealerSocket, Message
+
+_log = logging.getLogger("trio_envserve.client")
+_LEVELS = logging.getLevelNamesMapping()
+
+_TROUBLE = {
+    ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
+    ConnectionEvent.REFUSED: "nothing listens at {} (is the server started, is the address right?)",
+    ConnectionEvent.HANDSHAKE_FAILED: "what listens at {} does not speak ZeroMQ",
+}
+
+Ended: TypeAlias = Answer | Fail
+"""What a call came to."""
+
+
+@final
+class Driver:
+    """One core, its connection, and who waits for its calls."""
+
+    def __init__(self, core: ClientCore, address: str) -> None:
+        self.core = core
+        self.address = address
+        self._socket: DealerSocket | None = None
+        self._waiting: dict[int, Callable[[Ended], None]] = {}
+        self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
+        self._next_ask = 0
+        self.changed = trio.lowlevel.ParkingLot()
+        """Woken whenever something was carried out."""
+        self._poke = trio.Event()
+        self._wake_at_s = 0.0
+        self._asked_of_core = trio.Event()
+        """Set when a call has changed the core, and nothing was carried out since."""
+        self._said = Health.STARTING
+
+    # -- calls ----------------------------------------------------------------
+
+    def submit(
+        self, body: bytes, now_s: float, rerun: bool | None, max_executions: int | None,
+        limit_s: float | None, ended: Callable[[Ended], None],
+    ) -> int:  # fmt: skip
+        """Make a call, and return its number.  ``ended`` is called once, when it has
+        ended, which may be at once; not any more after :meth:`cancel`."""
+        number = self.core.submit(
+            body, now_s, rerun=rerun, max_executions=max_executions, limit_s=limit_s
+        )
+        self._waiting[number] = ended
+        if len(self._waiting) > 1 and not self.core.closed:
+            self._asked_of_core.set()
+        else:
+            self.carry_out()  # it has no company to wait for, or nobody is left to do it
+        return number
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        """Nobody waits for these calls any more."""
+        now_s = trio.current_time()
+        for number in numbers:
+            self._waiting.pop(number, None)
+            self.core.cancel(number, now_s)
+        self.carry_out()
+
+    def received(self, answer: Answer) -> None:
+        """The caller has the outcome in hands, or nobody is left to take it."""
+        self.core.received(answer.call, trio.current_time())
+        if self.core.has_effects() or self.core.wake_at_s() < self._wake_at_s:
+            self._asked_of_core.set()
+
+    def close(self) -> None:
+        """End pending calls now, and tell the server."""
+        self.core.close(trio.current_time())
+        self.carry_out()
+
+    # -- what is known of the server ------------------------------------------
+
+    def health(self) -> ServerHealth:
+        """Of the server, as far as this side knows."""
+        return ServerHealth(*self.core.health(trio.current_time()))
+
+    async def ask_stats(self, limit_s: float) -> Body:
+        """The server's record of statistics, encoded.  ServerNotReady without one."""
+        probe, self._next_ask = self._next_ask, self._next_ask + 1
+        event, box = self._asked[probe] = trio.Event(), []
+        try:
+            with trio.move_on_after(limit_s):
+                while not box:
+                    if self.core.closed:
+                        raise ServerNotReady("the client was closed")
+                    if self._socket is not None:
+                        self._socket.send_nowait((messages.encode(messages.AskStats(probe)),))
+                    with trio.move_on_after(self.core.limits.ping_s):
+                        await event.wait()
+        finally:
+            del self._asked[probe]
+        if not box:
+            raise ServerNotReady(f"no answer after {limit_s:g} s: {self.health().reason}")
+        return box[0]
+
+    # -- tasks ----------------------------------------------------------------
+
+    def start(self, socket: DealerSocket, nursery: trio.Nursery) -> None:
+        """Run in this nursery, with this connection."""
+        self._socket = socket
+        nursery.start_soon(self._receive, socket)
+        nursery.start_soon(self._keep_time)
+        nursery.start_soon(self._serve_calls)
+
+    async def _receive(self, socket: DealerSocket) -> None:
+        while True:
+            batch = await socket.receive()
+            now_s = trio.current_time()
+            for frames in batch:
+                self.core.message(frames, now_s)
+            self.carry_out()
+
+    async def _serve_calls(self) -> None:
+        """Carry out what calls have led to, all of one turn of the loop at once."""
+        while True:
+            await self._asked_of_core.wait()
+            if self._asked_of_core.is_set():  # else another task has done it meanwhile
+                self.carry_out()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._poke = trio.Event()
+            self._wake_at_s = self.core.wake_at_s()
+            at_s = max(self._wake_at_s, trio.current_time() + 0.001)
+            with trio.move_on_at(at_s) as scope:
+                await self._poke.wait()
+            if scope.cancelled_caught:
+                now_s = trio.current_time()
+                self.core.tick(now_s, late_s=now_s - at_s)
+                self.carry_out()
+
+    def connection(self, event: ConnectionEvent) -> None:
+        """The connection was made, or has ended."""
+        now_s = trio.current_time()
+        if event is ConnectionEvent.CONNECTED:
+            self.core.connected(now_s)
+        else:
+            self.core.disconnected(now_s, _TROUBLE[event].format(self.address))
+        self.carry_out()
+
+    # -- effects --------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Do what the core says, in order, before anything else happens."""
+        if self._asked_of_core.is_set():
+            self._asked_of_core = trio.Event()
+        sent: list[Message] = []
+        for effect in self.core.take():
+            match effect:
+                case ToServer():
+                    sent.append(effect.frames)
+                case Answer() | Fail():
+                    ended = self._waiting.pop(effect.call, None)
+                    if ended is not None:
+                        ended(effect)
+                case Statistics(probe, body):
+                    asked = self._asked.get(probe)
+                    if asked is not None:
+                        asked[1].append(body)
+                        asked[0].set()
+                case Reconnect():
+                    if self._socket is not None:
+                        self._socket.reconnect()
+                case Report(level, text):
+                    _log.log(_LEVELS[level.upper()], "%s: %s", self.address, text)
+        if sent and self._socket is not None:
+            # Not sent is no loss: the next sync finds out.
+            self._socket.send_many_nowait(sent)
+        self._report_health()
+        if self.core.wake_at_s() < self._wake_at_s:
+            self._poke.set()
+        if self.changed:
+            self.changed.unpark_all()
+
+    def _report_health(self) -> None:
+        health, why = self.core.health(trio.current_time())
+        if health is not self._said:
+            self._said = health
+            if health is Health.UNHEALTHY:
+                _log.warning("%s: unhealthy: %s", self.address, why)
+            else:
+                _log.info("%s: %s", self.address, health.value)

@@ -1,0 +1,143 @@
+"""Many calls at once, by one task for all of them.
+
+Theory of operation
+-------------------
+A task of its own would cost a call more than all the rest of it.  So one task, the
+*feeder*, submits the calls of :meth:`.Client.run_many`, while fewer than ``in_flight``
+are under way or have ended and were not taken.  Who iterates decodes an outcome as it
+takes it; only then is it received.  An input or an outcome that takes long to encode or
+decode gets a task after all, so that it holds up nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, final
+
+import trio
+
+from ..core import values
+from ..core.errors import NotEncodable
+from .options import Asked
+from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from .driver import Ended
+    from .shell import Client
+
+AT_ONCE = 64
+"""So many calls are submitted, or outcomes taken, before other tasks have a turn."""
+
+
+@final
+class Outcomes(AsyncIterator[tuple[int, Outcome]]):
+    """The outcomes of many calls as they come, each with the index of its input.
+
+    Several tasks may iterate; each outcome goes to one of them.
+    """
+
+    def __init__(self, client: Client, asked: Asked, in_flight: int, nursery: trio.Nursery) -> None:
+        self._client = client
+        self._driver = client._driver
+        self._asked = asked
+        self._nursery = nursery
+        self._room = in_flight
+        self._fed = False
+        self._under_way: dict[int, tuple[int, float]] = {}
+        """Of each call without a task, by number: the index of its input, and when it was asked."""
+        self._tasks = 0
+        """Calls that have a task of their own."""
+        self._ended: deque[Ended] = deque()
+        self._ready: deque[tuple[int, Outcome]] = deque()
+        self._feeder = trio.lowlevel.ParkingLot()
+        self._takers = trio.lowlevel.ParkingLot()
+        self._taken = 0
+
+    # -- the feeder -----------------------------------------------------------
+
+    async def feed(self, inputs: Iterable[Any]) -> None:
+        """Submit a call for each input, as room allows."""
+        for index, input in enumerate(inputs):
+            while not self._room:
+                await self._feeder.park()
+            self._room -= 1
+            self._submit(index, self._asked._replace(body=self._asked.body | {"input": input}))
+            if not (index + 1) % AT_ONCE:
+                await trio.lowlevel.checkpoint()
+        self._fed = True
+        self._takers.unpark_all()
+
+    def _submit(self, index: int, asked: Asked) -> None:
+        try:
+            body = self._client._encode(asked.body, at_once=True)
+        except values.TooMuchWork:
+            self._start(index, self._client._run, asked)
+        except values.EncodingError as error:
+            self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
+        else:
+            now_s = trio.current_time()
+            number = self._driver.submit(body, now_s, *asked.terms, self._has_ended)
+            self._under_way[number] = index, now_s
+
+    def _has_ended(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        if self._takers:
+            self._takers.unpark()
+
+    def _put(self, index: int, outcome: Outcome) -> None:
+        self._ready.append((index, outcome))
+        if self._takers:
+            self._takers.unpark()
+
+    def _start(self, index: int, act: Callable[..., Awaitable[Outcome]], *args: Any) -> None:
+        """Give a call a task of its own."""
+
+        async def run() -> None:
+            outcome = await act(*args)
+            self._tasks -= 1
+            self._put(index, outcome)
+
+        self._tasks += 1
+        self._nursery.start_soon(run)
+
+    # -- who takes ------------------------------------------------------------
+
+    def __aiter__(self) -> Outcomes:
+        return self
+
+    async def __anext__(self) -> tuple[int, Outcome]:
+        """The next outcome, once there is one."""
+        self._taken += 1
+        if self._taken % AT_ONCE:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
+        while (taken := self._take()) is None:
+            if self._fed and not (self._under_way or self._tasks):
+                self._takers.unpark_all()
+                raise StopAsyncIteration
+            await self._takers.park()
+        self._room += 1
+        if self._feeder:
+            self._feeder.unpark()
+        return taken
+
+    def _take(self) -> tuple[int, Outcome] | None:
+        if self._ready:
+            return self._ready.popleft()
+        while self._ended:
+            ended = self._ended.popleft()
+            index, began_s = self._under_way.pop(ended.call)
+            now_s = trio.current_time()
+            try:
+                return index, self._client._outcome_at_once(ended, began_s, now_s)
+            except values.TooMuchWork:
+                self._start(index, self._client._outcome, ended, began_s, now_s)
+        return None
+
+    def close(self) -> None:
+        """Nobody takes what is left: cancel it."""
+        self._driver.cancel(self._under_way)
+        self._under_way.clear()
+        self._ended.clear()
