@@ -52,7 +52,14 @@ if TYPE_CHECKING:
     )
     from .core.health import Health, ServerHealth, ServerStatus
     from .core.limits import ClientLimits, ServerLimits, WireLimits
-    from .core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord, WorkerStats
+    from .core.status import (
+        CacheStats,
+        ClientCounters,
+        ClosingRecord,
+        ServerStats,
+        StatusRecord,
+        WorkerStats,
+    )
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
     from .envs.interface import Environment, Rollout, RolloutCancelled
@@ -69,6 +76,7 @@ __all__ = [
     "CallError",
     "CallOptions",
     "Client",
+    "ClientCounters",
     "ClientLimits",
     "ClosingRecord",
     "ClosingStage",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve import ConfigError, Outcome, RolloutFailed, WorkerLost
+from trio_envserve import ClientCounters, ConfigError, Outcome, RolloutFailed, WorkerLost
 from trio_envserve.cli.common import pairs, server_limits, worker_environ
 from trio_envserve.cli.render import Table, tables_text
 from trio_envserve.cli.results import Tally, _percentiles, jsonable, record, summary_tables
@@ -85,7 +85,7 @@ def test_a_summary_counts_results_errors_and_retries():
         tally.add(Outcome(value={"reward": reward}, executions=1, took_s=2.0, duration_s=1.0))
     tally.add(Outcome(value="no reward in it", executions=2, took_s=4.0))
     tally.add(Outcome(error=WorkerLost("gone"), took_s=1.0))
-    found = tally.summary(2.0, {"retransmitted": 5, "reissued": 1})
+    found = tally.summary(2.0, ClientCounters(retransmitted=5, reissued=1))
     assert (found["results"], found["errors"], found["mean_reward"]) == (3, 1, 0.5)
     assert found["reward"] == {"mean": 0.5, "std": 0.5, "min": 0.0, "max": 1.0}
     assert found["errors_by"] == [{"class": "WorkerLost", "verdict": "it may have run", "count": 1}]
@@ -97,7 +97,7 @@ def test_a_summary_counts_results_errors_and_retries():
 
 
 def test_a_summary_of_nothing():
-    found = Tally().summary(0.0, {})
+    found = Tally().summary(0.0, ClientCounters())
     assert (found["results"], found["errors"], found["mean_reward"]) == (0, 0, None)
     tables_text(summary_tables(found, "title"))
 
@@ -106,7 +106,7 @@ def test_rewards_that_are_no_numbers_have_no_mean():
     tally = Tally()
     tally.add(Outcome(value={"reward": float("nan")}))
     tally.add(Outcome(value={"reward": True}))
-    found = tally.summary(1.0, {})
+    found = tally.summary(1.0, ClientCounters())
     assert found["mean_reward"] is None
     json.dumps(found, allow_nan=False)
 

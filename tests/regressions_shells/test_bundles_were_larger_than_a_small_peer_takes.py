@@ -36,5 +36,5 @@ async def test_many_small_calls_pass_a_small_limit(small):
             for number in range(CALLS):
                 nursery.start_soon(call, number)
     assert answers == {number: f"{number:01000}" for number in range(CALLS)}
-    assert client.counters()["connections"] == 1
-    assert client.counters()["retransmitted"] == 0
+    assert client.counters().connections == 1
+    assert client.counters().retransmitted == 0

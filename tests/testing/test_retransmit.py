@@ -48,7 +48,7 @@ async def test_a_duplicate_joins_its_first_and_one_after_the_end_runs_nothing():
             assert environment.starts == 1
             assert impatient.retransmitted == 3
             # Only requests: the client's own account knows of none of this.
-            assert client.counters()["retransmitted"] == 0
+            assert client.counters().retransmitted == 0
 
 
 async def test_the_router_side_is_the_wrapped_network_s():

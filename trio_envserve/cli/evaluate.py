@@ -25,6 +25,7 @@ import trio
 from ..client import Client, open_client
 from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
+from ..core.status import ClientCounters
 from ..envs.check import check_spec
 from ..envs.loading import load
 from ..logs import LogSetup, set_title
@@ -249,7 +250,7 @@ def evaluate(
 async def _evaluate(options: _Options, stop: Stop) -> Result:
     set_title(f"trio-envserve eval of {options.environment}")
     tally = Tally()
-    counters: dict[str, int] = {}
+    counters = ClientCounters()
     asked = 0
     began_s = trio.current_time()
     with _writer(options.output) as write, trio.CancelScope() as work:

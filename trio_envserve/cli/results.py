@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, final
 
 from ..client import Outcome
+from ..core.status import ClientCounters
 from .render import Table
 
 _PERCENTILES = (50, 90, 99)
@@ -156,7 +157,7 @@ class Tally:
         """Outcomes that are errors."""
         return self.errors.total()
 
-    def summary(self, seconds: float, counters: Mapping[str, int]) -> dict[str, Any]:
+    def summary(self, seconds: float, counters: ClientCounters) -> dict[str, Any]:
         """The figures, as ``--json`` has them; null where there are none."""
         done = self.results + self.error_count
         reward = _spread(self.rewards)
@@ -174,8 +175,8 @@ class Tally:
             "took_s": _percentiles(self._took_s),
             "duration_s": _percentiles(self._duration_s),
             "retries": {
-                "retransmitted": counters.get("retransmitted", 0),
-                "reissued": counters.get("reissued", 0),
+                "retransmitted": counters.retransmitted,
+                "reissued": counters.reissued,
                 "rerun": self.rerun,
             },
         }

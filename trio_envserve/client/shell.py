@@ -44,7 +44,7 @@ from ..core.errors import (
 from ..core.health import Health, ServerHealth
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ServerStats
+from ..core.status import ClientCounters, ServerStats
 from ..core.terms import ID_BYTES, Body, Status
 from ..envs.turns import Threads
 from ..net import (
@@ -276,13 +276,13 @@ class Client:
         record = await self._driver.ask_stats(limit_s)
         return ServerStats.of(values.decode(record, limits=self._wire))
 
-    def counters(self) -> dict[str, int]:
-        """What this side has done: sessions, connections, retransmissions."""
+    def counters(self) -> ClientCounters:
+        """What this side has done."""
         core = self._driver.core
-        return {
-            "sessions": core.sessions.opened, "connections": core.connections,
-            "retransmitted": core.calls.retransmitted, "reissued": core.calls.reissued,
-        }  # fmt: skip
+        return ClientCounters(
+            sessions=core.sessions.opened, connections=core.connections,
+            retransmitted=core.calls.retransmitted, reissued=core.calls.reissued,
+        )  # fmt: skip
 
 
 @asynccontextmanager

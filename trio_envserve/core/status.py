@@ -76,6 +76,21 @@ class StatusRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCounters:
+    """What a client has done since it was opened."""
+
+    sessions: int = 0
+    """Sessions that a server has granted it."""
+    connections: int = 0
+    """Connections that were made."""
+    retransmitted: int = 0
+    """Requests that were sent again under their ids."""
+    reissued: int = 0
+    """Calls that got a new id, because they did not run under the one before, or by
+    consent."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
     """What became of requests since the server's start; see the page on operations."""
 
@@ -110,7 +125,7 @@ class WorkerStats:
     pid: int | None = None
     """None until its process is started."""
     phase: str = ""
-    """``starting``, ``ready``, ``retiring`` or ``ending``."""
+    """``starting``, ``ready``, ``retiring``, ``ending`` or ``reaped``."""
     pending: int = 0
     """Executions dispatched to it that have not ended."""
     done: int = 0

@@ -206,7 +206,7 @@ class _Callers:
 
     def sessions(self) -> int:
         """The fewest sessions that one of the callers has had."""
-        return min(client.counters()["sessions"] for client in self._clients)
+        return min(client.counters().sessions for client in self._clients)
 
     async def _ask_all(self, number: int, client: Client, faults: Faults) -> None:
         limit = trio.Semaphore(_IN_FLIGHT_PER_WORKER * self._options.workers // _CALLERS)
