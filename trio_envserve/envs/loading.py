@@ -99,7 +99,8 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
         if inspect.iscoroutinefunction(found):
             raise ConfigError(
                 f"the factory {label} is a coroutine function: make the environment at once, "
-                "and await in its setup()"
+                "and await in its setup(). A function that runs rollouts itself calls its first "
+                'parameter "rollout"'
             )
     _check_arguments(found, label, args)
     # Factories are other people's code; whatever they raise, nothing was started.
