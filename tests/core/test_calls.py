@@ -20,7 +20,7 @@ from .helpers import identifier
 def test_pending_is_stated_as_spans(sequences):
     session = ClientSession(identifier(1), identifier(2), 9, 9)
     for sequence in sorted(sequences):
-        session.calls[sequence] = Call(sequence, b"", b"", None, 1, 1, None, 0.0)
+        session.calls[sequence] = Call(sequence, b"", None, 1, 1, None, 0.0)
     assert session.pending() == Ranges(sequences).flat()
 
 
@@ -38,24 +38,6 @@ def test_g2_the_executions_of_all_sessions_together_are_the_allowance(allowance)
 def test_three_executions_are_for_the_first_session_and_one_for_after_a_loss_of_it():
     first = calls.grant(ClientLimits().max_executions)
     assert (first, calls.grant(ClientLimits().max_executions - first)) == (3, 1)
-
-
-def test_g6_a_digest_differs_when_the_body_or_an_option_differs():
-    asked = [
-        (b"a", None, 3, None), (b"b", None, 3, None), (b"a", True, 3, None), (b"a", False, 3, None),
-        (b"a", None, 2, None), (b"a", None, 3, 1.0), (b"", None, 3, None),
-    ]  # fmt: skip
-    assert len({calls.digest(*each) for each in asked}) == len(asked)
-    assert calls.digest(memoryview(b"a"), None, 3, None) == calls.digest(b"a", None, 3, None)
-
-
-def test_the_digests_of_large_bodies_differ_with_each_byte_and_with_the_size():
-    size = calls.LARGE_BODY_BYTES
-    body = bytes(size)
-    others = [b"\1" + body[1:], body[:-1] + b"\1", body + b"\0", body[:-1]]
-    asked = [(each, None, 3, None) for each in (body, *others)] + [(body, True, 3, None)]
-    assert len({calls.digest(*each) for each in asked}) == len(asked)
-    assert calls.digest(memoryview(body), None, 3, None) == calls.digest(*asked[0])
 
 
 @pytest.mark.parametrize(

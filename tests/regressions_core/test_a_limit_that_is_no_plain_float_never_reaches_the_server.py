@@ -48,9 +48,8 @@ def test_any_real_number_is_the_same_limit(limit_s: Any):
     pair = Pair(welcomed=False)
     pair.submit(limit_s=5.0)
     pair.submit(limit_s=limit_s)
-    plain, other = pair.client.calls.live.values()
+    _, other = pair.client.calls.live.values()
     assert type(other.limit_s) is float
-    assert other.digest == plain.digest
     assert [request.deadline_s for request in requests(connected(pair))] == [5.0, 5.0]
 
 

@@ -30,7 +30,6 @@ from .calls import (
     Stage,
     abandoned,
     after_loss,
-    digest,
     grant,
     info,
     limit_passed,
@@ -39,7 +38,7 @@ from .calls import (
 )
 from .errors import ErrorInfo
 from .limits import ClientLimits
-from .terms import Body, Status, Verdict
+from .terms import ID_BYTES, Body, Status, Verdict
 
 BURST = 64
 """Calls refused for now that are tried again at once, to begin with."""
@@ -121,8 +120,7 @@ class Calls:
     ) -> Call:
         """A new call, at the end of the queue."""
         call = Call(
-            self._next, body, digest(body, rerun, allowance, limit_s), rerun, allowance,
-            allowance, limit_s, now_s,
+            self._next, body, rerun, allowance, allowance, limit_s, now_s
         )  # fmt: skip
         self._next += 1
         self.live[call.number] = self.queue[call.number] = call
@@ -175,8 +173,10 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     call.granted = grant(call.allowance)
     session.next += 1
     session.calls[call.sequence] = call
+    # The client gives no number twice: another request under this id has another one.
+    digest = call.number.to_bytes(ID_BYTES, "big")
     request = messages.Request(
-        session.id, call.sequence, call.digest, call.rerun, call.granted, call.limit_s
+        session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s
     )
     call.frames = (messages.encode(request), call.body)
     return ((Do.TRANSMIT, call),)

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from hashlib import blake2b
-from zlib import crc32
 
 from .errors import ErrorInfo
-from .limits import KIB
-from .terms import ID_BYTES, Body, Epoch, SessionId, Verdict
+from .terms import Body, Epoch, SessionId, Verdict
 
 
 class Stage(enum.Enum):
@@ -33,7 +30,6 @@ class Call:
 
     number: int
     body: Body
-    digest: bytes
     rerun: bool | None
     allowance: int
     """Executions it may still be granted; shrinks when a session is lost."""
@@ -93,24 +89,6 @@ def grant(allowance: int) -> int:
     start 3 and the second 1, of 50 they are 37, 9, 3 and 1.
     """
     return max(1, allowance * 3 // 4)
-
-
-LARGE_BODY_BYTES = 64 * KIB
-"""From this size on a body is represented in its digest by its CRC-32."""
-
-
-def digest(body: Body, rerun: bool | None, allowance: int, limit_s: float | None) -> bytes:
-    """Differs when the body or the options differ.
-
-    It guards a client against its own mistakes (an id used twice), and nobody else:
-    so for a large body a CRC-32 will do, which takes a fifth of the time.
-    """
-    size = len(body)
-    small = size < LARGE_BODY_BYTES
-    options = repr((rerun, allowance, limit_s) if small else (rerun, allowance, limit_s, size))
-    hasher = blake2b(options.encode(), digest_size=ID_BYTES)
-    hasher.update(body if small else crc32(body).to_bytes(4, "big"))
-    return hasher.digest()
 
 
 def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:

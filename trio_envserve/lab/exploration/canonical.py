@@ -50,10 +50,10 @@ def digest(form: Any) -> bytes:
     return blake2b(repr(form).encode(), digest_size=16).digest()
 
 
-def renamings(clients: int, slots: int, spelled: Mapping[bytes, bytes]) -> list[Renaming]:
+def renamings(clients: int, slots: int) -> list[Renaming]:
     """All exchanges; the first changes nothing."""
     return [
-        Renaming(of_clients, of_slots, spelled)
+        Renaming(of_clients, of_slots)
         for of_clients in permutations(range(clients))
         for of_slots in permutations(range(slots))
     ]

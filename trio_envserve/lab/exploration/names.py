@@ -9,7 +9,6 @@ clients or two workers is an exchange of names in whatever holds them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...core.slots import Pool
@@ -82,12 +81,10 @@ class Renaming(NamedTuple):
 
     clients: tuple[int, ...]
     slots: tuple[int, ...]
-    spelled: Mapping[bytes, bytes]
-    """Names for what has none in itself: the digests of requests."""
 
     def of(self, text: bytes) -> bytes:
         """The text with all names in it exchanged."""
-        return _NAME.sub(self._one, self.spelled.get(text, text))
+        return _NAME.sub(self._one, text)
 
     def _one(self, found: re.Match[bytes]) -> bytes:
         if found[1] is not None:

@@ -228,8 +228,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Call: {
         **_out(_CLOCK, "asked_s", "held_until_s", "cancel_until_s"),
-        **_out("a function of body and options", "digest"),
-        **_out("a function of its id, digest and options", "frames"),
+        **_out("a function of its id, number and options", "frames"),
         "session": Rule("in the form of the client", lambda call, of, form: of and of.id),
         "sent_probe": Rule(
             "compared with answers only, once it was sent",

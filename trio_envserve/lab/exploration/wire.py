@@ -78,7 +78,7 @@ _MESSAGE_RULES: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         ),
         "message_bytes": _nothing,
     },
-    "Request": {"digest": _nothing},  # a function of the body and the options beside it
+    "Request": {"digest": _nothing},  # the number of the call, which the body says, too
     "Sync": {"connection": _of_session("connection"), "probe": _of_session("probe")},
     "Synced": {"probe": _of_session("probe"), "server": _server},
     "Welcome": {"server": _server, "window": _nothing, "message_bytes": _nothing},

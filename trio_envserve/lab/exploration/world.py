@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
-from ...core import calls
 from ...core.limits import WireLimits
 from . import names
 from .canonical import Newest, digest, lower, renamings
@@ -46,8 +45,7 @@ class World:
             for client in range(configuration.clients)
             for call in range(configuration.requests)
         ]
-        spelled = {self._digest_of(key): b"the digest of " + key for key in self._keys}
-        self._renamings = renamings(configuration.clients, configuration.workers, spelled)
+        self._renamings = renamings(configuration.clients, configuration.workers)
         # A call that was last sent so long before the newest probe is named missing by no
         # answer on its way: probes are numbered anew only when the last one is answered.
         in_order = not (configuration.late or configuration.strays)
@@ -64,10 +62,6 @@ class World:
     def _options(self) -> dict[str, Any]:
         asked = self.configuration
         return {"rerun": asked.consent, "limit_s": 60.0 if asked.limited else None}
-
-    def _digest_of(self, key: bytes) -> bytes:
-        options = self._options()
-        return calls.digest(key, options["rerun"], self.configuration.allowance, options["limit_s"])
 
     # -- states -----------------------------------------------------------------
 
