@@ -1,4 +1,4 @@
-"""The options of a call, for type checkers: a wrong one is found before it is made."""
+"""The options of a call, for type checkers: they find a wrong option before the call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class CallOptions(TypedDict, total=False):
     state_columns: Sequence[str]
     """Which columns of the state to send back."""
     rerun: bool | None
-    """Whether it may be executed again after its worker is proven dead; None: as the
+    """Consent to a further execution after the worker's proven death; None: as the
     environment declares."""
     max_executions: int | None
     timeout_s: float | None
-    """How long to wait, and how long the server may run it; None: as long as the
-    caller's cancel scope allows."""
+    """How long the caller waits, and how long the server may run it; None: as long as
+    the caller's cancel scope allows."""

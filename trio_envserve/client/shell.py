@@ -4,16 +4,16 @@ Theory of operation
 -------------------
 :class:`~trio_envserve.core.client.ClientCore` decides; this module moves its
 messages and wakes its callers.  The nursery owns the receiver, the clock, and the
-task that carries out what calls have led to.
-A call is the caller's own task waiting for its outcome: cancelling that scope
-cancels the rollout on the server, at once and without waiting for it, because
-the bookkeeping is synchronous and comes before the next await.
+task that carries out the effects of calls.
+A call is the caller's own task, which waits for its outcome.  Cancelling that scope
+cancels the rollout on the server at once, and does not wait for it: the bookkeeping
+is synchronous and comes before the next await.
 
-What calls lead to is carried out in the next turn of the loop: requests that are
-made in the same turn go out together.  A call that is the only one goes out at once.
+The effects of calls are carried out in the next turn of the loop, so requests of the
+same turn go out together.  The request of a lone call goes out at once.
 
-An outcome counts as received when it has been decoded and is in the caller's
-hands, in the caller's task; only then is it acknowledged.
+An outcome is received when the caller's task has decoded it.  Only then does the
+client acknowledge it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Client:
         self._poke = trio.Event()
         self._wake_at_s = 0.0
         self._asked_of_core = trio.Event()
-        """Set when a call has changed the core, and nothing was carried out since."""
+        """Set when a call has changed the core, and its effects are not carried out yet."""
         self._said = Health.STARTING
 
     # -- calls ----------------------------------------------------------------
@@ -125,7 +125,7 @@ class Client:
         - ``timeout_s``: how long to wait, and how long the server may run it
           (None: as long as this scope allows).
 
-        Raises a :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
+        Raises :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
         or :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
         """
         return (await self.outcome(input, **options)).unwrap()
@@ -180,7 +180,7 @@ class Client:
         if len(self._waiting) > 1 and not self._core.closed:
             self._asked_of_core.set()
         else:
-            self._carry_out()  # it has no company to wait for, or nobody is left to do it
+            self._carry_out()  # a lone call; or the task that would do it has ended
         try:
             if box:  # it has ended at once
                 await trio.lowlevel.checkpoint()
@@ -196,7 +196,7 @@ class Client:
         return box[0]
 
     async def _outcome(self, ended: Answer | Fail, began_s: float, now_s: float) -> Outcome:
-        """What the caller gets.  Here, and not before, an answer is received."""
+        """What the caller gets.  The answer is received here, and not before."""
         took_s = now_s - began_s
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
@@ -213,7 +213,7 @@ class Client:
             raw = bytes(ended.body)
             error = OutcomeNotDecodable(f"the outcome cannot be decoded: {why}", raw=raw)
         finally:
-            # Also when this is cancelled or interrupted: nobody is left to take it.
+            # Also when this task is cancelled or interrupted: nobody else takes the answer.
             self._core.received(ended.call, trio.current_time())
             if self._core.has_effects() or self._core.wake_at_s() < self._wake_at_s:
                 self._asked_of_core.set()
@@ -223,7 +223,7 @@ class Client:
         )  # fmt: skip
 
     async def _encoded(self, value: object) -> bytes:
-        """A body.  What is large is encoded beside the loop."""
+        """The body of a value.  A large one is encoded in a thread."""
         encode = functools.partial(values.encode, value, root="", limits=self._wire)
         try:
             return encode(at_once=True)
@@ -235,7 +235,7 @@ class Client:
             return encode()
 
     async def _decoded(self, body: Body) -> object:
-        """A value.  What is large is decoded beside the loop."""
+        """The value of a body.  A large one is decoded in a thread."""
         decode = functools.partial(
             values.decode, body, arrays=self._arrays, root="result", limits=self._wire
         )
@@ -267,7 +267,7 @@ class Client:
                 try:
                     outcome = await self.outcome(input, **options)
                     await sender.send((index, outcome))
-                finally:  # not before it is taken: what nobody takes must not pile up (G8)
+                finally:  # not before it is taken: outcomes must not pile up (G8)
                     limit.release()
 
         async def feed(nursery: trio.Nursery) -> None:
@@ -282,15 +282,15 @@ class Client:
                 yield receive
                 nursery.cancel_scope.cancel()
 
-    # -- what is known of the server ------------------------------------------
+    # -- health and statistics --------------------------------------------------
 
     def health(self) -> ServerHealth:
-        """Starting, healthy or unhealthy, and the reason.  Being unhealthy
-        cancels nothing."""
+        """Starting, healthy or unhealthy, and the reason.  No call is cancelled
+        because of it."""
         return ServerHealth(*self._core.health(trio.current_time()))
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Sleep until the server has a worker ready.  ServerNotReady, with what
+        """Wait until the server has a worker ready.  Raises ServerNotReady, with what
         is known, after ``timeout_s`` (default: the limit ``start_s``), and at
         once if the server refuses this client or the client is closed."""
         limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
@@ -306,9 +306,9 @@ class Client:
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
 
     async def stats(self, timeout_s: float | None = None) -> ServerStats:
-        """The server's statistics.  ServerNotReady, with what is known, if it does
-        not answer within ``timeout_s`` (default: the limit ``start_s``);
-        DecodingError or ProtocolError if what it answers is none."""
+        """The server's statistics.  Raises ServerNotReady, with what is known, if the
+        server does not answer within ``timeout_s`` (default: the limit ``start_s``);
+        DecodingError or ProtocolError if the answer is malformed."""
         limit_s = self._core.limits.start_s if timeout_s is None else timeout_s
         probe, self._next_ask = self._next_ask, self._next_ask + 1
         event, box = self._asked[probe] = trio.Event(), []
@@ -328,7 +328,7 @@ class Client:
         return ServerStats.of(values.decode(box[0], limits=self._wire))
 
     def counters(self) -> dict[str, int]:
-        """What this side has done: sessions, connections, retransmissions."""
+        """The client's own counters: sessions, connections, retransmissions."""
         core = self._core
         return {
             "sessions": core.sessions.opened, "connections": core.connections,
@@ -346,7 +346,7 @@ class Client:
             self._carry_out()
 
     async def _serve_calls(self) -> None:
-        """Carry out what calls have led to, all of one turn of the loop at once."""
+        """Carry out the effects of calls, all of one turn of the loop at once."""
         while True:
             await self._asked_of_core.wait()
             if self._asked_of_core.is_set():  # else another task has done it meanwhile
@@ -401,7 +401,7 @@ class Client:
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s: %s", self._address, text)
         if sent and self._socket is not None:
-            # Not sent is no loss: the next sync finds out.
+            # A message that is not sent is not lost: the next sync repairs it.
             self._socket.send_many_nowait(sent)
         self._report_health()
         if self._core.wake_at_s() < self._wake_at_s:
@@ -430,16 +430,16 @@ async def open_client(
     wire: WireLimits | None = None, network: Network | None = None,
     transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto",
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
-    """Connect to a server; the connection is made, and made again, on its own.
+    """Connect to a server, and reconnect when the connection is lost.
 
-    ``transport``: who speaks ZMTP to the server, ``"zmtp"`` (trio) or ``"libzmq"``,
-    whatever it uses itself.  ``name`` is for the server's logs.
-    ``arrays``: what arrays in outcomes become.
+    ``transport``: what speaks ZMTP on this side, ``"zmtp"`` (trio) or ``"libzmq"``; the
+    server may use either.  ``name`` is for the server's logs.
+    ``arrays``: the type of arrays in outcomes.
 
     Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
-    block pending calls end with an error, and the server is told.  Raises ConfigError
-    for a wrong address, for arrays of a library that is not there, and for limits that
-    contradict each other.
+    block pending calls end with an error, and the server cancels them.  Raises
+    ConfigError for a wrong address, for arrays of a library that is not installed, and
+    for limits that contradict each other.
     """
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
@@ -458,8 +458,8 @@ async def open_client(
 async def connect(
     client: Client, network: Network | None, transport: Transport = DEFAULT_TRANSPORT
 ) -> AsyncGenerator[Client, None]:
-    """Keep a client connected until the block ends: :func:`open_client`, whose
-    arguments have been checked, with the core that it is made of."""
+    """Keep a client connected until the block ends: the part of :func:`open_client`
+    after its arguments were checked."""
     wire = client._wire
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
@@ -503,21 +503,21 @@ def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | No
 
 
 def _columns(columns: Any) -> Any:
-    """A text is a sequence of texts, too, but never meant so.  What else is wrong
-    the request says."""
+    """A string is a sequence of strings, too, but nobody means that.  The request
+    reports other mistakes."""
     is_several = isinstance(columns, Sequence) and not isinstance(columns, str)
     return tuple(columns) if is_several else columns
 
 
 def _check_arrays(arrays: object) -> Arrays:
-    """Now, and not when an outcome has come: its rollout would have run."""
+    """Checked now, and not when an outcome comes: its rollout would have run."""
     if arrays == "auto":
         return "auto"
     if arrays not in ("numpy", "torch"):
         raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
     try:
         found = importlib.util.find_spec(arrays)  # imports nothing
-    except ValueError:  # it is no module of the usual kind
+    except ValueError:  # it is not a module of the usual kind
         found = None
     if found is None:
         raise ConfigError(f'arrays="{arrays}": {arrays} is not installed')
@@ -525,7 +525,7 @@ def _check_arrays(arrays: object) -> Arrays:
 
 
 def _check_name(name: str) -> str:
-    """A name as it may travel; ConfigError if it cannot."""
+    """The name, encodable and not empty.  Raises ConfigError."""
     try:
         name.encode()
     except (AttributeError, UnicodeEncodeError):
