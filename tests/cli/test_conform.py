@@ -132,9 +132,9 @@ async def test_a_server_of_another_environment(tmp_path: Path):
     ("arguments", "said"),
     [
         ([], "an ADDRESS is needed"),
-        (["tcp://127.0.0.1:1", "--worker-command", "x"], "an ADDRESS is needed, or a --worker"),
+        (["tcp://127.0.0.1:1", "--worker-command", "x"], "give an ADDRESS, or a --worker"),
         (["--worker-command", "x"], "--input is needed"),
-        (["--worker-command", "x", "--input", "{"], "--input is no JSON"),
+        (["--worker-command", "x", "--input", "{"], "--input is not JSON"),
         (["--worker-command", "x", "--input", "1", "--long-input", "["], "--long-input is no"),
         (["--worker-command", "'", "--input", "1"], "is no command"),
         (["--worker-command", "x", "--input", "1", "--case", "nosuch"], "no case matches"),
