@@ -7,7 +7,7 @@ Environments and models bring code of their own, and so do values (a lazy mappin
 exceptions that mean something else to the code around it: a ``trio.Cancelled`` or an
 ``asyncio.CancelledError`` without a cancel, a ``KeyboardInterrupt`` that nobody typed,
 ``SystemExit``, ``MemoryError``.  So it is called by :func:`call` or :func:`acall`, which
-return what it returned or raised as an :class:`Ended`.
+return what it returned or raised as an :class:`CodeResult`.
 
 A real Ctrl-C or cancel keeps its meaning:
 
@@ -33,8 +33,8 @@ import trio
 
 
 @final
-class Ended(NamedTuple):
-    """How a piece of code ended: with a value, or with whatever it raised."""
+class CodeResult(NamedTuple):
+    """The result of a piece of code: a value, or whatever it raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -47,18 +47,18 @@ class Ended(NamedTuple):
 
 
 @trio.lowlevel.enable_ki_protection
-def call(code: Callable[..., Any], /, *args: Any, **options: Any) -> Ended:
+def call(code: Callable[..., Any], /, *args: Any, **options: Any) -> CodeResult:
     """Run ``code`` to its end."""
     try:
-        return Ended(code(*args, **options))
+        return CodeResult(code(*args, **options))
     except BaseException as error:  # noqa: ASYNC103
         if _may_be_typed(error):
             raise
-        return Ended(error=error)  # noqa: ASYNC104
+        return CodeResult(error=error)  # noqa: ASYNC104
 
 
 @trio.lowlevel.enable_ki_protection
-async def acall(code: Callable[..., Any], /, *args: Any) -> Ended:
+async def acall(code: Callable[..., Any], /, *args: Any) -> CodeResult:
     """Run ``code`` to its end, and await what it returns if that is awaitable."""
     try:
         value = code(*args)
@@ -67,8 +67,8 @@ async def acall(code: Callable[..., Any], /, *args: Any) -> Ended:
     except BaseException as error:  # noqa: ASYNC103
         if _may_be_typed(error) or (is_exception(error, KeyboardInterrupt) and _in_main_task()):
             raise
-        return Ended(error=error)  # noqa: ASYNC104
-    return Ended(value)
+        return CodeResult(error=error)  # noqa: ASYNC104
+    return CodeResult(value)
 
 
 def text(value: object) -> str | None:

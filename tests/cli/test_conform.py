@@ -136,7 +136,7 @@ async def test_a_server_of_another_environment(tmp_path: Path):
         (["--worker-command", "x"], "--input is needed"),
         (["--worker-command", "x", "--input", "{"], "--input is not JSON"),
         (["--worker-command", "x", "--input", "1", "--long-input", "["], "--long-input is no"),
-        (["--worker-command", "'", "--input", "1"], "is no command"),
+        (["--worker-command", "'", "--input", "1"], "is not a command"),
         (["--worker-command", "x", "--input", "1", "--case", "nosuch"], "no case matches"),
         (["tcp://127.0.0.1:1", "--case", "a-cancle-*"], "no case matches"),
         (["nonsense"], "tcp://127.0.0.1:5555 or ipc:///path expected"),
