@@ -1,25 +1,25 @@
-"""Calls of code that is not ours, out of which nothing comes but what it ended with.
+"""Calls of code that is not ours; whatever it raises comes back as a value.
 
 Theory of operation
 -------------------
 Environments and models bring code of their own, and so do values (a lazy mapping's
-``__iter__``) and exceptions (``__str__``).  It may raise anything, also what means
-something else to the code around it: a ``trio.Cancelled`` or an
+``__iter__``) and exceptions (``__str__``).  This code may raise anything, even
+exceptions that mean something else to the code around it: a ``trio.Cancelled`` or an
 ``asyncio.CancelledError`` without a cancel, a ``KeyboardInterrupt`` that nobody typed,
-``SystemExit``, ``MemoryError``.  Whoever calls such code calls it by :func:`call` or
-:func:`acall`, and is given what it returned or raised as an :class:`Ended`.
+``SystemExit``, ``MemoryError``.  So it is called by :func:`call` or :func:`acall`, which
+return what it returned or raised as an :class:`CodeResult`.
 
-What is real keeps its meaning:
+A real Ctrl-C or cancel keeps its meaning:
 
-- Ctrl-C.  Inside a trio run these calls are protected, so trio gives it to its main
-  task, where that awaits something, and a ``KeyboardInterrupt`` that comes out of
-  anything else was raised by the code.  So it was in any other thread than the main one.
-  What may be real goes on.
-- A cancel.  trio delivers it where something is awaited, so never inside of
-  :func:`call`.  After :func:`acall` its caller looks at the scope that it owns.
+- Ctrl-C.  Inside a trio run these calls are protected: trio delivers Ctrl-C to its main
+  task, where that awaits something.  A ``KeyboardInterrupt`` from anywhere else was
+  raised by the code, and so was one in any thread but the main one.  One that may be
+  real is raised further.
+- A cancel.  trio delivers it where something is awaited, so never inside
+  :func:`call`.  After :func:`acall` the caller looks at the scope that it owns.
 
-Code that never ends holds up its caller for ever.  There is no bound on that: a worker
-whose loop it holds is reported as blocked, with the place.
+Code that never ends holds up its caller for ever, without a bound.  If it blocks the
+loop of a worker, the worker is reported as blocked, with the place.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import trio
 
 
 @final
-class Ended(NamedTuple):
-    """How a piece of code ended: with a value, or with whatever it raised."""
+class CodeResult(NamedTuple):
+    """The result of a piece of code: a value, or whatever it raised."""
 
     value: Any = None
     error: BaseException | None = None
@@ -47,19 +47,19 @@ class Ended(NamedTuple):
 
 
 @trio.lowlevel.enable_ki_protection
-def call(code: Callable[..., Any], /, *args: Any, **options: Any) -> Ended:
+def call(code: Callable[..., Any], /, *args: Any, **options: Any) -> CodeResult:
     """Run ``code`` to its end."""
     try:
-        return Ended(code(*args, **options))
+        return CodeResult(code(*args, **options))
     except BaseException as error:  # noqa: ASYNC103
         if _may_be_typed(error):
             raise
-        return Ended(error=error)  # noqa: ASYNC104
+        return CodeResult(error=error)  # noqa: ASYNC104
 
 
 @trio.lowlevel.enable_ki_protection
-async def acall(code: Callable[..., Any], /, *args: Any) -> Ended:
-    """Run ``code``, and what it returns if that is to be awaited, to its end."""
+async def acall(code: Callable[..., Any], /, *args: Any) -> CodeResult:
+    """Run ``code`` to its end, and await what it returns if that is awaitable."""
     try:
         value = code(*args)
         if inspect.isawaitable(value):
@@ -67,8 +67,8 @@ async def acall(code: Callable[..., Any], /, *args: Any) -> Ended:
     except BaseException as error:  # noqa: ASYNC103
         if _may_be_typed(error) or (is_exception(error, KeyboardInterrupt) and _in_main_task()):
             raise
-        return Ended(error=error)  # noqa: ASYNC104
-    return Ended(value)
+        return CodeResult(error=error)  # noqa: ASYNC104
+    return CodeResult(value)
 
 
 def text(value: object) -> str | None:
@@ -79,12 +79,12 @@ def text(value: object) -> str | None:
 
 
 def is_exception(value: object, kind: type[BaseException] = BaseException) -> bool:
-    """``isinstance``, without asking the value what it claims to be."""
+    """``isinstance`` by the value's real type, whatever its ``__class__`` says."""
     return issubclass(type(value), kind)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group that are no groups; ``error`` itself if it is none.
+    """The exceptions in a group that are not groups; ``error`` itself if it is not one.
 
     A stack, not recursion: groups may be nested deeper than the interpreter's limit.
     """
@@ -99,7 +99,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
-    """The exceptions in a group, whatever its class says that they are; () for others."""
+    """The real exceptions in a group, whatever its class claims; () for other errors."""
     if not is_exception(error, BaseExceptionGroup):
         return ()
     found: tuple[BaseException, ...] = _EXCEPTIONS.__get__(error)
@@ -107,7 +107,7 @@ def members_of(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def holds_interrupt(error: BaseException) -> bool:
-    """Whether there is a ``KeyboardInterrupt`` in it."""
+    """Whether ``error`` is, or holds, a ``KeyboardInterrupt``."""
     return any(is_exception(leaf, KeyboardInterrupt) for leaf in leaves(error))
 
 

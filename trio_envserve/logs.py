@@ -1,16 +1,15 @@
 """Logging of the processes that this package starts: the command and its workers.
 
-Library code here only ever logs to ``trio_envserve.*``; whoever embeds it
-configures logging as they like.  This module is for processes that are ours.
+Library code here only logs to ``trio_envserve.*``; a program that embeds it
+configures logging itself.  This module is for our own processes.
 
 Theory of operation
 -------------------
 A write to a pipe that nobody reads, or to a disk that is stuck, does not return,
 and a router that waits for its log serves nobody.  So lines are queued, and a
-thread of their own writes them (:class:`Writer`).  The queue is bounded; what is
-lost is counted, and the count is logged when there is room again.  Standard
-error goes the same way, whatever in Python writes to it, and as JSON, too, if
-that is asked for.
+thread writes them (:class:`Writer`).  The queue is bounded.  Lost lines are counted,
+and the count is logged when there is room again.  Everything that Python writes to
+standard error goes the same way, as JSON if the setup says so.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from types import TracebackType
 from typing import Any, final
 
 WAITING_BYTES = 8 << 20
-"""Lines that wait to be written; past it they are lost, and counted."""
+"""Bytes of lines that wait to be written; past it lines are lost, and counted."""
 
 FLUSH_S = 1.0
-"""The end of a process waits so long for its last lines to be written."""
+"""How long a process waits at its end for its last lines to be written."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogSetup:
-    """How a process of ours logs.
+    """How one of our processes logs.
 
     ``directory``: files ``server.log`` and ``worker-SLOT.log`` (appended, one
     for each slot, so names are predictable); empty: standard error.
@@ -53,11 +52,11 @@ class LogSetup:
 
 @final
 class Writer:
-    """Writes to a descriptor from a thread of its own.  Who puts text never waits."""
+    """Writes to a descriptor in a thread of its own; :meth:`put` never waits."""
 
     def __init__(self, descriptor: int) -> None:
         self.lost = 0
-        """Texts that were not written, and not told of yet."""
+        """Texts that were lost, and not reported yet."""
         self._descriptor = descriptor
         self._told: Callable[[str], str] = lambda text: f"{text}\n"
         self._forked = self._torn = False
@@ -71,16 +70,16 @@ class Writer:
         self._changed = threading.Condition()
 
     def _after_fork(self) -> None:
-        """Threads do not come along, and locks may be held for ever."""
+        """A forked child has no threads, and locks may be held for ever."""
         self._reset()
         self._forked = True
 
     def tell_with(self, told: Callable[[str], str]) -> None:
-        """How a line of the writer's own is made."""
+        """Set how the writer makes lines of its own."""
         self._told = told
 
     def put(self, text: str) -> None:
-        """Queue a text, as it is."""
+        """Queue a text, unchanged."""
         data = text.encode("utf-8", "backslashreplace")
         if self._forked:
             self._write(data)
@@ -94,7 +93,7 @@ class Writer:
             self._changed.notify_all()
 
     def flush(self, limit_s: float) -> bool:
-        """Wait until all is written; False if that takes longer."""
+        """Wait until everything is written; returns False if that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting_bytes, limit_s)
 
@@ -111,14 +110,14 @@ class Writer:
                 why = "their reader was too slow or is gone, or the disk was full"
                 notice = self._told(f"{lost} lines of this log were lost: {why}")
                 if not self._write(notice.encode()):
-                    lost = 0  # said later
+                    lost = 0  # reported later
             with self._changed:
                 self.lost -= lost if written else 0
                 self._waiting_bytes -= len(data)
                 self._changed.notify_all()
 
     def _write(self, data: bytes) -> bool:
-        """Write it all, on a line of its own; False if that cannot be done now."""
+        """Write everything, on a line of its own; returns False if that fails now."""
         if self._torn:
             data = b"\n" + data
         left = data
@@ -151,7 +150,7 @@ class _Lines(logging.Handler):
 
 
 class _Stream(io.TextIOBase):
-    """Standard error as a stream that hands on to a writer: text as it is, or each
+    """Standard error as a stream that passes text on to a writer: unchanged, or each
     line as a JSON object."""
 
     def __init__(self, writer: Writer, formatter: _JsonFormatter | None, fd: int) -> None:
@@ -165,7 +164,7 @@ class _Stream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """For who writes bytes."""
+        """The stream for bytes."""
         assert sys.__stderr__ is not None
         return sys.__stderr__.buffer
 
@@ -189,7 +188,7 @@ class _Stream(io.TextIOBase):
         return len(text)
 
     def end_line(self) -> None:
-        """What has no end of line yet is a line."""
+        """End an unfinished line."""
         if self._line:
             self.write("\n")
 
@@ -216,7 +215,7 @@ def _record(level: int, name: str, text: str) -> logging.LogRecord:
 
 
 def log_file(setup: LogSetup, who: str) -> Path:
-    """Where ``who`` (``server``, or a worker id such as ``w0-3``) logs to."""
+    """The file to which ``who`` (``server``, or a worker id such as ``w0-3``) logs."""
     slot = who.partition("-")[0]
     name = f"worker-{slot[1:]}.log" if slot != who else f"{who}.log"
     return Path(setup.directory) / name
@@ -225,7 +224,7 @@ def log_file(setup: LogSetup, who: str) -> Path:
 def configure(setup: LogSetup, who: str) -> None:
     """Configure the logging and the standard error of this process, which must be ours.
 
-    Raises OSError if there can be no such file.
+    Raises OSError if the file cannot be opened.
     """
     writer = take_stderr(as_json=setup.json)
     if setup.directory:
@@ -247,14 +246,14 @@ def configure(setup: LogSetup, who: str) -> None:
 
 
 def take_stderr(*, as_json: bool) -> Writer:
-    """Have what Python writes to standard error written by a thread.  Once is enough."""
+    """Let a thread write what Python writes to standard error.  Once is enough."""
     if isinstance(sys.stderr, _Stream):
         return sys.stderr.writer
-    descriptor = -1  # there is none: what is written is lost
+    descriptor = -1  # there is no standard error: texts are lost
     if sys.stderr is not None:
         try:
             descriptor = sys.stderr.fileno()
-        except (OSError, ValueError):  # no file, or closed
+        except (OSError, ValueError):  # not a file, or closed
             descriptor = 2
     writer = Writer(descriptor)
     sys.stderr = _Stream(writer, _JsonFormatter() if as_json else None, descriptor)
@@ -263,7 +262,8 @@ def take_stderr(*, as_json: bool) -> Writer:
 
 
 def finish() -> None:
-    """Wait until the last lines are written, but not for long.  Before ``os._exit``."""
+    """Wait until the last lines are written, but not for long.  Call it before
+    ``os._exit``."""
     writers = [each.writer for each in logging.getLogger().handlers if isinstance(each, _Lines)]
     if isinstance(sys.stderr, _Stream):
         sys.stderr.end_line()
@@ -273,14 +273,14 @@ def finish() -> None:
 
 
 def _log_exceptions(root: logging.Logger) -> None:
-    """What nobody has caught becomes a record, with its traceback in it."""
+    """An uncaught exception becomes a record, with its traceback in it."""
 
     def uncaught(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
         root.critical("%s", kind.__name__, exc_info=(kind, error, traceback))
 
-    def uncaught_elsewhere(args: Any) -> None:  # of a thread, or where it cannot be raised
+    def uncaught_elsewhere(args: Any) -> None:  # in a thread, or where it cannot be raised
         error = args.exc_value or args.exc_type()
         root.error("%s", args.exc_type.__name__, exc_info=error)
 
@@ -289,7 +289,7 @@ def _log_exceptions(root: logging.Logger) -> None:
 
 
 def set_title(title: str) -> None:
-    """Name this process in lists of processes, if the extra for it is there."""
+    """Set this process's title, if the extra for it is installed."""
     with contextlib.suppress(ImportError):  # a title is a courtesy
         import setproctitle
 

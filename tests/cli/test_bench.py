@@ -56,7 +56,7 @@ async def test_a_request_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--case", "nonsense"), "no case is named like nonsense"),
+        (("--case", "nonsense"), "no case matches nonsense"),
         (("--out", "bench.png"), "a name that ends in"),
         (("--out", "nowhere/bench.md"), "there is no folder nowhere"),
         (("--accept",), "--accept needs --counted"),

@@ -71,7 +71,7 @@ async def test_a_mutant_that_does_not_show_is_a_failure(tmp_path: Path):
         (("--config", "smal"), "did you mean small?"),
         (("--config", "xyz"), "there are lost, cut"),
         (("--mutant", "silence-is-deaf"), "did you mean silence-is-death"),
-        (("--mutant", "window-is-not-kept"), "name one with --config"),
+        (("--mutant", "window-is-not-kept"), "choose one with --config"),
     ],
 )
 async def test_wrong_usage(tmp_path: Path, arguments: tuple[str, ...], says: str):
@@ -84,7 +84,7 @@ async def test_wrong_usage(tmp_path: Path, arguments: tuple[str, ...], says: str
 
 async def test_ctrl_c_tells_how_far_it_was(tmp_path: Path):
     async with command(tmp_path, "explore", "--config", "nightly", "--json") as running:
-        await running.said("not looked at yet, depth")
+        await running.said("not visited yet, depth")
         running.signal(signal.SIGINT)
         done = await running.wait()
     assert done.code == 130

@@ -117,7 +117,7 @@ async def test_other_code_than_was_recorded_is_told(tmp_path: Path):
     assert set(done.last["difference"]) == {"after", "step", "what"}
     async with command(tmp_path, "replay", INCIDENT, module="other") as running:
         done = await running.wait()
-    assert "not what version" in done.err
+    assert "this code differs from version" in done.err
     assert "the effects differ" in done.err
 
 

@@ -179,14 +179,14 @@ def test_factories_that_fail(modules):
         load("envserve_sample.tasks:broken")
     assert isinstance(caught.value.__cause__, KeyError)
     assert refusal("envserve_sample.tasks:from_config") == "colour must be red"
-    assert "in its setup()" in refusal("envserve_sample.tasks:async_factory")
+    assert "in the environment's setup()" in refusal("envserve_sample.tasks:async_factory")
 
 
 def test_what_is_no_environment(modules):
     message = refusal("envserve_sample.tasks:number")
-    assert message == "number is no environment: int has no run_rollout(rollout)"
-    assert "is no environment" in refusal(object())
-    assert "is no environment" in refusal(dict)  # no signature to compare arguments with
+    assert message == "number is not an environment: int has no run_rollout(rollout)"
+    assert "is not an environment" in refusal(object())
+    assert "is not an environment" in refusal(dict)  # no signature to compare arguments with
 
 
 class Asyncio:
@@ -256,7 +256,7 @@ def test_declarations_that_make_no_sense(members, message):
 def test_callable_members_and_explicit_backends():
     assert load(make(run_rollout=CallableWithAsync())).backend == "trio"
     assert load(make(backend="trio")).backend == "trio"
-    with pytest.raises(ConfigError, match="bring inputs of your own"):
+    with pytest.raises(ConfigError, match="pass your own inputs"):
         load(make()).inputs(3)
 
 

@@ -17,9 +17,9 @@ from trio_envserve.net.framing import (
     READ_BYTES,
     Decoder,
     FrameLimits,
+    FrameTooLarge,
     FramingError,
     Outgoing,
-    TooLarge,
     encode,
     encode_command,
 )
@@ -157,9 +157,9 @@ def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
 def test_each_bound_is_checked_at_the_head(data, says):
     decoder = Decoder(SMALL)
     decoder.feed(data * 3)
-    with pytest.raises(TooLarge, match=says):
+    with pytest.raises(FrameTooLarge, match=says):
         decoder.take(9)
-    with pytest.raises(TooLarge, match=says):  # and for ever
+    with pytest.raises(FrameTooLarge, match=says):  # and for ever
         decoder.take(9)
     assert decoder.arriving_bytes <= 2000
 
@@ -189,12 +189,12 @@ def test_a_message_that_never_ends_takes_no_memory_past_its_bounds():
     """A5: one connection that sent frames with MORE for ever took all memory."""
     for frame in (b"\x01\x01x", b"\x01\xc8" + bytes(200)):
         decoder = Decoder(SMALL)
-        with suppress(TooLarge):
+        with suppress(FrameTooLarge):
             for _ in range(100):
                 decoder.feed(frame * 100)
                 decoder.take(256)
         assert decoder.arriving_bytes <= SMALL.message_bytes
-        with pytest.raises(TooLarge):
+        with pytest.raises(FrameTooLarge):
             decoder.take(256)
 
 

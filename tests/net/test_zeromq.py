@@ -357,9 +357,9 @@ async def test_somebodys_file_is_not_removed(real_bench, folder):
     async with real_bench() as b:
         with pytest.raises(ConfigError, match="not a socket"):
             await b.router(f"ipc://{path}").__aenter__()
-        with pytest.raises(ConfigError, match="is no directory"):
+        with pytest.raises(ConfigError, match="is not a directory"):
             await b.router(f"ipc://{path}/socket").__aenter__()
-        with pytest.raises(ConfigError, match="is no directory"):
+        with pytest.raises(ConfigError, match="is not a directory"):
             await b.router(f"ipc://{folder}/none/socket").__aenter__()
     assert await path.read_text() == "important"
 

@@ -177,7 +177,7 @@ async def test_signs_of_life_that_are_none_end_no_server(
 ):
     async with raw_pool() as (server, client):
         await client.run_rollout({"do": "send signs", "line": line})
-        while "signs of life that are" not in caplog.text:
+        while "sends a malformed heartbeat" not in caplog.text:
             await trio.sleep(0.01)
         assert await client.run_rollout("next") == {"echo": "next", "number": 1}
         assert server.stats().worker_restarts == 0

@@ -81,13 +81,13 @@ async def test_a_child_that_comes_back_ran_its_neighbours_a_second_time(judge, b
     assert await outcomes(judge, backend, wanted) == wanted
     told = capfd.readouterr().err
     # The child of a pty speaks to that.
-    assert told.count("has come back from it") == len(wanted) - 1
+    assert told.count("has returned from it") == len(wanted) - 1
 
 
 @pytest.mark.parametrize("backend", COMES_BACK)
 async def test_a_child_may_end_or_execute_a_program(judge, backend, capfd):
     assert await outcomes(judge, backend, MAY) == MAY
-    assert "has come back" not in capfd.readouterr().err
+    assert "has returned" not in capfd.readouterr().err
 
 
 async def test_a_child_has_not_the_descriptors_by_which_its_worker_lives(judge):

@@ -27,7 +27,7 @@ async def test_what_code_raises_is_what_it_ended_with(raised):
     assert type(foreign.call(fail, make).error) is kind
     assert type((await foreign.acall(fail, make)).error) is kind
     assert type((await foreign.acall(fail_awaited)).error) is kind
-    assert foreign.call(int, "3", base=8) == foreign.Ended(3)
+    assert foreign.call(int, "3", base=8) == foreign.CodeResult(3)
 
 
 def test_what_asyncio_runs_ends_likewise():

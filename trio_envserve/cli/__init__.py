@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-:func:`main` takes over the signals before it imports anything that takes time,
-so that Ctrl-C never shows a traceback, then finds the verb by name
-(:mod:`.group`): a verb does not load what the others need.  What all verbs
-share (options, exit codes, JSON, signals) is in :mod:`.common`.
+:func:`main` takes over the signals before it imports anything large, so that Ctrl-C
+never shows a traceback.  Then it finds the verb by name (:mod:`.group`); a verb does
+not load what the others need.  :mod:`.common` has what all verbs share (options, exit
+codes, JSON, signals).
 
-Importing this package needs nothing but the standard library; running the
-command needs the extra ``cli``, and says so where it is missing.
+Importing this package needs only the standard library.  Running the command needs the
+extra ``cli``, and says so if it is missing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with ``arguments`` (default: those of this process).
 
     Takes over this process's signals, and ignores them once it returns: the
-    process is expected to end.  Returns the exit code: see :mod:`.common` for what
-    they mean.
+    process is expected to end.  Returns the exit code; :mod:`.common` has their
+    meanings.
     """
     given = sys.argv[1:] if arguments is None else arguments
     interrupts = Interrupts(as_json="--log-json" in given)
     interrupts.install()
     try:
-        import rich  # noqa: F401  # wanted by the verbs; missed here, where it can be said
+        import rich  # noqa: F401  # the verbs need it; its absence is reported here
 
         from .group import run
     except ModuleNotFoundError as error:

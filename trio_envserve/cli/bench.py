@@ -1,8 +1,8 @@
 """The verb ``bench``: this project, a plain socket loop and a peer, side by side.
 
-Runs :class:`~trio_envserve.lab.bench.run.Bench`, or counts what a request
-costs the pure machines (:mod:`~trio_envserve.lab.bench.counted`), and
-writes the record down in the forms that are asked for.
+Runs :class:`~trio_envserve.lab.bench.run.Bench`, or counts what a request costs the
+pure machines (:mod:`~trio_envserve.lab.bench.counted`), and writes the record in the
+chosen formats.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .common import OK, Result, Stop, emit, json_option, put, run_verb, say
 from .render import Table, show_tables
 
 PROFILED = ("inflight-64", "inflight-1000")
-"""Cases to profile if none is named."""
+"""Cases to profile if none is chosen."""
 
 FAILED = 1
 """Exit code when something ran twice or was lost, or a count is too large."""
 
 _EPILOG = """\b
 Exit codes:
-  0  measured; nothing ran twice, nothing was lost (marks not reached are no failure)
-  1  something ran twice, was lost, or came to no end; with --counted: it costs more than
+  0  measured; nothing ran twice, nothing was lost (a missed target is no failure)
+  1  something ran twice, was lost, or never ended; with --counted: it costs more than
      expected
   2  wrong usage
   3  a contender could not be started
@@ -47,7 +47,7 @@ Exit codes:
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Only the cases with such a name, e.g. 'inflight-*'. Repeatable.",
+    help="Only the cases whose name matches, e.g. 'inflight-*'. Repeatable.",
 )
 @click.option(
     "--rounds",
@@ -65,12 +65,12 @@ Exit codes:
     help="Write the record to FILE: .json, .svg (a chart), .md or .txt (tables). Repeatable.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the cases.")
-@click.option("--quick", is_flag=True, help="See that everything runs; figures say nothing.")
+@click.option("--quick", is_flag=True, help="Only see that everything runs; the figures are noise.")
 @click.option(
     "--counted",
     "counting",
     is_flag=True,
-    help="Count what a request costs, in instructions: the same on any busy machine.",
+    help="Count the instructions of a request: the same on any machine, however busy.",
 )
 @click.option(
     "--accept",
@@ -88,7 +88,7 @@ Exit codes:
 @click.option(
     "--peer-python",
     metavar="PYTHON",
-    help="A Python that has the peer installed. Default: one in the cache folder, made "
+    help="A Python that has the peer installed. Default: one in the cache folder, installed "
     "when it is first needed.",
 )
 @click.option("--no-peer", is_flag=True, help="Leave the peer out.")
@@ -98,13 +98,13 @@ def bench(
     quick: bool, counting: bool, accepting: bool, profiling: bool,
     peer_python: str | None, no_peer: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Measure throughput, latency, memory and recovery, beside others.
+    """Compare throughput, latency, memory and recovery with other servers.
 
-    Ours is the command with default settings and all guarantees on; plain is a
-    loop of three synchronous programs without any logic, the limit of one message
-    for each request; the peer is another environment server, in a virtual
-    environment of its own. They run in turn, round by round, and what counts are
-    the ratios of each round. Meanwhile the environment keeps a log, which is judged.
+    Ours is the command with default settings and all guarantees; plain is a loop of
+    three synchronous programs without any logic, the limit of one message for each
+    request; the peer is another environment server, in a virtual environment of its
+    own. They run in turn, round by round; look at the ratios of each round. Meanwhile
+    the environment keeps a log, which is judged.
 
     \b
     Examples:
@@ -130,7 +130,7 @@ def bench(
         _check_outs(outs)
         cases = chosen(patterns)
         if not cases:
-            raise ConfigError(f"no case is named like {' or '.join(patterns)}; see --list")
+            raise ConfigError(f"no case matches {' or '.join(patterns)}; see --list")
         base = QUICK if quick else Options()
         options = base._replace(
             cases=cases, rounds=rounds or base.rounds, peer=not no_peer, peer_python=peer_python
@@ -176,7 +176,7 @@ async def _count(
     if record["instructions"] is None:
         say("machine instructions were not counted: valgrind is not installed, or does not work")
     if record["expected"] is None:
-        say(f"nothing is expected of Python {record['python']} yet: see --accept")
+        say(f"there are no expected counts for Python {record['python']} yet: see --accept")
     for problem in record["problems"]:
         say(f"FAILED: {problem}")
     return Result(FAILED if record["problems"] and not accepting else OK, record)

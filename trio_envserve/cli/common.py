@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 A verb is an async function that gets a :class:`Stop` and returns its exit code
-and its final object.  :func:`run_verb` runs it with the signals received by a
-task beside it: the first asks it to stop, the second kills the workers and
-ends it.  Expected errors become one line on standard error and an exit code;
+and its final object.  :func:`run_verb` runs it, and a task beside it receives the
+signals: the first one asks the verb to stop, the second one kills the workers and ends
+the verb.  An expected error becomes one line on standard error and an exit code;
 anything else is a bug and keeps its traceback.
 """
 
@@ -37,21 +37,21 @@ from .interrupts import Interrupts
 
 OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS = 0, 1, 2, 3, 4
 """Exit codes: see :data:`EPILOG`.  After a signal ``eval`` and ``status`` end with
-128 plus its number, as a shell has it."""
+128 plus its number, as a shell does."""
 
 EPILOG = """\b
 Exit codes:
   0  done, or stopped as asked
   1  a check failed; or stopped at once: by a second signal, or because the parent ended
   2  wrong usage: an option, an address, an environment's name, a missing extra
-  3  could not start: address in use, environment broken, server not there
+  3  could not start: address in use, environment broken, no server
   4  eval: finished, but some rollouts ended in errors
   130, 143  interrupted (Ctrl-C, SIGTERM)
 """
 
 LAST_RESORT_S = 3.0
-"""After a second signal, how long the orderly end may take before the process
-ends itself."""
+"""How long the orderly end may take after a second signal; then the process ends
+itself."""
 
 
 class CommandError(EnvServeError):
@@ -63,7 +63,7 @@ class CommandError(EnvServeError):
 
 
 class Result(NamedTuple):
-    """What a verb came to."""
+    """The result of a verb."""
 
     exit_code: int
     summary: dict[str, Any]
@@ -72,7 +72,7 @@ class Result(NamedTuple):
 
 @final
 class Stop:
-    """How a verb is being asked to end.  One for each run."""
+    """How a verb is asked to end.  One for each run."""
 
     def __init__(self) -> None:
         self.asked = trio.Event()
@@ -80,15 +80,15 @@ class Stop:
         self.number: int | None = None
         """The first signal."""
         self.at_once = False
-        """A second signal came, or the parent is gone."""
+        """A second signal came, or the parent has ended."""
         self.on_first: Callable[[], object] = lambda: None
         """What else the first signal does, such as cancelling the verb's work."""
         self.hurry = trio.CancelScope()
         """Around all waiting that a second signal must end."""
         self.left_behind = False
-        """A thread still runs environment code, which nobody waits for."""
+        """A thread still runs environment code, and nobody waits for it."""
         self.kill: Callable[[], object] = lambda: None
-        """Ends this command's own workers, once it has some."""
+        """Kills this command's own workers, once it has some."""
 
     @property
     def why(self) -> str:
@@ -121,7 +121,7 @@ VerbMain: TypeAlias = Callable[[Stop], Awaitable[Result]]
 
 
 def run_verb(main: VerbMain, *, as_json: bool) -> int:
-    """Run a verb to its exit code; prints its final object, and expected errors."""
+    """Run a verb and return its exit code; prints its final object, and expected errors."""
     interrupts = click.get_current_context().obj or Interrupts()
     stop = Stop()
     try:
@@ -135,7 +135,7 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
     if as_json:
         emit({**result.summary, "exit": result.exit_code})
     if stop.left_behind:
-        # The interpreter's own end does not go well with a thread in its middle.
+        # The interpreter cannot end well while a thread runs.
         finish()
         os._exit(result.exit_code)
     return result.exit_code
@@ -151,7 +151,7 @@ async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json:
             except BaseException as raised:  # noqa: ASYNC103  # _tell_last ends the process
                 if not isinstance(error := _expected(raised), ServerNotClosed):
                     raise
-                # trio would wait for what was left behind.
+                # trio would wait for the code that was left behind.
                 _tell_last(_failed(error), error, as_json=as_json)
             nursery.cancel_scope.cancel()
         interrupts.finish()
@@ -159,7 +159,7 @@ async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json:
 
 
 def _tell_last(result: Result, error: EnvServeError, *, as_json: bool) -> NoReturn:
-    """Say how it ended, and end without waiting for anything."""
+    """Say how the verb ended, and end the process without waiting for anything."""
     say(f"error: {error}")
     if as_json:
         emit({**result.summary, "exit": result.exit_code})
@@ -177,7 +177,7 @@ async def _watch_signals(received: AsyncIterator[int], stop: Stop, nursery: trio
 
 
 def _expected(raised: BaseException) -> EnvServeError | None:
-    """The error to tell, if everything that was raised is told by a message."""
+    """The error to report, if everything that was raised is an expected error."""
     leaves: list[BaseException] = [raised]
     if isinstance(raised, BaseExceptionGroup):
         leaves = []
@@ -207,32 +207,33 @@ def _failed(error: EnvServeError) -> Result:
 
 def say(text: str) -> None:
     """A line for people, on standard error."""
-    with contextlib.suppress(OSError):  # nobody reads it any more, which is no failure
+    with contextlib.suppress(OSError):  # nobody reads it any more: this is no failure
         print(f"trio-envserve: {text}", file=sys.stderr, flush=True)
 
 
 def emit(record: dict[str, Any]) -> bool:
-    """An object, as one line of standard output, there at once; see :func:`put`."""
+    """Print an object as one line of standard output, flushed; see :func:`put`."""
     return put(json.dumps(record, allow_nan=False))
 
 
 def put(text: str) -> bool:
-    """Text on standard output, there at once.
+    """Print text on standard output, flushed.
 
-    Returns whether somebody may read it: False once, when the reader has gone.
+    Returns whether it may be read: False once, when the reader has gone.
     """
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # The reader has what it wanted (`| head -1`).  Python would complain once
-        # more when it flushes at exit.
+        # The reader has enough (`| head -1`).  Python would complain again when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
 
 
 def start_logging(setup: LogSetup, who: str) -> None:
-    """Configure this process's logging.  ConfigError if the folder cannot be written to."""
+    """Configure this process's logging.  Raises ConfigError if the folder is not
+    writable."""
     try:
         configure(setup, who)
     except OSError as error:
@@ -243,8 +244,8 @@ def start_logging(setup: LogSetup, who: str) -> None:
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` options as a mapping; a value that is JSON is taken as such,
-    anything else as text.  Raises ConfigError."""
+    """``key=value`` options as a mapping; a value is JSON, or else text.  Raises
+    ConfigError."""
     found: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
@@ -322,7 +323,7 @@ transport_option = click.option(
     type=click.Choice(TRANSPORTS),
     default=DEFAULT_TRANSPORT,
     show_default=True,
-    help="Who speaks ZMTP: trio itself, or libzmq. Any of them talks to any.",
+    help="What speaks ZMTP on this side: trio itself, or libzmq. The two work together.",
 )
 
 pool_options = _decorate(

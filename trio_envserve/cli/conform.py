@@ -1,4 +1,4 @@
-"""The verb ``conform``: whether a server, or a worker, does what the protocol document says."""
+"""The verb ``conform``: judges whether a server, or a worker, follows the protocol."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Exit codes:
   0  every case that could be judged has passed
   1  a case failed
   2  wrong usage
-  3  no server there, or not one that serves the environment of the cases
+  3  there is no server, or not one that serves the environment of the cases
   130, 143  interrupted (Ctrl-C, SIGTERM)
 """
 
@@ -58,16 +58,16 @@ Exit codes:
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Only cases whose name matches, as of file names. Repeatable.",
+    help="Only cases whose name matches, with a pattern as for files. Repeatable.",
 )
 @click.option("--list", "only_list", is_flag=True, help="Show the cases, and judge nothing.")
-@click.option("--no-faults", is_flag=True, help="Leave out the cases through the fault proxy.")
+@click.option("--no-faults", is_flag=True, help="Leave out the cases that use the fault proxy.")
 @click.option(
     "--wait-s",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="How long to wait for a server that is ready.",
+    help="How long to wait until the server is ready.",
 )
 @click.option(
     "--patience-s",
@@ -102,9 +102,9 @@ Exit codes:
     metavar="NAME=VALUE",
     help="An argument for the worker's environment, as given to serve. Repeatable.",
 )
-@click.option("--input", metavar="JSON", help="What the worker's environment answers in a second.")
-@click.option("--long-input", metavar="JSON", help="What it works on until it is cancelled.")
-@click.option("--failing-input", metavar="JSON", help="What its rollout fails with.")
+@click.option("--input", metavar="JSON", help="An input that the worker answers in a second.")
+@click.option("--long-input", metavar="JSON", help="An input that runs until it is cancelled.")
+@click.option("--failing-input", metavar="JSON", help="An input with which the rollout fails.")
 @json_option
 def conform(
     address: str | None, patterns: tuple[str, ...], only_list: bool, no_faults: bool,
@@ -114,18 +114,18 @@ def conform(
 ) -> int:  # fmt: skip
     """Judge the server at ADDRESS, or a worker, by the protocol, from outside, case by case.
 
-    Any server that speaks the wire: its clients' side is tried with messages right
-    and wrong, late, doubled, lost and hostile, the last cases through a proxy that
-    cuts connections. After each case the server must be alive five seconds later, too.
-    It must serve an environment that counts its runs:
+    The server may be of any make. The cases send messages right and wrong, late,
+    doubled, lost and hostile; the last ones go through a proxy that cuts connections.
+    The server must still be alive five seconds after each case. It must serve an
+    environment that counts its runs:
 
     \b
       trio-envserve serve trio_envserve.lab.conformance.environment:Conformance \\
         --arg directory=runs
-    or one that does the same; docs/conformance.md says what that is.
+    or one that does the same; docs/conformance.md says how.
 
-    With --worker-command a worker in any language is judged: each case starts it anew
-    and plays the server to it. Cases that need another input are skipped without it.
+    With --worker-command a worker in any language is judged: each case starts the
+    command and plays the server. Cases that need another input are skipped without it.
 
     \b
     Examples:
@@ -146,7 +146,7 @@ def conform(
                 show_tables([_listed(cases)], put)
             return Result(0, {"cases": [describe(case) for case in cases]})
         if (address is None) == (worker_command is None):
-            raise ConfigError("an ADDRESS is needed, or a --worker-command, or --list")
+            raise ConfigError("give an ADDRESS, or a --worker-command, or --list")
         run: _Run
         if worker_command is not None:
             subject = _subject(worker_command, args, inputs)
@@ -164,7 +164,7 @@ def conform(
 
 
 _Run: TypeAlias = Callable[[Callable[[Verdict], object]], Awaitable[Report]]
-"""Judges, and tells of each verdict as it falls."""
+"""Judges, and reports each verdict as it comes."""
 
 
 async def _run_server(options: Options, told: Callable[[Verdict], object]) -> Report:
@@ -179,7 +179,7 @@ async def _run_worker(options: WorkerOptions, told: Callable[[Verdict], object])
 
 
 def _subject(command: str, args: Sequence[str], inputs: Mapping[str, str | None]) -> Subject:
-    """What is said of the worker.  Raises ConfigError."""
+    """The worker to judge.  Raises ConfigError."""
     values: dict[str, Any] = {}
     for name, text in inputs.items():
         if text is not None:
@@ -187,15 +187,15 @@ def _subject(command: str, args: Sequence[str], inputs: Mapping[str, str | None]
             try:
                 values[name] = json.loads(text)
             except ValueError as error:
-                raise ConfigError(f"{option} is no JSON: {error}") from None
+                raise ConfigError(f"{option} is not JSON: {error}") from None
     if "input" not in values:
-        raise ConfigError("--input is needed: what the worker's environment answers in a second")
+        raise ConfigError("--input is needed: an input that the worker answers in a second")
     return Subject(parse_command(command), None, pairs("--arg", args), values)
 
 
 def _limits(given: Sequence[str]) -> dict[str, float]:
-    """What is said of the server's limits.  Raises ConfigError."""
-    server_limits(given)  # whether there are such
+    """The server's limits, as given.  Raises ConfigError."""
+    server_limits(given)  # whether they exist
     return pairs("--limit", given)
 
 
@@ -205,7 +205,7 @@ def _restart(command: str) -> Callable[[], Awaitable[object]]:
         words = shlex.split(command)
     except ValueError as error:
         raise ConfigError(f"--restart-command: {error}") from error
-    return functools.partial(trio.run_process, words, stdout=2)  # the other is for verdicts
+    return functools.partial(trio.run_process, words, stdout=2)  # standard output has verdicts
 
 
 async def _judge(
@@ -214,7 +214,7 @@ async def _judge(
     fallen: dict[Case, Verdict] = {}
     report: Report | None = None
     began_s = trio.current_time()
-    # What the library says of lost connections is what this is about, and no news.
+    # The cases cut connections, so the library's warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
     with trio.CancelScope() as working, progress(len(cases), "conform", sys.stderr) as advance:
         stop.on_first = working.cancel

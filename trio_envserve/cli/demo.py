@@ -1,7 +1,7 @@
-"""The verb ``demo``: the main job, while everything goes wrong.
+"""The verb ``demo``: the main job, under faults.
 
-Runs :func:`~trio_envserve.lab.demo.run.run_demo`, shows where it stands, and
-explains the judge's figures.
+Runs :func:`~trio_envserve.lab.demo.run.run_demo`, shows its progress, and explains
+the judge's figures.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .common import Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 
 FAILED = 1
-"""Exit code when something ran twice or was lost, or too little was shown."""
+"""Exit code when something ran twice or was lost, or a fault did not happen."""
 
 _EPILOG = """\b
 Exit codes:
   0  nothing ran twice, nothing was lost, and every fault did happen
-  1  something did, or was, or did not
+  1  something ran twice or was lost, or a fault did not happen
   2  wrong usage
   3  the server could not be started
   130, 143  interrupted (Ctrl-C, SIGTERM)
@@ -38,19 +38,19 @@ Exit codes:
 _ROWS = (
     ("asked", "rollouts the callers asked for, each once"),
     ("answered", "calls that ended with an outcome"),
-    ("lost", "rollouts without a right result in their caller's hands"),
-    ("started", "rollouts that ran, says the environment"),
-    ("started_twice", "starts that were a second run and had no right to be"),
-    ("rerun_with_consent", "runs after a proven death, which the caller had allowed"),
-    ("rerun_too_early", "of those, begun before the death was proven"),
-    ("connections_cut", "connections cut by the proxy, of all kinds"),
-    ("cuts_before_receipt", "times an outcome was on its way to a caller when cut"),
-    ("received_after_cut", "outcomes withheld by such a cut, received after it"),
-    ("worker_restarts", "workers killed with 20 executions or more on them, and replaced"),
+    ("lost", "rollouts whose caller has no right result"),
+    ("started", "rollouts that ran, by the environment's log"),
+    ("started_twice", "second runs without consent"),
+    ("rerun_with_consent", "second runs with consent, after a proven death"),
+    ("rerun_too_early", "second runs with consent, before the death was proven"),
+    ("connections_cut", "connections that the proxy cut"),
+    ("cuts_before_receipt", "cuts with an outcome on its way to a caller"),
+    ("received_after_cut", "outcomes withheld by such a cut, received later"),
+    ("worker_restarts", "workers killed with 20 executions or more, and replaced"),
     ("server_restarts", "times the server was killed, and replaced at its address"),
     ("replayed", "outcomes sent again: received by callers or withheld by a cut"),
-    ("coalesced", "duplicates taken while their first ran, and answered by nothing of their own"),
-    ("seconds", "how long it all took"),
+    ("coalesced", "duplicates received while the first ran, without an answer of their own"),
+    ("seconds", "the duration"),
 )
 
 
@@ -60,7 +60,7 @@ _ROWS = (
     type=click.IntRange(min=ROLLOUTS_LEAST),
     default=1000,
     show_default=True,
-    help="How many rollouts are asked for.",
+    help="How many rollouts to ask for.",
 )
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Decides what goes wrong in which order."
@@ -83,7 +83,7 @@ _ROWS = (
     type=click.FloatRange(min=1),
     default=60.0,
     show_default=True,
-    help="Then it is ended; what has no answer is lost.",
+    help="End the demo after so long; calls without an answer are lost.",
 )
 @click.option(
     "--server-command",
@@ -98,11 +98,11 @@ def demo(
 ) -> int:  # fmt: skip
     """Run 1,000 rollouts while connections are cut and processes are killed.
 
-    Serves the built-in environment in processes of its own and asks it for rollouts
-    through a proxy that cuts connections, also between an outcome and its receipt.
-    Workers are killed while at least 20 executions live on them, and so is the
-    server, once. Then a part that trusts nobody recounts what happened from three
-    logs on disk: the environment's, the callers', the killer's.
+    The demo serves the built-in environment in processes of its own and asks for
+    rollouts through a proxy that cuts connections, also between an outcome and its
+    receipt. It kills workers with at least 20 live executions, and once the server.
+    Then a separate program counts what happened from three logs on disk: the
+    environment's, the callers', the killer's.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def demo(
 async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: bool) -> Result:
     progress = Progress(options.rollouts)
     figures: dict[str, Any] | None = None
-    # What the clients say of lost connections is what this is about, and no news.
+    # The demo cuts connections, so the clients' warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
     with trio.CancelScope() as working:
         stop.on_first = working.cancel
@@ -166,7 +166,7 @@ def _table(figures: dict[str, Any], options: DemoOptions) -> Table:
 
 
 async def _show_progress(progress: Progress) -> None:
-    """A bar on a terminal; else a line for each thing that happens."""
+    """A bar on a terminal; otherwise a line for each event."""
     if not sys.stderr.isatty():
         await _follow(progress, lambda text: say(f"{_count(progress)}: {text}"), lambda: None)
         return

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-Inputs are made by the environment itself, loaded here in a thread, while the
-server gets ready: one that is there already, or one of this command's own in
-this process, whose workers end with it.  Each outcome is written, and flushed,
-before it is counted.  The first signal cancels what is left, on the server too;
-what came until then is summed up.
+The environment, loaded here in a thread, makes the inputs while the server gets
+ready.  The server is a running one, or this command's own in this process, whose
+workers end with it.  Each outcome is written and flushed before it is counted.  The
+first signal cancels all pending rollouts, on the server too; the summary has those
+that came before.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Options(NamedTuple):
     inputs: str
     address: str
     server: dict[str, Any]
-    """Arguments of an own server; empty with an address."""
+    """Arguments of this command's own server; empty with an address."""
     wait_s: float
     in_flight: int
     call: dict[str, Any]
@@ -97,27 +97,27 @@ class _Options(NamedTuple):
     "--address",
     default="",
     metavar="ADDRESS",
-    help="A server that is there already; without it, an own one is started.",
+    help="The address of a running server. Default: eval starts its own server.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Worker processes of the own server (default: 1).",
+    help="Worker processes of eval's own server (default: 1).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Chooses the inputs.")
 @click.option(
     "--inputs",
     default="",
     metavar="FILE",
-    help="Inputs as JSON lines instead of the environment's own.",
+    help="A file of inputs as JSON lines, instead of the environment's own inputs.",
 )
 @click.option(
     "--in-flight",
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Most rollouts asked for at a time.",
+    help="Most rollouts in flight at a time.",
 )
 @click.option(
     "--max-retries",
@@ -136,7 +136,7 @@ class _Options(NamedTuple):
     "--max-executions",
     type=click.IntRange(1, 100),
     metavar="N",
-    help="With --rerun, how often at most (default: 3).",
+    help="With --rerun, how many executions at most (default: 3).",
 )
 @click.option(
     "--state-column",
@@ -155,21 +155,21 @@ class _Options(NamedTuple):
 @click.option(
     "--timeout-s",
     type=click.FloatRange(min=0, min_open=True),
-    help="How long one rollout may take, waiting included.",
+    help="How long one rollout may take, including its waiting.",
 )
 @click.option(
     "--wait-s",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="How long to wait for a server that is not there, or lost.",
+    help="How long to wait for a server that is not there yet, or was lost.",
 )
 @click.option(
     "--output",
     default="",
     metavar="FILE",
     help="Write results to FILE as they come, one JSON object a line; - for standard "
-    "output. The file must not exist. Without this option only the summary is left.",
+    "output. The file must not exist. Without this option there is only the summary.",
 )
 @transport_option
 @arg_option
@@ -193,21 +193,22 @@ def evaluate(
       trio-envserve eval reasoning-gym:countdown -n 200 --model random --output r.jsonl
       trio-envserve eval arithmetic --address tcp://127.0.0.1:5555 --rerun
 
-    ENV is named as for `serve`. With --address it only makes the inputs, and must
-    be the environment that is served there.
+    ENV is named as for `serve`. With --address ENV only makes the inputs, and must
+    be the environment that the server has.
 
     \b
     A result line has index, input, value (what the environment returned), error
     (null, or class, verdict, type, message, traceback), worker, duration_s, took_s,
-    executions. What JSON lacks is marked: {"$bytes": base64}, {"$array": {...}},
+    executions. Values that JSON lacks are marked: {"$bytes": base64}, {"$array": {...}},
     {"$float": "nan"}, {"$time": ...}, {"$text": ...}.
 
     \b
     With --json, the last line of standard output has at least results (how many
     have a value), mean_reward (null without rewards), errors (how many), seconds.
 
-    Ctrl-C or SIGTERM: what is left is cancelled on the server, what came is summed
-    up, the exit code is 130 or 143. Once more: the own server's workers are killed.
+    Ctrl-C or SIGTERM cancels all pending rollouts on the server; the summary has those
+    that came before, and the exit code is 130 or 143. A second signal kills the workers
+    of eval's own server.
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
@@ -215,7 +216,9 @@ def evaluate(
                "--worker-env": worker_env or None, "--limit": limits or None}  # fmt: skip
         given = [option for option, value in own.items() if value is not None]
         if address and given:
-            raise ConfigError(f"{given[0]} is for an own server, and --address names another one")
+            raise ConfigError(
+                f"{given[0]} is for eval's own server; with --address there is another one"
+            )
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         count = 1 if workers is None else workers
         server = {} if address else {
@@ -269,7 +272,7 @@ async def _evaluate(options: _Options, stop: Stop) -> Result:
                 finally:
                     counters = client.counters()
                     if stop.asked.is_set():
-                        say(f"{stop.why}: cancelling what is left (again to stop at once)")
+                        say(f"{stop.why}: cancelling pending rollouts (again to stop at once)")
     seconds = trio.current_time() - began_s
     summary = {
         **tally.summary(seconds, counters),
@@ -293,7 +296,7 @@ async def _evaluate(options: _Options, stop: Stop) -> Result:
 
 @asynccontextmanager
 async def _server(options: _Options, stop: Stop) -> AsyncIterator[Server | None]:
-    """The own server, if there is to be one."""
+    """This command's own server, if no address was given."""
     if options.address:
         yield None
         return
@@ -305,12 +308,12 @@ async def _server(options: _Options, stop: Stop) -> AsyncIterator[Server | None]
 async def _prepare(
     options: _Options, stop: Stop, client: Client, server: Server | None
 ) -> list[Any]:
-    """The inputs, once they are made and the server is ready."""
+    """Wait for the inputs and until the server is ready; returns the inputs."""
     inputs: list[Any] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_make_inputs, options, stop, inputs)
         async with trio.open_nursery() as waiting:
-            # An own server may take its time: it says itself if it never will be ready.
+            # Our own server has no limit: it says itself if it will never be ready.
             wait_s = options.wait_s if server is None else math.inf
             waiting.start_soon(tell_health, client, wait_s)
             if server is not None:
@@ -322,7 +325,7 @@ async def _prepare(
 
 async def _make_inputs(options: _Options, stop: Stop, inputs: list[Any]) -> None:
     try:
-        # Not waited for after a signal: importing an environment may take its time.
+        # Not waited for after a signal: importing an environment may take long.
         inputs += await trio.to_thread.run_sync(_load_inputs, options, abandon_on_cancel=True)
     except trio.Cancelled:
         stop.left_behind = True
@@ -340,14 +343,14 @@ def _load_inputs(options: _Options) -> list[Any]:
     except ConfigError as error:
         raise ConfigError(f"{error} (--inputs FILE)") from error
     except Exception as error:
-        # Environment code may raise anything; its author wants to see where.
+        # Environment code may raise anything; the traceback is for its author.
         about = describe_exception(error)
         raise CommandError(
             f"{options.environment}: inputs({n}, {options.seed}) failed\n{about.traceback}",
             NOT_STARTED,
         ) from None
     if not inputs:
-        raise ConfigError(f"{options.environment}: inputs({n}, {options.seed}) gave none")
+        raise ConfigError(f"{options.environment}: inputs({n}, {options.seed}) returned none")
     return inputs
 
 
@@ -391,7 +394,8 @@ Writer: TypeAlias = Callable[[Mapping[str, Any]], object]
 
 @contextmanager
 def _writer(file: str) -> Iterator[Writer]:
-    """Writes result lines, each whole and flushed.  ConfigError if it cannot be opened."""
+    """Writes result lines, each whole and flushed.  Raises ConfigError if the file
+    cannot be opened."""
     if file == "-":
         yield lambda line: put(json.dumps(line))
         return

@@ -1,7 +1,7 @@
-"""The verb ``explore``: every interleaving of a small system, one after the other.
+"""The verb ``explore``: every interleaving of a small system.
 
-What is explored is in :mod:`trio_envserve.lab.exploration`; here are the
-options, the progress, and what is printed.
+:mod:`trio_envserve.lab.exploration` explores; here are the options, the progress, and
+the output.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ FAILED = 1
 
 _EPILOG = """\b
 Exit codes:
-  0  all states were looked at and no guarantee broke; with --mutant: it was caught
+  0  all states were visited and no guarantee broke; with --mutant: it was caught
   1  a guarantee broke; with --mutant: it was not caught
   2  wrong usage
   130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
 """
 
 _ROWS = (
-    ("states", "distinct states, exchanged clients and workers counted once"),
+    ("states", "distinct states; exchanged clients and workers count once"),
     ("transitions", "actions that were tried, each in each state where it can happen"),
-    ("depth", "actions to the states that are farthest from the first"),
+    ("depth", "actions from the first state to the farthest ones"),
     ("quiet_states", "states in which nothing more happens by itself, each run to its rest"),
-    ("exhausted", "whether no state is left that was not looked at"),
+    ("exhausted", "whether every state was visited"),
     ("transitions_per_second", "transitions a second"),
-    ("peak_mib", "most memory that was used, in MiB"),
+    ("peak_mib", "most memory used, in MiB"),
     ("seconds", "seconds"),
 )
 
@@ -45,21 +45,23 @@ _ROWS = (
 @click.command(epilog=_EPILOG)
 @click.option(
     "--config", "name", metavar="NAME",
-    help="What is explored; see --list.  [default: ci; of a mutant, the smallest that shows it]",
+    help="The configuration; see --list.  [default: ci; for a mutant, the smallest that shows it]",
 )  # fmt: skip
 @click.option(
-    "--mutant", metavar="NAME", help="Break the core on purpose and see it caught; see fuzz."
+    "--mutant",
+    metavar="NAME",
+    help="Break the core on purpose, and see that it is caught; see fuzz.",
 )
-@click.option("--list", "listing", is_flag=True, help="Show all configurations and end.")
+@click.option("--list", "listing", is_flag=True, help="Show all configurations, and explore none.")
 @json_option
 def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) -> int:
     """Try every interleaving in a small system and look for a broken guarantee.
 
-    The pure code that ships, as a server with its restarts, workers, and clients,
-    with messages in order on each link and each kind of trouble as often as the
-    configuration says. States that differ only in names, clock readings and counters
-    are one. The search is breadth first: what is printed when a guarantee breaks is
-    a shortest way to break it.
+    The system is the pure code that ships: a server with its restarts, workers, and
+    clients. Messages keep their order on each link, and each kind of fault comes as
+    often as the configuration says. States that differ only in names, clock readings
+    and counters count as one. The search is breadth first, so it prints a shortest way
+    to break a guarantee.
 
     \b
     Examples:
@@ -81,7 +83,7 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
 
 
 def _chosen(name: str | None, mutant: str | None) -> Configuration:
-    """The configuration that was asked for.  UsageError if there is none."""
+    """The chosen configuration.  Raises UsageError if there is none."""
     try:
         if mutant:
             find(mutant)
@@ -93,7 +95,7 @@ def _chosen(name: str | None, mutant: str | None) -> Configuration:
         return configuration("ci")
     shown_in = showing(mutant)
     if not shown_in:
-        text = f"no configuration is known to show {mutant}: name one with --config"
+        text = f"no configuration is known to show {mutant}: choose one with --config"
         raise click.UsageError(text)
     return shown_in[0]
 
@@ -115,7 +117,7 @@ async def _explore(
     record = {**figures.record(), "mutant": mutant or ""}
     found = figures.found
     if stop.asked.is_set() and not (figures.exhausted or found):
-        say(f"interrupted after {figures.states} states, {figures.frontier} not looked at yet")
+        say(f"interrupted after {figures.states} states, {figures.frontier} not visited yet")
         return Result(stop.interrupted_code, {**record, "interrupted": True, "path": []})
     path = tell(search.world, found) if found else []
     if not as_json:
@@ -134,7 +136,7 @@ async def _explore(
 def _say_progress(figures: Figures) -> None:
     rate = round(figures.transitions / max(figures.seconds, 1e-9))
     say(
-        f"{figures.states} states, {figures.frontier} not looked at yet, depth {figures.depth}, "
+        f"{figures.states} states, {figures.frontier} not visited yet, depth {figures.depth}, "
         f"{rate} transitions/s"
     )
 

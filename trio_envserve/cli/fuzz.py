@@ -1,7 +1,7 @@
-"""The verb ``fuzz``: simulated runs by the thousand, and one that fails made small.
+"""The verb ``fuzz``: thousands of simulated runs, and a shrunk one that fails.
 
-What is run is in :mod:`trio_envserve.lab.fuzzing`; here are the options, the
-progress, and what is printed (:mod:`.fuzz_report`).
+:mod:`trio_envserve.lab.fuzzing` runs them; here are the options, the progress, and the
+output (:mod:`.fuzz_report`).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ FAILED = 1
 
 DEFAULT_S = 30.0
 SHOWN = 3
-"""So many failures, of different guarantees, are made small and shown."""
+"""How many failures, of different guarantees, are shrunk and shown."""
 
 _EPILOG = """\b
 Exit codes:
-  0  no guarantee broke; with --mutant: it was caught, all of them were
-  1  a guarantee broke; with --mutant: one was not caught
+  0  no guarantee broke; with --mutant: every mutant was caught
+  1  a guarantee broke; with --mutant: a mutant was not caught
   2  wrong usage
   130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
 """
 
 
 class _Options:
-    """What was asked for; checked where options exclude each other."""
+    """The options, checked where they exclude each other."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.seconds: float | None = given["seconds"]
@@ -74,11 +74,11 @@ class _Options:
 
     @property
     def single(self) -> bool:
-        """Whether one seed is to be run once."""
+        """Whether to run one seed once."""
         return self.seed is not None and not self.many
 
     def base(self) -> int:
-        """The first seed.  Of mutants always the same: each shows what it did before."""
+        """The first seed.  For mutants it is always the same, so that each shows the same."""
         if self.seed is not None:
             return self.seed
         return 0 if self.mutant else int.from_bytes(os.urandom(4), "big") // 2
@@ -86,36 +86,35 @@ class _Options:
 
 @click.command(epilog=_EPILOG)
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="How long.  [default: 30]")
-@click.option("--runs", type=click.IntRange(min=1), help="How many runs, however long.")
+@click.option("--runs", type=click.IntRange(min=1), help="How many runs, whatever they take.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**62),
-    help="Run this seed, once; with --seconds or --runs the first of many.",
+    help="Run this seed once; with --seconds or --runs, begin with it.",
 )  # fmt: skip
-@click.option("--harsh", is_flag=True, help="All runs harsh; else the odd seeds are.")
+@click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")
 @click.option(
     "--mutant", metavar="NAME|all",
-    help="Break the core on purpose and see it caught; all of them, one by one.",
+    help="Break the core on purpose, and see that it is caught; all: every mutant in turn.",
 )  # fmt: skip
 @click.option(
     "--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Keep failures, made small, as files that a test suite can replay.",
+    help="Save shrunk failures as files that a test suite can replay.",
 )  # fmt: skip
 @click.option(
     "--saved", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="Replay such a file.",
+    help="Replay a saved failure.",
 )  # fmt: skip
-@click.option("--trace", is_flag=True, help="Print all that happens in the one run.")
+@click.option("--trace", is_flag=True, help="Print every event of the one run.")
 @click.option("--keep-going", is_flag=True, help="Do not stop at the first failure.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one for each core]")
 @json_option
 def fuzz(**given: Any) -> int:
     """Simulate whole systems under random faults and look for a broken guarantee.
 
-    Clients, a server with its restarts, workers and environment code, all around
-    the pure code that ships, on a virtual clock and network. Each seed draws its
-    own mix of faults; a judge that knows only what the environment's log and the
-    callers saw compares what happened with the guarantees. A failure is made small
-    and drawn.
+    Clients, a server with its restarts, workers and environment code run around the
+    pure code that ships, on a virtual clock and network. Each seed draws its own mix
+    of faults. A judge compares what the environment's log and the callers saw with
+    the guarantees. A failure is shrunk and drawn.
 
     \b
     Examples:
@@ -134,16 +133,16 @@ def fuzz(**given: Any) -> int:
             try:
                 result = await _chosen(options, made_by, stop)
             except* ProcessDied as died:
-                raise CommandError(f"{_first(died)}; its last words are above", FAILED) from None
+                raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
             return Result(result.exit_code, {**result.summary, **made_by})
-        say("interrupted")  # before there was anything to tell
+        say("interrupted")  # before there was any result
         return Result(stop.interrupted_code, {"interrupted": True, **made_by})
 
     return run_verb(main, as_json=options.as_json)
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
-    """One of those that were raised at the same time."""
+    """One of the exceptions that were raised at the same time."""
     one: BaseException = group
     while isinstance(one, BaseExceptionGroup):
         one = one.exceptions[0]
@@ -191,7 +190,7 @@ async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Resul
         stop.on_first = shrinking.cancel
         failures = await _examined(fuzzing, options, made_by)
     if shrinking.cancelled_caught:
-        say("interrupted while a failure was made small")
+        say("interrupted while a failure was being shrunk")
         return Result(stop.interrupted_code, {**figures, "interrupted": True, "failures": []})
     if not options.as_json and not options.mutant:
         show_tables(run_tables(fuzzing.tally, figures), put)
@@ -209,11 +208,11 @@ def _say_mutant(name: str, tally: Tally, *, caught: bool) -> None:
 async def _examined(
     fuzzing: Campaign, options: _Options, made_by: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The first failure of each guarantee, made small, shown and kept."""
+    """The first failure of each guarantee: shrunk, shown and saved."""
     firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
     failures = []
     for found in list(firsts.values())[:SHOWN]:
-        say(f"seed {found.seed} breaks {found.guarantee}; making it small")
+        say(f"seed {found.seed} breaks {found.guarantee}; shrinking it")
         failure = await campaign.examine(found, mutant=options.mutant)
         failures.append(_shown(failure, options, made_by) | {"seed_digest": found.digest})
     return failures
@@ -221,7 +220,7 @@ async def _examined(
 
 def _shown(failure: Failure, options: _Options, made_by: dict[str, Any]) -> dict[str, Any]:
     path = save(failure, options.save, made_by) if options.save else None
-    footer = f"Kept: trio-envserve fuzz --saved {path}" if path else ""
+    footer = f"Saved: trio-envserve fuzz --saved {path}" if path else ""
     if failure.mutant and path:
         footer += f" --mutant {failure.mutant}"
     if not options.as_json:

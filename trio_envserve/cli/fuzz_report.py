@@ -1,4 +1,4 @@
-"""What ``fuzz`` shows: where it stands, what its runs came to, what was caught."""
+"""What ``fuzz`` shows: its progress, the figures of its runs, the caught mutants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def count(number: int, what: str) -> str:
 async def progress_of(
     tally: Tally, *, runs: int | None, seconds: float | None
 ) -> AsyncIterator[None]:
-    """While the block lasts: a bar on a terminal, else a line every few seconds."""
+    """While the block lasts: a bar on a terminal, otherwise a line every few seconds."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_show, tally, runs, seconds)
         yield
@@ -79,7 +79,7 @@ async def _bar(line: Callable[[], str], part: Callable[[], float]) -> None:
 
 
 def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
-    """What many runs came to."""
+    """The figures of many runs."""
     average, least = figures["average"], figures["least"]
     rate = figures["runs_per_minute"]
     rows = [

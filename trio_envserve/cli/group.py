@@ -1,4 +1,4 @@
-"""The command itself: its verbs by name, each loaded when it is used."""
+"""The command itself: its verbs by name, each imported when it is used."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ VERBS = {
     "serve": Verb("serve", "serve", "Serve an environment at an address."),
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
     "status": Verb("status", "status", "Show what a server is doing."),
-    "replay": Verb("replay", "replay", "Replay what a recorded server did, step by step."),
+    "replay": Verb("replay", "replay", "Replay a recorded server, step by step."),
     "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
     "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),
-    "demo": Verb("demo", "demo", "Run 1,000 rollouts while everything is cut and killed."),
+    "demo": Verb("demo", "demo", "Run 1,000 rollouts while connections and processes fail."),
     "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
     "explore": Verb("explore", "explore", "Try every interleaving in small systems."),
     "soak": Verb("soak", "soak", "Kill, stop and cut real processes for minutes."),
     "siege": Verb("siege", "siege", "Attack a server and a client with raw sockets."),
-    "bench": Verb("bench", "bench", "Measure it beside a plain loop and a peer."),
+    "bench": Verb("bench", "bench", "Compare the speed with a plain loop and another server."),
 }
 
 
 @final
 class LazyGroup(click.Group):
-    """Imports a verb's module when the verb is asked for, and not before."""
+    """Imports a verb's module when the verb is used, and not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order of their table."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb; UsageError with the near ones if there is none."""
+        """The verb.  Raises UsageError, with the near names, if there is none."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             near = difflib.get_close_matches(cmd_name, VERBS, n=2)
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
 
 
 def _search_here() -> None:
-    """As ``python -m`` has it: environments are found in the current folder."""
+    """Find environments in the current folder, as ``python -m`` does."""
     try:
         here = os.getcwd()
     except OSError:

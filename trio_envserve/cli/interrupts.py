@@ -2,16 +2,15 @@
 
 Theory of operation
 -------------------
-Python's own answer to Ctrl-C is an exception anywhere, which in the middle of
-an import is a traceback.  Until the loop takes signals over, nothing has been
-started that would have to be given back, so a signal simply ends the process.
-Once the work is done and only the last line is to be printed, the first
-signal has nothing left to stop.
+Python answers Ctrl-C with an exception anywhere; in the middle of an import this
+shows a traceback.  Before the loop takes the signals over, nothing has been started
+that must be cleaned up, so a signal simply ends the process.  Once the work is done
+and only the last line is left to print, the first signal has nothing to stop.
 
-In between, trio's receiver gets them; :meth:`Interrupts.count` stands before it,
-so that a third signal ends the process even if the loop is stuck in
-environment code (``--workers 0``).  The same signal twice within a moment is
-one: ``timeout`` sends it to the process and to its group.
+In between, trio's receiver gets the signals.  :meth:`Interrupts.count` stands before
+it, so that a third signal ends the process even if environment code blocks the loop
+(``--workers 0``).  The same signal twice within a moment counts as one: ``timeout``
+sends it to the process and to its process group.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from types import FrameType
 from typing import Any, final
 
 TOGETHER_S = 0.25
-"""Two of one kind within so long are one: a hand is slower."""
+"""Two signals of one kind within this time count as one: a hand is slower."""
 
 
 @final
@@ -51,8 +50,8 @@ class Interrupts:
             signal.signal(number, self._alone)
 
     def count(self) -> None:
-        """Stand before the handlers that are there now: the third signal ends
-        the process, workers die with it."""
+        """Count the signals before the present handlers get them: the third one ends
+        the process, and the workers die with it."""
         for number in self.signals:
             signal.signal(number, self._counting(signal.getsignal(number)))
 
@@ -78,7 +77,7 @@ class Interrupts:
         return handle
 
     def _say(self, text: str) -> None:
-        """Some last words, if standard error takes them at once."""
+        """Print a last line, if standard error takes it at once."""
         line = f"\ntrio-envserve: {text}\n"
         if self._as_json:
             line = json.dumps({"level": "error", "message": f"trio-envserve: {text}"}) + "\n"
@@ -92,7 +91,7 @@ class Interrupts:
         self._seen = 0
 
     def ignore(self) -> None:
-        """Nothing is left but the interpreter's own end, which is not to be
-        taken for a failure because a signal came late."""
+        """Only the interpreter's own end is left; a late signal must not make it look
+        like a failure."""
         for number in self.signals:
             signal.signal(number, signal.SIG_IGN)

@@ -1,9 +1,9 @@
 """Noticing that the parent process has ended, whatever ended it.
 
-The parent's id is taken when the command starts; a parent that ends in the
-milliseconds before that goes unnoticed.  (Linux's parent-death signal is no
-help here: it follows the *thread* that started this process, and trio starts
-processes from threads that come and go.)
+The command takes the parent's id when it starts.  It does not notice a parent that
+ends in the milliseconds before that.  (Linux's parent-death signal does not help: it
+follows the *thread* that started this process, and trio starts processes from threads
+that come and go.)
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import os
 import trio
 
 POLL_S = 0.25
-"""Between looks where there is no descriptor for a process."""
+"""The pause between two checks if the system has no pidfd."""
 
 
 async def wait_parent_gone(parent: int) -> None:
-    """Sleep until this process is no child of ``parent`` any more."""
+    """Sleep until this process is not a child of ``parent`` any more."""
     if hasattr(os, "pidfd_open"):
         try:
             descriptor = os.pidfd_open(parent)

@@ -1,7 +1,7 @@
 """Tables and progress: rich on a terminal, plain text everywhere else.
 
-rich is imported only where a terminal is written to: it takes longer to import
-than the rest of a verb.
+rich is imported only to write to a terminal: it takes longer to import than the rest
+of a verb.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TextIO, TypeAlias
 import trio
 
 PLAIN_EVERY_S = 5.0
-"""Between lines of progress where there is no terminal."""
+"""The pause between lines of progress if there is no terminal."""
 
 
 class Table(NamedTuple):
@@ -47,7 +47,7 @@ def tables_text(tables: Sequence[Table]) -> str:
 
 
 def rich_tables(tables: Sequence[Table]) -> Any:
-    """The tables as one thing that rich can print."""
+    """The tables as one object that rich can print."""
     from rich import box
     from rich.console import Group
     from rich.table import Table as RichTable
@@ -72,7 +72,7 @@ def rich_tables(tables: Sequence[Table]) -> Any:
 def show_tables(tables: Sequence[Table], put: Callable[[str], bool]) -> bool:
     """Print tables on standard output; ``put`` prints plain text there.
 
-    Returns whether somebody may read them, as ``put`` says.
+    Returns whether they may be read, as ``put`` does.
     """
     if sys.stdout.isatty():
         from rich.console import Console
@@ -84,7 +84,7 @@ def show_tables(tables: Sequence[Table], put: Callable[[str], bool]) -> bool:
 
 @contextmanager
 def progress(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
-    """A bar while the block lasts on a terminal, else a line every few seconds
+    """While the block lasts: a bar on a terminal, otherwise a line every few seconds
     and one at the end."""
     with _bar(total, what, stream) if stream.isatty() else _lines(total, what, stream) as advance:
         yield advance

@@ -1,4 +1,4 @@
-"""The verb ``replay``: what a recorded server did, once more and step by step."""
+"""The verb ``replay``: runs a recorded server again, step by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .common import AT_ONCE, EPILOG, OK, Result, Stop, json_option, put, run_ver
 from .render import Table, show_tables
 
 TURN_INPUTS = 512
-"""Inputs that are played before signals have a turn."""
+"""How many inputs are replayed before signals have a turn."""
 SAY_EVERY_S = 3.0
 MOST_SESSIONS = 20
 """Sessions in the table for people; ``--json`` has all."""
@@ -32,7 +32,7 @@ MOST_SESSIONS = 20
     "until_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Stop so long after the server began.",
+    help="Stop SECONDS after the server began.",
 )
 @click.option(
     "--step",
@@ -44,7 +44,7 @@ MOST_SESSIONS = 20
 @click.option(
     "--request",
     metavar="SESSION/SEQ",
-    help="Show the way of one request; SESSION as in logs, or its first digits.",
+    help="Show the way of one request; SESSION is its id as in logs, or the first digits.",
 )
 @json_option
 def replay(
@@ -52,9 +52,9 @@ def replay(
 ) -> int:
     """Replay the recording FILE (of serve --record) through this version's code.
 
-    The older files FILE.1, FILE.2, ... of the same recording are played first. It
-    says whether this code does what the recorded server did, or at which step not,
-    and shows the state at the end, or at the moment that is asked for.
+    The older files FILE.1, FILE.2, ... of the same recording are replayed first. The
+    command says whether this code does what the recorded server did, or at which step
+    it differs, and shows the state at the end, or at the chosen moment.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def replay(
       trio-envserve replay incident.rec --request 1f2e3d4c/7
       trio-envserve replay incident.rec --json | jq .state.per_session
 
-    Exit code 1: it did something else.
+    Exit code 1: this code did something else.
     """  # noqa: D301  # click wants the character itself
     if until_s is not None and until_step is not None:
         raise click.UsageError("give --at or --step, not both")
@@ -103,16 +103,16 @@ async def _play(
 
 
 def _tell(player: Player) -> None:
-    """What is to be known about the result, on standard error."""
+    """Explain the result, on standard error."""
     if player.about["file"] > 0 or player.lost:
         begins = "nowhere" if player.known_from is None else f"after step {player.known_from}"
-        say(f"not all inputs are there: the state is known from {begins} on")
+        say(f"some inputs are missing: the state is known from {begins} on")
     if player.raised is not None:
         say(f"the router raised at step {player.step}:")
         say("".join(traceback.format_exception(player.raised)).rstrip())
     if player.difference is not None:
         version = player.about["version"]
-        say(f"not what version {version} did when it was recorded: {player.difference}")
+        say(f"this code differs from version {version}, which was recorded: {player.difference}")
 
 
 # -- the result -----------------------------------------------------------------

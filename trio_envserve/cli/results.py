@@ -12,8 +12,8 @@ has ``class``, ``code``, ``verdict`` ("it did not run", "it ran and failed", "it
 may have run"), ``type``, ``message`` and ``traceback``.  ``duration_s`` is the
 execution on the worker, ``took_s`` the caller's wait.
 
-What JSON lacks is an object with one key that begins with ``$`` (see
-:func:`jsonable`), so that a reader can tell it from a value of its own.
+A value that JSON lacks is an object with one key that begins with ``$`` (see
+:func:`jsonable`), so that a reader can tell it from other values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PERCENTILES = (50, 90, 99)
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` as JSON can say it.
+    """``value`` in JSON.
 
     ==========================  ==============================================
     bytes                       ``{"$bytes": base64}``
@@ -130,14 +130,14 @@ class Tally:
         self.errors: Counter[tuple[str, str]] = Counter()
         """By class and verdict."""
         self.first_errors: dict[tuple[str, str], str] = {}
-        """What the first of each said."""
+        """The message of the first error of each kind."""
         self.rerun = 0
         """Outcomes that took more than one execution."""
         self._took_s: list[float] = []
         self._duration_s: list[float] = []
 
     def add(self, outcome: Outcome) -> None:
-        """Count one."""
+        """Count one outcome."""
         if outcome.error is None:
             self.results += 1
             reward = reward_of(outcome.value)
@@ -158,7 +158,7 @@ class Tally:
         return self.errors.total()
 
     def summary(self, seconds: float, counters: ClientCounters) -> dict[str, Any]:
-        """The figures, as ``--json`` has them; null where there are none."""
+        """The figures, as in ``--json``; null if there are none."""
         done = self.results + self.error_count
         reward = _spread(self.rewards)
         return {
@@ -211,8 +211,8 @@ def summary_tables(summary: Mapping[str, Any], title: str) -> list[Table]:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Null without rewards, and where one of them is no number: no figure is
-    better than one that leaves it out."""
+    """Null without rewards, and if one of them is not a finite number: a figure
+    without that one would mislead."""
     if not values or not all(map(math.isfinite, values)):
         return dict.fromkeys(("mean", "std", "min", "max"))
     return {

@@ -1,16 +1,16 @@
-"""The verb ``run-with``: a command that finds a server while it runs.
+"""The verb ``run-with``: runs a server for the duration of a command.
 
 Theory of operation
 -------------------
-The server is this command's own, as ``serve`` would have it, at a free port.
-When a worker is ready the given command is started in the same process group,
-with the same standard streams, and with the address in its environment; this
-one then waits for its end and takes its exit code.
+The server is a part of this process, as with ``serve``, on a free port.  When a worker
+is ready, the given command (COMMAND) is started in the same process group, with the
+same standard streams, and with the address in its environment.  Then ``run-with`` waits
+for its end and takes its exit code.
 
-A signal to this command goes on to that one.  Not if it came from the
-terminal: Ctrl-C reaches the whole foreground group, so it has it already, and a
-second one means something else to many programs.  The second signal to this
-command kills.
+``run-with`` passes a signal on to COMMAND, unless the signal came from the terminal:
+Ctrl-C reaches the whole foreground process group, so COMMAND has it already, and a
+second one means something else to many programs.  A second signal to ``run-with`` kills
+COMMAND.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from .common import (
 from .serve import SAY_EVERY_S
 
 VARIABLE = "TRIO_ENVSERVE_ADDRESS"
-"""Where the command finds the address."""
+"""The variable in which COMMAND finds the address."""
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit codes of a command that could not be run, as a shell has them."""
+"""Exit codes if COMMAND could not be run, as in a shell."""
 
 EPILOG = """\b
 Exit codes: COMMAND's own, 128 plus the signal's number if one killed it, and
@@ -68,7 +68,7 @@ Exit codes: COMMAND's own, 128 plus the signal's number if one killed it, and
 class _Options(NamedTuple):
     environment: str
     program: str
-    """The command's program, found."""
+    """The path of COMMAND's program."""
     command: tuple[str, ...]
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_server`."""
@@ -110,16 +110,16 @@ def run_with(
       trio-envserve run-with my_envs:Maze --arg level=3 --workers 2 -- pytest -x tests
       trio-envserve run-with arithmetic -- sh -c 'echo $TRIO_ENVSERVE_ADDRESS'
 
-    COMMAND is started when a worker is ready, with the server's address in the
-    variable TRIO_ENVSERVE_ADDRESS, which the pytest fixture envserve_address takes.
-    ENV is named as for `serve`.
+    COMMAND is started when a worker is ready. The variable TRIO_ENVSERVE_ADDRESS has
+    the server's address; the pytest fixture envserve_address uses it. ENV is named as
+    for `serve`.
 
-    Ctrl-C or SIGTERM: COMMAND gets it, and when it has ended so does the server.
-    Once more: COMMAND and the workers are killed.
+    Ctrl-C or SIGTERM is passed on to COMMAND, and the server ends when COMMAND has
+    ended. A second signal kills COMMAND and the workers.
 
     \b
-    With --json, the last line of standard output, after all that COMMAND has
-    printed, has at least exit, seconds (how long COMMAND ran), address, stats.
+    With --json, the last line of standard output, after COMMAND's own output, has at
+    least exit, seconds (how long COMMAND ran), address, stats.
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
@@ -145,8 +145,8 @@ def run_with(
 
 
 def find_program(name: str) -> str:
-    """The path of a command's program: from PATH, or else from beside this Python,
-    for whoever has not activated the environment that both are in.
+    """The path of a command's program: from PATH, or else from the folder of this
+    Python, for users who have not activated its environment.
 
     Raises CommandError with a shell's exit code.
     """
@@ -177,7 +177,7 @@ async def _run_with(options: _Options, stop: Stop) -> Result:
         key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")
     }
     if stop.at_once:
-        say("stopped at once; the command was killed, and what ran with its workers")
+        say("stopped at once; the command was killed, and the workers with their executions")
         return Result(AT_ONCE, summary)
     if code is None:
         say(f"interrupted by {stop.why} before the command was started")
@@ -186,7 +186,7 @@ async def _run_with(options: _Options, stop: Stop) -> Result:
 
 
 async def _ready(server: Server, stop: Stop) -> bool:
-    """Whether a worker is ready; False if it was interrupted before."""
+    """Wait until a worker is ready; returns False if a signal came before."""
     with stop.hurry, trio.CancelScope() as waiting:
         stop.on_first = waiting.cancel
         async with trio.open_nursery() as nursery:
@@ -203,7 +203,7 @@ async def _tell_not_ready(server: Server) -> None:
 
 
 async def _run(options: _Options, server: Server, stop: Stop) -> int:
-    """The command, to its end; its exit code as a shell has it."""
+    """Run COMMAND to its end; returns its exit code as a shell does."""
     try:
         process = await trio.lowlevel.open_process(
             [options.program, *options.command[1:]],
@@ -214,7 +214,7 @@ async def _run(options: _Options, server: Server, stop: Stop) -> int:
 
     def pass_on() -> None:
         if stop.number is not None and not _has_it_already(stop.number):
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # COMMAND has just ended
                 process.send_signal(stop.number)
 
     def kill() -> None:
@@ -224,7 +224,7 @@ async def _run(options: _Options, server: Server, stop: Stop) -> int:
 
     stop.kill, stop.on_first = kill, pass_on
     if stop.asked.is_set():
-        pass_on()  # it came while the process was being started
+        pass_on()  # the signal came while the process was being started
     try:
         code = await process.wait()
     finally:
@@ -237,9 +237,9 @@ async def _run(options: _Options, server: Server, stop: Stop) -> int:
 
 
 def _has_it_already(number: int) -> bool:
-    """Whether this signal must have come from the terminal, to the whole foreground
-    group, the command included.  (Nobody can tell for sure; whoever sends SIGINT to
-    this one process of a foreground group may send a second signal.)"""
+    """Whether this signal probably came from the terminal to the whole foreground
+    process group, COMMAND included.  (Nobody can tell for sure; who sends SIGINT to
+    this one process only may send a second signal.)"""
     if number not in (signal.SIGINT, signal.SIGHUP):
         return False
     try:

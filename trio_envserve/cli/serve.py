@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-The address is printed as soon as it is bound, then the workers get ready.  The
-first signal stops intake and drains; a second kills the workers.  What is
-waited for is said on standard error all the time.
+The address is printed as soon as it is bound; then the workers get ready.  The first
+signal drains the server: it takes no new work.  A second one kills the workers.
+Standard error always says what the command waits for.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from .common import (
 from .parent import wait_parent_gone
 
 SAY_EVERY_S = 3.0
-"""Between lines about what is waited for."""
+"""The pause between lines about what the command waits for."""
 
 
 class _Options(NamedTuple):
     served: str
-    """The environment's name, or the command that knows it."""
+    """The environment's name, or the worker command."""
     as_json: bool
     drain_s: float
     keep_trying: bool
@@ -81,9 +81,8 @@ class _Options(NamedTuple):
 @click.option(
     "--worker-command",
     metavar="COMMAND",
-    help="Run COMMAND as each worker, a program of your own that speaks the worker's protocol. "
-    "It is told ENV and --arg as they are; nothing is looked for here, and without ENV it is "
-    "told none.",
+    help="Run COMMAND as each worker: your own program that speaks the worker's protocol. "
+    "It gets ENV (or none) and --arg as they are; the server does not look for ENV.",
 )
 @transport_option
 @arg_option
@@ -98,23 +97,23 @@ class _Options(NamedTuple):
 @click.option(
     "--keep-trying",
     is_flag=True,
-    help="Stay although the environment cannot be set up, and try again.",
+    help="Do not exit if the environment cannot be set up; try again.",
 )
 @click.option(
     "--record",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Record every input of the router to FILE, FILE.1, ...: see replay.",
+    help="Record every input of the router in FILE, FILE.1, ...: see replay.",
 )
 @click.option(
     "--record-bodies",
     is_flag=True,
-    help="Record what is asked and answered, too, not only its length.",
+    help="Record the bodies of requests and outcomes, too, not only their length.",
 )
 @click.option(
     "--exit-with-parent",
     is_flag=True,
-    help="Stop at once when the process that started this one has ended, however.",
+    help="Stop at once when the process that started this one has ended.",
 )
 @log_options("INFO")
 @json_option
@@ -138,9 +137,9 @@ def serve(
       trio-envserve serve my_envs:Maze --arg level=3 --bind tcp://127.0.0.1:0
       trio-envserve serve --worker-command "node worker.js" --workers 4
 
-    The address is printed when it is bound. Ctrl-C or SIGTERM: takes no more in,
-    waits for what runs (--drain-s), cancels the rest, ends the workers. Once more:
-    kills the workers and ends at once.
+    The address is printed when it is bound. Ctrl-C or SIGTERM stops the server: it
+    takes no new work, waits for running work (--drain-s), cancels the rest, and ends
+    the workers. A second signal kills the workers and ends at once.
 
     \b
     With --json, standard output has one object a line:
@@ -224,7 +223,7 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
         "stats": {key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")},
     }
     if stop.at_once:
-        say("stopped at once; what ran was killed with its workers")
+        say("stopped at once; the workers and their executions were killed")
         return Result(AT_ONCE, summary)
     if broken:
         say(f"error: {broken[0]}")
@@ -254,7 +253,7 @@ def _announce(options: _Options, event: str, server: Server) -> None:
 
 
 async def _tell_ready(options: _Options, server: Server, stop: Stop, broken: list[str]) -> None:
-    """Say when a worker is ready, and until then what is missing."""
+    """Say when a worker is ready, and until then why none is."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_tell_not_ready, server)
         ready = False
@@ -282,10 +281,10 @@ async def _tell_not_ready(server: Server) -> None:
 
 
 async def _drain(options: _Options, server: Server, stop: Stop) -> bool:
-    """Finish what runs; says what it waits for."""
+    """Let running work end, and say what the server waits for."""
     running = server.stats().running
     say(
-        f"{stop.why or 'asked to stop'}: no new work is taken; waiting up to {options.drain_s:g} s "
+        f"{stop.why or 'asked to stop'}: taking no new work; waiting up to {options.drain_s:g} s "
         f"for {running} executions (again to stop at once)"
     )
     async with trio.open_nursery() as nursery:
@@ -305,4 +304,4 @@ async def _tell_draining(server: Server) -> None:
 
 def _left(server: Server) -> str:
     stats = server.stats()
-    return f"{stats.running} executions run, {stats.kept} outcomes are not fetched yet"
+    return f"{stats.running} executions are running, {stats.kept} outcomes are not fetched yet"

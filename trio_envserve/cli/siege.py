@@ -1,7 +1,7 @@
 """The verb ``siege``: raw sockets attack a server and a client.
 
-Runs :class:`~trio_envserve.lab.siege.run.Siege`, shows where it stands, and
-explains the judge's verdicts.
+Runs :class:`~trio_envserve.lab.siege.run.Siege`, shows its progress, and explains the
+judge's verdicts.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .common import Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 
 FAILED = 1
-"""Exit code when something gave way."""
+"""Exit code when a verdict is bad."""
 
 _EVERY_S = 5.0
-"""Between two lines of progress."""
+"""The pause between two lines of progress."""
 
 _EPILOG = """\b
 Exit codes:
-  0  nothing gave way
-  1  something did
+  0  all verdicts are good
+  1  a verdict is bad
   2  wrong usage
   3  a program of the siege could not be started
   130, 143  interrupted (Ctrl-C, SIGTERM), with the verdicts so far
@@ -46,7 +46,7 @@ Exit codes:
     type=click.FloatRange(min=SECONDS_LEAST),
     default=30.0,
     show_default=True,
-    help="How long there are attacks; starting, and held loops, come on top.",
+    help="How long the attacks go on; the start and the blocked loops come on top.",
 )
 @click.option(
     "--minutes", type=click.FloatRange(min=SECONDS_LEAST / 60), help="The same in minutes."
@@ -59,19 +59,19 @@ Exit codes:
     multiple=True,
     type=click.Choice((*NAMES, *HELD)),
     metavar="ATTACK",
-    help="Nothing but this attack or scenario. Repeatable.",
+    help="Run only this attack or scenario. Repeatable.",
 )
 @click.option(
     "--unjudged",
     multiple=True,
     type=click.Choice(tuple(VERDICTS)),
     metavar="VERDICT",
-    help="Leave this verdict open, with its figures (a rate is the machine's as well). Repeatable.",
+    help="Do not judge this, only show its figures (a rate depends on the machine). Repeatable.",
 )
 @click.option(
     "--transport",
     type=click.Choice(("zmtp", "libzmq")),
-    help="Who makes the sockets of servers and clients.",
+    help="What speaks ZMTP in servers and clients.",
 )
 @click.option(
     "--keep",
@@ -79,7 +79,7 @@ Exit codes:
     metavar="DIR",
     help="Keep the logs, in a folder that has none yet.",
 )
-@click.option("--attacks", "listed", is_flag=True, help="List the attacks, and do nothing.")
+@click.option("--attacks", "listed", is_flag=True, help="List the attacks, and run none.")
 @click.option(
     "--server-command",
     metavar="COMMAND",
@@ -93,14 +93,14 @@ def siege(
     transport: str | None, keep: Path | None, listed: bool, server_command: str | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Attack a server and a client with raw sockets, and see what gives way.
+    """Attack a server and a client with raw sockets, and judge whether they hold.
 
     A server, a client and a raw attacker are processes. The attacker sends random
     and hostile bytes, messages without an end, thousands of connections and hellos,
-    and never reads; a hostile server does as much to a client. Beside it an honest
-    client asks for rollouts. Then a part that trusts nobody judges the logs on disk:
-    no process may end, no loop be held, memory stays within the limits, and the
-    honest client keeps its rate and gets right answers.
+    and never reads; a hostile server attacks a client in the same way. Meanwhile an
+    honest client asks for rollouts. Then a separate program judges the logs on disk: no
+    process may end, no loop may be held up, memory must stay within the limits, and the
+    honest client must keep its rate and get right answers.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 async def _show_progress(camp: Camp) -> None:
-    """A line now and then, and one for each phase and whatever gave way."""
+    """A line now and then, and one for each phase and each failure."""
     phase, told = "", 0
     while True:
         with trio.move_on_after(_EVERY_S):
@@ -175,7 +175,7 @@ async def _show_progress(camp: Camp) -> None:
 def attacks_table() -> Table:
     """All attacks."""
     rows = [(name, finding_of(name), what_of(name)) for name in NAMES]
-    rows += [(name, "", f"a loop that stands still, for a minute from {LONG_S:g} s on")
+    rows += [(name, "", f"a blocked loop; for a minute in a siege of {LONG_S:g} s or more")
              for name in HELD]  # fmt: skip
     return Table("attacks", ("name", "finding", "what it does"), rows)
 
@@ -205,7 +205,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         if name in rate
     ]  # fmt: skip
     measured += [
-        ("held loop: right answers, connections", name,
+        ("blocked loop: right answers, connections", name,
          f"{record['right']} of {record['calls']}, {record['connections']}")
         for name, record in _figures(verdicts, "held").items()
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The verb ``soak``: real processes under real faults for minutes.
 
-Runs :class:`~trio_envserve.lab.soak.run.Soak`, shows where it stands, and
-explains the judge's figures.
+Runs :class:`~trio_envserve.lab.soak.run.Soak`, shows its progress, and explains the
+judge's figures.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .common import Result, Stop, json_option, put, run_verb, say
 from .render import Table, show_tables
 
 FAILED = 1
-"""Exit code when something ran twice, was lost, or did not come back."""
+"""Exit code when something ran twice, was lost, or was left over."""
 
 _EVERY_S = 5.0
-"""Between two lines of progress."""
+"""The pause between two lines of progress."""
 
 _EPILOG = """\b
 Exit codes:
-  0  nothing ran twice, nothing was lost, everything was given back
-  1  something did, or was, or was not
+  0  nothing ran twice, nothing was lost, nothing is left over
+  1  something ran twice, was lost, or is left over
   2  wrong usage
   3  the server could not be started
   130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
@@ -39,18 +39,18 @@ Exit codes:
 _ROWS = (
     ("asked", "calls that the clients made"),
     ("answered", "calls that ended with a result or an error"),
-    ("started", "rollouts that ran, says the environment"),
-    ("started_twice", "starts that were a second run and had no right to be"),
-    ("rerun_with_consent", "runs after a proven death, which the caller had allowed"),
-    ("lost", "calls of living clients that have no end"),
-    ("withdrawn", "calls that their caller withdrew"),
+    ("started", "rollouts that ran, by the environment's log"),
+    ("started_twice", "second runs without consent"),
+    ("rerun_with_consent", "second runs with consent, after a proven death"),
+    ("lost", "calls of living clients that never ended"),
+    ("withdrawn", "calls that their caller cancelled"),
     ("owed_nothing", "calls whose client was killed"),
-    ("did_not_run", "errors that said so, rightly"),
-    ("ran_and_failed", "errors that said so, rightly (limits that passed)"),
-    ("may_have_run", "errors that said so, rightly (somebody was killed)"),
-    ("untrue_errors", "errors that were not so"),
+    ("did_not_run", "true errors with this verdict"),
+    ("ran_and_failed", "true errors with this verdict (a limit passed)"),
+    ("may_have_run", "true errors with this verdict (a process was killed)"),
+    ("untrue_errors", "untrue errors"),
     ("left_running", "executions that nobody waits for, still running at rest"),
-    ("seconds", "how long it all took"),
+    ("seconds", "the duration"),
 )
 
 
@@ -60,7 +60,7 @@ _ROWS = (
     type=click.FloatRange(min=MINUTES_LEAST),
     default=1.0,
     show_default=True,
-    help="How long there are faults; warm-up and measurement come on top, a minute or two.",
+    help="How long the faults go on; warm-up and measurement add a minute or two.",
 )
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Decides what goes wrong, and when."
@@ -81,14 +81,14 @@ _ROWS = (
 def soak(
     minutes: float, seed: int, keep: Path | None, server_command: str | None, as_json: bool
 ) -> int:
-    """Kill, stop and cut real processes for minutes, and see that all comes back.
+    """Kill, stop and cut real processes for minutes, and judge what happens.
 
     A server, its workers and several clients are processes. Between clients and
     server a proxy cuts, stalls, half-opens and throttles connections; a killer
-    kills, stops and continues processes. Then a part that trusts nobody judges the
-    logs on disk: nothing may have run twice, nothing may be lost, every error must
-    be true; and processes, descriptors, threads and files must be what they were,
-    and memory must not grow.
+    kills, stops and continues processes. Then a separate program judges the logs on
+    disk: nothing may have run twice, nothing may be lost, every error must be true.
+    There must be as many processes, descriptors, threads and files as before, and
+    memory must not grow.
 
     \b
     Examples:

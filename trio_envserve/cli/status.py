@@ -1,4 +1,4 @@
-"""The verb ``status``: what a server says of itself."""
+"""The verb ``status``: shows a server's statistics."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .render import Table, rich_tables, show_tables
 
 @click.command(epilog=EPILOG)
 @click.argument("address", metavar="ADDRESS")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show the status again and again, until Ctrl-C.")
 @click.option(
     "--every-s",
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
-    help="With --watch, between two looks.",
+    help="With --watch, how often.",
 )
 @click.option(
     "--wait-s",
@@ -56,9 +56,9 @@ def status(
       trio-envserve status tcp://127.0.0.1:5555
       trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
 
-    With --json the object is the server's statistics; with --watch there is one a
-    line. The exit code is 0 if the server answered, whatever it said; its field
-    "status" is ready, starting, broken or stopping.
+    With --json the object has the server's statistics; with --watch there is one
+    object a line. The exit code is 0 if the server answered, whatever its status;
+    the field "status" is ready, starting, silent, broken or stopping.
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
@@ -71,7 +71,7 @@ def status(
                     await _watch(client, address, wait_s, every_s, last, as_json)
                 elif not as_json:
                     show_tables(status_tables(last), put)
-        # Ctrl-C is how a watch is meant to end.
+        # Ctrl-C is the normal end of a watch.
         if stop.asked.is_set() and not (watch and stop.number == signal.SIGINT and last):
             return Result(stop.interrupted_code, last)
         return Result(OK, last)
@@ -90,7 +90,7 @@ async def _watch(
     client: Client, address: str, wait_s: float, every_s: float, last: dict[str, Any],
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show ``last``, then go on while somebody reads it; ``last`` is kept up to date."""
+    """Show ``last``, then go on while it is read; ``last`` is kept up to date."""
     if as_json or not sys.stdout.isatty():
         while emit(last) if as_json else show_tables(status_tables(last), put):
             await trio.sleep(every_s)
@@ -149,7 +149,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a server that is stopping waits for."""
+    """What a stopping server waits for."""
     closing = stats.get("closing")
     if not closing:
         return []
@@ -165,7 +165,7 @@ def _phase(worker: dict[str, Any]) -> str:
 
 def _first_line(text: Any) -> str:
     lines = [line for line in str(text).splitlines() if line.strip()]
-    # Of a traceback the last line says what happened.
+    # The last line of a traceback says what happened.
     return " ... ".join([lines[0], lines[-1]] if len(lines) > 1 else lines)
 
 

@@ -1,4 +1,4 @@
-"""Telling people what a command waits for, while it waits."""
+"""Telling people what a command waits for."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .common import say
 
 LOOK_S = 0.25
 AGAIN_S = 10.0
-"""After so long the same thing is said once more."""
+"""The same message is repeated after so long."""
 PATIENCE_S = 3.0
-"""A server that is only starting is not worth a word before."""
+"""A server that is only starting is not reported before."""
 
 
 async def tell_health(client: Client, wait_s: float) -> None:
-    """Say why the server is not healthy, whenever that changes, and that it is
-    back.  For ever: cancel it.  A missing server is told after about 3 s.
+    """Say why the server is not healthy, whenever that changes, and when it is
+    back.  It runs until it is cancelled.  A missing server is reported after about 3 s.
     ``wait_s`` is how long the command waits in all; it may be ``inf``."""
     said, said_s = "", trio.current_time()
     since_s = trio.current_time()
@@ -29,12 +29,12 @@ async def tell_health(client: Client, wait_s: float) -> None:
         seen = client.health()
         if seen.health is Health.HEALTHY:
             if said:
-                say("the server is there again")
+                say("the server is back")
             said, since_s = "", now_s
             continue
         if seen.health is Health.STARTING and now_s - since_s < PATIENCE_S:
             continue
-        gist = seen.reason.partition(" (for ")[0]  # without what changes every second
+        gist = seen.reason.partition(" (for ")[0]  # without the seconds
         if gist != said or now_s - said_s >= AGAIN_S:
             said, said_s = gist, now_s
             left_s = wait_s - (now_s - since_s)

@@ -1,4 +1,4 @@
-"""The client: calls that run at most once, however often they are sent."""
+"""The client: its calls run at most once, however often they are sent."""
 
 from .options import CallOptions
 from .outcome import Outcome

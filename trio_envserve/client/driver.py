@@ -1,11 +1,11 @@
-"""What runs a client's core: its messages, its clock, and whoever waits for calls.
+"""The driver of a client's core: its messages, its clock, and the callers that wait.
 
 Theory of operation
 -------------------
 :class:`~trio_envserve.core.client.ClientCore` decides; the driver moves its messages
 and tells its callers.  Its tasks are the receiver, the clock, and the one that carries
-out what calls have led to: requests that are made in the same turn of the loop go out
-together in the next one.  A call that is the only one goes out at once.
+out the effects of calls.  It does so in the next turn of the loop, so requests of the
+same turn go out together.  The request of a lone call goes out at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Driver:
         self._poke = trio.Event()
         self._wake_at_s = 0.0
         self._asked_of_core = trio.Event()
-        """Set when a call has changed the core, and nothing was carried out since."""
+        """Set when a call has changed the core, and its effects are not carried out yet."""
         self._said = Health.STARTING
 
     # -- calls ----------------------------------------------------------------
@@ -72,7 +72,7 @@ class Driver:
         if len(self._waiting) > 1 and not self.core.closed:
             self._asked_of_core.set()
         else:
-            self.carry_out()  # it has no company to wait for, or nobody is left to do it
+            self.carry_out()  # a lone call; or the task that would do it has ended
         return number
 
     def cancel(self, numbers: Iterable[int]) -> None:
@@ -94,7 +94,7 @@ class Driver:
         self.core.close(trio.current_time())
         self.carry_out()
 
-    # -- what is known of the server ------------------------------------------
+    # -- health and statistics ------------------------------------------------
 
     def health(self) -> ServerHealth:
         """Of the server, as far as this side knows."""
@@ -137,7 +137,7 @@ class Driver:
             self.carry_out()
 
     async def _serve_calls(self) -> None:
-        """Carry out what calls have led to, all of one turn of the loop at once."""
+        """Carry out the effects of calls, all of one turn of the loop at once."""
         while True:
             await self._asked_of_core.wait()
             if self._asked_of_core.is_set():  # else another task has done it meanwhile
@@ -190,7 +190,7 @@ class Driver:
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s: %s", self.address, text)
         if sent and self._socket is not None:
-            # Not sent is no loss: the next sync finds out.
+            # A message that is not sent is not lost: the next sync repairs it.
             self._socket.send_many_nowait(sent)
         self._report_health()
         if self.core.wake_at_s() < self._wake_at_s:

@@ -1,4 +1,4 @@
-"""The options of a call: for type checkers, which find a wrong one before it is made,
+"""The options of a call: for type checkers, which find a wrong option before the call,
 and checked."""
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class CallOptions(TypedDict, total=False):
     state_columns: Sequence[str]
     """Which columns of the state to send back."""
     rerun: bool | None
-    """Whether it may be executed again after its worker is proven dead; None: as the
+    """Consent to a further execution after the worker's proven death; None: as the
     environment declares."""
     max_executions: int | None
     timeout_s: float | None
-    """How long to wait, and how long the server may run it; None: as long as the
-    caller's cancel scope allows."""
+    """How long the caller waits, and how long the server may run it; None: as long as
+    the caller's cancel scope allows."""
 
 
 Terms: TypeAlias = tuple[bool | None, int | None, float | None]
@@ -73,7 +73,7 @@ def _check(rerun: bool | None, max_executions: int | None, timeout_s: float | No
 
 
 def _columns(columns: Any) -> Any:
-    """A text is a sequence of texts, too, but never meant so.  What else is wrong
-    the request says."""
+    """A string is a sequence of strings, too, but nobody means that.  The request
+    reports other mistakes."""
     is_several = isinstance(columns, Sequence) and not isinstance(columns, str)
     return tuple(columns) if is_several else columns

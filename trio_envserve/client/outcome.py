@@ -1,4 +1,4 @@
-"""What a call came to: a value or an error, and where and how long it ran."""
+"""The outcome of a call: a value or an error, and where and how long it ran."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Outcome:
     error: CallError | None = None
     """Why there is no value, and whether it ran."""
     worker: str = ""
-    """The worker that ran it, as far as known."""
+    """The worker that ran it; empty if that is not known."""
     duration_s: float | None = None
     """How long the execution took on the worker."""
     executions: int = 0
-    """How many executions it took at the server that answered; more than one only by
-    consent.  Servers that were lost before may have started others."""
+    """How many executions the answering server started; more than one only by consent.
+    Servers that were lost before may have started others."""
     took_s: float = 0.0
     """How long the caller waited."""
 
@@ -40,13 +40,13 @@ class Outcome:
 
     @classmethod
     def failed(cls, error: CallError, *, took_s: float = 0.0) -> Outcome:
-        """An outcome that the client itself came to."""
+        """An outcome that the client itself decided."""
         return cls(error=error, took_s=took_s)
 
     @classmethod
     def members(cls, whole: Outcome) -> list[Outcome]:
-        """The members of a group's outcome.  Raises the group's own error, if
-        it has one, and MayHaveRun if its value is not a group's."""
+        """The members of a group's outcome.  Raises the group's own error if there is
+        one, and MayHaveRun if the value is not a group's."""
         records = whole.unwrap()
         try:
             return [cls._member(whole, record) for record in records]

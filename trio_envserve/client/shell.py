@@ -3,12 +3,12 @@
 Theory of operation
 -------------------
 A :class:`~.driver.Driver` runs the core; this module turns inputs into requests and
-answers into outcomes.  A call is the caller's own task waiting for its outcome:
-cancelling that scope cancels the rollout on the server, at once and without waiting
-for it, because the bookkeeping is synchronous and comes before the next await.
+answers into outcomes.  A call is the caller's own task, which waits for its outcome.
+Cancelling that scope cancels the rollout on the server at once, and does not wait for
+it: the bookkeeping is synchronous and comes before the next await.
 
-An outcome counts as received when it has been decoded and is in the caller's
-hands, in the caller's task; only then is it acknowledged.
+An outcome is received when the caller's task has decoded it.  Only then does the
+client acknowledge it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Client:
         - ``timeout_s``: how long to wait, and how long the server may run it
           (None: as long as this scope allows).
 
-        Raises a :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
+        Raises :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
         or :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
         """
         return (await self.outcome(input, **options)).unwrap()
@@ -163,7 +163,7 @@ class Client:
         return box[0]
 
     async def _outcome(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """What the caller gets.  What is large is decoded beside the loop."""
+        """What the caller gets.  A large answer is decoded in a thread."""
         try:
             return self._outcome_at_once(ended, began_s, now_s)
         except values.TooMuchWork:
@@ -174,12 +174,12 @@ class Client:
         except Exception as problem:  # it is what the caller gets, as below
             value, error = None, _not_decodable(problem, ended.body)
         finally:
-            # Also when this is cancelled or interrupted: nobody is left to take it.
+            # Also when this task is cancelled or interrupted: nobody else takes the answer.
             self._driver.received(ended)
         return _outcome_of(ended, value, error, now_s - began_s)
 
     def _outcome_at_once(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """The same, here and now.  TooMuchWork, and not received, if it takes long."""
+        """The same at once.  Raises TooMuchWork if that takes long; it is not received then."""
         took_s = now_s - began_s
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
@@ -196,13 +196,13 @@ class Client:
             # Whatever went wrong (memory, say), the caller gets what there is.
             error = _not_decodable(problem, ended.body)
         except BaseException:
-            self._driver.received(ended)  # interrupted: nobody is left to take it
+            self._driver.received(ended)  # interrupted: nobody else takes the answer
             raise
         self._driver.received(ended)
         return _outcome_of(ended, value, error, took_s)
 
     async def _encoded(self, value: object) -> bytes:
-        """A body.  What is large is encoded beside the loop."""
+        """The body of a value.  A large one is encoded in a thread."""
         try:
             return self._encode(value, at_once=True)
         except values.TooMuchWork:
@@ -244,15 +244,15 @@ class Client:
                     outcomes.close()
                     nursery.cancel_scope.cancel()
 
-    # -- what is known of the server ------------------------------------------
+    # -- health and statistics ------------------------------------------------
 
     def health(self) -> ServerHealth:
-        """Starting, healthy or unhealthy, and the reason.  Being unhealthy
-        cancels nothing."""
+        """Starting, healthy or unhealthy, and the reason.  No call is cancelled
+        because of it."""
         return self._driver.health()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Sleep until the server has a worker ready.  ServerNotReady, with what
+        """Wait until the server has a worker ready.  Raises ServerNotReady, with what
         is known, after ``timeout_s`` (default: the limit ``start_s``), and at
         once if the server refuses this client or the client is closed."""
         core = self._driver.core
@@ -269,15 +269,15 @@ class Client:
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
 
     async def stats(self, timeout_s: float | None = None) -> ServerStats:
-        """The server's statistics.  ServerNotReady, with what is known, if it does
-        not answer within ``timeout_s`` (default: the limit ``start_s``);
-        DecodingError or ProtocolError if what it answers is none."""
+        """The server's statistics.  Raises ServerNotReady, with what is known, if the
+        server does not answer within ``timeout_s`` (default: the limit ``start_s``);
+        DecodingError or ProtocolError if the answer is malformed."""
         limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
         record = await self._driver.ask_stats(limit_s)
         return ServerStats.of(values.decode(record, limits=self._wire))
 
     def counters(self) -> ClientCounters:
-        """What this side has done."""
+        """The client's own counters."""
         core = self._driver.core
         return ClientCounters(
             sessions=core.sessions.opened, connections=core.connections,
@@ -291,16 +291,16 @@ async def open_client(
     wire: WireLimits | None = None, network: Network | None = None,
     transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto",
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
-    """Connect to a server; the connection is made, and made again, on its own.
+    """Connect to a server, and reconnect when the connection is lost.
 
-    ``transport``: who speaks ZMTP to the server, ``"zmtp"`` (trio) or ``"libzmq"``,
-    whatever it uses itself.  ``name`` is for the server's logs.
-    ``arrays``: what arrays in outcomes become.
+    ``transport``: what speaks ZMTP on this side, ``"zmtp"`` (trio) or ``"libzmq"``; the
+    server may use either.  ``name`` is for the server's logs.
+    ``arrays``: the type of arrays in outcomes.
 
     Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
-    block pending calls end with an error, and the server is told.  Raises ConfigError
-    for a wrong address, for arrays of a library that is not there, and for limits that
-    contradict each other.
+    block pending calls end with an error, and the server cancels them.  Raises
+    ConfigError for a wrong address, for arrays of a library that is not installed, and
+    for limits that contradict each other.
     """
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
@@ -319,8 +319,8 @@ async def open_client(
 async def connect(
     client: Client, network: Network | None, transport: Transport = DEFAULT_TRANSPORT
 ) -> AsyncGenerator[Client, None]:
-    """Keep a client connected until the block ends: :func:`open_client`, whose
-    arguments have been checked, with the core that it is made of."""
+    """Keep a client connected until the block ends: the part of :func:`open_client`
+    after its arguments were checked."""
     driver, wire = client._driver, client._wire
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
@@ -347,14 +347,14 @@ async def connect(
 
 
 def _check_arrays(arrays: object) -> Arrays:
-    """Now, and not when an outcome has come: its rollout would have run."""
+    """Checked now, and not when an outcome comes: its rollout would have run."""
     if arrays == "auto":
         return "auto"
     if arrays not in ("numpy", "torch"):
         raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
     try:
         found = importlib.util.find_spec(arrays)  # imports nothing
-    except ValueError:  # it is no module of the usual kind
+    except ValueError:  # it is not a module of the usual kind
         found = None
     if found is None:
         raise ConfigError(f'arrays="{arrays}": {arrays} is not installed')
@@ -362,7 +362,7 @@ def _check_arrays(arrays: object) -> Arrays:
 
 
 def _check_name(name: str) -> str:
-    """A name as it may travel; ConfigError if it cannot."""
+    """The name, encodable and not empty.  Raises ConfigError."""
     try:
         name.encode()
     except (AttributeError, UnicodeEncodeError):

@@ -1,11 +1,11 @@
-"""The sign of life of a worker process: one line of JSON.
+"""The heartbeat of a worker process: one line of JSON.
 
 ``{"lag_s": 0.0, "memory_bytes": 0, "where": ""}``: how late the event loop is, the
 resident memory, and where the loop is blocked, if it is.  Each may be left out.
 
-It comes from a process in which any code runs, so it is believed as little as a peer's
-message: at most :data:`PULSE_LINE_BYTES`, every field checked, and of all that has
-arrived at once only the last one counts.
+The line comes from a process in which any code runs, so it is checked like a peer's
+message: it has at most :data:`PULSE_LINE_BYTES`, and every field is checked.  Of all
+lines that arrive together only the last one counts.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ import json
 from typing import Any, NamedTuple, final
 
 PULSE_LINE_BYTES = 64 * 1024
-"""Longest line of a pulse; where a loop is blocked is cut to fit."""
+"""Longest line of a heartbeat; ``where`` is cut to fit."""
 
 _MAX = 2**63
 
 
 class Pulse(NamedTuple):
-    """What a worker's heart says."""
+    """One heartbeat of a worker."""
 
     lag_s: float = 0.0
     memory_bytes: int = 0
     where: str = ""
 
     def to_line(self) -> bytes:
-        """As it travels."""
+        """The heartbeat as it is sent."""
         where = self.where[-PULSE_LINE_BYTES // 8 :]  # JSON makes six bytes of one character
         return json.dumps(self._replace(where=where)._asdict()).encode() + b"\n"
 
 
 @final
 class PulseLines:
-    """Makes pulses of what arrives in pieces."""
+    """Reads heartbeats from bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._skipping = False
-        """Whether the line that has begun is too long, and is left out."""
+        """Whether the present line is too long, and is skipped."""
 
     def feed(self, data: bytes) -> Pulse | None:
-        """The last whole pulse, if there is one; ValueError if it is none."""
+        """The last whole heartbeat, if there is one.  Raises ValueError if it is
+        malformed."""
         before, newline, self._rest = (self._rest + data).rpartition(b"\n")
         line = before.rpartition(b"\n")[2]
         too_long = (self._skipping and line == before) or len(line) > PULSE_LINE_BYTES

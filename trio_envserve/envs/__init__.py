@@ -1,7 +1,7 @@
 """Environments: what their authors see, how they are loaded, what is built in.
 
-``interface`` is for authors, ``request`` is the body that travels, ``loading``
-finds environments by name, ``recorder`` is the log that judges runs.
+``interface`` is for authors, ``request`` is the body of a request, ``loading``
+finds environments by name, ``recorder`` is the log by which runs are judged.
 ``arithmetic`` and ``reasoning_gym`` are imported only when they are loaded.
 """
 

@@ -9,9 +9,9 @@ rebuilds a task from its index and nobody ships a data set.
 
 ``log_path`` and ``duration_s`` are for demonstrations and tests: the first
 writes a :class:`~trio_envserve.envs.recorder.RunLog`, the second makes each
-rollout last.  An input with a ``key`` is logged with it, with the name of the
-process, and with what a :class:`~trio_envserve.envs.witness.Witness` says of
-the process that began the same key before.
+rollout last so long.  If an input has a ``key``, the log has the key, the name of
+this process, and whether the process that began the same key before is dead
+(:class:`~trio_envserve.envs.witness.Witness`).
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ class Arithmetic:
     ``seed`` and ``size`` choose the tasks (indexes 0 to size - 1), ``steps`` how
     many turns each has.  ``rerun`` is the consent declared to the server.
 
-    An input is ``{"index": i}``, with ``"seed"`` if another one is wanted, or a
-    question of the caller's own: ``{"question": str, "answer": int}``; ``"key"``
-    (text) is what the caller wants to find it by in the log, and ``"duration_s"``
-    goes before the argument of that name.  A result
+    An input is ``{"index": i}``, with ``"seed"`` for another seed, or the caller's own
+    question: ``{"question": str, "answer": int}``.  ``"key"`` (text) marks the input in
+    the log, and ``"duration_s"`` overrides the argument of that name.  A result
     has ``reward``, ``completion`` (the messages after the system message),
     ``answer`` (the right one) and ``state`` with ``answers`` (the model's, None
     where it gave no number), ``turns``, ``question`` (the first).
@@ -105,7 +104,7 @@ class Arithmetic:
         return Task(tuple(questions), tuple(answers))
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
-        """Ask, score, and keep the conversation."""
+        """Ask the model, score the answer, and return the conversation."""
         with self._record(rollout):
             await trio.sleep(self._duration_s_of(rollout.input))
             return await self._converse(rollout, self._task_of(rollout.input))

@@ -1,15 +1,15 @@
-"""Whether a name can mean an environment, found out without loading it.
+"""A check whether a name can mean an environment, without loading it.
 
 Theory of operation
 -------------------
 A server runs no environment code in its own process, so it cannot simply load
-the environment to see whether the name is right.  :func:`check_spec` looks at
-what is cheap and harmless: names, entry points, whether a module can be found,
-and whether its text mentions the attribute.  Only where that looks like a typo
-is the thing loaded after all, which then gives the error with the near names,
-or shows that the suspicion was wrong (attributes made at import time).
+the environment to see whether the name is right.  :func:`check_spec` makes only
+cheap and harmless checks: names, entry points, whether a module can be found,
+and whether its text mentions the attribute.  If that looks like a typo, it loads
+the environment after all.  This raises the error with the near names, or shows
+that the name is right (attributes made at import time).
 
-What it lets through may still be wrong; the workers find out.
+A name that passes may still be wrong; the workers find out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .specs import BUILT_IN, SCHEMES, resolve
 
 
 def check_spec(spec: str) -> None:
-    """Raise ConfigError, with the near names, if ``spec`` is probably no environment."""
+    """Raise ConfigError, with the near names, if ``spec`` probably names no environment."""
     head, colon, rest = spec.partition(":")
     if spec in BUILT_IN:
         return
@@ -56,7 +56,7 @@ def _mentions(module: str, attribute: str) -> bool:
     try:
         found = _find(module)
     except (ImportError, ValueError, AttributeError):
-        return False  # importlib's ways to say that something is odd: load it and see
+        return False  # importlib's errors for odd modules: load it and see
     if found is None or not attribute:
         return False
     if found.origin is None or not found.origin.endswith(".py"):

@@ -15,10 +15,10 @@ encodable value.  It may be written in three ways, the *backends*:
     ended when the coroutine has, clean-up included.  Tasks that a rollout
     starts must be ended by it.
 ``thread``
-    a plain function, run in a thread.  The default for what is not a coroutine
-    function.  A thread cannot be stopped from outside: the execution has ended
+    a plain function, run in a thread.  The default for any other function.
+    A thread cannot be stopped from outside: the execution has ended
     only when the function has returned.  Calls of the model raise
-    :class:`RolloutCancelled`; between them, ask ``rollout.cancelled()``.
+    :class:`RolloutCancelled`; between them, check ``rollout.cancelled()``.
 
 (A plain function that declares ``backend = "trio"`` or ``"asyncio"`` is called
 on that loop; what it returns is awaited if it can be.)
@@ -26,9 +26,9 @@ on that loop; what it returns is awaited if it can be.)
 Optional members, run on the same backend: ``setup()`` and ``teardown()`` (plain
 or coroutine functions), ``run_group(rollouts)`` (returns one value for each
 rollout, in order; an exception *instance* in the list says that this member
-failed).  Optional attributes: ``name``; ``rerun = True`` declares that a
-rollout may be executed again after its worker was proven dead.  Optional:
-``inputs(n, seed)``, a list of ``n`` inputs to ask for when nobody brought any.
+failed), ``inputs(n, seed)`` (returns ``n`` inputs for a caller that has none).
+Optional attributes: ``name``; ``rerun = True`` consents to a further execution of
+any rollout after its worker was proven dead.
 
 By convention a result is a mapping with ``reward`` (float), ``completion``, and
 ``state``, a mapping of which only the state columns that the request names are
@@ -48,9 +48,9 @@ Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 
 
 class RolloutCancelled(BaseException):
-    """Raised by calls of the model in a thread whose rollout was cancelled.
+    """Raised by a call of the model in a thread whose rollout was cancelled.
 
-    Like ``trio.Cancelled`` no ``Exception``, so that ``except Exception`` around
+    Like ``trio.Cancelled`` it is not an ``Exception``, so ``except Exception`` around
     a model call does not keep a cancelled rollout alive.
     """
 
@@ -110,7 +110,7 @@ class Rollout:
 
 
 class Environment(Protocol):
-    """The one thing that an environment must have; see the module's text."""
+    """What an environment must have; the module's docstring has the optional members."""
 
     def run_rollout(self, rollout: Rollout) -> Any:
         """Run one rollout; a plain or a coroutine function."""
@@ -120,10 +120,10 @@ class Environment(Protocol):
 def trim_state(value: Any, columns: tuple[str, ...]) -> Any:
     """``value`` with only the wanted columns of its ``state``.
 
-    Values that are no mapping are left alone.  Without columns there is no
-    ``state`` key; a column that the state has not comes back as None, so that
+    A value that is not a mapping is returned as it is.  Without columns the result
+    has no ``state`` key.  A column that is missing in the state becomes None, so
     every row has the same columns.  Raises ``TypeError`` if ``state`` is
-    neither a mapping nor None.  The given mapping is not changed.
+    neither a mapping nor None.  Does not change the given mapping.
     """
     if not isinstance(value, Mapping):
         return value

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-:func:`load` does three things in order: it finds what the specification names
-(``specs.py``), calls it if it is a class or a factory, and inspects the object
-it got: which backend runs it, and whether what it declares makes sense.  All
-that can be wrong is found here, before a worker says hello, and is a
+:func:`load` does three things in order.  It finds the object that the specification
+names (``specs.py``), calls it if it is a class or a factory, and inspects the
+environment: which backend runs it, and whether its declarations make sense.  It
+finds every mistake here, before a worker says hello, and raises a
 :class:`ConfigError` that says what to write instead.
 
 A *function* is ambiguous: it may make an environment, or be one.  A function
-whose first parameter is called ``rollout`` is itself the ``run_rollout`` of an
-environment; any other is a factory.
+whose first parameter is called ``rollout`` is the ``run_rollout`` of an
+environment; any other function is a factory.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .interface import Backend, Rollout
 from .specs import resolve
 
 DEFAULT_ENVIRONMENT = "arithmetic"
-"""What is served when no environment is named."""
+"""The environment of a server that is given none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadedEnvironment:
-    """An environment that was found, made and looked over.  Made by :func:`load`."""
+    """An environment that was found, made and checked.  Made by :func:`load`."""
 
     name: str
-    """The environment's own name, else derived from what was loaded."""
+    """The environment's own name, or else one derived from the specification."""
     rerun: bool
     """Consent to a further execution after a worker's proven death."""
     backend: Backend
@@ -53,13 +53,13 @@ class LoadedEnvironment:
         environment offers none."""
         make = getattr(self.environment, "inputs", None)
         if not callable(make):
-            raise ConfigError(f"{self.name} has no inputs(n, seed): bring inputs of your own")
+            raise ConfigError(f"{self.name} has no inputs(n, seed): pass your own inputs")
         return list(make(n, seed))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _FunctionEnvironment:
-    """An environment that is nothing but its ``run_rollout``."""
+    """An environment that has only ``run_rollout``."""
 
     run_rollout: Callable[[Rollout], Any]
     name: str
@@ -98,12 +98,12 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
             return _wrapped(found, label) if _is_rollout_function(found) else found
         if inspect.iscoroutinefunction(found):
             raise ConfigError(
-                f"the factory {label} is a coroutine function: make the environment at once, "
-                "and await in its setup(). A function that runs rollouts itself calls its first "
-                'parameter "rollout"'
+                f"the factory {label} is a coroutine function: use a plain function, and await "
+                "in the environment's setup(). A function that runs rollouts itself must call "
+                'its first parameter "rollout"'
             )
     _check_arguments(found, label, args)
-    # Factories are other people's code; whatever they raise, nothing was started.
+    # Factories are the user's code; whatever they raise, nothing was started.
     ended = foreign.call(found, **args)
     if isinstance(ended.error, ConfigError):
         raise ended.error
@@ -161,11 +161,12 @@ def _check_arguments(found: Any, label: str, args: dict[str, Any]) -> None:
 
 
 def _inspect(environment: object, label: str) -> LoadedEnvironment:
-    """Look over what was made; see the checks for what may be wrong."""
+    """Check the environment; see the errors for what may be wrong."""
     run_rollout = _method(environment, "run_rollout", label)
     if run_rollout is None:
         raise ConfigError(
-            f"{label} is no environment: {type(environment).__name__} has no run_rollout(rollout)"
+            f"{label} is not an environment: {type(environment).__name__} has no "
+            "run_rollout(rollout)"
         )
     declared = getattr(environment, "backend", None)
     if declared is not None and declared not in get_args(Backend):
@@ -201,7 +202,9 @@ def _method(environment: object, name: str, label: str) -> Callable[..., Any] | 
     if not callable(method):
         raise ConfigError(f"{label}: {name} must be a function, not {type(method).__name__}")
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
-        raise ConfigError(f"{label}: {name} is a generator (it has a yield); it must return")
+        raise ConfigError(
+            f"{label}: {name} is a generator function (it has a yield); it must return a value"
+        )
     return cast("Callable[..., Any]", method)
 
 

@@ -3,17 +3,16 @@
 Theory of operation
 -------------------
 The library makes tasks procedurally and scores answers itself; it downloads
-nothing.  An input is an index and a seed, and the worker makes the entry anew
-from them, so that nothing but two numbers travels.  (For a few data sets the
-entry depends on ``size`` too: the size is an argument of the environment.)
+nothing.  An input is an index and a seed.  The worker makes the entry from them,
+so only two numbers travel.  (For a few data sets the entry also depends on
+``size``, which is an argument of the environment.)
 
 The library is large and slow to import, so it is imported only when such an
-environment is loaded.  Its code computes without awaiting, and nothing is
-promised about threads: it runs off the event loop, one call at a time.
+environment is loaded.  Its code computes without awaiting and does not claim to be
+thread-safe, so it runs in a thread, one call at a time.
 
-``rerun`` is True unless told otherwise: a rollout changes nothing outside of
-itself, so running it again after its worker was proven dead costs inference
-and harms nothing.
+``rerun`` is True by default: a rollout changes nothing but itself, so a second run
+after the worker's proven death costs inference and harms nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SYSTEM = (
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 KEPT_DATASETS = 16
-"""Data sets kept ready, by seed; requests choose the seed, so it is bounded."""
+"""Data sets in the cache, by seed; bounded because requests choose the seed."""
 
 
 @final
@@ -46,11 +45,11 @@ class ReasoningGym:
     """One data set of reasoning-gym.
 
     ``config`` goes to the data set's own configuration.  An input is ``{"index":
-    i}`` with 0 <= i < size, and ``"seed"`` if another one is wanted.  A result
+    i}`` with 0 <= i < size, and ``"seed"`` for another seed.  A result
     has ``reward`` (the library's score), ``completion``, ``answer`` (the
-    library's own; None where it has none) and ``state`` with ``question``,
-    ``answer``, ``given`` (what was scored) and ``metadata``.  The metadata of
-    some data sets has no encoding; it is sent only if it is asked for.
+    library's own, or None) and ``state`` with ``question``,
+    ``answer``, ``given`` (the scored answer) and ``metadata``.  The metadata of
+    some data sets cannot be encoded; it is sent only if it is asked for.
 
     Raises :class:`ConfigError` for an unknown name, wrong configuration, or if
     the library is not installed.
@@ -80,7 +79,7 @@ class ReasoningGym:
         return [{"index": i % self.size, "seed": seed} for i in range(n)]
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
-        """Make the entry, ask once, let the library score."""
+        """Make the entry, ask the model once, and let the library score the answer."""
         dataset, entry = await self._off_loop(lambda: self._entry(rollout.input))
         reference = entry["answer"] if isinstance(entry["answer"], str) else None
         messages = [

@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-How often a rollout was run can be judged only by the rollout: counters of the
-server say what the server believes.  A :class:`RunLog` appends one JSON line
-before the environment's work and one after it.  Each line is a single
-``write`` to a descriptor opened with ``O_APPEND``, so that lines of many
-processes do not mix, and a line is there once ``write`` has returned, whatever
-kills the process next.  A start without an end is a process that died.
+Only the rollout can tell how often it ran: the server's counters say what the
+server believes.  A :class:`RunLog` appends one JSON line before the environment's
+work and one after it.  Each line is a single ``write`` to a descriptor opened with
+``O_APPEND``, so lines of many processes do not mix.  Once ``write`` has returned
+the line is there, whatever kills the process next.  A start without an end means
+that the process died.
 
 Each *attempt* writes its pair of lines; attempts of one execution differ in
 ``attempt``, members of a group in ``member``.  Two starts that agree in
@@ -35,7 +35,7 @@ class RunLog:
         self.path = Path(path)
 
     def write(self, event: str, rollout: Rollout, **extra: Any) -> None:
-        """Append one line.  Raises ``OSError``, also if the line was cut short.
+        """Append one line.  Raises ``OSError``, even if only a part was written.
 
         The line has ``event``, ``request``, ``attempt``, ``member``, ``pid``,
         ``time`` (wall clock, seconds, for people), ``monotonic`` (seconds on the

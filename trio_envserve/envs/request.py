@@ -1,4 +1,4 @@
-"""The body of a request: what travels from a client to the worker.
+"""The body of a request, as the client sends it to the worker.
 
 Theory of operation
 -------------------
@@ -11,11 +11,11 @@ The body is a plain encodable mapping, opaque to the router.  Its shape::
      "max_retries": int >= 0,
      "state_columns": [str, ...]}
 
-All fields are required and others are refused: client and worker speak the
-same protocol version, and a field that one of them ignores is a bug that
-nobody sees.  :class:`RolloutRequest` cannot be built wrong: a mistake on the
-caller's side is a :class:`ConfigError`, one found in a received body a
-:class:`ProtocolError`; both name the field.
+All fields are required, and other fields are refused: client and worker speak the
+same protocol version, and a field that one of them ignores would be an unseen bug.
+A :class:`RolloutRequest` is always valid: a caller's mistake raises
+:class:`ConfigError`, a mistake in a received body :class:`ProtocolError`; both name
+the field.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Kind: TypeAlias = Literal["rollout", "group"]
 
 _FIELDS = dict.fromkeys(("kind", "input", "model", "sampling_args", "max_retries", "state_columns"))
 _MODEL_FIELDS = dict.fromkeys(("endpoint", "name"))
-"""Dicts, since their keys are both in order and a set."""
+"""Dicts, because their keys are a set and have an order."""
 
 _MAPPING = (dict, Mapping)
-"""The same as Mapping alone; but to ask that of a dict takes as long as all the rest."""
+"""The same as Mapping alone; dict is tested first because Mapping takes long to test."""
 
 _STR = frozenset({str})
 
@@ -42,7 +42,7 @@ _STR = frozenset({str})
 class RolloutRequest:
     """One rollout, or a group of them, to be run with one model.
 
-    Raises :class:`ConfigError` when it is made of wrong parts.
+    Raises :class:`ConfigError` if a field is wrong.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class RolloutRequest:
         if not (isinstance(columns, (list, tuple)) and _all_strings(columns)):
             raise _wrong("state_columns", "a list of strings", columns)
         if type(columns) is not tuple:
-            # Frozen: lists are accepted and kept as tuples.
+            # Frozen: a list becomes a tuple.
             object.__setattr__(self, "state_columns", tuple(columns))
 
     @property
@@ -82,7 +82,7 @@ class RolloutRequest:
         return tuple(self.input) if self.kind == "group" else (self.input,)
 
     def to_body(self) -> dict[str, Any]:
-        """The mapping to encode.  Shares the input, does not copy it."""
+        """The mapping to encode.  It shares the input and does not copy it."""
         return {
             "kind": self.kind,
             "input": list(self.input) if self.kind == "group" else self.input,
@@ -112,7 +112,7 @@ class RolloutRequest:
 
 
 def _all_strings(items: Iterable[object]) -> bool:
-    # The sweep is for the usual ones; a subclass of str is a string too.
+    # The set is quick for plain strings; a subclass of str is a string too.
     return _STR.issuperset(map(type, items)) or all(isinstance(item, str) for item in items)
 
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Four kinds of name, tried in this order; the first that fits is it:
+There are four kinds of name, tried in this order; the first that fits counts:
 
 1. ``scheme:rest`` where the scheme is built in or an entry point of the group
    ``trio_envserve.env_schemes``: its factory is called with ``rest`` first;
@@ -10,9 +10,9 @@ Four kinds of name, tried in this order; the first that fits is it:
 3. a built-in name;
 4. an entry point of the group ``trio_envserve.envs``.
 
-Built-in names work without installation metadata.  Nothing found is a
-:class:`ConfigError` with the nearest names; the search for those (a walk over
-what could be imported) happens on the way to that error only.
+Built-in names work without installation metadata.  If nothing fits, a
+:class:`ConfigError` has the nearest names.  The search for those (a walk over all
+modules that could be imported) happens only then.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ ENVIRONMENT_GROUP = "trio_envserve.envs"
 """Entry points that are environments, their classes or factories."""
 
 SCHEME_GROUP = "trio_envserve.env_schemes"
-"""Entry points that are factories called with what follows ``scheme:``."""
+"""Entry points that are factories, called with the text after ``scheme:``."""
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {"arithmetic": "trio_envserve.envs.arithmetic:Arithmetic"}
 )
-"""Names that are always known, and where they are."""
+"""Built-in names, and where their environments are."""
 
 SCHEMES: Mapping[str, str] = MappingProxyType(
     {"reasoning-gym": "trio_envserve.envs.reasoning_gym:ReasoningGym"}
 )
-"""Schemes that are always known, and where their factories are."""
+"""Built-in schemes, and where their factories are."""
 
 
 def resolve(spec: str) -> tuple[Any, str]:
@@ -117,7 +117,7 @@ def _attribute(path: str) -> Any:
 
 
 def _import(name: str) -> ModuleType:
-    # Importing runs other people's code; a script without a main guard even exits.
+    # Importing runs the user's code; a script without a main guard even exits.
     ended = foreign.call(import_module, name)
     error = ended.error
     if error is None:

@@ -1,15 +1,15 @@
-"""Long work on values, in threads that give the loop its turns.
+"""Long work on values, in threads that let the event loop run in between.
 
 Theory of operation
 -------------------
-A thread alone would not help: values are decoded and encoded under the interpreter's
-lock, and a loop that has to fight for it at each system call does some 200 of them in a
+A thread alone would not help: values are decoded and encoded under the interpreter
+lock, and a loop that competes for it at each system call makes some 200 of them a
 second.  So the work is done in pieces (:mod:`trio_envserve.core.values`), and after
-each ``_TURN_S`` of them the thread waits until the loop has had a whole turn.  There a
-cancel is seen, too.
+each ``_TURN_S`` of work the thread waits until the loop has had a whole turn.  It
+notices a cancel there, too.
 
-There are few of these threads, since each takes its share of the lock; what comes
-meanwhile waits.
+There are few of these threads, because each takes its share of the lock; further
+work waits.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import trio
 T = TypeVar("T")
 
 _TURN_S = 0.002
-"""How long the work goes on before the loop has a turn: an honest rollout beside it
-then takes some milliseconds longer.  A turn costs 0.1 ms."""
+"""How long the work goes on before the loop has a turn.  It makes another rollout
+some milliseconds slower.  A turn costs 0.1 ms."""
 
 _THREADS = 2
 
 
 @final
 class Threads:
-    """Where one shell's long work is done."""
+    """The threads for one shell's long work."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(_THREADS)
 
     async def run(self, work: Callable[[Callable[[], None]], T]) -> T:
-        """Run ``work``, which calls what it is given between its pieces.
+        """Run ``work``, which calls its argument between its pieces.
 
         If the calling scope is cancelled, that call raises ``trio.Cancelled``, and so
-        does this method, whatever ``work`` made of it.
+        does this method, whatever ``work`` did with the exception.
         """
         turns = _Turns()
 
@@ -56,7 +56,7 @@ class Threads:
 
 @final
 class _Turns:
-    """Gives the loop a turn, if it is time."""
+    """Gives the loop a turn when one is due."""
 
     def __init__(self) -> None:
         self.cancelled: BaseException | None = None
@@ -75,4 +75,4 @@ class _Turns:
 
 
 def _nothing() -> None:
-    """A turn of the loop, in which its other tasks run, too."""
+    """A turn of the loop; its other tasks run in it, too."""

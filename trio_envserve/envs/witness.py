@@ -1,21 +1,20 @@
-"""Whether the process that ran something last is dead: proof, not suspicion.
+"""Proof that the process that last ran a key is dead.
 
 Theory of operation
 -------------------
-Who runs a rollout a second time must know that the first run has ended, and
-the one sure sign is the kernel's: a ``flock`` goes when the last process that
-holds it goes, and never before.  Each process holds a lock on a file of its
-own for as long as it lives, and each key has a file with the name of the
-process that began it last.  :meth:`Witness.begin` reads that name, tries that
-process's lock, and writes its own name, all under the lock of the key's file.
+Before a rollout runs a second time, its first run must have ended.  Only the
+kernel knows that: a ``flock`` is released when the last process that holds it
+ends, and never before.  Each process holds a lock on its own file for as long as
+it lives, and each key has a file with the name of the process that began it last.
+:meth:`Witness.begin` reads that name, tries that process's lock, and writes its own
+name, all under the lock of the key's file.
 
-So "dead" is never a guess and never early, and "alive" is never left out: two
-processes that begin one key at once do so one after the other, and the second
-finds the first's lock held.  (A fork that does not exec shares the lock with
-its parent and keeps it.)
+So "dead" is never a guess and never early, and "alive" is never missed: of two
+processes that begin one key at once, the second waits for the key's file and finds
+the first's lock held.  (A fork that does not exec shares its parent's lock.)
 
-The waiting for a key's file is for a read and a write of some bytes by another
-process: microseconds, so this is called on an event loop without a thread.
+A process holds a key's file while it reads and writes a few bytes.  This takes
+microseconds, so it is called on an event loop without a thread.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final
 
 Predecessor: TypeAlias = Literal["none", "dead", "alive"]
-"""Who began a key before: nobody, a process that is proven dead, or one that
-lives (possibly this very one)."""
+"""Who began a key before: nobody, a process that is proven dead, or one that is
+alive (perhaps this one)."""
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
@@ -45,14 +44,14 @@ class Witness:
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.process = f"{os.getpid()}-{secrets.token_hex(4)}"
-        """The name of this process: pids are given away again, this is not."""
+        """The name of this process: a pid is used again, this name is not."""
         self._life = os.open(_life_path(self.directory, self.process), _FLAGS, 0o644)
         # Nobody knows the name yet, so nobody can hold the lock.
         fcntl.flock(self._life, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def begin(self, key: str) -> Predecessor:
-        """This process begins ``key`` now; says what has become of the process
-        that began it before."""
+        """This process begins ``key`` now.  Returns the state of the process that
+        began it before."""
         name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         descriptor = os.open(self.directory / f"key-{name}", _FLAGS, 0o644)
         try:
@@ -68,7 +67,7 @@ class Witness:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Give up this process's lock: from now on it counts as dead.  A worker
+        """Release this process's lock: from now on it counts as dead.  A worker
         never calls this; it dies."""
         os.close(self._life)
 

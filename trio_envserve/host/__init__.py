@@ -1,1 +1,1 @@
-"""The host: what owns worker processes on a machine, from their start until they are reaped."""
+"""The host: the part that owns the worker processes of a machine until they are reaped."""

@@ -1,12 +1,11 @@
-"""What glibc's allocator is told, in processes that are this project's own.
+"""Settings of glibc's allocator, in this project's own processes.
 
-By default it gives freed blocks of megabytes back to the system at once, and has
-each page of the next one filled with zeros again: for bodies of 1 MB that costs
-more than everything else that is done with them.  With these thresholds a process
-keeps some of what it has had, up to 64 MiB.  They are set for worker processes, by
-their environment (which wins if it has others), and in the process of the ``serve``
-command; an application that embeds a server decides for itself.
-Other allocators take no notice.
+By default glibc gives freed blocks of megabytes back to the system at once, and the
+system fills each page of the next block with zeros again.  For bodies of 1 MB this
+costs more than everything else.  With these thresholds a process keeps up to 64 MiB of
+freed memory.  Worker processes get them as environment variables (a variable that is
+set already wins), and so does the process of the ``serve`` command; a program that
+embeds a server decides for itself.  Other allocators ignore them.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _THRESHOLDS = {
     "MALLOC_TRIM_THRESHOLD_": (-1, 64 * MIB),  # free memory at the end of the heap
     "MALLOC_MMAP_THRESHOLD_": (-3, 32 * MIB),  # blocks mapped on their own; glibc's maximum
 }
-"""By the name of the variable: the parameter of ``mallopt(3)``, and the value."""
+"""The parameter of ``mallopt(3)`` and the value, by the name of the variable."""
 
 ENVIRON = {name: str(size) for name, (_, size) in _THRESHOLDS.items()}
-"""The environment of a process that is to have these thresholds from its start."""
+"""Environment variables that set these thresholds from the start of a process."""
 
 
 def keep_freed_memory() -> None:
-    """Set the thresholds in this process, but for those that its environment sets."""
+    """Set the thresholds in this process, except those that its environment sets."""
     with contextlib.suppress(AttributeError, OSError):  # there is no mallopt
         mallopt = ctypes.CDLL(None).mallopt
         for name, (parameter, size) in _THRESHOLDS.items():

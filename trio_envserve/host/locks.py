@@ -2,19 +2,19 @@
 
 Theory of operation
 -------------------
-The *server lock* is held by the one server at an address; it keeps a second
-one out (for ``ipc`` even where the bind would succeed).
+The one server at an address holds the *server lock*, which keeps a second server out
+(for ``ipc`` even if the bind would succeed).
 
-The *epoch lock* is held by a server **and, through an inherited descriptor, by
-its workers**.  The kernel gives it to a new server only when every process
-that had it is gone.  Whoever has it therefore knows that all epochs written in
-the file are dead, workers included, and starts no worker before (G1 across
-restarts).  The file's text is the list of those epochs.
+A server **and, through an inherited descriptor, its workers** hold the *epoch lock*.
+The kernel gives it to a new server only when every process that had it is gone.  So
+the server that has it knows that all epochs in the file are dead, workers included,
+and starts no worker before (G1 across restarts).  The file's text is the list of those
+epochs.
 
-The files stay, in a directory of the user's own, and hold nothing but epochs
-and a process id; only those of a port that the system chose are removed when
-their server closes.  Removing a file that others may be waiting for would break
-the lock, so whoever gets one looks whether its path still leads to it.
+The files stay, in a directory of the user's own, and hold only epochs and a process
+id.  Only the files of a port that the system chose are removed when their server
+closes.  Removing a file that others wait for would break the lock, so a server that
+gets a lock checks whether the path still leads to that file.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ..core.terms import ID_BYTES, Epoch
 from ..net.forks import forget_in_children
 
 EPOCHS_KEPT = 256
-"""How many earlier epochs the file remembers, at least; a client that was away longer
-is told "may have run"."""
+"""The least number of earlier epochs that the file remembers; a client that was away
+for longer is told "may have run"."""
 
 
 def runtime_directory() -> Path:
-    """A directory of this user's own, made if it is not there."""
+    """A directory of this user's own, made if it does not exist."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.access(base, os.W_OK | os.X_OK):  # batch systems and su pass on another's
         base = tempfile.gettempdir()
@@ -61,7 +61,7 @@ def runtime_directory() -> Path:
 class LockFile:
     """A file that is locked while a descriptor of it is open somewhere.
 
-    ServerStartError if it cannot be opened, or later on written.
+    Raises ServerStartError if it cannot be opened, or written later.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,12 +80,12 @@ class LockFile:
     def _unusable(self, error: OSError) -> ServerStartError:
         return ServerStartError(
             f"the lock file {self.path} cannot be used: {error.strerror}; a server needs it to "
-            f"know that no other one serves the address. Mend that, or set XDG_RUNTIME_DIR to "
+            f"know that no other one serves the address. Repair it, or set XDG_RUNTIME_DIR to "
             f"another directory of your own"
         )
 
     def acquire_nowait(self) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock if it is free."""
         while not self.held:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,7 +94,7 @@ class LockFile:
             except OSError as error:  # no memory for it, or a file system without locks
                 raise self._unusable(error) from error
             self.held = self._is_at_path()
-            if not self.held:  # its last holder has removed it
+            if not self.held:  # the last holder has removed the file
                 opened = self._open()
                 os.close(self.fd)
                 self.fd = opened
@@ -107,7 +107,7 @@ class LockFile:
             return False
 
     def remove(self) -> None:
-        """Remove the file, if the lock is ours."""
+        """Remove the file if this process has the lock."""
         if self.held:
             self.path.unlink(missing_ok=True)
 
@@ -117,13 +117,13 @@ class LockFile:
         return os.pread(self.fd, size, 0).decode("ascii", "replace")
 
     def write(self, text: str) -> None:
-        """Replace the text by one that is not longer, or that nobody would miss; only
-        with the lock."""
+        """Replace the text by one that is not longer, or that may be lost; only with the
+        lock."""
         assert self.held
         self._put(text.encode("ascii"), 0)
 
     def append(self, text: str) -> None:
-        """Write behind the text; all of it, or none.  Only with the lock."""
+        """Append to the text: everything or nothing.  Only with the lock."""
         assert self.held
         self._put(text.encode("ascii"), os.fstat(self.fd).st_size)
 
@@ -134,11 +134,11 @@ class LockFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(self.fd, at + len(data))
         except OSError as error:
-            os.ftruncate(self.fd, size)  # less of it is always possible
+            os.ftruncate(self.fd, size)  # making it shorter always works
             raise self._unusable(error) from error
 
     def close(self) -> None:
-        """Give up this descriptor; those that workers inherited go on holding it."""
+        """Close this descriptor; those that workers inherited still hold the lock."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd, self.held = -1, False
@@ -154,7 +154,7 @@ class AddressLocks:
         self, address: str, directory: Path | None = None, *, passing: bool = False
     ) -> None:
         self.passing = passing
-        """Whether nobody will come back to the address: the files are removed."""
+        """Whether nobody will use the address again, so that the files are removed."""
         directory = directory or runtime_directory()
         name = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
         self.address = address
@@ -166,7 +166,8 @@ class AddressLocks:
             raise
 
     def take_server(self) -> None:
-        """Be the one server at this address, or ServerStartError with who is."""
+        """Become the one server at this address.  Raises ServerStartError, which names
+        the other server."""
         if not self.server.acquire_nowait():
             raise ServerStartError(self._who_serves())
         self.server.write(f"{os.getpid()}\n")
@@ -185,26 +186,26 @@ class AddressLocks:
         )
 
     def try_epochs(self, epoch: Epoch) -> set[Epoch] | None:
-        """All earlier epochs, proven dead; or None while one of them lives."""
+        """All earlier epochs, which are proven dead; None while one of them is alive."""
         if not self.epochs.acquire_nowait():
             return None
         lines = [line for line in self.epochs.read().split() if len(line) == 2 * ID_BYTES]
         if len(lines) >= 2 * EPOCHS_KEPT:
             lines = lines[-EPOCHS_KEPT:]
             self.epochs.write("".join(f"{line}\n" for line in lines))
-        # Nothing that is known is written anew: a disk that is full takes none of it.
+        # Nothing is written again: a full disk would lose it.
         self.epochs.append(f"{epoch.hex()}\n")
         return {bytes.fromhex(line) for line in lines}
 
     def find_workers(self) -> str:
-        """Who holds the epoch lock, or how to find out."""
+        """The processes that hold the epoch lock, or how to find them."""
         path = self.epochs.path
         if holders := holders_of(path):
             return f"{path} is held by {_named(holders)}"
         return f"find them with: fuser {path}"
 
     def close(self) -> None:
-        """Give the locks up, as far as they are this process's."""
+        """Release this process's part of the locks."""
         for lock in (self.server, self.epochs):
             if self.passing:
                 lock.remove()
@@ -212,8 +213,8 @@ class AddressLocks:
 
 
 def holders_of(path: Path) -> list[int]:
-    """The processes that have a file open, this one left out, as far as the system
-    tells (Linux, and of this user)."""
+    """The other processes that have a file open, as far as the system tells (on Linux,
+    processes of this user)."""
     found, wanted = [], os.path.realpath(path)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
@@ -229,7 +230,7 @@ def _named(pids: list[int]) -> str:
 
 
 def wait_text(address: str) -> Callable[[float], str]:
-    """What a waiting server says of itself."""
+    """The status text of a server that waits for the lock."""
     return lambda waited_s: (
         f"waiting for the workers of an earlier server at {address} to end ({waited_s:.0f} s)"
     )

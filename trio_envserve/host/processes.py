@@ -2,20 +2,20 @@
 
 Theory of operation
 -------------------
-A worker is its own process group and session-less child, started from the
-loop's own thread (Linux's parent-death signal follows the *thread*).  Two
-socket pairs join it to the server, and nothing else does: it has no address.
-On the *link* messages go both ways, the first of them the configuration.  On the
-*signs* pulses come in, and their end tells the worker that the server is gone.
+A worker has a process group of its own and no session of its own.  It is started from
+the loop's own thread (Linux's parent-death signal follows the *thread*).  Two socket
+pairs join it to the server, and nothing else does: it has no address.  The *link*
+carries messages both ways; the first one is the configuration.  The *signs* carry the
+worker's heartbeat, and their end tells the worker that the server is gone.
 
 A worker that is another program is started in the same way: the process begins as
 ours, with its guard, and becomes that program.
 
-The end of a process is noticed through its pidfd, without a thread; where
-there is none, it is looked for often.  The process is killed by its own id, for it
-may have left its group, and with its group, while neither id can have been given
-away yet, that is, before it is reaped.  What it has started in other groups or
-sessions is not known here, and lives on.
+The end of a process is noticed through its pidfd, without a thread; if there is none,
+by polling.  The process is killed by its own id, because it may have left its process
+group, and with its process group.  This happens before it is reaped, so neither id can
+belong to another process yet.  Processes that it has started in other groups or
+sessions are not known here, and live on.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _MEANINGS = {
 }
 _POLL_S = 0.05
 REAP_S = 5.0
-"""Longer a killed process is not waited for where a server must end: one in the middle of
-a system call that does not return (a network file system) cannot be reaped by anybody."""
+"""How long a server that must end waits for a killed process: one in a system call that
+does not return (on a network file system) cannot be reaped."""
 _STANDARD_STREAMS = 3
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -66,7 +66,7 @@ class WorkerProcess:
     ) -> None:
         self._process = process
         self.link = link
-        """The server's end; who opens a stream over it closes it."""
+        """The server's end; the stream over it closes it."""
         self._signs = signs
         signs.setblocking(False)
         self._forgotten = False
@@ -74,34 +74,34 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; its process group had the same at its start."""
+        """The process id; its process group had the same id at the start."""
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill it and what it has started, if it has not been reaped."""
+        """Kill the process and its process group, if it has not been reaped."""
         if self._process.returncode is None and not self._forgotten:
             self._signal_all()
 
     def _signal_all(self) -> None:
         for send in (os.kill, os.killpg):
-            # Not permitted: what macOS says of a group whose processes have all ended.
+            # PermissionError: on macOS, if all processes of the group have ended.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.pid, signal.SIGKILL)
 
     def hang_up(self) -> None:
         """End both sockets: to the worker, this is the end of its server."""
         for end in (self.link, self._signs):
-            with contextlib.suppress(OSError):  # it has ended from the other side
+            with contextlib.suppress(OSError):  # the other side has ended it
                 end.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
-        """This is a forked child of the server: the worker is not its own."""
+        """In a forked child of the server: the worker belongs to the parent."""
         self._forgotten = True
         self.link.close()
         self._signs.close()
 
     async def listen(self, heard: Callable[[Pulse], None]) -> None:
-        """Pass on what its heartbeat thread says, until the process ends."""
+        """Pass on the worker's heartbeat until the process ends."""
         lines = PulseLines()
         warned = False
         while True:
@@ -118,14 +118,15 @@ class WorkerProcess:
                 pulse = lines.feed(data)
             except ValueError as error:
                 if not warned:
-                    _log.warning("pid %d sends signs of life that are %s", self.pid, error)
+                    _log.warning("pid %d sends a malformed heartbeat: %s", self.pid, error)
                 warned = True
             else:
                 if pulse is not None:
                     heard(pulse)
 
     async def wait(self) -> str:
-        """Until it has ended; kills what it started, reaps it, says how it ended."""
+        """Wait until the process has ended, kill its process group, reap it; returns how
+        it ended."""
         await _wait_ended(self._process)
         self._signal_all()
         how = describe_exit(self._process.wait())
@@ -137,7 +138,7 @@ class WorkerProcess:
         return how
 
     async def aclose(self) -> None:
-        """Kill and reap it if that has not happened, and close the sockets."""
+        """Kill and reap the process if that has not happened, and close the sockets."""
         self.kill()
         if self._process.returncode is None:
             with trio.move_on_after(REAP_S, shield=True):
@@ -149,8 +150,8 @@ class WorkerProcess:
 def start_process(
     *, environ: Mapping[str, str], lock: int | None, command: Sequence[str] = ()
 ) -> WorkerProcess:
-    """Start a worker that holds the lock, too: this package's own, or a command that
-    becomes one.  OSError if the system has no process or descriptor to give."""
+    """Start a worker that holds the lock, too: this package's own, or a command.  Raises
+    OSError if the system has no process or descriptor left."""
     with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
         ends: list[socket.socket] = []
         inherited: list[int] = []
@@ -176,8 +177,8 @@ def start_process(
 
 
 def _beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
-    """A copy that is no standard stream's number: where this process has closed one, its
-    number is given away again, and a worker makes its own streams of those."""
+    """A copy whose number is not a standard stream's.  If this process has closed one,
+    its number is used again, and a worker would take it for its own stream."""
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD_STREAMS)
     stack.callback(os.close, copy)
     return copy
@@ -195,12 +196,12 @@ def describe_exit(returncode: int) -> str:
 
 
 async def _wait_ended(process: subprocess.Popen[bytes]) -> None:
-    """Until the child has ended, without reaping it where the system has pidfds to give."""
+    """Wait until the child has ended, without reaping it if the system has pidfds."""
     try:
         fd = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        # No such call (macOS, some sandboxes), or no descriptor left.  Its group's id is
-        # not given away as long as the guard is in it.
+        # No such call (macOS, some sandboxes), or no descriptor left.  The process group's
+        # id is not used again as long as the guard is in it.
         while process.poll() is None:  # noqa: ASYNC110
             await trio.sleep(_POLL_S)
         return

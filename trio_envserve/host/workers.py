@@ -1,17 +1,17 @@
-"""Where workers live: in processes of their own, or in the server's.
+"""The two kinds of workers: in processes of their own, or in the server's process.
 
 Theory of operation
 -------------------
 A worker has no address.  Its host, here, gives it one end of a stream of messages and
-keeps the other, so nobody else can speak as a worker: what comes by a stream is the
-word of the worker that was started with it, and its id is put before each message here.
-The incarnation in the message still counts, against what is stale (G5).
+keeps the other, so nobody else can speak as a worker.  A message on a stream is from
+the worker that was started with it, and its id is put before each message here.  The
+incarnation in the message still counts, against stale messages (G5).
 
-What a process has sent is read to its end before its death is told: nothing of it is
-lost, and nothing of it can come later.
+The host reads everything that a process has sent before it reports the death: no
+message is lost, and none can come later.
 
-Both kinds of workers offer the same (:class:`Workers`); the shell does not know which
-it has.
+Both kinds of workers have the same interface (:class:`Workers`); the shell does not
+know which kind it has.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Started: TypeAlias = Callable[[int], None]
 Heard: TypeAlias = Callable[[list[list[Frame]]], None]
 """Takes messages of a worker, each with the worker's id before it."""
 Felt: TypeAlias = Callable[[Pulse], None]
-"""Takes a sign of life."""
+"""Takes a heartbeat."""
 
 _NOT_STARTED = "it was killed before it was started"
 
@@ -57,24 +57,25 @@ class Workers(Protocol):
     """How the shell starts, reaches and ends workers."""
 
     pulses: bool
-    """Whether they give signs of life apart from their event loop."""
+    """Whether a thread beside their event loop sends a heartbeat."""
 
     async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        """Start a worker and stay until it is reaped and all that it sent was heard;
-        says how it ended."""
+        """Supervise a worker: start it, and return when it is reaped and all its
+        messages were heard; returns how it ended."""
         ...
 
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
-        """Queue messages for a worker; False if not all were, or it does not live."""
+        """Queue messages for a worker; returns False if not all were queued, or there is
+        no such worker."""
         ...
 
     def kill(self, worker: bytes) -> None:
-        """End it now, or before it begins, if the router has decided both at once;
-        ``live`` returns when it is dead."""
+        """Kill the worker now, or before it starts, if the router has decided both at
+        once; ``live`` returns when it is dead."""
         ...
 
     def where(self, worker: bytes) -> str:
-        """Where its executions stand, if that is known: lines for people."""
+        """The stacks of its executions, for people; empty if they are not known."""
         ...
 
 
@@ -92,7 +93,7 @@ def _worker_limits(limits: ServerLimits) -> WorkerLimits:
 
 @final
 class ProcessWorkers:
-    """Each worker is a process, with what it starts in a group of its own."""
+    """Each worker is a process with a process group of its own."""
 
     pulses = True
 
@@ -112,11 +113,11 @@ class ProcessWorkers:
         self._logging = worker_logging
         self._command = command
         self._living: dict[bytes, WorkerProcess | None] = {}
-        """None: it was killed before its process was started."""
+        """None: the worker was killed before its process was started."""
         self._streams: dict[bytes, Stream] = {}
 
     async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        """One process, from its start until it is reaped."""
+        """Supervise one process, from its start until it is reaped."""
         worker = spawn.worker
         if self._living.pop(worker, ...) is None:
             return _NOT_STARTED
@@ -143,7 +144,7 @@ class ProcessWorkers:
     async def _attend(
         self, process: WorkerProcess, stream: Stream, worker: bytes, heard: Heard, felt: Felt
     ) -> str:
-        """Listen to a process until it is reaped."""
+        """Listen to a process until it is reaped; returns how it ended."""
         why = ""
 
         async def receive() -> None:
@@ -152,7 +153,7 @@ class ProcessWorkers:
                 while True:
                     heard(_named(worker, await stream.receive()))
             except trio.EndOfChannel:
-                # Usually it exits just now.
+                # Usually the process is about to exit.
                 await trio.sleep(self._limits.stop_s)
                 why = "it closed its link and did not exit; "
             except FramingError as error:
@@ -176,13 +177,13 @@ class ProcessWorkers:
         return stream is not None and stream.send_many_nowait(messages)
 
     def kill(self, worker: bytes) -> None:
-        """SIGKILL to it and all it has started."""
+        """Send SIGKILL to the process and its process group."""
         process = self._living.setdefault(worker)
         if process is not None:
             process.kill()
 
     def where(self, worker: bytes) -> str:
-        """Nothing: it is in another process."""
+        """Nothing: the worker is in another process."""
         return ""
 
     def _config(self, spawn: Spawn) -> WorkerConfig:
@@ -200,7 +201,7 @@ class ProcessWorkers:
 
 
 def _not_started(error: OSError) -> str:
-    """Why a process could not be started, and what can be done about it."""
+    """Why a process could not be started, and what to do about it."""
     advice = {
         errno.EMFILE: (
             f"this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} descriptors "
@@ -215,13 +216,13 @@ def _not_started(error: OSError) -> str:
 
 
 def parse_command(command: str | Sequence[str] | None) -> tuple[str, ...]:
-    """A command as its words, a string split as a shell does; ConfigError."""
+    """The words of a command; a string is split as in a shell.  Raises ConfigError."""
     if command is None:
         return ()
     try:
         words = tuple(shlex.split(command) if isinstance(command, str) else command)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"worker_command {command!r} is no command: {error}") from None
+        raise ConfigError(f"worker_command {command!r} is not a command: {error}") from None
     texts = all(isinstance(word, str) and "\0" not in word for word in words)
     if not words or not texts or not words[0]:
         raise ConfigError(
@@ -232,8 +233,8 @@ def parse_command(command: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 @final
-class _Life:
-    """A worker's life in a task of its own: how it ended, for who waits for that."""
+class _WorkerTask:
+    """A worker in a task of its own; says how it ended, and when."""
 
     def __init__(self, scope: trio.CancelScope) -> None:
         self.scope = scope
@@ -248,7 +249,7 @@ class _Life:
                 self.how = "it retired" if ready else "its environment could not be set up"
         except trio.Cancelled:
             raise
-        except BaseException as error:  # it is raised to who waits; here it would end trio
+        except BaseException as error:  # raised in ``live``; here it would end trio
             self.error = error
             _log.debug("a worker in this process ended with %r", error)
         finally:
@@ -257,12 +258,12 @@ class _Life:
 
 @final
 class InProcessWorkers:
-    """The environment runs in this process: closures, debuggers, quick tests.
+    """The environment runs in this process, for closures, debuggers and quick tests.
 
-    One worker, which nobody can kill: code that ignores its cancellation holds
-    its place until it ends.  It is a system task, since a nursery cannot be left
-    while such code is in it: so a server that closes can leave it behind.  It is in
-    nobody's way then, but trio waits for it at the end of ``trio.run``.
+    There is one worker, which nobody can kill: code that ignores its cancellation holds
+    its place until it ends.  The worker is a system task, because a nursery cannot be
+    left while such code is in it, and a closing server must be able to leave it behind.
+    It disturbs nobody then, but trio waits for it at the end of ``trio.run``.
     """
 
     pulses = False
@@ -279,12 +280,13 @@ class InProcessWorkers:
         self._streams: dict[bytes, MessageStream] = {}
 
     async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        """One worker as a task.  Cancelled after a kill, it does not wait any more."""
+        """Supervise one worker in a task.  If it is cancelled after a kill, it does not
+        wait any more."""
         worker = spawn.worker
         started(os.getpid())
         here, there = open_memory_streams(self._wire)
         self._streams[worker] = here
-        life = _Life(self._scopes.setdefault(worker, trio.CancelScope()))
+        running = _WorkerTask(self._scopes.setdefault(worker, trio.CancelScope()))
         work = partial(
             run_worker, there, worker=worker, incarnation=spawn.incarnation, load=self._load,
             limits=_worker_limits(self._limits), wire=self._wire,
@@ -297,22 +299,22 @@ class InProcessWorkers:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
             self._tasks[worker] = trio.lowlevel.spawn_system_task(
-                life.run, work, name=f"worker {worker.decode()}", context=copy_context()
+                running.run, work, name=f"worker {worker.decode()}", context=copy_context()
             )
             try:
-                await life.ended.wait()
+                await running.ended.wait()
             finally:
-                if not life.scope.cancel_called:
-                    life.scope.cancel()
+                if not running.scope.cancel_called:
+                    running.scope.cancel()
                     with trio.move_on_after(self._limits.stop_s, shield=True):
-                        await life.ended.wait()
+                        await running.ended.wait()
             nursery.cancel_scope.cancel()
         while last := here.receive_nowait():
             heard(_named(worker, last))
         del self._scopes[worker], self._streams[worker], self._tasks[worker]
-        if life.error is not None:
-            raise life.error
-        return life.how
+        if running.error is not None:
+            raise running.error
+        return running.how
 
     def where(self, worker: bytes) -> str:
         """The stacks of its executions."""

@@ -1,11 +1,11 @@
-"""What a model is, for environments and for whoever adds a new kind.
+"""What a model is, for environments and for authors of new models.
 
 Theory of operation
 -------------------
-A :class:`Model` lives on the trio loop of its process and serves any number of
+A :class:`Model` runs on the trio loop of its process and serves any number of
 calls at once; cancelling the calling scope cancels the call.  Environments
-that run elsewhere (in a thread, on an asyncio loop) are given a stand-in of
-the same shape that carries the call over to the trio loop: see
+that run elsewhere (in a thread, on an asyncio loop) get a stand-in with the same
+methods, which carries the call over to the trio loop: see
 :class:`BlockingModel` and ``worker/backends.py``.
 """
 
@@ -27,7 +27,7 @@ class ModelError(EnvServeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer.  Token counts are None where the model does not tell."""
+    """One answer.  A token count is None if the model does not report it."""
 
     text: str
     prompt_tokens: int | None = None
@@ -48,20 +48,19 @@ class Model(Protocol):
         """The model's next message in the conversation.
 
         ``name`` is the model's name at its endpoint.  ``reference`` is the
-        answer the environment holds for right; a model that is being measured
-        never sees it, the offline models are made of it.  Raises
-        :class:`ModelError`.
+        environment's right answer: the offline models use it, and a model that is
+        measured never sees it.  Raises :class:`ModelError`.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give back connections.  Called once, when no call is under way."""
+        """Close the connections.  Called once, when no call is under way."""
         ...
 
 
 @runtime_checkable
 class BlockingModel(Protocol):
-    """What the model of a rollout in a thread can do in addition."""
+    """What the model of a rollout in a thread offers in addition."""
 
     def complete_sync(
         self,

@@ -1,8 +1,8 @@
 """Two models that need no network: one is always right, one always wrong.
 
-Both are made of the reference that the environment passes along, so that a
-test of an environment has two sides: the oracle must score full marks, and
-garbage of the same form must not.
+Both use the reference that the environment passes along, so a test of an
+environment has two sides: the oracle must score full marks, and garbage of the
+same form must not.
 """
 
 from __future__ import annotations

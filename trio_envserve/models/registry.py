@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 A request names its model by an endpoint string.  :class:`Models` makes one
-client for each endpoint at its first use and keeps it, so that all rollouts of
-a worker share connections; :func:`open_models` closes them all.  A factory is
-found by the whole string (``oracle``) or by what stands before ``://``.
+client for each endpoint at its first use and keeps it, so all rollouts of a worker
+share connections; :func:`open_models` closes them all.  A factory is found by the
+whole string (``oracle``) or by the part before ``://``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ModelFactory: TypeAlias = Callable[[str], Model]
 """Makes the client for an endpoint string.  Must not block."""
 
 MAX_ENDPOINTS = 64
-"""Clients kept by one worker: each holds connections, and requests name them."""
+"""Most clients of one worker: each holds connections, and requests choose them."""
 
 CLOSE_S = 5.0
-"""How long one client may take to close before it is left behind."""
+"""How long one client may take to close; then it is left behind."""
 
 BUILT_IN: Mapping[str, ModelFactory] = MappingProxyType(
     {"oracle": lambda endpoint: OracleModel(), "random": lambda endpoint: RandomModel()}
 )
-"""The endpoints that are always known."""
+"""The built-in endpoints."""
 
 
 @final
@@ -54,7 +54,7 @@ class Models:
         """The client for ``endpoint``, made on first use.
 
         Raises :class:`ConfigError` if no factory knows the endpoint, if its factory
-        fails, if it is one too many, or after the models were closed.
+        fails, if there are too many endpoints, or after the models were closed.
         """
         client = self._clients.get(endpoint)
         if client is not None:
@@ -107,8 +107,8 @@ async def open_models(
 ) -> AsyncIterator[Models]:
     """The model clients of one worker, closed at the end of the block.
 
-    ``factories`` adds to the built-in ones (and overrides them), by endpoint
-    or by URL scheme.
+    ``factories``, by endpoint or by URL scheme, add to the built-in ones and
+    override them.
     """
     models = Models({**BUILT_IN, **(factories or {})})
     try:

@@ -1,8 +1,8 @@
 """Transport: sockets that carry messages, under trio.
 
-:mod:`.interface` says what they promise; there are three makers of them:
-:func:`open_zmtp_network` speaks ZMTP itself, :func:`open_zmq_network` has libzmq do it,
-and :class:`MemoryNetwork` has no network at all.
+:mod:`.interface` says what they promise.  There are three implementations:
+:func:`open_zmtp_network` speaks ZMTP itself, :func:`open_zmq_network` uses libzmq,
+and :class:`MemoryNetwork` works in memory.
 """
 
 from .address import Address, is_loopback, parse_address, parse_peer_address

@@ -1,9 +1,9 @@
-"""Addresses: checked early, explained when wrong.
+"""Addresses, which are checked early, and errors that explain what is wrong.
 
-Three kinds are understood: ``tcp://host:port``, ``ipc:///absolute/path`` and
+There are three kinds: ``tcp://host:port``, ``ipc:///absolute/path`` and
 ``memory:name``.  libzmq accepts more (and reads ``tcp://host:1x`` as port 1),
-and reports what it refuses as a bare errno, often only on its own thread; so
-everything that can be known from the text is found out here, and every
+and reports an address that it refuses as a bare errno, often only on its own thread.
+So everything that the text can tell is checked here, and every
 :class:`ConfigError` names the address and says what to write instead.
 """
 
@@ -17,8 +17,8 @@ from typing import Literal
 from ..core.errors import ConfigError
 
 IPC_PATH_BYTES = 103
-"""Longest path of a unix socket: 104 bytes with its final zero on the
-smallest common system (Linux has 108)."""
+"""Longest path of a unix socket.  Of common systems the smallest bound is 104 bytes
+with the final zero (Linux has 108)."""
 
 ANY = "*"
 """As a host: every interface of this machine.  As a port: any free one."""
@@ -33,11 +33,11 @@ class Address:
 
     scheme: Literal["tcp", "ipc", "memory"]
     host: str = ""
-    """Of tcp: name, IPv4 or IPv6 literal (without brackets), or :data:`ANY`."""
+    """For tcp: a name, an IPv4 or IPv6 literal (without brackets), or :data:`ANY`."""
     port: int = 0
-    """Of tcp; 0 asks for any free port."""
+    """For tcp; 0 asks for any free port."""
     path: str = ""
-    """Of ipc: the absolute path.  Of memory: the name, or :data:`ANY`."""
+    """For ipc: the absolute path.  For memory: the name, or :data:`ANY`."""
 
     def __str__(self) -> str:
         if self.scheme == "tcp":
@@ -52,14 +52,14 @@ class Address:
 
     @property
     def is_complete(self) -> bool:
-        """Whether one can connect to it: nothing is left for the system to choose."""
+        """Whether a client can connect to it: the system has nothing left to choose."""
         if self.scheme == "tcp":
             return self.port != 0 and self.host != ANY
         return self.path != ANY
 
 
 def parse_address(text: str) -> Address:
-    """Take an address apart.
+    """Parse an address.
 
     ``tcp`` may have port 0 or ``*`` (any free port) and host ``*`` (every
     IPv4 interface); ``memory:*`` asks for a fresh name.  Raises ConfigError for
@@ -80,7 +80,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_peer_address(text: str) -> Address:
-    """Take apart an address to connect to: host and port must be given.
+    """Parse an address to connect to: host and port must be given.
 
     Raises ConfigError.
     """
@@ -94,7 +94,7 @@ def parse_peer_address(text: str) -> Address:
 
 
 def parse_transport(text: str) -> Address:
-    """Take apart an address of a network of real sockets.  Raises ConfigError."""
+    """Parse an address of a network of real sockets.  Raises ConfigError."""
     address = parse_address(text)
     if address.scheme == "memory":
         raise ConfigError(
@@ -106,9 +106,9 @@ def parse_transport(text: str) -> Address:
 
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address: ipc, memory, localhost,
-    127.0.0.0/8, ::1.  A name that would have to be looked up counts as no.
+    127.0.0.0/8, ::1.  False for a name that would have to be looked up.
 
-    Raises ConfigError for something that is no address.
+    Raises ConfigError for a malformed address.
     """
     parsed = parse_address(address)
     if parsed.scheme != "tcp":
@@ -143,7 +143,7 @@ def _parse_tcp(text: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         try:
-            # A zone (fe80::1%eth0) is part of the literal, as libzmq has it.
+            # A zone (fe80::1%eth0) is part of the literal, as in libzmq.
             ipaddress.IPv6Address(host)
         except ValueError:
             raise ConfigError(f"{text!r}: {host!r} is not an IPv6 address") from None

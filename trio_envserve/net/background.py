@@ -2,13 +2,12 @@
 
 Theory of operation
 -------------------
-Closing a server takes awaits: answers go out, workers are ended and reaped.
-For that its sockets and tasks must still live, also when the block that uses
-it was cancelled from outside, and a cancelled scope cancels everything in it.
-So the whole system is one task, shielded once it has started, in a nursery
-around the block: the end of the block, however it comes, only sets an event,
-and the system closes itself.  If the system fails, the block is cancelled and
-raises that failure.
+Closing a server awaits: answers go out, workers are ended and reaped.  Until then
+its sockets and tasks must live, even if the block that uses the server was cancelled
+from outside; but a cancelled scope cancels everything in it.  So the whole system is
+one task in a nursery around the block, shielded once it has started.  The end of the
+block, however it comes, only sets an event, and the system closes itself.  If the
+system fails, the block is cancelled and raises that failure.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ async def open_background(
         with trio.CancelScope() as scope:
 
             async def serve(value: T) -> None:
-                # A started() in a cancelled scope does not move the task: shielded, it
-                # would wait there for ever.
+                # started() in a cancelled scope does not move the task, so a shielded
+                # one would wait for ever.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 scope.shield = True
                 task_status.started(value)

@@ -1,8 +1,8 @@
-"""Binding a socket, and saying what to do when that fails.
+"""Binding a socket, and errors that say what to do when that fails.
 
-A socket file that a killed server left must be unlinked before another one can be there,
-and libzmq unlinks *whatever* is at a path, be it another server's socket or somebody's
-file.  So the path is looked at first.
+The socket file of a killed server must be unlinked before a new one can take its
+place.  libzmq unlinks *whatever* is at a path, even another server's socket or a user's
+file.  So the path is checked first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .address import ANY, Address
 from .monitor import ZmqSocket
 
 BACKLOG: Final = 1024
-"""Connections that may wait until they are taken in."""
+"""Connections that may wait until they are accepted."""
 
 
 def bind(zmq_socket: ZmqSocket, address: Address) -> str:
-    """Bind, and return the address that it really got.
+    """Bind, and return the real address (port 0 is resolved).
 
     Raises ConfigError (the address cannot work here) or ServerStartError (it
-    cannot be had now); the message names the address and says what to do.
+    is not available now); the message names the address and says what to do.
     """
     if address.scheme == "ipc":
         check_ipc_path(address)
@@ -42,8 +42,7 @@ def bind(zmq_socket: ZmqSocket, address: Address) -> str:
 
 
 async def listen(address: Address) -> tuple[socket.socket, str]:
-    """A plain listening socket, and the address that it really got.  Raises as
-    :func:`bind` does."""
+    """A plain listening socket, and its real address.  Raises as :func:`bind` does."""
     if address.scheme == "ipc":
         check_ipc_path(address)
         family, target = int(socket.AF_UNIX), cast("Any", address.path)
@@ -83,8 +82,8 @@ async def _resolve(address: Address) -> tuple[int, Any]:
 
 
 def check_ipc_path(address: Address) -> None:
-    """Refuse an ipc path where a server listens or something else lives.  A
-    socket that nobody listens on (left by a killed server) is fine.
+    """Refuse an ipc path where a server listens or another kind of file is.  A
+    socket on which nobody listens (left by a killed server) is fine.
 
     Raises ConfigError or ServerStartError.
     """
@@ -103,7 +102,7 @@ def check_ipc_path(address: Address) -> None:
         except BlockingIOError:
             pass  # its queue of connections is full: somebody listens
         except OSError:
-            return  # nobody listens, or it is not ours to connect to: bind will tell
+            return  # nobody listens, or connecting is not permitted: bind will tell
     raise _in_use(address)
 
 
@@ -116,8 +115,8 @@ def ipc_file(address: Address) -> tuple[int, int] | None:
 
 
 def remove_ipc_file(address: Address, made: tuple[int, int] | None) -> None:
-    """Remove it, as libzmq 4.3.5 does not.  Call this while still bound: then
-    nobody else can have a socket there, and what is no longer ours stays."""
+    """Remove the file, which libzmq 4.3.5 does not.  Call this while still bound: nobody
+    else can have a socket there then, and a file that is not ours any more stays."""
     try:
         if made is not None and ipc_file(address) == made:
             os.unlink(address.path)
@@ -151,7 +150,7 @@ def _explained(address: Address, error: OSError | zmq.ZMQError) -> ConfigError |
         )
     if number in (errno.ENOENT, errno.ENOTDIR) and address.scheme == "ipc":
         return ConfigError(
-            f"cannot listen on {address}: {os.path.dirname(address.path)} is no directory; "
+            f"cannot listen on {address}: {os.path.dirname(address.path)} is not a directory; "
             "create it first"
         )
     if number in (errno.EINVAL, errno.ENAMETOOLONG):

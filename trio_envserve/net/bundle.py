@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-What a message costs the sockets, libzmq's threads and the kernel hardly depends on
-its size while that is small, so messages that are there at the same moment share
-one.  Nobody waits for company: a message that is alone goes alone.
+A small message costs the sockets, libzmq's threads and the kernel about the same
+whatever its size, so messages that are there at the same moment share one.  No
+message waits for others.
 
 A bundle is a message of one frame, the CBOR array ``[32, [message, ...]]``, each
 message an array of its frames as byte strings.  Nothing else begins with its first
 three bytes: every header is an array that begins with its kind, and 32 is no kind.
-It is bounded in bytes and in messages, on sending and on receiving, and holds no
-bundles.  What looks like one and is none is handed on as it came: its header is of
-an unknown kind, and whoever decodes it says so.
+A bundle is bounded in bytes and in messages, on sending and on receiving, and holds no
+bundles.  A frame that begins like a bundle and is not one is passed on unchanged; its
+receiver refuses it, because its header is of an unknown kind.
 
 Pure: no trio, no zmq, no clock.
 """
@@ -28,10 +28,10 @@ from ..core.limits import KIB
 from .interface import BUNDLE_BYTES, BUNDLE_MESSAGES, FRAMES_MAX, Frame, Message
 
 MARK = b"\x82\x18\x20"
-"""How a bundle begins: an array of two, the first of them 32."""
+"""How a bundle begins: an array of two items, the first of them 32."""
 
 MEMBER_BYTES = 4 * KIB
-"""Most bytes of a message that shares: of larger ones copying would cost more."""
+"""Most bytes of a message in a bundle: to copy a larger one would cost more."""
 
 _HEAD_BYTES = 3
 """Most bytes of the head of a frame or a message inside a bundle."""
@@ -40,7 +40,7 @@ _FREE_BYTES = BUNDLE_BYTES - len(MARK) - _HEAD_BYTES
 
 
 def pack(messages: Sequence[Message]) -> Iterator[Message]:
-    """The same messages in the same order, with as many in bundles as can be."""
+    """The same messages in the same order, with as many as possible in bundles."""
     members: list[Message] = []
     free_bytes = _FREE_BYTES
     for message in messages:
@@ -65,8 +65,8 @@ def _packed(members: list[Message]) -> list[Message]:
 
 
 def is_bundle(frame: Frame) -> bool:
-    """Whether the only frame of a message is to be unpacked: by how it begins and by
-    how many messages it claims, before anything is made of them."""
+    """Whether the only frame of a message should be unpacked: by its first bytes and by
+    how many messages it claims, before anything is decoded."""
     if frame[:3] != MARK or not 4 < len(frame) <= BUNDLE_BYTES:
         return False
     head = frame[3] - 0x80  # of an array: its length below 24, or 24 and then its length
@@ -74,12 +74,12 @@ def is_bundle(frame: Frame) -> bool:
 
 
 def unpack(frame: Frame) -> list[list[Frame]]:
-    """The messages of a bundle; ``[[frame]]`` if it is none."""
+    """The messages of a bundle; ``[[frame]]`` if it is not one."""
     if not is_bundle(frame):
         return [[frame]]
     try:
         _, messages = strict_cbor.loads(frame)
-    except Exception:  # cbor2 documents no complete list of what hostile bytes raise
+    except Exception:  # cbor2 does not document everything that hostile bytes may raise
         return [[frame]]
     whole = (
         type(messages) is list

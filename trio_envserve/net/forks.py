@@ -1,16 +1,15 @@
-"""What a forked child of this process must not keep.
+"""Descriptors that a forked child of this process must close.
 
 Theory of operation
 -------------------
 A program that embeds a server or a client may fork (``os.fork``, ``multiprocessing``).
-The child has a copy of every descriptor: of a lock, which is then held for as long as
-the child lives, and of our ends of sockets, whose peers then never see the end.  So
-what owns such descriptors is remembered here, and :meth:`Forgetful.forget` is called
-in each child that Python forks.  (A child that runs another program has none of them:
-they are closed by ``exec``.)
+The child has a copy of every descriptor.  So it holds a lock for as long as it lives,
+and the peers of our sockets never see their end.  The owners of such descriptors are
+remembered here, and :meth:`Forgetful.forget` is called in each child that Python forks.
+(A child that runs another program has none of them: ``exec`` closes them.)
 
-Python has one list of such hooks for a process, and none can be taken off it.  So there
-is one hook, put there when it is first needed, and a weak set of what it is for.
+Python has one list of such hooks for a process, and no hook can be removed.  So there
+is one hook, added when it is first needed, and a weak set of owners.
 A child that a library forks in C is not told; see :mod:`~trio_envserve.worker.guard`.
 """
 
@@ -23,10 +22,10 @@ from typing import Protocol
 
 
 class Forgetful(Protocol):
-    """What owns descriptors."""
+    """An owner of descriptors."""
 
     def forget(self) -> None:
-        """Called in a forked child: close them, and do nothing with them any more."""
+        """Called in a forked child: close the descriptors and never use them again."""
         ...
 
 
@@ -48,10 +47,11 @@ def _forget_all() -> None:
 
 
 def hide_in_children(*descriptors: int) -> None:
-    """In every child, make these ``/dev/null``: for what this process has until it ends.
+    """In every child, make these descriptors ``/dev/null``; this process keeps them until
+    it ends.
 
-    They are not closed: a number that is free would be given away again, and then be
-    closed by whoever thinks that it is still his.
+    They are not closed: a free number would be used again, and an owner that does not
+    know would close it then.
     """
     os.register_at_fork(after_in_child=partial(_hide, descriptors))
 

@@ -7,17 +7,17 @@ first, with the flag LONG), and its body.  All frames of a message but the last 
 the flag MORE.  A frame with the flag COMMAND belongs to the transport itself and may
 stand between the frames of a message.
 
-:class:`Decoder` is fed with what has arrived and gives out whole messages.  Every
-bound is checked as soon as it can be known: the size of a frame at its head, the size
-of a message and its number of frames at the head of each further frame.  So what is
-held never exceeds the bounds, however little of it is ever finished.  A large frame
-has a buffer of its own, into which the bytes are received directly and which grows
-with what has really arrived: a head that claims much costs nothing.  A caller says how
-many messages it wants at a time, so that millions of tiny ones hold nobody up; the
-rest waits undecoded.
+:class:`Decoder` takes arriving bytes and gives whole messages.  It checks every bound
+as soon as it can: the size of a frame at its head, the size of a message and its
+number of frames at the head of each further frame.  So it never holds more than the
+bounds allow, even if no message is ever finished.  A large frame has a buffer of its
+own, into which the bytes are received directly.  The buffer grows with the bytes that
+have arrived, so a head that claims much costs nothing.  A caller says how many messages
+it wants at a time, so that millions of tiny ones hold nobody up; the rest waits
+undecoded.
 
 :class:`Outgoing` is the other direction: the bytes that one connection has yet to
-write.  Small pieces are joined, large ones are written from where they are.
+write.  Small pieces are joined; large ones are not copied.
 
 Pure: no sockets, no trio, no clock.
 """
@@ -37,41 +37,41 @@ MORE: Final = 1
 LONG: Final = 2
 COMMAND: Final = 4
 _RESERVED: Final = 0xF8
-"""Flags without a meaning.  libzmq ignores them; here they are a violation, since
-bytes that are no ZMTP show there first."""
+"""Flags without a meaning.  libzmq ignores them; here they are a violation, because
+bytes that are not ZMTP show there first."""
 
 READ_BYTES: Final = 64 * KIB
-"""How much to ask the system for at once, where :meth:`Decoder.buffer` gives none."""
+"""How many bytes to read at once if :meth:`Decoder.buffer` returns None."""
 
 PIECES_MOST: Final = 64
 """Most pieces for one ``sendmsg`` (the system's limit is 1,024)."""
 
 _FIRST_BYTES: Final = 2 * COPY_THRESHOLD_BYTES
-"""What a large frame's buffer has to begin with; it doubles when it is full."""
+"""The first size of a large frame's buffer; it doubles when it is full."""
 
 GROW_BYTES: Final = 2 * MIB
-"""By how much the room for a large frame grows at most: new memory takes time."""
+"""By how much the buffer of a large frame grows at most: new memory takes time."""
 
 _ZEROS: Final = bytes(64 * KIB)
-"""What it grows by.  A mapping of its own would need none of this and cost five times
-as much: its pages are new to the process each time."""
+"""Added to a buffer to make it grow.  A memory mapping would not need this, but costs
+five times as much: its pages are new to the process each time."""
 
 Piece: TypeAlias = bytes | memoryview
 
 
 class FramingError(ValueError):
-    """The peer broke the framing or a bound; says how.  Its connection is of no more
-    use, since nobody knows where the next frame begins."""
+    """The peer broke the framing or a bound; the message says how.  Its connection
+    cannot be used any more, because nobody knows where the next frame begins."""
 
 
-class TooLarge(FramingError):
+class FrameTooLarge(FramingError):
     """The bytes are well formed and exceed a bound."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    """What a decoder takes."""
+    """The bounds of a decoder."""
 
     frame_bytes: int
     """Largest frame."""
@@ -120,40 +120,40 @@ class Decoder:
     def __init__(self, limits: FrameLimits) -> None:
         self._limits = limits
         self._data = b""
-        """What has arrived and was not decoded, from ``_at`` on."""
+        """The bytes that have arrived and are not decoded, from ``_at`` on."""
         self._at = 0
         self._frames: list[Frame] = []
-        """Those of the message that is arriving."""
+        """The frames of the arriving message."""
         self._large: bytearray | None = None
-        """The buffer of a large frame that is arriving; ``_filled`` of its ``_size``
-        bytes are there.  While it is, ``_data`` is empty."""
+        """The buffer of an arriving large frame; ``_filled`` of its ``_size`` bytes are
+        there.  Meanwhile ``_data`` is empty."""
         self._filled = self._size = self._flags = 0
         self._view: memoryview | None = None
         self._error: FramingError | None = None
         self.commands: deque[bytes] = deque()
-        """Bodies of the commands that :meth:`take` came by, for the caller to take."""
+        """Bodies of the commands that :meth:`take` has met, for the caller to take."""
         self.message_bytes = 0
-        """Sum of the whole frames of the message that is arriving."""
+        """Sum of the whole frames of the arriving message."""
         self.is_backlogged = False
-        """Whether :meth:`take` stopped because it had as much as was asked for."""
+        """Whether :meth:`take` stopped because it had as many messages as it may give."""
 
     @property
     def arriving_bytes(self) -> int:
-        """What is held of messages that are not whole: frames, the room for a large
-        one, and the bytes that were not decoded."""
+        """The bytes held for unfinished messages: frames, the buffer of a large frame,
+        and undecoded bytes."""
         held = self.message_bytes + len(self._data) - self._at
         return held if self._large is None else held + len(self._large)
 
     @property
     def is_between_messages(self) -> bool:
-        """Whether nothing has begun that is not finished."""
+        """Whether no message is unfinished."""
         return not self._frames and self._large is None and self._at == len(self._data)
 
     # -- what arrives
 
     def buffer(self) -> memoryview | None:
-        """Where the next bytes belong, to be received there; :meth:`received` follows.
-        None: anywhere; :meth:`feed` follows."""
+        """The buffer into which to receive the next bytes; call :meth:`received` then.
+        None: receive them anywhere, and call :meth:`feed`."""
         large = self._large
         if large is None:
             return None
@@ -194,8 +194,8 @@ class Decoder:
     def take(self, most: int) -> list[list[Frame]]:
         """Whole messages that have arrived, at most so many; a command counts as one.
 
-        Raises FramingError, for ever, once everything before the violation was given
-        out.
+        Once everything before a violation was given out, each call raises
+        FramingError.
         """
         if self._error is not None:
             raise self._error
@@ -245,7 +245,7 @@ class Decoder:
                         size, start = int.from_bytes(data[at + 1 : at + 9], "big"), at + 9
                     if flags & COMMAND:
                         if size > limits.command_bytes:
-                            raise TooLarge(
+                            raise FrameTooLarge(
                                 f"a command of {size} bytes; {limits.command_bytes} are taken"
                             )
                         if end - start < size:
@@ -255,11 +255,11 @@ class Decoder:
                         left -= 1
                         continue
                 if size > limits.frame_bytes:
-                    raise TooLarge(f"a frame of {size} bytes; {limits.frame_bytes} are taken")
+                    raise FrameTooLarge(f"a frame of {size} bytes; {limits.frame_bytes} are taken")
                 if self.message_bytes + size > limits.message_bytes:
-                    raise TooLarge(f"a message of more than {limits.message_bytes} bytes")
+                    raise FrameTooLarge(f"a message of more than {limits.message_bytes} bytes")
                 if len(frames) >= limits.frames:
-                    raise TooLarge(f"a message of more than {limits.frames} frames")
+                    raise FrameTooLarge(f"a message of more than {limits.frames} frames")
                 if size >= COPY_THRESHOLD_BYTES:
                     if end - start < size:
                         self._begin_large(data[start:], size, flags)
@@ -309,8 +309,8 @@ def encode_command(body: bytes) -> bytes:
 
 
 def encode(messages: Iterable[Message]) -> list[Piece]:
-    """The bytes of messages, in pieces to be written in this order: large frames as
-    they are, what is between them joined."""
+    """The bytes of messages, in pieces to be written in this order: large frames
+    unchanged, everything between them joined."""
     pieces: list[Piece] = []
     small: list[Piece] = []
     add = small.append
@@ -336,27 +336,28 @@ def encode(messages: Iterable[Message]) -> list[Piece]:
 
 @final
 class Outgoing:
-    """What one connection has yet to write, also the rest of a half-written frame."""
+    """The bytes that one connection has yet to write, with the rest of a half-written
+    frame."""
 
     __slots__ = ("_pieces", "size_bytes")
 
     def __init__(self) -> None:
         self._pieces: deque[Piece] = deque()
         self.size_bytes = 0
-        """Sum of what is left to write."""
+        """How many bytes are left to write."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def append(self, pieces: Iterable[Piece]) -> None:
-        """Write these, after what is there."""
+        """Write these pieces, after the others."""
         for piece in pieces:
             if len(piece):
                 self._pieces.append(piece)
                 self.size_bytes += len(piece)
 
     def pieces(self) -> list[Piece]:
-        """The next ones to write, for one ``sendmsg``."""
+        """The next pieces to write, for one ``sendmsg``."""
         return list(islice(self._pieces, PIECES_MOST))
 
     def sent(self, size: int) -> None:
@@ -372,6 +373,6 @@ class Outgoing:
             pieces.popleft()
 
     def clear(self) -> None:
-        """Write nothing of it any more."""
+        """Drop everything that is left to write."""
         self._pieces.clear()
         self.size_bytes = 0

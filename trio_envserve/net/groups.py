@@ -10,11 +10,11 @@ from contextlib import contextmanager
 def unwrap_single() -> Iterator[None]:
     """Undo the wrapping of one nursery, which must be directly inside.
 
-    A trio nursery wraps each exception in a group, so that the users of an
+    A trio nursery wraps each exception in a group, so users of an
     ``async with open_...()`` block would find their own ``ValueError`` as
     ``ExceptionGroup([ValueError])``, once for each block.  If the nursery ends
-    with exactly one exception, that one is raised instead; if with several,
-    the group stays.
+    with exactly one exception, that one is raised instead; with several, the group
+    stays.
     """
     try:
         yield

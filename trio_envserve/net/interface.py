@@ -6,18 +6,18 @@ A server *opens a router* at an address; clients and workers *open dealers* to
 it.  A dealer has one peer, a router reaches each of its peers by its *route*.
 A message is a sequence of frames and arrives whole or not at all.
 
-What holds on every network here, and is tested on every one:
+Every network here keeps these promises, and tests check them on every one:
 
 - Messages between two peers arrive in the order of sending while the
-  connection lasts.  What was under way when it ends may be lost.  Nothing is
+  connection lasts.  Messages on their way when it ends may be lost.  Nothing is
   duplicated.  A send is never a delivery: protocols above repair losses.
-- What a dealer sends while it has no connection waits in its outbox and goes
-  to whoever is at the address when a connection is made.  What a router sends
-  to a route that it does not know is refused.
+- Messages that a dealer sends while it has no connection wait in its outbox and go
+  to whoever is at the address when a connection is made.  A router refuses to send
+  to a route that it does not know.
 - Each peer has an outbox of its own, bounded by ``WireLimits.peer_queue_*``,
   so that a peer that does not read delays nobody else.
-- A route is the router's own, one for each connection, and never used again:
-  no peer can take another one's.
+- The router gives each connection a route of its own and never uses it again, so no
+  peer can take another one's.
 - One task at a time consumes a socket, and while it is in ``receive()`` it
   also does the socket's sending; ``send_nowait`` may be called by any task of
   the same thread.
@@ -25,9 +25,9 @@ What holds on every network here, and is tested on every one:
   messages, never both.
 - The order between connection events and messages is not defined.
 
-Both networks call ``on_event`` from a task of the socket's own: it must not
-block; if it raises, the socket's ``async with`` block is cancelled and raises
-that.
+Both networks call ``on_event`` from a task of the socket's own.  It must not
+block.  If it raises, the socket's ``async with`` block is cancelled and raises
+the same.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from ..core.limits import KIB, WireLimits
 Frame: TypeAlias = bytes | memoryview
 """One part of a message.  Small frames arrive as ``bytes``; a frame of at least
 :data:`COPY_THRESHOLD_BYTES` arrives as a read-only ``memoryview`` over the
-buffer it was received in, which lives as long as the view.  A memoryview that
-is sent must not change any more: it may be read later."""
+buffer in which it was received, which lives as long as the view.  A memoryview that
+was sent must not change any more: it may be read later."""
 
 Message: TypeAlias = Sequence[Frame]
 """The frames of one message, at least one."""
@@ -53,16 +53,15 @@ COPY_THRESHOLD_BYTES = 32 * KIB
 """Frames of this size and more are not copied."""
 
 BATCH_MESSAGES = 256
-"""After so many messages ``receive()`` returns, so that a flood on one socket does
-not starve the other tasks; those of a bundle stay together."""
+"""``receive()`` returns after so many messages, so that a flood on one socket does
+not starve the other tasks; the messages of a bundle stay together."""
 
 BUNDLE_MESSAGES = 32
-"""Most messages of a bundle (:mod:`.bundle`).  Few, for the pipeline: of 64 requests
-that go round together half are with the worker while the router has the others,
-instead of each process waiting for the one before."""
+"""Most messages of a bundle (:mod:`.bundle`).  With few, the processes work at the same
+time: of 64 requests in flight the worker has half while the router has the others."""
 
 BUNDLE_BYTES = 32 * KIB
-"""Most bytes of a bundle (:mod:`.bundle`).  Every socket takes a frame of so many,
+"""Most bytes of a bundle (:mod:`.bundle`).  Every socket takes a frame of this size,
 however small its ``WireLimits.message_bytes``."""
 
 FRAMES_MAX = 64
@@ -76,11 +75,11 @@ class ConnectionEvent(enum.Enum):
     CONNECTED = "connected"
     """A handshake is done: messages can flow."""
     DISCONNECTED = "disconnected"
-    """A connection that had been made has ended; a dealer makes a new one."""
+    """An open connection has ended; a dealer makes a new one."""
     REFUSED = "refused"
-    """A dealer's attempt to connect failed; it will try again."""
+    """A dealer's attempt to connect failed; the dealer will try again."""
     HANDSHAKE_FAILED = "handshake failed"
-    """Something connected that does not speak this transport."""
+    """The peer does not speak this transport."""
 
 
 OnEvent: TypeAlias = Callable[[ConnectionEvent], None]
@@ -88,8 +87,8 @@ OnEvent: TypeAlias = Callable[[ConnectionEvent], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SocketStatistics:
-    """Counters of one socket since it was opened, and its queues right now.  On the
-    way out, messages that go together count as one."""
+    """Counters of one socket since it was opened, and its queues right now.  Messages
+    that are sent together count as one."""
 
     received: int
     """Messages handed to the consumer."""
@@ -100,8 +99,8 @@ class SocketStatistics:
     oversized: int
     """Messages dropped for their size or number of frames, sent or received."""
     closed: int
-    """Connections that were closed for what their peers did: handshakes that failed,
-    bounds that were passed, messages that never went on."""
+    """Connections that were closed because of their peers: the handshake failed, a
+    bound was passed, or a message stopped arriving."""
     backlog_peers: int
     """Peers with a message in their outbox."""
     backlog_messages: int
@@ -120,24 +119,24 @@ class _Socket(Protocol):
         """Sleep until there is a message; return what is readable, less than
         twice :data:`BATCH_MESSAGES`.
 
-        While it sleeps, it flushes the outboxes.  Cancelled: nothing is lost.
+        While it sleeps, it flushes the outboxes.  A cancel loses nothing.
         Raises BusyResourceError if another task is in it, ClosedResourceError
-        if the socket is closed, also while sleeping.
+        if the socket is closed, even while sleeping.
         """
         ...
 
     def receive_nowait(self) -> list[list[Frame]]:
-        """What is readable right now, as :meth:`receive`, but possibly nothing.
+        """Like :meth:`receive`, but returns at once, perhaps with nothing.
         Also flushes the outboxes.  Raises like :meth:`receive`."""
         ...
 
     async def flush(self) -> None:
-        """Sleep until all outboxes are empty.  That may be never: callers give
+        """Sleep until all outboxes are empty.  That may never happen, so callers set
         a limit.  Raises ClosedResourceError."""
         ...
 
     def statistics(self) -> SocketStatistics:
-        """The counters of now.  Can be called on a closed socket."""
+        """The present counters.  Can be called on a closed socket."""
         ...
 
 
@@ -150,31 +149,30 @@ class RouterSocket(_Socket, Protocol):
     def send_nowait(self, route: bytes, frames: Message) -> bool:
         """Queue a message for a peer.
 
-        False: not queued, because no peer has this route, or its outbox is
-        full, or a frame exceeds ``WireLimits.message_bytes``, or the socket is
-        closed; what that means is for the caller to decide.  True is no
-        promise of delivery.  Never blocks.  ValueError for a message without
-        frames.
+        Returns False if it is not queued: no peer has this route, its outbox is
+        full, a frame exceeds ``WireLimits.message_bytes``, or the socket is
+        closed; the caller decides what that means.  True is not a promise of
+        delivery.  Never blocks.  Raises ValueError for a message without frames.
         """
         ...
 
     def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
-        """Queue messages for a peer, in this order.  Where that is cheaper for the
-        transport, small ones go together.  False: at least one was not queued."""
+        """Queue messages for a peer, in this order.  If that is cheaper for the
+        transport, small ones go together.  Returns False if one was not queued."""
         ...
 
 
 class DealerSocket(_Socket, Protocol):
-    """The connecting side: one peer, found again after each loss."""
+    """The connecting side: one peer, and a new connection after each loss."""
 
     def reconnect(self) -> None:
-        """Give up the connection, if there is one, and make a new one.  What is under
-        way is lost, what waits in the outbox is not.  Reported like any loss."""
+        """Give up the connection, if there is one, and make a new one.  Messages on
+        their way are lost, those in the outbox are not.  Reported like any loss."""
         ...
 
     def send_nowait(self, frames: Message) -> bool:
-        """Queue a message for the peer, connected or not.  False and errors as
-        in :meth:`RouterSocket.send_nowait`."""
+        """Queue a message for the peer, connected or not.  Returns and raises like
+        :meth:`RouterSocket.send_nowait`."""
         ...
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
@@ -188,10 +186,10 @@ class Network(Protocol):
     def open_router(
         self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
     ) -> AbstractAsyncContextManager[RouterSocket]:
-        """Be reachable at an address, until the block ends; then it is free again.
+        """Listen at an address until the block ends; then the address is free again.
 
         Entering raises ConfigError (the address is wrong) or ServerStartError
-        (it cannot be had now).
+        (it is not available now).
         """
         ...
 
@@ -202,7 +200,7 @@ class Network(Protocol):
         limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AbstractAsyncContextManager[DealerSocket]:
-        """Connect to an address, now and again after each loss, until the block
+        """Connect to an address, and again after each loss, until the block
         ends.  Entering does not wait for the connection.  Raises ConfigError.
         """
         ...
@@ -214,8 +212,8 @@ def size_bytes(frames: Message) -> int:
 
 
 def is_sendable(frames: Message, limits: WireLimits) -> bool:
-    """Whether a peer would take the message; False if a frame is too large or
-    there are too many.  ValueError if there is none."""
+    """Whether a peer would take the message: False if a frame is too large or there
+    are too many frames.  Raises ValueError if there is none."""
     if not frames:
         raise ValueError("a message needs at least one frame")
     if len(frames) > FRAMES_MAX:

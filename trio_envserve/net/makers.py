@@ -1,9 +1,9 @@
-"""Which implementation speaks ZMTP: two makers of the same sockets.
+"""Two implementations of the same ZMTP sockets, and the choice between them.
 
-``"zmtp"`` is spoken by trio itself, and the default: it keeps the bounds, and no peer
-can end the process.  It needs Linux (epoll).  ``"libzmq"`` is the library that other
-programs use; the documentation's page on the transport says what it cannot promise.
-Each talks to the other.
+``"zmtp"``, the default, is trio's own: it keeps the bounds, and no peer can end the
+process.  It needs Linux (epoll).  ``"libzmq"`` is the library that other programs use;
+the documentation's page on the transport says what it cannot promise.  The two work
+together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .zeromq import open_zmq_network
 from .zmtp.network import open_zmtp_network
 
 Transport: TypeAlias = Literal["zmtp", "libzmq"]
-"""See the module."""
+"""The name of an implementation; see the module's docstring."""
 
 TRANSPORTS: Final[tuple[str, ...]] = get_args(Transport)
 
@@ -28,7 +28,7 @@ DEFAULT_TRANSPORT: Final[Transport] = "zmtp" if hasattr(select, "epoll") else "l
 def open_network(
     transport: Transport = DEFAULT_TRANSPORT,
 ) -> AbstractAsyncContextManager[Network]:
-    """A network of real sockets.  Raises ConfigError for a name that is none."""
+    """A network of real sockets.  Raises ConfigError for an unknown name."""
     if transport == "zmtp":
         return open_zmtp_network()
     if transport == "libzmq":

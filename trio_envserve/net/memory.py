@@ -1,16 +1,16 @@
-"""A network in memory: the semantics of the real one, without its accidents.
+"""A network in memory, with the semantics of the real one.
 
 Theory of operation
 -------------------
-For tests and embedding.  Everything is a function of the trio clock and the
-order of calls: no threads, no descriptors, so it runs under
-``MockClock(autojump_threshold=0)`` and replays.  The network knows who is at
+It is for tests and embedding.  Everything follows from the trio clock and the order of
+calls.  There are no threads and no descriptors, so it runs under
+``MockClock(autojump_threshold=0)`` and can be repeated.  The network knows who is at
 which address and which faults are on; :mod:`.memory_sockets` does the rest.
 
 Faults (see :class:`MemoryNetwork`): ``cut``, ``partition``/``heal``, ``filter``,
-``latency_s``.  They are harsher than the real network where it leaves a choice:
-a cut loses everything under way, also what had arrived and was not read, and a
-partition loses where TCP would transmit again.
+``latency_s``.  They are harsher than the faults of a real network: a cut loses
+everything on its way, even what had arrived and was not read, and a partition loses
+messages that TCP would transmit again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class MemoryNetwork:
         self.filter: Filter | None = None
         """Decides on each message; None delivers all.  See :data:`Filter`."""
         self.latency_s = 0.0
-        """How long a message is under way, on the trio clock."""
+        """How long a message takes, on the trio clock."""
         self.route_latency_s: dict[bytes, float] = {}
-        """The same for single connections, by their route."""
+        """The same for single connections, by route."""
         self._routers: dict[str, MemoryRouter] = {}
         self._partitioned: set[str] = set()
         self._numbers = itertools.count(1)
@@ -95,9 +95,9 @@ class MemoryNetwork:
     # -- faults
 
     def cut(self, route: bytes | None = None) -> int:
-        """Break connections: all, or the one of a route.  How many that were.
+        """Break all connections, or the one of a route; returns how many.
 
-        What is under way is lost in both directions.  Both sides get
+        Messages on their way are lost in both directions.  Both sides get
         DISCONNECTED; the dealers connect again after ``reconnect_min_s``.
         """
         cut = 0
@@ -110,8 +110,8 @@ class MemoryNetwork:
     def partition(self, address: str) -> None:
         """Make every connection to an address half open, in both directions.
 
-        Nobody is told: sends succeed and are lost, and so is what is under way
-        and has not arrived.  New connections are neither made nor refused.
+        Nobody is told: sends succeed and are lost, and so are messages on their way.
+        New connections are neither made nor refused.
         """
         self._partitioned.add(address)
         for connection in self._connections():
@@ -120,7 +120,7 @@ class MemoryNetwork:
                     pipe.lose(after=trio.current_time())
 
     def heal(self, address: str) -> None:
-        """End a partition.  Its connections go on; what was lost stays lost."""
+        """End a partition.  Its connections go on; lost messages stay lost."""
         self._partitioned.discard(address)
 
     # -- for the sockets
@@ -141,13 +141,13 @@ class MemoryNetwork:
         return Connection(self, dealer, router, next(self._numbers).to_bytes(8, "little"))
 
     def delivers(self, direction: Direction, connection: Connection, frames: Parcel) -> bool:
-        """Whether a message that sets out now will arrive."""
+        """Whether a message that is sent now will arrive."""
         if self.is_partitioned(connection.router.address):
             return False
         return self.filter is None or self.filter(direction, connection.route, frames)
 
     def latency_of(self, route: bytes) -> float:
-        """How long a message of this dealer is under way."""
+        """How long a message of this dealer takes."""
         return self.route_latency_s.get(route, self.latency_s)
 
 
@@ -158,4 +158,4 @@ def _in_memory(address: Address) -> Address:
 
 
 def _ignore(event: ConnectionEvent) -> None:
-    """The callback of those who gave none."""
+    """The default callback."""

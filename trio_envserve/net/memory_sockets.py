@@ -2,15 +2,13 @@
 
 Theory of operation
 -------------------
-A *connection* is two :class:`Pipe`.  A pipe is what libzmq and the kernel are
-between two processes: it holds a few messages *under way*, and behind them the
-sender's :class:`Outbox`.  A message enters the pipe when there is room, and
-that is where faults strike it: the filter, a partition, latency.  The reader
-takes what is due.
+A *connection* is two :class:`Pipe`.  A pipe stands for libzmq and the kernel between
+two processes: it holds a few messages *on their way*, and behind them the sender's
+:class:`Outbox`.  A message enters the pipe when there is room.  There faults strike it:
+the filter, a partition, latency.  The reader takes the messages that are due.
 
-Connections are made by a task of each dealer, which is also the one that
-reports the dealer's events and tries again.  A router has a task too, that
-reports its events.
+A task of each dealer makes its connections, reports its events and tries again.  A task
+of each router reports its events.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
 Direction: TypeAlias = Literal["to_router", "to_dealer"]
 
 Filter: TypeAlias = Callable[[Direction, bytes, Message], bool]
-"""Asked for each message that sets out: direction, the connection's route, frames
-(without the route).  False loses it, without a trace for the sender."""
+"""Called for each message that is sent: direction, the connection's route, frames
+(without the route).  False loses the message; the sender does not notice."""
 
 UNDER_WAY_MESSAGES = 100
 """Messages a connection holds in each direction beside the outbox, as many as
@@ -69,35 +67,35 @@ class Pipe:
         self._sender = sender
         self._reader = reader
         self._under_way: deque[tuple[float, Parcel]] = deque()
-        """(when it arrives, frames); times never decrease."""
+        """(time of arrival, frames); times never decrease."""
         self.outbox = outbox
         self.ended = False
-        """Nothing enters any more; what is under way can still be read."""
+        """No message enters any more; those on their way can still be read."""
         reader._adopt(self)
 
     @property
     def route(self) -> bytes:
-        """The same in both directions."""
+        """The connection's route, the same in both directions."""
         return self._connection.route
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is under way (the outbox may hold more)."""
+        """Whether no message is on its way (the outbox may hold more)."""
         return not self._under_way
 
     @property
     def next_arrival(self) -> float:
-        """When there will be something to take; inf if nothing is under way."""
+        """When the next message arrives; inf if none is on its way."""
         return self._under_way[0][0] if self._under_way else math.inf
 
     def offer(self, frames: Message) -> bool:
-        """Send a message, or queue it; False if the outbox is full."""
+        """Send a message, or queue it; returns False if the outbox is full."""
         accepted = self.outbox.append(frames)
         self.advance()
         return accepted
 
     def advance(self) -> None:
-        """Let messages set out while there is room for them."""
+        """Let messages enter while there is room for them."""
         while not self.ended and self.outbox and len(self._under_way) < UNDER_WAY_MESSAGES:
             frames = self.outbox.pop()
             self._sender._sent += 1
@@ -121,7 +119,7 @@ class Pipe:
         return frames
 
     def lose(self, after: float = -math.inf) -> None:
-        """Lose what is under way and would arrive after that time."""
+        """Lose the messages that would arrive after that time."""
         while self._under_way and self._under_way[-1][0] > after:
             self._under_way.pop()
 
@@ -147,8 +145,8 @@ class Connection:
         self.to_router.advance()
 
     def end(self, *, cut: bool) -> None:
-        """Be no connection any more.  What is under way can still be read,
-        unless it is cut."""
+        """End the connection.  Messages on their way can still be read, unless it is
+        cut."""
         if self.lost.is_set():
             return
         self.lost.set()
@@ -164,7 +162,7 @@ class Connection:
 
 
 class _MemorySocket(Pump):
-    """What both kinds have in common: reading what is due, sleeping until then."""
+    """What router and dealer have in common: they read due messages and sleep until then."""
 
     _routed: bool
 
@@ -173,7 +171,7 @@ class _MemorySocket(Pump):
         self._address = address
         self._limits = limits
         self._pipes: deque[Pipe] = deque()
-        """What can be read from, also ended ones that still hold something."""
+        """The pipes to read from, including ended ones that still hold messages."""
         self._arrival = trio.Event()
         self._flush_lot = trio.lowlevel.ParkingLot()
         self._received = self._sent = self._undelivered = self._oversized = 0
@@ -211,7 +209,7 @@ class _MemorySocket(Pump):
         self._flush_lot.unpark_all()
 
     def _adopt(self, pipe: Pipe) -> None:
-        """Read from this pipe too; no longer from those that are used up."""
+        """Read from this pipe too, and no longer from ended and empty ones."""
         self._pipes = deque(p for p in self._pipes if not (p.ended and p.is_empty))
         self._pipes.append(pipe)
 
@@ -298,7 +296,7 @@ class MemoryRouter(_MemorySocket):
             on_event(event)
 
     def close(self) -> None:
-        """End all connections; whoever sleeps in here is thrown out."""
+        """End all connections; tasks that wait here get ClosedResourceError."""
         for connection in list(self.peers.values()):
             connection.end(cut=False)
         super().close()
@@ -357,7 +355,7 @@ class MemoryDealer(_MemorySocket):
             pause_s = min(2 * pause_s, self._limits.reconnect_max_s)
 
     def close(self) -> None:
-        """End the connection; whoever sleeps in here is thrown out."""
+        """End the connection; tasks that wait here get ClosedResourceError."""
         if self._connection is not None:
             self._connection.end(cut=False)
         self._undelivered += self._outbox.clear()
@@ -365,7 +363,7 @@ class MemoryDealer(_MemorySocket):
 
 
 def _as_received(frame: Frame) -> Frame:
-    """A frame as the real sockets would hand it over."""
+    """A frame as the real sockets would deliver it."""
     size = frame.nbytes if isinstance(frame, memoryview) else len(frame)
     if size < COPY_THRESHOLD_BYTES:
         return frame if isinstance(frame, bytes) else bytes(frame)

@@ -1,4 +1,4 @@
-"""The monitor of a ZMQ socket: what libzmq says about its connections.
+"""The monitor of a ZMQ socket, which reports libzmq's events of its connections.
 
 Theory of operation
 -------------------
@@ -40,18 +40,18 @@ _WATCHED = (
     | zmq.EVENT_CONNECT_RETRIED
 )
 _EVENTS_QUEUED_MAX = 100_000
-"""A full queue would block libzmq's I/O thread, and with it every socket; this
-one holds hours of reconnecting while the loop is stopped."""
+"""A full queue would block libzmq's I/O thread, and with it every socket; this queue
+holds hours of reconnecting while the loop is blocked."""
 _EVENTS_AT_ONCE = 256
 _EVENT = struct.Struct("=HI")
 
 
 @final
 class EventTranslator:
-    """libzmq's event numbers to connection events.  Pure.
+    """Translates libzmq's event numbers to connection events.  Pure.
 
-    ``listening`` tells a bound socket (whose *closed* is its own listener)
-    from a connecting one (whose *closed* is an attempt that failed).
+    ``listening`` distinguishes a bound socket (*closed* is about its own listener)
+    from a connecting one (*closed* is a failed attempt).
     """
 
     def __init__(self, listening: bool) -> None:
@@ -59,7 +59,7 @@ class EventTranslator:
         self._previous = 0
 
     def translate(self, event: int) -> ConnectionEvent | None:
-        """What to report for an event, if anything."""
+        """The connection event to report, if any."""
         previous, self._previous = self._previous, event
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             return ConnectionEvent.CONNECTED
@@ -73,7 +73,7 @@ class EventTranslator:
             return ConnectionEvent.REFUSED
         if event == zmq.EVENT_CONNECT_RETRIED:
             # Alone (a name that cannot be resolved) it is a failed attempt; after
-            # any other end of a connection it only announces the next attempt.
+            # the end of a connection it only announces the next attempt.
             alone = previous in (0, zmq.EVENT_CONNECT_RETRIED)
             return ConnectionEvent.REFUSED if alone else None
         return None
@@ -118,8 +118,8 @@ class Monitor:
             self._ended.set()
 
     async def wait_ended(self) -> None:
-        """Sleep until :meth:`run` has returned: after an unbind that means that
-        the address is free again."""
+        """Sleep until :meth:`run` has returned: after an unbind, the address is free
+        again then."""
         await self._ended.wait()
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Monitor:
         self._pair.close()
 
     def _read(self) -> list[int]:
-        """Numbers of the events that are there, up to a budget."""
+        """The numbers of the waiting events, up to a budget."""
         events: list[int] = []
         try:
             while len(events) < _EVENTS_AT_ONCE:

@@ -2,12 +2,11 @@
 
 Theory of operation
 -------------------
-A peer that does not read must cost a bounded amount of memory and delay
-nobody else.  Each peer therefore has a queue of its own, bounded in messages
-and in bytes; at a bound a message is refused and the sender decides what that
-means (in this package: nothing, the next sync repairs it).  One message may
-exceed the byte bound alone, else the largest allowed message could never be
-sent.
+A peer that does not read must cost a bounded amount of memory and delay nobody else.
+So each peer has a queue of its own, bounded in messages and in bytes.  At a bound a
+message is refused, and the sender decides what that means (in this package: nothing,
+the next sync repairs it).  A single message may exceed the byte bound, otherwise the
+largest allowed message could never be sent.
 
 Pure: no trio, no zmq, no clock.
 """
@@ -20,7 +19,7 @@ from typing import TypeAlias, final
 from .interface import Message, size_bytes
 
 Parcel: TypeAlias = "tuple[bytes | memoryview, ...]"
-"""The frames of one message, in a container that nobody changes any more."""
+"""The frames of one message, in a container that does not change any more."""
 
 
 @final
@@ -38,13 +37,13 @@ class Outbox:
         self._max_bytes = max_bytes
         self._messages: deque[tuple[Parcel, int]] = deque()
         self.size_bytes = 0
-        """Sum of the sizes of all frames that wait."""
+        """Sum of the sizes of all waiting frames."""
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def append(self, frames: Message) -> bool:
-        """Queue a message; False, and nothing has changed, if a bound forbids it."""
+        """Queue a message; returns False and changes nothing if a bound forbids it."""
         size = size_bytes(frames)
         if self._messages and (
             len(self._messages) >= self._max_messages or self.size_bytes + size > self._max_bytes
@@ -55,17 +54,17 @@ class Outbox:
         return True
 
     def first(self) -> Parcel:
-        """The oldest message, which stays where it is.  IndexError if empty."""
+        """The oldest message, which stays in the queue.  Raises IndexError if empty."""
         return self._messages[0][0]
 
     def pop(self) -> Parcel:
-        """Take the oldest message out.  IndexError if empty."""
+        """Take the oldest message out.  Raises IndexError if empty."""
         frames, size = self._messages.popleft()
         self.size_bytes -= size
         return frames
 
     def clear(self) -> int:
-        """Drop everything; how many messages that were."""
+        """Drop everything; returns how many messages that were."""
         dropped = len(self._messages)
         self._messages.clear()
         self.size_bytes = 0

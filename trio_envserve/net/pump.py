@@ -1,17 +1,16 @@
-"""The pump: what receiving means on every socket of this package.
+"""The pump: how every socket of this package receives.
 
 Theory of operation
 -------------------
-The task that calls :meth:`Pump.receive` *is* the pump of its socket; there is
-no task of the transport's own between the wire and the consumer, and so no
-second queue.  A turn of the pump first does everything that needs no waiting
-(read up to the budget, move the outboxes on), and sleeps only if that yielded
-nothing.
+The task that calls :meth:`Pump.receive` *is* the pump of its socket.  The transport
+has no task between the wire and the consumer, and so no second queue.  A turn of the
+pump first does everything that needs no waiting (it reads up to the budget and moves
+the outboxes on), and sleeps only if it has read nothing.
 
-Cancellation loses nothing because of the order of three steps: a checkpoint
-that only notices a pending cancel, then the non-blocking work, then a
-checkpoint that lets other tasks run but cannot be cancelled.  Between taking
-messages and returning them no cancel can strike.
+A cancel loses nothing because of the order of three steps: a checkpoint that only
+notices a pending cancel, then the non-blocking work, then a checkpoint that lets other
+tasks run but cannot be cancelled.  No cancel can come between taking messages and
+returning them.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Pump(ABC):
             self._receiving = False
 
     def receive_nowait(self) -> list[list[Frame]]:
-        """See the interface: what is readable right now."""
+        """See the interface: return what is readable right now."""
         self._check_usable()
         return self._turn()
 
@@ -66,8 +65,7 @@ class Pump(ABC):
     def _turn(self) -> list[list[Frame]]:
         """Read up to the budget and move the outboxes on, without waiting.
 
-        If it returns nothing, :meth:`_sleep` will notice whatever arrives
-        later.
+        If it returns nothing, :meth:`_sleep` notices whatever arrives later.
         """
 
     @abstractmethod

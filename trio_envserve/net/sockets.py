@@ -2,39 +2,38 @@
 
 Theory of operation
 -------------------
-libzmq's descriptor is edge triggered: it says "something happened", once, and
-*any* call on the socket (a send too) may swallow that.  So after the last call
-before sleeping, ``EVENTS`` decides.  Three rules follow, and everything here
-serves them:
+libzmq's descriptor is edge triggered: it says "something happened" once, and *any*
+call on the socket (even a send) may consume that signal.  So ``EVENTS`` decides after
+the last call before sleeping.  Everything here follows three rules:
 
 1. A turn of the pump reads until libzmq says EAGAIN (which proves that the
-   signal is used up *and* nothing was readable).  A later turn, after which it
-   may sleep, asks ``EVENTS`` whether that still holds: whatever was sent
-   meanwhile may have swallowed a signal.
-2. A send from another task while the pump sleeps asks ``EVENTS`` afterwards and
-   wakes the pump if there is something to read, by throwing it out of its wait
-   as for a descriptor that is closed: that costs nothing where it is not needed.
+   signal is consumed *and* nothing was readable).  A later turn, after which the pump
+   may sleep, asks ``EVENTS`` whether that still holds: a send meanwhile may have
+   consumed a signal.
+2. A send from another task while the pump sleeps asks ``EVENTS`` afterwards, and
+   wakes the pump if there is something to read, as if the descriptor were closed.
+   This costs nothing when it is not needed.
 3. ``EVENTS`` never decides about *writing*: a ROUTER says "writable" while one
    peer is full, and a loop on that would spin.
 
-And a fourth, for libzmq 4.3.5 ends the process if it learns between two frames of a
-message that the connection is lost, and it looks for such news on every hundredth
-frame that is read: EAGAIN starts that count anew, and where it has not come for a
-while, ``EVENTS`` is asked before each message, so that the news comes there.
+And a fourth.  libzmq 4.3.5 ends the process if it learns between two frames of a
+message that the connection is lost, and it checks this on every hundredth frame that
+is read.  EAGAIN restarts that count.  If EAGAIN has not come for a while, ``EVENTS`` is
+asked before each message, so that libzmq learns of the loss there.
 
-A send is tried at once, and that is nearly always all of it.  EAGAIN means that
-this one peer is full (or, for a dealer, that there is no connection): the
-message goes to the peer's own :class:`Outbox`, and so does everything for that
-peer until it is empty again.  Outboxes are tried again when the descriptor
-fires with nothing to read (libzmq reporting room), and every few milliseconds
-by a task of the socket's own, because another call may have swallowed that
-report, and because a socket should send also while nobody receives from it.
+A send is tried at once, and usually succeeds.  EAGAIN means that this one peer is full
+(or, for a dealer, that there is no connection).  Then the message goes to the peer's
+own :class:`Outbox`, and so does every further message for that peer until the outbox is
+empty.  Outboxes are tried again when the descriptor fires with nothing to read (libzmq
+reports room).  A task of the socket also tries them every few milliseconds, because
+another call may have consumed that report, and because a socket should send even while
+no task receives from it.
 
-Messages that are sent together go out as bundles (:mod:`.bundle`), and come in as
-what is in them: to all others there are only messages.
+Messages that are sent together go out as bundles (:mod:`.bundle`), and a bundle is
+received as its messages; all other code sees messages only.
 
 A message of several frames goes out whole: only its first frame can be refused
-(see :meth:`_ZmqSocket._send_rest` for the one exception and why it is none).
+(:meth:`_ZmqSocket._send_rest` has the one apparent exception).
 """
 
 from __future__ import annotations
@@ -66,13 +65,13 @@ from .pump import Pump
 
 RETRY_MIN_S = 0.005
 RETRY_MAX_S = 0.04
-"""Pause before full outboxes are tried again; it doubles while nothing moves."""
+"""Pause before full outboxes are tried again; it doubles while nothing can be sent."""
 
 RETRY_PEERS = 256
-"""Full outboxes tried in one turn; the others have the next one."""
+"""Full outboxes tried in one turn; the others are tried in the next one."""
 
 _FRAMES_UNASKED = 100 - FRAMES_MAX - 1
-"""After so many frames the next message may have the hundredth."""
+"""After so many frames, the next message may contain the hundredth."""
 
 # Plain ints: pyzmq's enums cost as much as the call.
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -90,7 +89,7 @@ class _Sent(enum.Enum):
 
 
 class _ZmqSocket(Pump):
-    """What router and dealer have in common: reading, sleeping, retrying."""
+    """What router and dealer have in common: they read, sleep and retry."""
 
     _routed: bool
     """Whether each message begins with a route."""
@@ -102,8 +101,8 @@ class _ZmqSocket(Pump):
         self._limits = limits
         self._fd = int(socket.get(zmq.FD))
         self._drained = False
-        """Whether nothing was readable when the pump last looked: only then sleeping
-        is safe."""
+        """Whether nothing was readable when the pump last looked; only then may it
+        sleep."""
         self._parked = False
         """Whether the pump sleeps, and nobody has woken it yet."""
         self._retry_at = math.inf
@@ -154,8 +153,8 @@ class _ZmqSocket(Pump):
         )
 
     def close(self) -> None:
-        """No more receiving and sending; whoever sleeps in here is thrown out.
-        The libzmq socket stays, for its owner to close."""
+        """Stop receiving and sending; tasks that wait here get ClosedResourceError.
+        The owner of the libzmq socket closes it."""
         self._closed = True
         self._undelivered += sum(outbox.clear() for outbox in self._waiting())
         self._set_no_retry()
@@ -164,7 +163,7 @@ class _ZmqSocket(Pump):
     # -- receiving
 
     def _turn(self) -> list[list[Frame]]:
-        # EVENTS costs a third of a reading that yields EAGAIN.
+        # EVENTS costs a third of a read that yields EAGAIN.
         batch = [] if self._drained and not self._is_readable() else self._read_batch()
         if self._retry_at != math.inf and (not batch or trio.current_time() >= self._retry_at):
             self._flush_outboxes()
@@ -183,7 +182,7 @@ class _ZmqSocket(Pump):
         try:
             await trio.lowlevel.wait_readable(self._fd)
         except trio.ClosedResourceError:
-            pass  # closed, which the caller finds out, or woken: see _wake_if_readable
+            pass  # closed, which the caller checks, or woken: see _wake_if_readable
         finally:
             self._parked = self._drained = False
 
@@ -225,7 +224,7 @@ class _ZmqSocket(Pump):
         return batch
 
     def _skip_message(self) -> None:
-        """Read the rest of a message with too many frames, and forget it."""
+        """Read the rest of a message with too many frames, and drop it."""
         self._oversized += 1
         self._frames += FRAMES_MAX
         while self._socket.recv(_NOBLOCK, False).more:
@@ -268,7 +267,7 @@ class _ZmqSocket(Pump):
         return whole
 
     def _postpone(self, outbox: Outbox, frames: Message) -> bool:
-        """Put a message into an outbox, and see to it that it is tried again."""
+        """Put a message into an outbox, and make sure that it is tried again."""
         if not outbox.append(frames):
             self._undelivered += 1
             return False
@@ -324,7 +323,7 @@ class ZmqRouter(_ZmqSocket):
     def __init__(self, socket: ZmqSocket, address: str, limits: WireLimits) -> None:
         super().__init__(socket, address, limits)
         self._outboxes: dict[bytes, Outbox] = {}
-        """Only of peers with something waiting; the longest untried first."""
+        """The outboxes of peers with waiting messages; the longest untried first."""
 
     def send_nowait(self, route: bytes, frames: Message) -> bool:
         """See :meth:`RouterSocket.send_nowait`."""
@@ -405,8 +404,8 @@ class ZmqDealer(_ZmqSocket):
     def __init__(self, socket: ZmqSocket, address: str, limits: WireLimits) -> None:
         super().__init__(socket, address, limits)
         self.given_up = False
-        """Whether a connection was given up and this is not reported yet, as libzmq
-        does not do."""
+        """Whether a connection was given up and this is not reported yet; libzmq does
+        not report it."""
         self.report_later: Callable[[], None] = lambda: None
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
 
@@ -441,7 +440,7 @@ class ZmqDealer(_ZmqSocket):
         self._wake_if_readable()
 
     def connected(self) -> None:
-        """A connection was made: what waits can go, without a pump too."""
+        """A connection was made: waiting messages can go, even without a pump."""
         if self._outbox and not self._closed:
             self._flush_outboxes()
 
@@ -455,7 +454,7 @@ class ZmqDealer(_ZmqSocket):
 
 
 def _uncopied(frame: Frame) -> Frame | zmq.Frame:
-    """What to give to libzmq for a large frame.
+    """The frame to pass to libzmq for a large frame.
 
     A received frame that is passed on is given back as what it was: libzmq
     then counts a reference, where for Python's memory its I/O thread has to

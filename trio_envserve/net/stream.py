@@ -4,14 +4,14 @@ Theory of operation
 -------------------
 A worker inherits its end of a connected socket: there is no address, no handshake, no
 identity, and no second connection.  The bytes are frames (:mod:`.framing`) without
-commands; whoever breaks the framing has ended the stream, for nobody knows where its
-next frame begins.
+commands.  A peer that breaks the framing has ended the stream, because nobody knows
+where its next frame begins.
 
-What is true of every socket of this package (:mod:`.interface`) is true here: messages
-arrive whole and in order, what the peer has not read waits in a bounded outbox, a send
-never blocks, and ``receive()`` is cancelled without loss.  A send is tried at once, and
-that is nearly always all of it; what the system does not take is written by a task of
-the stream's own.  The end is an exception, :class:`trio.EndOfChannel`, raised once
+The promises of every socket of this package (:mod:`.interface`) hold here, too: messages
+arrive whole and in order, unread messages wait in a bounded outbox, a send never
+blocks, and ``receive()`` is cancelled without loss.  A send is tried at once, and
+usually succeeds; a task of the stream writes the bytes that the system does not take.
+The end of the stream is an exception, :class:`trio.EndOfChannel`, raised once
 everything before it was received.
 """
 
@@ -42,13 +42,13 @@ from .outbox import Outbox
 from .pump import Pump
 
 TURN_BYTES = 1 * MIB
-"""Most that is read in one turn, however much the peer goes on writing."""
+"""Most bytes that are read in one turn, however much the peer writes."""
 
 _WRITE_BYTES = 256 * KIB
-"""So much is encoded at once: about what a socket takes."""
+"""How many bytes are encoded at once: about as many as a socket takes."""
 
 _BUFFER_BYTES = 1 * MIB
-"""What is asked for as the system's buffer, each way; it may give less."""
+"""The requested size of the system's buffer in each direction; it may give less."""
 
 
 class MessageStream(Protocol):
@@ -58,24 +58,24 @@ class MessageStream(Protocol):
         """Sleep until there is a message; return what is readable, at most
         :data:`BATCH_MESSAGES`.
 
-        Cancelled: nothing is lost.  EndOfChannel when the other end is closed,
-        FramingError when it broke the framing, both after all that came before;
+        A cancel loses nothing.  Raises EndOfChannel when the other end is closed and
+        FramingError when it broke the framing, both after everything that came before;
         BusyResourceError, ClosedResourceError.
         """
         ...
 
     def send_nowait(self, frames: Message) -> bool:
-        """Queue a message; False if it is too large, the outbox is full, or one of the
-        ends is closed.  True is no promise of delivery."""
+        """Queue a message; returns False if it is too large, the outbox is full, or one
+        of the ends is closed.  True is not a promise of delivery."""
         ...
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        """Queue messages, in this order, written together.  False: at least one was not
-        queued."""
+        """Queue messages in this order; they are written together.  Returns False if one
+        was not queued."""
         ...
 
     async def flush(self) -> None:
-        """Sleep until the system has taken all of it, or the other end is closed."""
+        """Sleep until the system has taken everything, or the other end is closed."""
         ...
 
 
@@ -83,9 +83,9 @@ class MessageStream(Protocol):
 async def open_stream(
     end: socket.socket, *, limits: WireLimits, first: Message = ()
 ) -> AsyncIterator[Stream]:
-    """A stream over this end of a connected socket, which is closed with it.
+    """A stream over this end of a connected socket; the socket is closed with it.
 
-    ``first`` is sent before everything else, however large it is.
+    ``first`` is sent before everything else, whatever its size.
     """
     stream = Stream(end, limits)
     try:
@@ -116,12 +116,12 @@ class Stream(Pump):
             )
         )
         self._ended = False
-        """Whether the other end is closed, and all that it sent was read."""
+        """Whether the other end is closed, and everything that it sent was read."""
         self._outgoing = Outgoing()
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
-        """What waits behind ``_outgoing``."""
+        """The messages that wait behind ``_outgoing``."""
         self._blocked = trio.Event()
-        """Set while there is something that the system did not take."""
+        """Set while there are bytes that the system did not take."""
         self._flushed = trio.lowlevel.ParkingLot()
         end.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -132,8 +132,8 @@ class Stream(Pump):
     # -- receiving
 
     def drain_nowait(self) -> list[list[Frame]]:
-        """All that a peer that has ended left behind; what it left unfinished is lost.
-        FramingError as in :meth:`receive`."""
+        """The last messages of a peer that has ended; an unfinished message is lost.
+        Raises FramingError as :meth:`receive` does."""
         self._check_usable()
         # A system's buffer holds a few megabytes; more comes from a peer that has not ended.
         return self._read(16 * TURN_BYTES, 16 * TURN_BYTES)
@@ -173,7 +173,7 @@ class Stream(Pump):
                     raise
                 break  # it is raised again, once this was received
             if view is None and size < READ_BYTES:
-                break  # that was all; if more comes, the socket is readable
+                break  # everything was read; if more comes, the socket is readable
         if decoder.commands:
             raise FramingError("a command, which streams between processes do not have")
         return batch
@@ -223,7 +223,7 @@ class Stream(Pump):
         self._write()
 
     def _write(self) -> None:
-        """Write until there is nothing left, or no room."""
+        """Write until nothing is left, or the system takes no more."""
         outgoing = self._outgoing
         while outgoing:
             pieces = outgoing.pieces()
@@ -235,7 +235,7 @@ class Stream(Pump):
             except BlockingIOError:
                 self._blocked.set()
                 return
-            except OSError:  # the other end is closed; receiving tells, after what is there
+            except OSError:  # the other end is closed; receive() tells, after the last messages
                 self._abandon()
                 return
             outgoing.sent(size)
@@ -252,13 +252,13 @@ class Stream(Pump):
         self._outgoing.append(encode(together))
 
     def _abandon(self) -> None:
-        """Nobody will read what is to be sent."""
+        """Drop everything to be sent: nobody will read it."""
         self._outgoing.clear()
         self._outbox.clear()
         self._flushed.unpark_all()
 
     async def _write_rest(self) -> None:
-        """Write what the system did not take at once, as it makes room."""
+        """Write what the system did not take at once, as soon as it takes more."""
         while True:
             await self._blocked.wait()
             self._blocked = trio.Event()
@@ -276,13 +276,13 @@ class Stream(Pump):
             self._socket.close()
 
     def forget(self) -> None:
-        """This is a forked child: close what it has inherited, which is not its own."""
+        """In a forked child: close the inherited socket, which belongs to the parent."""
         self._closed = True
         self._socket.close()
 
 
 def open_memory_streams(limits: WireLimits) -> tuple[MemoryStream, MemoryStream]:
-    """The two ends of a stream inside this process; each is closed by ``close()``."""
+    """The two ends of a stream inside this process; ``close()`` closes each."""
     here, there = MemoryStream(limits), MemoryStream(limits)
     here._peer, there._peer = there, here
     return here, there
@@ -327,19 +327,19 @@ class MemoryStream(Pump):
         return all(sent)
 
     async def flush(self) -> None:
-        """Nothing to wait for: it is with the other end."""
+        """Nothing to wait for: the other end has everything."""
         self._check_open()
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """The other end receives what was sent, and then the end."""
+        """Close this end: the other one receives what was sent, and then the end."""
         self._closed = True
         self._changed.unpark_all()
         self._peer._changed.unpark_all()
 
 
 def _received(frame: Frame) -> Frame:
-    """As it would arrive from another process."""
+    """The frame as it would arrive from another process."""
     if len(frame) < COPY_THRESHOLD_BYTES:
         return bytes(frame)
     return memoryview(frame).toreadonly()

@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-Each open socket owns a nursery with two tasks: the reader of its monitor, and
-the one that tries full outboxes again.
-Closing is staged: no more receiving and sending, unbind and wait until the
-address is free, end the monitor, close.  It never blocks the loop: the little
-that libzmq still has to send gets :data:`LINGER_S` on libzmq's own thread, and
-the context is terminated in a thread, with a limit.
+Each open socket owns a nursery with two tasks: one reads its monitor, the other tries
+full outboxes again.
+Closing is staged: stop receiving and sending, unbind and wait until the address is
+free, end the monitor, close.  It never blocks the loop: libzmq sends its last messages
+for at most :data:`LINGER_S` on its own thread, and the context is terminated in a
+thread, with a limit.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .sockets import ZmqDealer, ZmqRouter
 logger = logging.getLogger("trio_envserve.net")
 
 LINGER_S = 0.25
-"""How long libzmq may go on sending after a socket was closed.  Zero would lose
-the last words of a client (its cancels), which its server would miss for a
-whole lease; nothing waits for it but the end of the network."""
+"""How long libzmq may go on sending after a socket was closed.  Zero would lose a
+client's last messages (its cancels), and its server would run the work for a whole
+lease.  Only the end of the network waits for it."""
 
 PEER_QUEUE_LIBZMQ_MESSAGES = 100
-"""Messages that libzmq itself may hold for one peer, in each direction.  It
-counts no bytes, so this is small; the outbox, which does, is behind it."""
+"""Messages that libzmq itself may hold for one peer, in each direction.  This is
+small because libzmq counts no bytes; the outbox behind it does."""
 
 CONNECT_TIMEOUT_S = 5.0
-"""After which an unanswered attempt to connect is made anew (the system's own
+"""An unanswered attempt to connect is repeated after this time (the system's own
 limit is minutes)."""
 
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_PAUSE_S = 5
 KEEPALIVE_PROBES = 4
-"""A peer whose machine is gone is noticed after half a minute, by the system."""
+"""The system notices after half a minute that a peer's machine is gone."""
 
 LISTENER_CLOSE_S = 1.0
 TERMINATE_S = 5.0
@@ -154,15 +154,15 @@ class ZmqNetwork:
                 (zmq.RCVHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
                 (zmq.MAXMSGSIZE, max(limits.message_bytes, BUNDLE_BYTES)),
                 # Its timer ends the process (stream_engine_base.cpp:310) if it fires
-                # while a lost connection waits to be read: whoever holds the loop of
-                # this process, or stops reading, and vanishes would end it.
+                # while a lost connection waits to be read, that is, when a peer
+                # vanishes while this loop is blocked or does not read.
                 (zmq.HEARTBEAT_IVL, 0),
                 (zmq.TCP_KEEPALIVE, 1),
                 (zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S),
                 (zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_PAUSE_S),
                 (zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES),
-                # Not for names: libzmq would take the IPv6 address of a name that
-                # has both, and never try the other.
+                # Not for names: of a name with both kinds of address libzmq would take
+                # the IPv6 address, and never try the other.
                 (zmq.IPV6, int(address.is_ipv6)),
             ):
                 raw.set(option, value)
@@ -180,7 +180,7 @@ class ZmqNetwork:
 async def open_zmq_network() -> AsyncIterator[ZmqNetwork]:
     """A network over TCP and unix sockets, with a libzmq context of its own.
 
-    Its sockets must be closed before it is, which nested blocks do.
+    Its sockets must be closed first, as nested blocks do.
     """
     context: ZmqContext = zmq.Context()
     try:
@@ -193,9 +193,9 @@ async def open_zmq_network() -> AsyncIterator[ZmqNetwork]:
 
 
 def _ms(seconds: float) -> int:
-    """Milliseconds for libzmq, to which zero would mean "never"."""
+    """Milliseconds for libzmq; zero would mean "never"."""
     return max(1, round(seconds * 1000))
 
 
 def _ignore(event: ConnectionEvent) -> None:
-    """The callback of those who gave none."""
+    """The default callback."""

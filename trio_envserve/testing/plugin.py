@@ -2,20 +2,19 @@
 
 Theory of operation
 -------------------
-pytest finds this module by its entry point, so every session of whoever has
-installed the package loads it: it imports pytest and nothing else of weight.
+pytest finds this module by its entry point and loads it in every session, wherever
+the package is installed.  So it imports pytest and nothing else that is large.
 
 ``envserve_server``, ``envserve_client`` and ``envserve_proxy`` are factories for
-async tests (pytest-trio).  A test awaits a factory in its own task, and what was
-opened is to be closed when the test is over; but a trio nursery must be left by
-the task that entered it.  So neither the test nor the fixture enters anything:
-behind all three stands one fixture, which owns a nursery, and each thing that is
-opened is held open by a task of its own in there (:class:`Opened`).  At the end
-of the test they are closed one after the other, the last one first, of whatever
-kind they are: clients before the proxy that they speak through, and that before
-its server.  (Fixtures that know nothing of each other are torn down at the same
-time by pytest-trio.)  If one of them fails, so does the test, at once, with what
-it raised.
+async tests (pytest-trio).  A test awaits a factory in its own task, and the server,
+client or proxy must be closed when the test is over; but a trio nursery must be left
+by the task that entered it.  So neither the test nor these fixtures enter anything.
+All three share one fixture, which owns a nursery, and a task in that nursery holds
+open each thing that the test opens (:class:`Opened`).  At the end of the test they
+are closed one after the other, the last one first: clients before their proxy, and
+the proxy before its server.  (pytest-trio would tear down fixtures that do not depend
+on each other at the same time.)  If one of them fails, the test fails at once, with
+the same exception.
 
 ``envserve_address`` is for any test, async or not: a server in processes of its
 own, one for the session.
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ADDRESS_VARIABLE = "TRIO_ENVSERVE_ADDRESS"
-"""Set by ``trio-envserve run-with``: the server that is there already."""
+"""Set by ``trio-envserve run-with``: the address of its server."""
 
 STOP_S = 60.0
 """How long the session's server may take to stop."""
@@ -66,7 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--envserve-env", metavar="ENV", default=None,
         help="the environment of the fixtures envserve_address and envserve_server "
-        "(package.module:factory); goes before the ini option",
+        "(package.module:factory); overrides the ini option",
     )  # fmt: skip
     parser.addini("envserve_env", "the environment of envserve_address and envserve_server")
     parser.addini(
@@ -80,14 +79,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @final
 class Opened:
-    """What a test has opened, each thing held open by a task of its own."""
+    """What a test has opened; a task of its own holds each thing open."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._held: list[tuple[trio.Event, trio.Event]] = []
 
     async def open(self, context: AbstractAsyncContextManager[T]) -> T:
-        """What ``context`` gives, until the end of the test."""
+        """Enter ``context`` until the end of the test; returns its value."""
         import trio
 
         close, closed = trio.Event(), trio.Event()
@@ -126,10 +125,10 @@ class ServerFactory:
     ) -> Server:  # fmt: skip
         """A running server on a free port of this machine, until the test ends.
 
-        ``environment``: as for :func:`trio_envserve.open_server`; None: that of
+        ``environment``: as for :func:`trio_envserve.open_server`; None: the one of
         the option ``--envserve-env``, or of the ini option ``envserve_env``.
-        ``workers``: worker processes; by default 1 for a name, and 0, in this very
-        process, for an object, a class or a closure.  Further ``options`` are those
+        ``workers``: worker processes; by default 1 for a name, and 0 for an object, a
+        class or a closure, which run in this process.  Other ``options`` are those
         of ``open_server``.  Returns when a worker is ready, or with
         ``ready=False`` when the address is bound.  Raises ServerStartError, with
         the environment's traceback, if it cannot be set up.
@@ -157,8 +156,8 @@ class ClientFactory:
     async def __call__(self, server: HasAddress | str, **options: Any) -> Client:
         """A client of ``server`` (a server, a proxy or an address), until the test ends.
 
-        ``options`` are those of :func:`trio_envserve.open_client`.  Does not wait
-        for the server: calls do.
+        ``options`` are those of :func:`trio_envserve.open_client`.  Calls wait for the
+        server; this does not.
         """
         from ..client import open_client
 
@@ -173,7 +172,7 @@ class ProxyFactory:
         self._opened = opened
 
     async def __call__(self, server: HasAddress | str, **options: Any) -> FaultProxy:
-        """A fault proxy before ``server`` (a server or a tcp address), until the test ends.
+        """A fault proxy in front of ``server`` (a server or a tcp address), until the test ends.
 
         ``options`` are those of :func:`trio_envserve.testing.proxy.open_fault_proxy`.
         """
@@ -214,28 +213,28 @@ async def _envserve_opened() -> AsyncIterator[Opened]:
 
 @pytest.fixture
 def envserve_server(_envserve_opened: Opened, pytestconfig: pytest.Config) -> ServerFactory:
-    """Opens trio_envserve servers on free ports, closed when the (async) test ends.
+    """Opens trio_envserve servers on free ports; they close when the (async) test ends.
 
     `await envserve_server("package.module:factory", workers=2, args={...})`; without
-    a name the environment of --envserve-env or envserve_env. An object or a closure
-    runs inside the test's own process.
+    a name it serves the environment of --envserve-env or envserve_env. An object or a
+    closure runs inside the test's own process.
     """
     return ServerFactory(_envserve_opened, _environment(pytestconfig))
 
 
 @pytest.fixture
 def envserve_client(_envserve_opened: Opened) -> ClientFactory:
-    """Opens trio_envserve clients, closed when the (async) test ends.
+    """Opens trio_envserve clients; they close when the (async) test ends.
 
-    `await envserve_client(server)`, of a server, a proxy or an address. What was
-    opened last is closed first, whatever it is.
+    `await envserve_client(server)`, of a server, a proxy or an address. Whatever was
+    opened last is closed first.
     """
     return ClientFactory(_envserve_opened)
 
 
 @pytest.fixture
 def envserve_proxy(_envserve_opened: Opened) -> ProxyFactory:
-    """Opens TCP fault proxies before servers, closed when the (async) test ends.
+    """Opens TCP fault proxies in front of servers; they close when the (async) test ends.
 
     `proxy = await envserve_proxy(server)`; clients connect to the proxy, which cuts,
     stalls, half-opens, throttles and delays: `proxy.cut_all()`.
@@ -252,7 +251,7 @@ def envserve_address(
 ) -> Iterator[str]:
     """The address of a trio_envserve server, one for the session; for any test.
 
-    Under `trio-envserve run-with` it is that command's server. Else one is
+    Under `trio-envserve run-with` it is that command's server. Otherwise a server is
     started, in processes of its own, for the environment of --envserve-env or
     envserve_env, with the options envserve_options (with pytest-xdist: one for
     each of its workers).
@@ -292,7 +291,7 @@ class _SessionServer:
             "--bind", "tcp://127.0.0.1:0", "--drain-s", "1", "--exit-with-parent",
             *config.getini("envserve_options"),
         ]  # fmt: skip
-        # What the tests can import the server can: pytest adds to the path as it goes.
+        # The server can import whatever the tests can: pytest extends sys.path as it runs.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with self._said.open("wb") as stream:
             self._process = subprocess.Popen(
@@ -301,7 +300,7 @@ class _SessionServer:
             )  # fmt: skip
 
     def wait_ready(self) -> str:
-        """The address, once a worker is ready; fails the test if none ever is."""
+        """The address, once a worker is ready; fails the test if the server ends before."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             record = json.loads(line)
@@ -310,12 +309,12 @@ class _SessionServer:
         self._fail("could not be started")
 
     def check_running(self) -> None:
-        """Fail if it has ended before it was asked to."""
+        """Fail the test if the server has ended by itself."""
         if self._process.poll() is not None:
             self._fail(f"ended by itself, with exit code {self._process.returncode}")
 
     def stop(self) -> None:
-        """End it, with its workers."""
+        """Stop the server and its workers."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.communicate(timeout=STOP_S)

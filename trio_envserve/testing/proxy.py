@@ -1,4 +1,4 @@
-"""A TCP proxy that does to connections what networks do to them.
+"""A TCP proxy that makes connections fail as networks do.
 
 ::
 
@@ -11,22 +11,21 @@ Theory of operation
 -------------------
 The proxy knows nothing of ZeroMQ: it forwards bytes, and its faults are those
 of connections.  The nursery of ``open_fault_proxy`` owns the listener and one
-task for each connection; that one owns a task for each direction.  Every fault
-is a synchronous change of plain state, looked at for each chunk between
+task for each connection, which owns a task for each direction.  Every fault
+is a synchronous change of plain state, which is read for each chunk between
 reading and forwarding; cutting cancels a connection's scope.  So when a
 method returns, no later byte escapes the fault.
 
-Bytes *to the client* are what the server sends.  The interesting moment of a
-retry protocol is between an outcome and its receipt:
-:meth:`FaultProxy.cut_before_receipt` reads along, and when an outcome comes by
-it cuts instead of forwarding it.  The server has sent the outcome; the client
-never sees it.  (Withholding everything and waiting for an outcome would not do:
-a connection that is just being made gets no further without the server's
-greeting.)
+The server sends the bytes *to the client*.  The interesting moment of a retry
+protocol is between an outcome and its receipt:
+:meth:`FaultProxy.cut_before_receipt` reads the forwarded bytes, and cuts when an
+outcome comes instead of forwarding it.  The server has sent the outcome; the client
+never sees it.  (The proxy cannot withhold everything while it waits for an outcome:
+a new connection needs the server's greeting.)
 
-A cut is a reset (RST): what the kernel still held for either side is thrown
-away.  With ``abrupt=False`` it is an orderly end (FIN), after which a side
-still reads what had been forwarded.
+A cut is a reset (RST): the kernel discards the bytes that it still held for either
+side.  With ``abrupt=False`` it is an orderly end (FIN), after which a side
+still reads the bytes that were forwarded.
 
 Only :meth:`FaultProxy.lag` draws random numbers, from the seed.
 """
@@ -49,12 +48,12 @@ from ..core.errors import ConfigError
 from ..net import parse_address, parse_peer_address, unwrap_single
 
 CHUNK_BYTES = 64 * 1024
-"""Most that is read at once; a fault falls between chunks, or inside one where
-it counts bytes."""
+"""Most bytes of a chunk; a fault falls between chunks, or inside a chunk if it counts
+bytes."""
 
 SEEN_BYTES_MAX = 64 * 1024
-"""How much of what has passed is shown together with a chunk, for what lies
-across two of them."""
+"""How many earlier bytes are passed to ``is_there`` with a chunk, for a message that
+lies across two chunks."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
 
@@ -68,12 +67,12 @@ class Direction(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class ProxyCounters:
-    """What a proxy has seen and done since it was opened."""
+    """Counters of a proxy since it was opened."""
 
     connections: int = 0
     """Connections made by clients."""
     refused: int = 0
-    """Of these, how many found no server behind the proxy."""
+    """How many of these found no server behind the proxy."""
     cut: int = 0
     """Connections cut by the proxy."""
     half_opened: int = 0
@@ -83,7 +82,7 @@ class ProxyCounters:
     to_client_bytes: int = 0
     """Forwarded to clients."""
     withheld_bytes: int = 0
-    """Sent by the server, and kept from the client."""
+    """Sent by the server, and not forwarded to the client."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -95,18 +94,18 @@ class _Connection:
     server: trio.SocketStream
     scope: trio.CancelScope
     seen: bytes = b""
-    """The end of what was sent to the client since somebody waits for something."""
+    """The last bytes sent to the client since a trap was set."""
     left_bytes: dict[Direction, int] = dataclasses.field(default_factory=dict)
-    """How much may still pass before the connection is cut."""
+    """How many bytes may still pass before the connection is cut."""
     silent: bool = False
     """Half open: the server's side is gone, and the client is not told."""
     abrupt: bool = False
-    """Whether it ends with a reset."""
+    """Whether the connection ends with a reset."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Trap:
-    """Somebody waits for something that the server sends."""
+    """A caller waits for certain bytes from the server."""
 
     is_there: Callable[[bytes], bool]
     done: trio.Event = dataclasses.field(default_factory=trio.Event)
@@ -122,7 +121,7 @@ class FaultProxy:
 
     def __init__(self, host: str, port: int, seed: int) -> None:
         self.counters = ProxyCounters()
-        """Live: read it at any time."""
+        """Always up to date."""
         self.address = ""
         """Where clients connect to."""
         self._target = (host, port)
@@ -152,7 +151,7 @@ class FaultProxy:
     # -- faults ----------------------------------------------------------------
 
     def cut_all(self, *, abrupt: bool = True) -> int:
-        """Cut every connection; says how many that were.  New ones are taken."""
+        """Cut every connection; returns how many.  New ones are accepted."""
         connections = list(self._open.values())
         for connection in connections:
             self._cut(connection, abrupt=abrupt)
@@ -161,13 +160,13 @@ class FaultProxy:
     async def cut_before_receipt(self, is_there: Callable[[bytes], bool]) -> bytes:
         """Cut all connections between an answer of the server and its receipt.
 
-        Sleeps until the server sends, on any connection, what makes
-        ``is_there(data)`` true; that chunk is not forwarded, and all connections
-        are cut.  ``data`` is the chunk after the end of what this connection was
-        sent since the call; it is returned.  A message of which a part was not
-        forwarded is one that the client never gets, so let ``is_there`` look
-        for bytes inside the message.  Cancelled: nothing is cut.  RuntimeError
-        while another call waits.
+        Sleeps until the server sends bytes on any connection for which
+        ``is_there(data)`` is true.  Then that chunk is not forwarded, and all connections
+        are cut.  ``data`` is the chunk, after the last bytes that this connection was
+        sent since the call; it is returned.  A client never gets a message of which a
+        part was not forwarded, so let ``is_there`` look for bytes inside the message.
+        If the call is cancelled, nothing is cut.  Raises RuntimeError while another call
+        waits.
         """
         if self._trap is not None:
             raise RuntimeError("another cut_before_receipt() is waiting")
@@ -183,19 +182,19 @@ class FaultProxy:
 
     def stall(self) -> None:
         """Forward nothing and read nothing, in both directions, until
-        :meth:`resume`: the network is there and takes for ever.  New
-        connections are accepted and stall too."""
+        :meth:`resume`.  The connections stay.  New connections are accepted and stall
+        too."""
         if self._gate.is_set():
             self._gate = trio.Event()
 
     def resume(self) -> None:
-        """End a stall: everything goes on where it was."""
+        """End a stall: everything goes on where it stopped."""
         self._gate.set()
 
     def half_open(self) -> int:
-        """End the server's side of every connection and do not tell the client:
-        for it the connection stands, what it sends disappears, and nothing
-        comes.  Says how many that were.  New connections are ordinary ones."""
+        """End the server's side of every connection and do not tell the client.  The
+        client's connection stands; what it sends disappears, and nothing comes.
+        Returns how many connections that were.  New connections work."""
         connections = [c for c in self._open.values() if not c.silent]
         for connection in connections:
             connection.silent = True
@@ -205,22 +204,22 @@ class FaultProxy:
 
     def throttle(self, bytes_per_s: float | None) -> None:
         """Forward at most so many bytes a second in each direction of each
-        connection; None ends it.  ValueError if it is not positive."""
+        connection; None ends the limit.  Raises ValueError if it is not positive."""
         if bytes_per_s is not None and not bytes_per_s > 0:
             raise ValueError(f"bytes_per_s must be positive or None, not {bytes_per_s!r}")
         self._bytes_per_s = bytes_per_s
 
     def lag(self, min_s: float, max_s: float) -> None:
-        """Hold each chunk back for a random time between these, drawn from the
-        proxy's seed; ``lag(0, 0)`` ends it.  ValueError if they are no range."""
+        """Delay each chunk by a random time between these, drawn from the proxy's
+        seed; ``lag(0, 0)`` ends the delay.  Raises ValueError if they are not a range."""
         if not 0 <= min_s <= max_s:
             raise ValueError(f"0 <= min_s <= max_s is needed, not {min_s!r} and {max_s!r}")
         self._lag_s = (min_s, max_s) if max_s else None
 
     def drop_after(self, count_bytes: int, direction: Direction = Direction.TO_CLIENT) -> None:
-        """Cut each open connection, or if there is none the next one, once so
-        many more bytes have gone in this direction: also in the middle of a
-        message.  ValueError if the number is negative."""
+        """Cut each open connection, or the next one if there is none, after so many
+        more bytes in this direction, even in the middle of a message.  Raises ValueError
+        if the number is negative."""
         if count_bytes < 0:
             raise ValueError(f"count_bytes must not be negative, but is {count_bytes!r}")
         for connection in self._open.values():
@@ -231,7 +230,7 @@ class FaultProxy:
     # -- one connection --------------------------------------------------------
 
     async def _serve(self, client: trio.SocketStream) -> None:
-        """From the client's connection to its end."""
+        """Serve one client's connection until it ends."""
         self.counters.connections += 1
         try:
             server = await trio.open_tcp_stream(*self._target)
@@ -255,7 +254,7 @@ class FaultProxy:
                 self._changed.unpark_all()
 
     async def _pump(self, connection: _Connection, direction: Direction) -> None:
-        """One direction, until an end closes; then the connection ends."""
+        """Forward one direction until an end closes; then end the connection."""
         source, sink = connection.client, connection.server
         if direction is Direction.TO_CLIENT:
             source, sink = sink, source
@@ -268,7 +267,7 @@ class FaultProxy:
             await self._wait(len(data))
             if connection.silent:
                 if direction is Direction.TO_CLIENT:
-                    return  # the client's direction goes on, and swallows
+                    return  # the other direction goes on reading, and forwards nothing
                 if not data:
                     break
                 continue
@@ -277,7 +276,7 @@ class FaultProxy:
             if direction is Direction.TO_CLIENT and self._trapped(connection, bytes(data)):
                 continue
             data, over = self._within_budget(connection, direction, bytes(data))
-            # Counted before, so that whoever has the bytes finds them counted.
+            # Counted before they are sent: a reader of the bytes finds them counted.
             self._count(direction, len(data))
             try:
                 if data:
@@ -292,7 +291,7 @@ class FaultProxy:
         connection.scope.cancel()
 
     async def _wait(self, size_bytes: int) -> None:
-        """All that delays a chunk."""
+        """Wait out everything that delays a chunk."""
         if self._lag_s is not None:
             await trio.sleep(self._rng.uniform(*self._lag_s))
         if self._bytes_per_s is not None:
@@ -300,7 +299,7 @@ class FaultProxy:
         await self._gate.wait()
 
     def _trapped(self, connection: _Connection, data: bytes) -> bool:
-        """Whether this is what somebody waits for; then it has been cut."""
+        """Whether the trap waits for these bytes; then all connections were cut."""
         trap = self._trap
         if trap is None:
             return False
@@ -319,7 +318,7 @@ class FaultProxy:
     def _within_budget(
         connection: _Connection, direction: Direction, data: bytes
     ) -> tuple[bytes, bool]:
-        """What may pass before the cut, and whether that comes now."""
+        """The bytes that may pass before the cut, and whether the cut comes now."""
         left = connection.left_bytes.get(direction)
         if left is None:
             return data, False
@@ -344,7 +343,7 @@ class FaultProxy:
 
 
 def _close(stream: trio.SocketStream, *, abrupt: bool) -> None:
-    """Close at once; tasks that wait for it are woken with ClosedResourceError."""
+    """Close at once; tasks that wait for the stream get ClosedResourceError."""
     if stream.socket.fileno() == -1:
         return
     if abrupt:
@@ -359,13 +358,12 @@ def _close(stream: trio.SocketStream, *, abrupt: bool) -> None:
 async def open_fault_proxy(
     target_address: str, *, bind: str = "tcp://127.0.0.1:0", seed: int = 0
 ) -> AsyncGenerator[FaultProxy, None]:
-    """Stand between clients and the server at ``target_address`` until the
+    """Run a proxy between clients and the server at ``target_address`` until the
     block ends; then all connections are cut.
 
     Both addresses are ``tcp://host:port``; port 0 in ``bind`` picks a free one.
-    The server need not be there: until it is, connections are refused as it
-    would refuse them.  Raises ConfigError for wrong addresses, OSError if
-    ``bind`` cannot be had.
+    The server need not be there; until it is, connections are reset.  Raises
+    ConfigError for wrong addresses, OSError if ``bind`` is not available.
     """
     target = parse_peer_address(target_address)
     own = parse_address(bind)

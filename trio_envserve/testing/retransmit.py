@@ -1,4 +1,4 @@
-"""A network on which every request is transmitted more often than needed.
+"""A network on which every request is transmitted several times.
 
 ::
 
@@ -8,13 +8,13 @@
 
 Theory of operation
 -------------------
-The client of this package retransmits only what the server has never seen, so
-on a good day the server meets no duplicate at all.  Other clients may not be
-so careful (a timer and a retry is how most are written), and networks may
-duplicate.  Here the shipped client is used as it is, and its socket sends each
-request again, the same bytes, after each of the given pauses, whatever has
-become of it since.  A duplicate that finds its first running is coalesced; one
-that comes after the outcome is replayed, or told that its id is finished.
+The client of this package retransmits only requests that the server has never seen,
+so without faults the server gets no duplicate at all.  Other clients may be less
+careful (most have a timer and a retry), and networks may duplicate messages.  Here
+the shipped client is used as it is, and its socket sends the same bytes of each
+request again after each of the given pauses, whatever has happened since.  A
+duplicate of a running request is coalesced.  One that comes after the outcome is
+answered by a replay, or refused because its id is finished.
 
 Everything else (hello, sync, finish) goes out once.
 """
@@ -51,14 +51,14 @@ class RetransmittingNetwork:
 
     def __init__(self, network: Network, *, pauses_s: Sequence[float] = (0.05,)) -> None:
         self.retransmitted = 0
-        """Further transmissions that the dealers' outboxes took, in all."""
+        """Further transmissions that the dealers' outboxes accepted, in all."""
         self._network = network
         self._pauses_s = tuple(pauses_s)
 
     def open_router(
         self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
     ) -> AbstractAsyncContextManager[RouterSocket]:
-        """The wrapped network's, unchanged."""
+        """The wrapped network's router, unchanged."""
         return self._network.open_router(address, limits=limits, on_event=on_event)
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class RetransmittingNetwork:
         self, address: str, *, limits: WireLimits,
         on_event: OnEvent | None = None,
     ) -> AsyncIterator[DealerSocket]:  # fmt: skip
-        """The wrapped network's, with a task that sends again."""
+        """The wrapped network's dealer, with tasks that send requests again."""
         opened = self._network.open_dealer(address, limits=limits, on_event=on_event)
         with unwrap_single():
             async with opened as inner, trio.open_nursery() as nursery:
@@ -126,5 +126,5 @@ class _Retransmitting:
         try:
             message = decode(frames[0], most_bytes=self._limits.header_bytes)
         except ProtocolError:
-            return False  # not of this protocol: not for us to repeat
+            return False  # not a message of this protocol
         return isinstance(message, Request)

@@ -54,18 +54,18 @@ def texts() -> SearchStrategy[str]:
 
 
 def numbers() -> SearchStrategy[int | float]:
-    """Integers, also of 200 bits, and all floats."""
+    """Integers, also large ones, and all floats."""
     large = 1 << 200
     return st.one_of(st.integers(), st.integers(-large, large), st.floats())
 
 
 def plain_scalars() -> SearchStrategy[Any]:
-    """What JSON has, and integers and floats that it lacks."""
+    """The scalars of JSON, and integers and floats that JSON lacks."""
     return st.one_of(st.none(), st.booleans(), numbers(), texts())
 
 
 def scalars() -> SearchStrategy[Any]:
-    """All values that have no parts: plain ones, bytes, times, UUIDs, decimals, complex."""
+    """All values without parts: plain scalars, bytes, times, UUIDs, decimals, complex."""
     zones = st.builds(
         lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)),
         st.integers(-1439, 1439),
@@ -206,9 +206,9 @@ def spans() -> SearchStrategy[list[int]]:
 
 
 def fields(cddl: str) -> SearchStrategy[Any]:
-    """Right values of a field, by how the protocol document spells its kind.
+    """Valid values of a field, by its CDDL in the protocol document.
 
-    Raises KeyError for a kind that is not there.
+    Raises KeyError for unknown CDDL.
     """
     kinds: dict[str, SearchStrategy[Any]] = {
         "uint": st.one_of(st.integers(0, 20), st.integers(0, MAX_UINT - 1)),
@@ -224,7 +224,7 @@ def fields(cddl: str) -> SearchStrategy[Any]:
 
 
 def messages(*classes: Any) -> SearchStrategy[Any]:
-    """Right messages of these classes; of all, if none is named."""
+    """Valid messages of these classes; of all classes if none is named."""
     return st.sampled_from(classes or MESSAGES).flatmap(_messages_of)
 
 
@@ -241,8 +241,8 @@ def headers(*classes: Any) -> SearchStrategy[bytes]:
 
 
 def frames(*classes: Any) -> SearchStrategy[list[bytes]]:
-    """Right messages of the clients' link as the frames that are sent: a header, and
-    the body if it has one.  Of all that clients send, if no class is named."""
+    """Valid messages of the clients' link, as frames: a header, and the body if there is
+    one.  Of all classes that clients send if none is named."""
     return messages(*(classes or TO_ROUTER)).flatmap(_framed)
 
 
@@ -279,7 +279,7 @@ def hostile_items() -> SearchStrategy[bytes]:
 @st.composite
 def damaged(draw: st.DrawFn, right: SearchStrategy[bytes]) -> bytes:
     """Bytes of ``right`` with some changed, cut off, doubled or put in.  (By chance
-    they may be right again.)"""
+    they may be valid again.)"""
     data = bytearray(draw(right))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, min(len(data), 300)))
@@ -311,7 +311,7 @@ def _wrong_fields(draw: st.DrawFn) -> bytes:
 
 
 def hostile_headers() -> SearchStrategy[bytes]:
-    """Headers that are mostly not right: any bytes, damaged ones, wrong fields, wrong CBOR."""
+    """Mostly invalid headers: any bytes, damaged bytes, wrong fields, wrong CBOR."""
     return st.one_of(st.binary(max_size=60), damaged(headers()), _wrong_fields(), hostile_items())
 
 
@@ -321,7 +321,7 @@ def hostile_bodies() -> SearchStrategy[bytes]:
 
 
 def hostile_frames() -> SearchStrategy[list[bytes]]:
-    """Messages that are mostly not right: wrong headers or bodies, too few or too many frames."""
+    """Mostly invalid messages: wrong headers or bodies, too few or too many frames."""
     any_header = st.one_of(headers(), hostile_headers())
     return st.one_of(
         st.lists(st.one_of(any_header, hostile_bodies()), min_size=1, max_size=4),

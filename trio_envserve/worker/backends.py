@@ -2,28 +2,28 @@
 
 Theory of operation
 -------------------
-A :class:`CodeBackend` runs one piece of environment code (a *call*) and comes
-back when that code has **ended**, with an :class:`Ended`: never earlier, also
-not when it is cancelled (G1), and never with an exception, whatever the code
-raised.  A value that was there before the cancel took effect is kept.
+A :class:`CodeBackend` runs one piece of environment code (a *call*).  It returns an
+:class:`CodeResult` when that code has **ended**: never earlier, not even when it is
+cancelled (G1), and never with an exception, whatever the code raised.  If the code
+returned a value before the cancel took effect, the value counts.
 
 ``trio``
-    a task of its own in a nursery of its own, so that whatever the code leaves
+    runs the code in a task and a nursery of its own.  So whatever the code leaves
     behind in its task (open cancel scopes, context variables) ends with it, and
-    a leaked ``trio.Cancelled`` ends here.  The task is protected from Ctrl-C: a
-    ``KeyboardInterrupt`` that comes out of it was raised by the code, while a
-    real one goes to trio's main task (but may hit tasks the code has started).
-    A task that is about to end may be used up for it instead (``call_here``).
+    a leaked ``trio.Cancelled`` ends here.  The task is protected from Ctrl-C: the code
+    raised any ``KeyboardInterrupt`` that comes out of it, while a real one goes to
+    trio's main task (but may hit tasks that the code has started).  A task that is about
+    to end may be used instead (``call_here``).
 ``thread``
-    a thread from trio's cache, never abandoned.  A watcher task notices the
-    cancel, which no thread can.
+    runs the code in a thread from trio's cache, which is never abandoned.  A watcher
+    task notices the cancel, which no thread can.
 ``asyncio``
-    one loop in one thread for the life of the worker, always asyncio's own (others, as
-    uvloop, cannot be kept from going on in a forked process).  Cancelling is
-    ``task.cancel()``, once, and then waiting for the task's own end.  An exit
-    raised by a stray task of the environment stops no more than that task.
+    runs the code on one loop in one thread for the whole life of the worker.  The loop
+    is always asyncio's own (others, such as uvloop, cannot be stopped in a forked
+    child).  Cancelling is ``task.cancel()``, once, and then waiting for the task's own
+    end.  If a stray task of the environment raises an exit, it stops only itself.
 
-The last two call models through a :class:`~.links.Link`.
+The last two call models through :class:`~.model_calls.ModelCalls`.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ import trio
 
 from .. import foreign
 from ..envs.interface import Backend
-from ..foreign import Ended
+from ..foreign import CodeResult
 from .failures import log
 from .forks import end_if_forked
-from .links import AsyncioModel, Link, Seat, ThreadModel
+from .model_calls import AsyncioModel, ModelCalls, RunContext, ThreadModel
 
-Call: TypeAlias = Callable[[Seat], Any]
+Call: TypeAlias = Callable[[RunContext], Any]
 """Environment code, bound to its arguments; may return an awaitable."""
 
 
 class CodeBackend(Protocol):
     """Runs environment code.  Made by :func:`open_backend`."""
 
-    async def call(self, call: Call) -> Ended:
+    async def call(self, call: Call) -> CodeResult:
         """Run ``call`` to its end.  Cancelling reaches the code; the caller must
         check for its own cancellation afterwards, since this does not raise."""
         ...
 
-    async def call_here(self, call: Call) -> Ended:
+    async def call_here(self, call: Call) -> CodeResult:
         """As ``call``, for a task that awaits nothing more afterwards: the code may
-        run in it, and leave behind in it what it will."""
+        run in it, and may leave anything behind in it."""
         ...
 
 
 @asynccontextmanager
 async def open_backend(kind: Backend, *, threads: int) -> AsyncIterator[CodeBackend]:
-    """What runs code of ``kind``; ``threads`` bounds the calls in threads at once."""
+    """The backend for code of ``kind``; ``threads`` bounds the calls in threads at once."""
     if kind == "trio":
         yield _TrioBackend()
     elif kind == "thread":
@@ -85,7 +85,7 @@ _TRIO_SIGNS = ("must be called from async context",)
 
 
 def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
-    """Adds a note to an error that tells of the wrong kind of coroutine."""
+    """Adds a note to an error that the wrong kind of coroutine causes."""
     text = "" if exc is None else foreign.text(exc) or ""
     if any(sign in text for sign in signs):
         foreign.call(BaseException.add_note, exc, note)
@@ -93,38 +93,38 @@ def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
 
 @final
 class _TrioBackend:
-    async def call(self, call: Call) -> Ended:
-        ended: list[Ended] = []
+    async def call(self, call: Call) -> CodeResult:
+        ended: list[CodeResult] = []
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
                 nursery.start_soon(_contained, call, ended)
         except BaseException as exc:  # noqa: ASYNC103
-            # _contained lets nothing out: this is trio, saying that the code left a
+            # _contained raises nothing: this is trio, which says that the code left a
             # nursery or a cancel scope open in its task.  It is the code's failure.
             # Usually it is a group; but trio asks the groups in it to split.
             if foreign.holds_interrupt(exc):
                 raise  # a real Ctrl-C, in a server that runs the environment itself
-            ended[:] = [Ended(error=exc)]
+            ended[:] = [CodeResult(error=exc)]
         return ended[0]
 
-    async def call_here(self, call: Call) -> Ended:
-        ended: list[Ended] = []
+    async def call_here(self, call: Call) -> CodeResult:
+        ended: list[CodeResult] = []
         await _contained(call, ended)
         if ended[0].error is None and trio.lowlevel.current_task().child_nurseries:
-            # trio itself says so when the task has ended: too late for the outcome.
-            return Ended(error=RuntimeError("the code left a nursery open in its task"))
+            # trio itself reports it when the task has ended: too late for the outcome.
+            return CodeResult(error=RuntimeError("the code left a nursery open in its task"))
         return ended[0]
 
 
-_TRIO_SEAT = Seat(_is_cancelled_here, lambda model: model)
+_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
 
 
 @trio.lowlevel.enable_ki_protection
-async def _contained(call: Call, ended: list[Ended]) -> None:
-    # The boundary between the environment and the worker.  Whether the caller is
-    # cancelled, the caller checks.
+async def _contained(call: Call, ended: list[CodeResult]) -> None:
+    # The boundary between the environment and the worker.  The caller checks whether
+    # it is cancelled.
     pid = os.getpid()
-    ended.append(await foreign.acall(call, _TRIO_SEAT))
+    ended.append(await foreign.acall(call, _TRIO_CONTEXT))
     end_if_forked(pid)
     _hint(ended[0].error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
 
@@ -134,41 +134,43 @@ class _ThreadBackend:
     def __init__(self, threads: int) -> None:
         self._limiter = trio.CapacityLimiter(threads)
 
-    async def call(self, call: Call) -> Ended:
+    async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
-            link = Link(nursery)
-            seat = Seat(lambda: link.cancelled, lambda model: ThreadModel(model, link))
-            nursery.start_soon(_watch, link)
+            calls = ModelCalls(nursery)
+            context = RunContext(lambda: calls.cancelled, lambda model: ThreadModel(model, calls))
+            nursery.start_soon(_watch, calls)
             try:
-                ended = await trio.to_thread.run_sync(_in_thread, call, seat, limiter=self._limiter)
+                ended = await trio.to_thread.run_sync(
+                    _in_thread, call, context, limiter=self._limiter
+                )
             except trio.Cancelled as exc:  # noqa: ASYNC103
-                ended = Ended(error=exc)  # while waiting for a thread: nothing has started
+                ended = CodeResult(error=exc)  # while waiting for a thread: nothing has started
             finally:
-                link.close()
+                calls.close()
                 nursery.cancel_scope.cancel()
         return ended
 
     call_here = call
 
 
-async def _watch(link: Link) -> None:
+async def _watch(calls: ModelCalls) -> None:
     try:
         await trio.sleep_forever()
     except trio.Cancelled:  # noqa: ASYNC103
-        # Not raised on: a nursery with it would lose the value of a thread that has
-        # finished nevertheless.  The caller checks for its own cancellation.
-        link.cancel()
+        # Not raised: the nursery would lose the value of a thread that has finished
+        # nevertheless.  The caller checks for its own cancellation.
+        calls.cancel()
 
 
-def _in_thread(call: Call, seat: Seat) -> Ended:
+def _in_thread(call: Call, context: RunContext) -> CodeResult:
     pid = os.getpid()
-    ended = foreign.call(_plain_value, call, seat)
+    ended = foreign.call(_plain_value, call, context)
     end_if_forked(pid)
     return ended
 
 
-def _plain_value(call: Call, seat: Seat) -> Any:
-    value = call(seat)
+def _plain_value(call: Call, context: RunContext) -> Any:
+    value = call(context)
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
@@ -188,7 +190,7 @@ async def _open_asyncio() -> AsyncIterator[_AsyncioBackend]:
         try:
             yield backend
         except BaseException as exc:  # noqa: ASYNC103
-            # Raised again below, outside of this nursery, which would wrap it.
+            # Raised again below, outside this nursery, which would wrap it.
             raised = exc
         finally:
             backend.stop()
@@ -207,8 +209,8 @@ class _AsyncioBackend:
         self._stopping = False
 
     async def serve(self) -> None:
-        """The thread of the loop, from beginning to end."""
-        # Shielded: it ends by stop(), after the last call.
+        """Run the thread of the loop, until :meth:`stop`."""
+        # Shielded: stop() ends it, after the last call.
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(
                 self._in_thread,
@@ -217,7 +219,7 @@ class _AsyncioBackend:
             )
 
     def stop(self) -> None:
-        """Let the thread end.  What is left on the loop is cancelled."""
+        """Let the thread end.  Tasks that are left on the loop are cancelled."""
         self._stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -226,8 +228,8 @@ class _AsyncioBackend:
             try:
                 self._loop.run_forever()
             except BaseException as exc:  # noqa: ASYNC103
-                # SystemExit and KeyboardInterrupt from a task that the environment
-                # has started stop asyncio's loop; the other rollouts need it.
+                # A task of the environment that raises SystemExit or KeyboardInterrupt
+                # stops asyncio's loop; the other rollouts need it.
                 log(logging.WARNING, "a task of the environment stopped its loop", about=exc)
         try:
             self._runner.close()
@@ -237,26 +239,26 @@ class _AsyncioBackend:
             if not self._loop.is_closed():
                 self._loop.close()
 
-    async def call(self, call: Call) -> Ended:
+    async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
-            link = Link(nursery)
-            seat = Seat(lambda: link.cancelled, lambda model: AsyncioModel(model, link))
+            calls = ModelCalls(nursery)
+            context = RunContext(lambda: calls.cancelled, lambda model: AsyncioModel(model, calls))
             try:
-                ended = await self._run(call, seat, link)
+                ended = await self._run(call, context, calls)
             finally:
-                link.close()
+                calls.close()
         return ended
 
     call_here = call
 
-    async def _run(self, call: Call, seat: Seat, link: Link) -> Ended:
+    async def _run(self, call: Call, context: RunContext, calls: ModelCalls) -> CodeResult:
         token = trio.lowlevel.current_trio_token()
         done = trio.Event()
-        ended: list[Ended] = []
+        ended: list[CodeResult] = []
         tasks: list[asyncio.Task[None]] = []
 
         def start() -> None:
-            # The environment may have given its loop another way to make tasks.
+            # The environment may have set a task factory of its own.
             made = foreign.call(self._loop.create_task, coroutine)
             if made.error is not None:
                 ended.append(made)
@@ -267,21 +269,21 @@ class _AsyncioBackend:
             tasks.append(made.value)
 
         # Both callbacks run in order in the loop's thread: cancel finds the task.
-        coroutine = _on_asyncio(call, seat, ended)
+        coroutine = _on_asyncio(call, context, ended)
         self._loop.call_soon_threadsafe(start)
         try:
             await done.wait()
         except trio.Cancelled:  # noqa: ASYNC103
-            link.cancelled = True
+            calls.cancelled = True
             self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             with trio.CancelScope(shield=True):
                 await done.wait()
-        # Cancelled before its first step, the task has nothing to say.
-        return ended[0] if ended else Ended(error=asyncio.CancelledError())
+        # A task that was cancelled before its first step has no result.
+        return ended[0] if ended else CodeResult(error=asyncio.CancelledError())
 
 
-async def _on_asyncio(call: Call, seat: Seat, ended: list[Ended]) -> None:
+async def _on_asyncio(call: Call, context: RunContext, ended: list[CodeResult]) -> None:
     pid = os.getpid()
-    ended.append(await foreign.acall(call, seat))  # asyncio would stop its loop for SystemExit
+    ended.append(await foreign.acall(call, context))  # asyncio would stop its loop for SystemExit
     end_if_forked(pid)
     _hint(ended[0].error, _TRIO_SIGNS, 'If this is trio code: remove backend = "asyncio".')

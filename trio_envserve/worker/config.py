@@ -1,4 +1,4 @@
-"""The first message to a worker: who it is, what it is to host, and by which limits.
+"""The first message to a worker: its id, its environment and its limits.
 
 Frames: the incarnation, the header (:class:`~trio_envserve.core.messages.Start`), and
 a body, a record in CBOR, which the protocol document describes.
@@ -21,7 +21,7 @@ from ..core.terms import Incarnation
 from ..net.framing import Decoder, FrameLimits
 
 _DEPTH = 1_200
-"""How deep arguments may be nested: as deep as JSON, by which they are checked."""
+"""How deep arguments may be nested: as deep as in JSON, by which they are checked."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +31,19 @@ class WorkerConfig:
     worker: str
     incarnation: Incarnation
     environment: str | None
-    """None: not said, with a command that knows what it hosts."""
+    """None: not given, with a command that knows its own environment."""
     args: dict[str, Any]
     server: str
     """The server's address, for titles and logs."""
     limits: WorkerLimits
     wire: WireLimits
     path: list[str]
-    """The server's ``sys.path``, so that what it can import, its workers can."""
+    """The server's ``sys.path``, so that workers can import whatever the server can."""
     logging: dict[str, Any]
     """Arguments of :class:`~trio_envserve.logs.LogSetup`, or empty."""
 
     def to_frames(self) -> tuple[bytes, bytes, bytes]:
-        """The message; see :func:`check_args` for what it cannot carry."""
+        """The message; :func:`check_args` finds arguments that it cannot carry."""
         body = {
             "environment": self.environment,
             "args": self.args,
@@ -57,7 +57,7 @@ class WorkerConfig:
 
     @classmethod
     def from_frames(cls, frames: list[bytes | memoryview]) -> WorkerConfig:
-        """Read the message back; ProtocolError if it is another."""
+        """Read the message.  Raises ProtocolError if it is another one."""
         start = messages.decode(frames[1], most_bytes=1 * MIB)
         if not isinstance(start, messages.Start) or len(frames) != 3:
             raise ProtocolError(f"the first message is {type(start).__name__}, not Start")
@@ -75,7 +75,7 @@ class WorkerConfig:
 
 
 def check_args(args: Mapping[str, Any]) -> None:
-    """ConfigError if a worker process would not get exactly these arguments."""
+    """Raise ConfigError if a worker process would not get exactly these arguments."""
     for name, value in args.items():
         try:
             text = json.dumps({name: value}, ensure_ascii=False).encode()
@@ -84,7 +84,7 @@ def check_args(args: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"args[{name!r}] cannot be sent to a worker process: {error}"
             ) from None
-        if repr(back) != repr(value):  # the text tells True from 1, and nan from nothing
+        if repr(back) != repr(value):  # repr distinguishes True from 1, and takes nan for nan
             raise ConfigError(
                 f"args[{name!r}], {value!r:.100}, would reach a worker process as {back!r:.100}: "
                 "give what JSON has (str, int, float, bool, None, lists, dicts with str keys)"
@@ -92,11 +92,11 @@ def check_args(args: Mapping[str, Any]) -> None:
 
 
 def read_config(link: socket.socket) -> WorkerConfig:
-    """Wait for the first message; EOFError if the server is gone.
+    """Wait for the first message.  Raises EOFError if the server is gone.
 
     Nothing comes after it before the worker's hello.
     """
-    # A parent is no stranger: whatever it was asked to pass on is taken.
+    # A parent is trusted: whatever it sends is taken.
     whole = FrameLimits(frame_bytes=2**40, message_bytes=2**40, frames=3)
     decoder = Decoder(whole)
     while True:

@@ -2,20 +2,20 @@
 
 Theory of operation
 -------------------
-Environment code may raise anything, also what is no ``Exception``: it must not
-end the worker.  The runner catches whatever it is and raises an
+Environment code may raise anything, even something that is not an ``Exception``, and
+must not end the worker by it.  The runner catches whatever it is and raises an
 :class:`EnvironmentFailure` around it.
 
-An exception has code of its own, which runs whenever somebody formats it: a logging
-handler, the ``traceback`` module.  So nobody here formats one.  :func:`plain` makes a
-copy without such code: type name, message, notes, causes and traceback, all of them
-plain and bounded, and read past whatever the class puts in their place.  What is logged
-(:func:`log`) is that copy.
+An exception has code of its own, which runs whenever the exception is formatted, by a
+logging handler or the ``traceback`` module.  So nothing here formats one.
+:func:`plain` makes a copy without such code: type name, message, notes, causes and
+traceback.  All of them are plain and bounded, and are read from the interpreter,
+whatever the class claims.  The log (:func:`log`) gets that copy.
 
 For the wire, :func:`describe_exception` turns any exception into three strings that can
-always be encoded: lone surrogates are escaped, and lengths are bounded
-(:data:`MESSAGE_CHARS`, :data:`TRACEBACK_CHARS`), the middle being cut, since a
-traceback's two ends say most.
+always be encoded.  Lone surrogates are escaped, and long texts lose their middle
+(:data:`MESSAGE_CHARS`, :data:`TRACEBACK_CHARS`), because the two ends of a traceback say
+most.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from .. import foreign
 Stage: TypeAlias = Literal["rollout", "group", "setup", "teardown"]
 
 MESSAGE_CHARS = 8 * 1024
-"""Longest message kept: some libraries put a whole response into it."""
+"""Longest message: some libraries put a whole response into it."""
 
 TRACEBACK_CHARS = 256 * 1024
-"""Longest traceback kept; a deep recursion's is about 100 kB."""
+"""Longest traceback; a deep recursion's has about 100 kB."""
 
 COPIES = 64
-"""Most exceptions described of one: its causes, and the members of groups.  Each takes
+"""Most exceptions in one description: its causes, and the members of groups.  Each takes
 the time of a traceback, and a loop of retries makes a chain of thousands."""
 
 FRAMES = 1_000
-"""Most frames kept of a traceback; as many as the interpreter allows by default."""
+"""Most frames of a traceback; as many as the interpreter allows by default."""
 
 NOTES = 16
-"""Most notes kept of an exception."""
+"""Most notes of an exception."""
 
 _DEEPEST = 10
 """Groups nested deeper are not shown in a traceback anyway."""
@@ -57,7 +57,7 @@ _log = logging.getLogger("trio_envserve.worker")
 
 
 class Description(NamedTuple):
-    """What an exception says about itself."""
+    """The texts of an exception."""
 
     type: str
     message: str
@@ -70,9 +70,9 @@ class EnvironmentFailure(Exception):
     def __init__(self, exception: BaseException, *, attempts: int, during: Stage) -> None:
         super().__init__(exception, attempts, during)
         self.exception = exception
-        """What was raised by the last attempt; any ``BaseException``."""
+        """What the last attempt raised; any ``BaseException``."""
         self.attempts = attempts
-        """How often it was tried in this execution."""
+        """How many attempts there were in this execution."""
         self.during = during
         """What the environment was doing."""
 
@@ -85,8 +85,8 @@ class EnvironmentFailure(Exception):
 def describe_exception(exc: BaseException) -> Description:
     """Type, message and whole traceback of ``exc``, as encodable strings.
 
-    An :class:`EnvironmentFailure` is described by what it is about.  The message
-    of an exception group names its leaves, too.  Never raises.
+    An :class:`EnvironmentFailure` is described by its exception.  The message of an
+    exception group names its leaves, too.  Never raises.
     """
     if type(exc) is EnvironmentFailure:
         exc = exc.exception
@@ -99,7 +99,7 @@ def describe_exception(exc: BaseException) -> Description:
 
 
 def failure_record(failure: EnvironmentFailure) -> dict[str, Any]:
-    """The failure of one member of a group, as it travels."""
+    """The failure of one member of a group, as it is sent."""
     about = describe_exception(failure)
     return {**about._asdict(), "attempts": failure.attempts}
 
@@ -107,7 +107,7 @@ def failure_record(failure: EnvironmentFailure) -> dict[str, Any]:
 def log(level: int, text: str, *args: object, about: BaseException | None = None) -> None:
     """Write a line to the worker's log, with the traceback of ``about``.
 
-    Never raises, whatever the exception or a handler of the environment's does.
+    Never raises, whatever the exception or the environment's log handlers do.
     """
     if _log.isEnabledFor(level):
         foreign.call(_write, level, text, args, about)
@@ -120,7 +120,8 @@ def _write(level: int, text: str, args: tuple[object, ...], about: BaseException
 def plain(exc: BaseException) -> Exception:
     """A copy of ``exc`` that has no code of its own, and looks like it in a traceback.
 
-    Its class is made for it.  At most :data:`COPIES` exceptions are copied with it.
+    The copy has a class of its own.  At most :data:`COPIES` exceptions are copied with
+    it.
     """
     return _Copier().copy(exc)
 
@@ -132,14 +133,14 @@ def _describe(exc: BaseException) -> Description:
 
 @final
 class _Copier:
-    """Copies one exception, with those that it holds."""
+    """Copies one exception, with its causes and members."""
 
     def __init__(self) -> None:
         self._left = COPIES
         self._copies: dict[int, Exception] = {}
-        """By the id of the original, which the outermost one keeps alive."""
+        """Copies, by the id of the original, which the outermost one keeps alive."""
         self._new: list[tuple[BaseException, Exception]] = []
-        """Whose causes are still to be copied."""
+        """Exceptions whose causes are still to be copied."""
 
     def copy(self, exc: BaseException) -> Exception:
         copied = self._copied(exc, 0)
@@ -195,7 +196,7 @@ def _stand_in(exc: BaseException, members: list[Exception]) -> Exception:
     return copy
 
 
-# What the interpreter has noted of an exception, past what a class puts in its place.
+# What the interpreter knows of an exception, whatever its class claims.
 _CAUSE = vars(BaseException)["__cause__"]
 _CONTEXT = vars(BaseException)["__context__"]
 _SUPPRESS = vars(BaseException)["__suppress_context__"]
@@ -229,7 +230,7 @@ def _message(exc: BaseException) -> str:
 
 def _own_message(exc: BaseException) -> str:
     message = foreign.text(exc)
-    # An exception whose own __str__ raises is still a failure to report.
+    # If an exception's own __str__ raises, the failure is still reported.
     return "(its message cannot be formatted)" if message is None else message
 
 
@@ -258,7 +259,7 @@ def _bounded(tb: TracebackType | None) -> tuple[TracebackType | None, int]:
 
 def _fit(text: str, limit_chars: int) -> str:
     escaped = _cut(text, limit_chars).encode("utf-8", "backslashreplace").decode()
-    return _cut(escaped, limit_chars)  # escapes are longer than what they stand for
+    return _cut(escaped, limit_chars)  # escapes are longer than the characters
 
 
 def _cut(text: str, limit_chars: int) -> str:

@@ -1,28 +1,29 @@
-"""Forked processes: they may do what they like, but not come back to run rollouts.
+"""Forked children, which must not return and run their worker's rollouts.
 
 Theory of operation
 -------------------
 A rollout may fork, by ``os.fork``, ``pty.fork`` or ``multiprocessing``, and the child
-may execute a program or end by ``os._exit``.  But if it comes back (the program was not
-found, something was raised), it is a second worker with the same rollouts, and goes on
-with all of them: each of its steps would be done twice (G1).  So a child ends, with a
-word on standard error, where it would go on with anything that is not its own:
+may execute a program or end by ``os._exit``.  But a child that returns (the program was
+not found, something was raised) is a second worker with the same rollouts, and would do
+each of their steps a second time (G1).  So a child is ended, with a line on standard
+error, before it goes on with anything that is not its own:
 
-- at the boundary of the rollout's code, which has begun in another process
+- at the boundary of the rollout's code, which began in another process
   (:func:`end_if_forked`; also where such code asks its model);
-- at its next step on trio, or on asyncio, in whatever run the fork was made;
+- at its next step on trio, or on asyncio, whichever ran when it was forked;
 - where its thread would take the next piece of work of an executor.
 
-While workers are open (:func:`watched`), each child is prepared for that as it is
-forked.  What it runs in the fork's own frame, and in loops and threads of its own, is
-left alone.  Threads of the environment's that wait for work in a way of their own are
-not known here: a child that is forked in one goes on there.
+While workers are open (:func:`watched`), each child is prepared for that when it is
+forked.  Whatever it runs in the fork's own frame, and in its own loops and threads, is
+left alone.  Threads of the environment that wait for work in a way of their own are not
+known here: a child that is forked in one goes on there.
 
-(A child gets none of the descriptors by which a worker lives, see
-:mod:`~trio_envserve.net.forks`: who waits for their end would wait for the child's.)
+(A child gets none of a worker's descriptors, see :mod:`~trio_envserve.net.forks`:
+a peer that waits for their end would wait for the child's end.)
 
 ``os.register_at_fork`` cannot be undone, and is for the whole process.  So there is one
-pair of hooks, registered when the first worker opens, that do nothing while none is.
+pair of hooks, registered when the first worker opens; they do nothing while none is
+open.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from typing import Any, NoReturn, final
 import trio
 
 FORKED_STATUS = os.EX_SOFTWARE
-"""Exit status of a forked process that has come back."""
+"""Exit status of a forked child that has returned."""
 
 
 @final
 class _Watch:
-    """What the hooks know."""
+    """The state of the hooks."""
 
     def __init__(self) -> None:
         self.open = 0
-        """Workers in this process."""
+        """Open workers in this process."""
         self.forking = _Forking()
 
 
 @final
 class _Forking(threading.local):
-    """Of the thread that forks."""
+    """The state of the thread that forks."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -66,7 +67,7 @@ _watch = _Watch()
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """While this lasts, a forked process that comes back to a loop is ended."""
+    """While this lasts, a forked child that returns to an event loop is ended."""
     _register()
     _watch.open += 1
     try:
@@ -76,15 +77,15 @@ def watched() -> Iterator[None]:
 
 
 def end_if_forked(pid: int) -> None:
-    """End this process if it is not the one with this id, where the code has begun."""
+    """End this process unless it has this id, that of the process where the code began."""
     if os.getpid() != pid:
         end()
 
 
 def end() -> NoReturn:
-    """End this process, which was forked and has come back."""
+    """End this process, a forked child that has returned."""
     text = (
-        f"trio-envserve: process {os.getpid()}, forked by a rollout, has come back from it, "
+        f"trio-envserve: process {os.getpid()}, forked by a rollout, has returned from it "
         "and would run the rollouts of its worker a second time: it is ended here. "
         "A forked process must execute a program, or end by os._exit().\n"
     )
@@ -100,7 +101,7 @@ def _register() -> None:
 
 
 def _before() -> None:
-    # Asked here: in the child asyncio says that none is running.
+    # Asked here: in the child asyncio says that no loop is running.
     if _watch.open:
         _watch.forking.loop = asyncio._get_running_loop()
 
@@ -108,11 +109,11 @@ def _before() -> None:
 def _prepare_child() -> None:
     if not _watch.open:
         return
-    _watch.open = 0  # what this process forks itself is its own affair
+    _watch.open = 0  # children of this child are its own affair
     loop, _watch.forking.loop = _watch.forking.loop, None
     if trio.lowlevel.in_trio_run():
         trio.lowlevel.add_instrument(_EndOnTrio())
-    if hasattr(loop, "_ready"):  # asyncio's own ones; others cannot be reached
+    if hasattr(loop, "_ready"):  # asyncio's own loops; others cannot be reached
         vars(loop)["_ready"] = _EndOnAsyncio()
     _end_executors(sys._getframe())
 
@@ -130,10 +131,10 @@ class _EndOnTrio(trio.abc.Instrument):
 
 @final
 class _EndOnAsyncio:
-    """Stands for what a loop of asyncio would do next."""
+    """Replaces the queue of callbacks of an asyncio loop."""
 
     def append(self, handle: object) -> None:
-        """What is still to be done will not be done."""
+        """Drop a callback: it will not run."""
 
     def popleft(self) -> Any:
         """The next step, which may be another rollout's."""
@@ -143,7 +144,7 @@ class _EndOnAsyncio:
 
 
 def _end_executors(frame: FrameType | None) -> None:
-    """Of an executor's thread: put its end in the place of the work it would do next."""
+    """In an executor's thread, replace the next piece of work by the end of the process."""
     while frame is not None:
         if frame.f_code is _executors._worker.__code__:
             queue = frame.f_locals["work_queue"]
@@ -155,8 +156,8 @@ def _end_executors(frame: FrameType | None) -> None:
 
 @final
 class _EndInExecutor:
-    """Stands for work."""
+    """Replaces a piece of work."""
 
     def run(self, *args: object) -> None:
-        """Called in the place of the work."""
+        """Called instead of the work."""
         end()

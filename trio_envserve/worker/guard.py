@@ -1,22 +1,22 @@
-"""The guard: a process beside each worker that outlives it by one system call.
+"""The guard: a process beside each worker that kills it when the server has ended.
 
 Theory of operation
 -------------------
-When a server is killed, the system kills its workers (where it can), and at
-once: no code of theirs runs any more that could end what the environment has
-started.  And the heartbeat thread, which could, needs an interpreter that the
-environment's code may hold.
+When a server is killed, the system kills its workers at once (on Linux).  Then no code
+of a worker runs any more, and nothing ends the processes that the environment has
+started.  The heartbeat thread could do that, but it needs the interpreter lock, which
+the environment's code may hold.
 
 So a worker begins by forking a guard into its own process group, while it is
-small and has one thread.  The guard runs nothing but a wait for the end of the
-server: of the socket pair to it, and of its process, since a process that the server
-has forked may hold the socket open.  Then it kills the worker, which may have left
-the group, and the group, itself included.  If the worker ends first, its server kills
-the group before it reaps the worker.
+small and has one thread.  The guard only waits for the end of the server: of the
+socket pair to it, and of its process, because a process that the server has forked may
+keep the socket open.  Then it kills the worker, which may have left the process group,
+and the group, itself included.  If the worker ends first, its server kills the group
+before it reaps the worker.
 
-The guard holds the epoch lock as well: the next server waits until it is gone.
-It is nobody's child (it is forked twice), so environments that wait for all
-their children do not meet it.
+The guard holds the epoch lock as well: the next server waits until the guard is gone.
+It is forked twice, so it is not the worker's child, and environments that wait for all
+their children do not wait for it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from collections.abc import Sequence
 _IGNORED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""What an environment may send to its whole group, meaning its own processes."""
+"""Signals that an environment may send to its whole process group, meaning its own
+processes."""
 
 
 def start_guard(signs: socket.socket, parent: int, *, unused: Sequence[int] = ()) -> None:
     """Fork the guard of this process group, which must be this process's own.
 
-    Call it before any thread is started.  ``signs`` ends when the server does, whose
-    process, ``parent``, must be this one's parent; if it is not, it has ended, and
-    this process ends, too.  ``unused``: descriptors that the guard is not to hold.
+    Call it before any thread is started.  ``signs`` ends when the server does.  The
+    server's process, ``parent``, must be the parent of this one; if it is not, it has
+    ended, and this process ends, too.  ``unused``: descriptors that the guard closes.
     """
     assert os.getpgid(0) == os.getpid()
     worker, server = _open_pidfd(os.getpid()), _open_pidfd(parent)
-    if os.getppid() != parent:  # asked after the pidfd was had: so that is the parent's
+    if os.getppid() != parent:  # asked after the pidfd was opened: so it is the parent's
         os._exit(1)
     child = os.fork()
     if child:
@@ -67,7 +68,7 @@ def start_guard(signs: socket.socket, parent: int, *, unused: Sequence[int] = ()
 def _open_pidfd(pid: int) -> int | None:
     try:
         opened = os.pidfd_open(pid)
-        # Where standard streams were closed it may have got the number of one.
+        # If standard streams were closed, it may have the number of one.
         moved = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
     except (AttributeError, OSError):  # no such call (macOS, some sandboxes), or none left
         return None
@@ -78,8 +79,8 @@ def _open_pidfd(pid: int) -> int | None:
 def _guard(signs: socket.socket, worker: int | None, server: int | None) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    for standard in (0, 1, 2):  # whoever reads a worker's output finds its end
-        with contextlib.suppress(OSError):  # closed already, by whoever started the server
+    for standard in (0, 1, 2):  # so that readers of a worker's output find its end
+        with contextlib.suppress(OSError):  # the server's parent had closed it already
             os.close(standard)
     _wait_server_ended(signs, server)
     if worker is not None:
@@ -99,5 +100,5 @@ def _wait_server_ended(signs: socket.socket, server: int | None) -> None:
                 return
             if not signs.recv(1, socket.MSG_PEEK):
                 return
-            # A server says nothing here; should a later one do, that is for the worker.
+            # A server writes nothing here; if a later version does, it is for the worker.
             time.sleep(1.0)

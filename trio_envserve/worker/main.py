@@ -1,11 +1,11 @@
-"""``main()`` of a worker process, started by a server with its ends of two sockets: the
-*link*, on which messages go both ways, and the *signs*, on which signs of life go to the
-server, and whose end tells that it is gone; and with the epoch lock, which this process
-holds by living.
+"""``main()`` of a worker process.
+
+A server starts it with three descriptors: the *link*, which carries messages both ways;
+the *signs*, on which the worker sends its heartbeat, and whose end tells that the server
+is gone; and the epoch lock, which this process holds as long as it lives.
 
 Arguments: the numbers of these three descriptors (-1: there is no lock), the server's
-process id and, if it is no Python of this package that is to be the worker, the command
-that is.
+process id and, if the worker is another program, its command.
 
 Exit status: 0 after retiring, 3 if the environment could not be set up, 127 if the
 command could not be run, and whatever killed it otherwise.
@@ -21,19 +21,19 @@ import sys
 from typing import NamedTuple, NoReturn
 
 CANNOT_RUN = 127
-"""Exit status, as a shell has it."""
+"""Exit status, as in a shell."""
 
 LINK_FD, SIGNS_FD, LOCK_FD = (
     "TRIO_ENVSERVE_LINK_FD", "TRIO_ENVSERVE_SIGNS_FD", "TRIO_ENVSERVE_LOCK_FD",
 )  # fmt: skip
-"""Variables with which a command is told the numbers of its descriptors."""
+"""Variables that tell a command the numbers of its descriptors."""
 
 _EXEC_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
-"""What Python ignores, and a program that it becomes would, too."""
+"""Signals that Python ignores; a program that replaces it would ignore them, too."""
 
 
 class Inherited(NamedTuple):
-    """What a server gives a worker process."""
+    """What a server passes to a worker process."""
 
     link: int
     signs: int
@@ -43,15 +43,15 @@ class Inherited(NamedTuple):
 
 
 def main() -> NoReturn:
-    """Put the watches up, then be the worker, or become the command that is."""
+    """Start the guard, then run the worker, or become the command that is the worker."""
     with contextlib.suppress(OSError):
-        os.dup2(2, 1)  # standard output is the server's; what environments print is no part of it
+        os.dup2(2, 1)  # standard output is the server's; environments print to standard error
     inherited = Inherited(*map(int, sys.argv[1:5]))
     command = sys.argv[5:]
-    # Guard and heart come before everything that takes long or can hang: silence
+    # Guard and heartbeat come before everything that takes long or can hang: silence
     # is noticed from the first moment.
     from trio_envserve.worker.guard import start_guard
-    from trio_envserve.worker.heart import die_with_parent
+    from trio_envserve.worker.heartbeat import die_with_parent
 
     signs = socket.socket(fileno=inherited.signs)
     start_guard(signs, inherited.parent, unused=[inherited.link])
@@ -66,7 +66,7 @@ def main() -> NoReturn:
 
 
 def _become(command: list[str], inherited: Inherited) -> NoReturn:
-    """Run the command in the place of this program: the same process, with its guard."""
+    """Replace this program by the command: the same process, with its guard."""
     os.environ[LINK_FD] = str(inherited.link)
     os.environ[SIGNS_FD] = str(inherited.signs)
     os.environ[LOCK_FD] = str(inherited.lock)
@@ -75,7 +75,7 @@ def _become(command: list[str], inherited: Inherited) -> NoReturn:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        with contextlib.suppress(Exception):  # nobody may read it, and status 127 says it too
+        with contextlib.suppress(Exception):  # status 127 says it, too
             print(f"cannot run {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
     os._exit(CANNOT_RUN)
 
@@ -84,21 +84,21 @@ def _be_worker(inherited: Inherited) -> NoReturn:
     from trio_envserve.net.forks import hide_in_children
 
     own = [descriptor for descriptor in inherited[:3] if descriptor >= 0]
-    for descriptor in own:  # a daemon that the environment leaves behind is no worker
+    for descriptor in own:  # a daemon that the environment leaves behind is not a worker
         os.set_inheritable(descriptor, False)
-    # The link hides itself.  The lock stays: what such a child runs is still of this epoch.
+    # The link hides itself.  The lock stays: such a child still belongs to this epoch.
     hide_in_children(inherited.signs)
     link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
 
     from trio_envserve.worker.config import read_config
-    from trio_envserve.worker.heart import Heart
+    from trio_envserve.worker.heartbeat import Heartbeat
 
     config = read_config(link)
     limits = config.limits
-    heart = Heart(
+    heartbeat = Heartbeat(
         signs, inherited.parent, pulse_s=limits.pulse_s, blocked_report_s=limits.blocked_report_s
     )
-    heart.start()
+    heartbeat.start()
     sys.path[:] = config.path
 
     from functools import partial
@@ -112,7 +112,7 @@ def _be_worker(inherited: Inherited) -> NoReturn:
 
     if config.logging:
         configure(LogSetup(**config.logging), config.worker)
-        sys.stdout = sys.stderr  # what environments print holds up nobody, either
+        sys.stdout = sys.stderr  # so that a print of an environment holds up nobody, either
     set_title(f"trio-envserve worker {config.worker} of {config.server}")
 
     async def serve() -> bool:
@@ -124,18 +124,18 @@ def _be_worker(inherited: Inherited) -> NoReturn:
                 load=partial(load, config.environment, config.args),
                 limits=limits,
                 wire=config.wire,
-                touch=heart.touch,
+                touch=heartbeat.touch,
             )
 
     status = 1
     try:
         status = 0 if trio.run(serve) else 3
     except BaseException:  # noqa: ASYNC103
-        # Also SystemExit, from a factory.  Whatever it is, the process ends here.
+        # SystemExit, too, from a factory.  Whatever it is, the process ends here.
         sys.excepthook(*sys.exc_info())
     finally:
         for output in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # None, closed, or nobody reads it any more
+            with contextlib.suppress(Exception):  # None, closed, or without a reader
                 output.flush()
         finish()
         # Threads that the environment left behind must not keep the process alive.

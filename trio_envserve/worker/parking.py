@@ -1,16 +1,16 @@
-"""Outcomes that wait for room at their router, in temporary files.
+"""Outcomes that wait for room at the router, in temporary files.
 
 Theory of operation
 -------------------
-A file holds many outcomes, one behind the other, and is mapped into memory: so a parked
-outcome is read as what it was, and nobody else has to know of it.  What is mapped takes
-memory only while somebody reads it, and the system may take that back at any time.  A
-file has no name.  When the last of its outcomes is forgotten, the map goes, and with it
-the file; so does it when the process dies, however that happens.
+A file holds many outcomes, one after the other, and is mapped into memory, so other code
+reads a parked outcome like any other.  A mapped file takes memory only while it is read,
+and the system may take that back at any time.  A file has no name.  When the last of its
+outcomes is forgotten, the map is freed, and the file with it.  The same happens when the
+process dies, however it dies.
 
-Writing may take long, and is done in a thread.  Meanwhile no more is to be begun than
-that thread can follow (:attr:`Parking.is_behind`), or what waits for it would fill the
-memory after all.
+Writing may take long, so a thread does it.  Meanwhile the worker begins no more
+executions than that thread can keep up with (:attr:`Parking.is_behind`); otherwise
+waiting outcomes would fill the memory after all.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from ..core.terms import Body
 from .failures import log
 
 FILE_BYTES = 64 * MIB
-"""Of one file; one outcome that is larger has a file of its own.  A file takes a
-descriptor, and its space on the disk until the last of its outcomes is forgotten."""
+"""The size of a file; a larger outcome has a file of its own.  A file takes a descriptor,
+and its space on the disk until the last of its outcomes is forgotten."""
 
 
 @final
 class Parking:
-    """Where a worker's outcomes wait.  ``parked`` is told of each, by its number, and
-    what it reads as from then on; None if there is no place, so that it stays where it
-    is.  ``most_bytes``: when more than this waits to be written, it is behind."""
+    """The waiting outcomes of a worker.  ``parked`` is called for each, with its number
+    and its new bytes; or with None if there is no space, so that it stays in memory.
+    ``most_bytes``: the thread is behind when more than this waits to be written."""
 
     def __init__(self, parked: Callable[[int, Body | None], None], most_bytes: int) -> None:
         self._parked = parked
@@ -48,11 +48,11 @@ class Parking:
         self._come = trio.Event()
         self._file: IO[bytes] | None = None
         self._map = memoryview(b"")
-        """Of the whole file.  It is only read: a full disk fails a write, and would
-        kill whoever writes to a map."""
+        """The map of the whole file.  It is only read: on a full disk a write fails, but a
+        write to a map would kill the process."""
         self._end = 0
         self._failed = False
-        """Whether it is in the log that there is no room."""
+        """Whether the log has said that there is no space."""
 
     @property
     def is_behind(self) -> bool:
@@ -60,13 +60,13 @@ class Parking:
         return self._waiting_bytes > self._most_bytes
 
     def add(self, number: int, payload: Body) -> None:
-        """Park this one soon."""
+        """Park this outcome soon."""
         self._waiting.append((number, payload))
         self._waiting_bytes += len(payload)
         self._come.set()
 
     async def run(self) -> None:
-        """Park what comes.  One for which there is no room stays in memory."""
+        """Park outcomes as they come.  One for which there is no space stays in memory."""
         try:
             while True:
                 await self._come.wait()
@@ -86,7 +86,7 @@ class Parking:
         self._parked(number, view)
 
     def _write(self, payload: Body) -> memoryview:
-        """In a thread, and never in two."""
+        """Runs in a thread, and never in two at once."""
         size = len(payload)
         if self._file is None or self._end + size > len(self._map):
             self.close()
@@ -102,7 +102,7 @@ class Parking:
         return self._map[begin : self._end]
 
     def close(self) -> None:
-        """Write no more.  What is parked stays as long as somebody has it."""
+        """Write no more.  Parked outcomes stay as long as they are used."""
         if self._file is not None:
             self._file.close()
         self._file, self._map = None, memoryview(b"")

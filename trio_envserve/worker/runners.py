@@ -14,13 +14,13 @@ one *execution*: it returns the value to encode, or raises
   code raised on its way out is logged.  If it returned a value nevertheless,
   the value is returned: work that is done is not thrown away.
 
-Nothing else comes out, whatever the environment raises.
+It raises nothing else, whatever the environment raises.
 
-A task that is there for this execution alone, and awaits nothing more after it,
-runs it ``here``: the last attempt then needs no task of its own.  What the code
-leaves behind in the task (a shielded scope, say) may keep a cancel from being
-seen in it.  So one that was cancelled ends with :class:`EnvironmentFailure`, too,
-and the caller looks at the scope that it owns.
+A task that exists for this execution only, and awaits nothing more after it, runs the
+execution ``here``: the last attempt then needs no task of its own.  Something that the
+code leaves behind in the task (a shielded scope, say) may hide a cancel.  So a cancelled
+execution may end with :class:`EnvironmentFailure`, too, and the caller looks at the
+scope that it owns.
 
 A group runs as the environment's ``run_group``, repeated as a whole; without
 one, its members run concurrently and are repeated one by one.  Either way the
@@ -43,12 +43,12 @@ from ..core.limits import WorkerLimits
 from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.request import RolloutRequest
-from ..foreign import Ended
+from ..foreign import CodeResult
 from ..models.interface import Model
 from ..models.registry import Models, open_models
 from .backends import Call, CodeBackend, open_backend
 from .failures import EnvironmentFailure, Stage, failure_record, log
-from .links import Seat
+from .model_calls import RunContext
 
 
 @final
@@ -62,8 +62,8 @@ class Runner:
 
     async def run(self, request: RolloutRequest, *, request_id: str, here: bool = False) -> Any:
         """One execution of ``request``: the value of a rollout, or the list of a
-        group.  May be called any number of times at once.  Errors, and what
-        ``here`` says of the calling task: see the module's text.
+        group.  May be called any number of times at once.  The module's docstring has
+        the errors and the meaning of ``here``.
         """
         job = _Job(request, request_id, self._models.get(request.endpoint))
         if request.kind == "rollout":
@@ -75,8 +75,8 @@ class Runner:
     async def _rollout(self, job: _Job, member: int, *, here: bool) -> Any:
         """One rollout: alone, or a member of a group."""
 
-        def code(seat: Seat, attempt: int) -> Any:
-            return self._env.run_rollout(job.rollout(seat, member, attempt))
+        def code(context: RunContext, attempt: int) -> Any:
+            return self._env.run_rollout(job.rollout(context, member, attempt))
 
         def finish(value: Any, attempt: int) -> Any:
             return trim_state(value, job.request.state_columns)
@@ -89,8 +89,8 @@ class Runner:
         """A group that the environment runs itself."""
         members = range(len(job.request.inputs))
 
-        def code(seat: Seat, attempt: int) -> Any:
-            return run_group([job.rollout(seat, member, attempt) for member in members])
+        def code(context: RunContext, attempt: int) -> Any:
+            return run_group([job.rollout(context, member, attempt) for member in members])
 
         def finish(values: Any, attempt: int) -> Any:
             if not isinstance(values, (list, tuple)) or len(values) != len(members):
@@ -152,26 +152,29 @@ class Runner:
         """Run setup or teardown, if the environment has it."""
         hook = self._env.setup if during == "setup" else self._env.teardown
         if hook is not None:
-            await self._call(_Code(during, lambda seat, attempt: hook(), lambda *_: None), 1)
+            await self._call(_Code(during, lambda context, attempt: hook(), lambda *_: None), 1)
 
 
 @final
 class _Code:
-    """What the environment is asked to do, in any of its attempts."""
+    """A call of the environment, the same in all attempts."""
 
     def __init__(
-        self, during: Stage, code: Callable[[Seat, int], Any], finish: Callable[[Any, int], Any]
+        self,
+        during: Stage,
+        code: Callable[[RunContext, int], Any],
+        finish: Callable[[Any, int], Any],
     ) -> None:
         self._during = during
         self._code = code
         self._finish = finish
-        """From what the code returned, and the attempt, to what is sent."""
+        """Makes the value to send from the code's result and the attempt."""
 
     def bound(self, attempt: int) -> Call:
-        return lambda seat: self._code(seat, attempt)
+        return lambda context: self._code(context, attempt)
 
-    def value(self, ended: Ended, attempt: int) -> Any:
-        """What is sent.  Raises :class:`EnvironmentFailure`."""
+    def value(self, ended: CodeResult, attempt: int) -> Any:
+        """The value to send.  Raises :class:`EnvironmentFailure`."""
         if ended.error is None:
             # The value is the environment's, and may be a mapping with code of its own.
             ended = foreign.call(self._finish, ended.value, attempt)
@@ -190,21 +193,21 @@ class _Job:
         self._request_id = request_id
         self._model = model
 
-    def rollout(self, seat: Seat, member: int, attempt: int) -> Rollout:
+    def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
         given = self.request.inputs[member]
         sampling_args = dict(self.request.sampling_args)
         if attempt <= self.request.max_retries:  # another attempt may follow
             given, sampling_args = copy.deepcopy((given, sampling_args))
         return Rollout(
             input=given,
-            model=seat.adapt(self._model),
+            model=context.adapt(self._model),
             model_name=self.request.model_name,
             sampling_args=sampling_args,
             state_columns=self.request.state_columns,
             attempt=attempt,
             request=self._request_id,
             member=member,
-            cancelled=seat.cancelled,
+            cancelled=context.cancelled,
         )
 
 
@@ -226,8 +229,8 @@ async def open_runner(
     """A runner whose environment is set up, and torn down at the end.
 
     ``threads`` bounds the rollouts at once of an environment that runs in
-    threads (setup and teardown use one as well).  ``models`` are the clients to
-    use (and to leave open); without it the runner has its own.
+    threads (setup and teardown use one as well).  ``models`` are the clients to use;
+    they stay open.  Without it the runner has its own.
 
     All executions must have ended before the block does.  Raises
     :class:`EnvironmentFailure` if ``setup`` fails; there is no ``teardown``
@@ -247,13 +250,12 @@ async def open_runner(
 
 
 async def _tear_down(runner: Runner, teardown_s: float) -> None:
-    # Shielded: an environment gives back what it holds also when its worker is
-    # cancelled, within a limit.
+    # Shielded: an environment cleans up, within a limit, even if its worker is cancelled.
     with trio.move_on_after(teardown_s, shield=True) as scope:
         try:
             await runner._hook("teardown")
         except EnvironmentFailure as failure:
-            # The rollouts are done; there is nobody to fail for it.
+            # The rollouts are done; no caller is left to report to.
             log(logging.WARNING, "the environment's %s", failure, about=failure.exception)
     if scope.cancelled_caught:
         log(logging.WARNING, "the environment's teardown took longer than %g s", teardown_s)

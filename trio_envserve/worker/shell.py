@@ -3,26 +3,27 @@
 Theory of operation
 -------------------
 :class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
-messages and runs the environment's code.  The nursery owns the receiver, the
-beat, the lag sampler and the *ward*, a nursery of tasks that run executions, each
-execution with its own cancel scope.  Whatever an execution does, it ends in exactly
-one call of ``core.ended``, made synchronously at the moment its end is known:
-that is where completion and cancellation meet, and one of them has won.
+messages and runs the environment's code.  The nursery owns the receiver, the beat, the
+lag sampler and the *execution nursery*, whose tasks run executions, each with its own
+cancel scope.  Whatever an execution does, it ends in exactly one call of
+``core.ended``, made synchronously when its end is known.  There completion and
+cancellation meet, and one of them has won.
 
-A task of the ward runs one execution after the other, since a new task for each
-costs more than an empty rollout does.  One of them, the *taker*, takes what has
-arrived.  Before it begins an execution it wakes another for the rest: if the
-execution waits, that one is the taker; if not, the first goes on, for ``TURN_S``.
+A task of the execution nursery runs one execution after the other, because a new task
+costs more than an empty rollout.  One of the tasks, the *taker*, takes the dispatches
+that have arrived.  Before it begins an execution it wakes another task for the rest: if
+the execution waits, the other one is the taker; if not, the first goes on for
+``TURN_S``.
 
-The environment's code runs in such a task; what it leaves behind there (open cancel
-scopes, nurseries, context variables) ends with the task, which then takes no other
-execution.  Of a nursery left open trio complains when the task has ended and has
-reported, and fails the nursery around it.  That is why there is a ward: one that has
-failed is left to the executions it has, and a new one takes the next.  Their scopes
-are shielded from that, so whoever ends the shell cancels each of them.
+The environment's code runs in such a task.  Whatever it leaves behind there (open
+cancel scopes, nurseries, context variables) ends with the task, which then takes no
+other execution.  If a nursery is left open, trio complains when the task has ended and
+has reported, and fails the nursery around it.  That is why there is an execution
+nursery: a failed one keeps its executions, and a new one takes the next.  Their scopes
+are shielded from the failure, so the end of the shell cancels each of them.
 
 The same shell runs in a worker process and, with a stream in memory, inside the
-server's own (``workers=0``).
+server's own process (``workers=0``).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from .runners import Runner, open_runner
 from .stacks import REQUEST
 
 TURN_S = 0.002
-"""How long one task takes executions that do not wait, before others have a step."""
+"""How long one task runs executions that do not wait, before other tasks have a step."""
 
 
 async def run_worker(
@@ -70,9 +71,9 @@ async def run_worker(
 ) -> bool:
     """Serve one environment until told to retire; False if it could not be set up.
 
-    ``stream`` joins it to the server; it ends with the server, and then this ends, too.
-    ``load`` makes the environment; ``touch`` is called with each turn of the
-    lag sampler (the heartbeat thread watches it).
+    ``stream`` joins the worker to the server; when it ends, the worker ends.
+    ``load`` makes the environment; ``touch`` is called in each turn of the lag
+    sampler (the heartbeat thread watches it).
     """
     core = WorkerCore(
         incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
@@ -114,22 +115,22 @@ class _Shell:
         self._threads = Threads()
         self._parking = Parking(self._parked, limits.held_bytes)
         self._scopes: dict[int, trio.CancelScope] = {}
-        """Of every execution, from its dispatch until its end is reported."""
+        """The scope of every execution, from its dispatch until its end is reported."""
         self._arrived: deque[Run] = deque()
         self._nursery: trio.Nursery | None = None
-        self._ward: trio.Nursery | None = None
+        self._execution_nursery: trio.Nursery | None = None
         self._idle: dict[trio.lowlevel.Task, None] = {}
-        """Tasks of the ward without an execution.  The last one in is the first one out:
-        it is still warm."""
+        """Tasks without an execution.  The last one in is the first one out: its caches
+        are warm."""
         self._taker: trio.lowlevel.Task | None = None
-        """The task that takes what has arrived."""
+        """The task that takes arrived dispatches."""
         self._coming = False
-        """Whether another was woken, and has not had its step yet."""
+        """Whether another task was woken, and has not had its step yet."""
         self._failed = False
         """Whether the code of this module has failed in an execution."""
         self._unsent: list[Message] = []
         self._said = trio.Event()
-        """Set while something is unsent."""
+        """Set while a message is unsent."""
         self._lag = LagMeter()
         self._done = trio.Event()
         self._closing = False
@@ -145,7 +146,7 @@ class _Shell:
             try:
                 await self._done.wait()
             finally:
-                self._closing = True  # what arrives yet is not begun
+                self._closing = True  # dispatches that arrive from now on are not begun
                 for scope in self._scopes.values():
                     scope.cancel()
             nursery.cancel_scope.cancel()
@@ -164,24 +165,24 @@ class _Shell:
             self._wake_taker()
 
     def _wake_taker(self) -> None:
-        """See to it that a task takes what has arrived."""
+        """Make sure that a task takes the dispatches that have arrived."""
         if self._coming or not self._arrived or self._parking.is_behind:
             return
         self._coming = True
         if self._idle:
             task, _ = self._idle.popitem()
             trio.lowlevel.reschedule(task)
-        elif self._ward is None or self._ward.cancel_scope.cancel_called:
+        elif self._execution_nursery is None or self._execution_nursery.cancel_scope.cancel_called:
             assert self._nursery is not None
-            self._nursery.start_soon(self._keep_ward)
+            self._nursery.start_soon(self._open_execution_nursery)
         else:
-            self._ward.start_soon(self._run)
+            self._execution_nursery.start_soon(self._run)
 
-    async def _keep_ward(self) -> None:
-        """Holds the tasks that run executions; not for longer than until one fails it."""
+    async def _open_execution_nursery(self) -> None:
+        """Hold the tasks that run executions, until one of them fails the nursery."""
         try:
-            async with trio.open_nursery() as self._ward:
-                self._ward.start_soon(self._run)
+            async with trio.open_nursery() as self._execution_nursery:
+                self._execution_nursery.start_soon(self._run)
                 await trio.sleep_forever()
         except BaseException as exc:  # noqa: ASYNC103
             # Code left a nursery open in its task, and its outcome says so already.
@@ -191,7 +192,7 @@ class _Shell:
                 raise
 
     async def _run(self) -> None:
-        """Executions, one after the other, as long as they leave nothing behind here."""
+        """Run executions, one after the other, until one leaves something behind here."""
         task = trio.lowlevel.current_task()
         context = task.context.copy()
 
@@ -209,14 +210,15 @@ class _Shell:
             await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _take(self, task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
-        """Execute what has arrived; False if something was left behind in this task."""
+        """Run arrived dispatches; returns False if one left something behind in this
+        task."""
         self._taker, self._coming = task, False
         now_s = trio.current_time()
         until_s = now_s + TURN_S
-        # Whoever has waited meanwhile, and is the taker no more, takes nothing.
+        # A task that has waited meanwhile, and is not the taker any more, takes nothing.
         while self._arrived and self._taker is task and now_s < until_s:
             if self._parking.is_behind:
-                break  # it says when it is not any more
+                break  # _parked wakes a taker later
             run = self._arrived.popleft()
             self._wake_taker()
             task.name = f"{REQUEST}{run.request}"
@@ -231,8 +233,8 @@ class _Shell:
         self._wake_taker()
 
     async def _send(self) -> None:
-        """Send what has ended, all of one turn of the loop at once: libzmq's threads
-        and the router then wake once for all of it."""
+        """Send the outcomes of one turn of the loop at once, so that the router wakes
+        once for all of them."""
         while True:
             await self._said.wait()
             self._send_now()
@@ -246,7 +248,7 @@ class _Shell:
 
     async def _beat(self) -> None:
         while True:
-            self._send_now()  # a beat asks after what was sent before it
+            self._send_now()  # a beat is about the messages before it
             if not self._core.acknowledged:
                 environment = self._environment
                 hello = self._core.hello(os.getpid(), environment.name, environment.rerun)
@@ -286,15 +288,15 @@ class _Shell:
                 case Exit():
                     self._done.set()
         if self._closing or not self._core.running:
-            self._send_now()  # there is no company to wait for
+            self._send_now()  # no other outcome will join it
         elif self._unsent:
             self._said.set()
 
     async def _execute(self, run: Run, began_s: float) -> bool:
-        """One execution, from its dispatch to its outcome; False if its code left a
-        scope open in this task."""
+        """Run one execution, from its dispatch to its outcome; returns False if its code
+        left a scope open in this task."""
         outcome: tuple[Status, Body] | _Large | None = None
-        asked: foreign.Ended | None = None
+        asked: foreign.CodeResult | None = None
         scope = self._scopes[run.number]
         closed = True
         try:
@@ -314,16 +316,16 @@ class _Shell:
             self._scopes[run.number] = trio.CancelScope(shield=True)
             if scope.cancel_called:
                 self._scopes[run.number].cancel()
-            ward = trio.lowlevel.current_task().parent_nursery
-            assert ward is not None
+            nursery = trio.lowlevel.current_task().parent_nursery
+            assert nursery is not None
             name = f"{REQUEST}{run.request}"
-            ward.start_soon(self._encode_large, run, outcome.value, began_s, name=name)
+            nursery.start_soon(self._encode_large, run, outcome.value, began_s, name=name)
         else:
             self._ended(run, outcome, began_s)
         return closed
 
     async def _encode_large(self, run: Run, value: Any, began_s: float) -> None:
-        """The end of an execution whose value takes long to encode."""
+        """End an execution whose value takes long to encode."""
         with self._failing():
             outcome: tuple[Status, Body] | None = None
             with self._scopes[run.number]:
@@ -340,18 +342,18 @@ class _Shell:
             yield
         except BaseException:
             self._failed = True
-            self._done.set()  # the ward waits for the others, which are shielded
+            self._done.set()  # the execution nursery waits for the others, which are shielded
             raise
 
     def _ended(
         self, run: Run, outcome: tuple[Status, Body] | None, began_s: float
     ) -> None:  # fmt: skip
-        """Report it.  Completed or cancelled, one has won: there was no await since."""
+        """Report the end: completed or cancelled, since there was no await in between."""
         del self._scopes[run.number]
         if outcome is None:
             outcome = self._cancelled(began_s)
         if self._closing and outcome[0] is Status.CANCELLED:
-            return  # nobody asked for it: it is lost with its worker
+            return  # nobody cancelled it: it is lost with its worker
         duration_s = trio.current_time() - began_s
         self._do(self._core.ended(run.number, *outcome, duration_s))
 
@@ -366,8 +368,8 @@ class _Shell:
         )
         return Status.CANCELLED, error_records.encode(info)
 
-    async def _asked(self, body: Body) -> foreign.Ended:
-        """The request; what is large is decoded beside the loop."""
+    async def _asked(self, body: Body) -> foreign.CodeResult:
+        """The request; a large one is decoded in a thread."""
         asked = foreign.call(self._request, body, at_once=True)
         if foreign.is_exception(asked.error, values.TooMuchWork):
             asked = await self._threads.run(
@@ -376,9 +378,9 @@ class _Shell:
         return asked
 
     async def _outcome(
-        self, run: Run, asked: foreign.Ended, began_s: float, scope: trio.CancelScope
+        self, run: Run, asked: foreign.CodeResult, began_s: float, scope: trio.CancelScope
     ) -> tuple[Status, Body] | _Large:
-        """What the environment makes of it: a result, or an error that says why not."""
+        """Run the environment: a result, or an error that says why there is none."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
@@ -399,10 +401,10 @@ class _Shell:
             return _Large(value)
         return self._result(encoded, began_s)
 
-    def _encode(self, value: Any, **how: Any) -> foreign.Ended:
+    def _encode(self, value: Any, **how: Any) -> foreign.CodeResult:
         return foreign.call(values.encode, value, root="result", limits=self._wire, **how)
 
-    def _result(self, encoded: foreign.Ended, began_s: float) -> tuple[Status, Body]:
+    def _result(self, encoded: foreign.CodeResult, began_s: float) -> tuple[Status, Body]:
         if encoded.error is not None:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
@@ -425,13 +427,13 @@ class _Shell:
         info = _describe(
             error, code, self._name, verdict, self._core.incarnation, trio.current_time() - began_s
         )
-        # However long the texts are, the record must fit into a frame, or nobody is told.
+        # However long its texts are, the record must fit into a frame.
         most_bytes = min(128 * KIB, self._wire.message_bytes // 8)
         return Status.ERROR, error_records.encode(info, most_bytes=most_bytes)
 
 
 def _is_clean(task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
-    """Whether an execution has left a task as it was: no nursery, no context variable."""
+    """Whether an execution has left the task unchanged: no nursery, no context variable."""
     if task.child_nurseries or len(task.context) != len(context):
         return False
     # By identity: values may compare by code of their own.
@@ -446,7 +448,7 @@ class _Large(NamedTuple):
 
 
 def _not_encodable(error: BaseException) -> BaseException:
-    """What encoding a value has raised, in words: code of the value may raise anything."""
+    """The error of encoding a value, in words: the value's code may raise anything."""
     if isinstance(error, values.EncodingError):
         return error
     about = describe_exception(error)
@@ -460,10 +462,10 @@ def _describe(
     error: BaseException, code: str, worker: str, verdict: Verdict = Verdict.DID_NOT_RUN,
     incarnation: Incarnation = b"", duration_s: float | None = None,
 ) -> ErrorInfo:  # fmt: skip
-    """The record of a failure, as it travels."""
+    """The record of a failure, as it is sent."""
     about = describe_exception(error)
     if isinstance(error, ConfigError) and error.__cause__ is None:
-        about = about._replace(traceback="")  # our own words, which say what to do
+        about = about._replace(traceback="")  # our own message, which says what to do
     return ErrorInfo(
         code=code, verdict=verdict, message=about.message, type=about.type,
         traceback=about.traceback, worker=worker, incarnation=incarnation.hex(),

@@ -1,4 +1,4 @@
-"""Where the executions of a worker stand, for people."""
+"""The stacks of a worker's executions, for people."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import trio
 
 REQUEST = "request "
-"""What the name of an execution's task begins with."""
+"""How the name of an execution's task begins."""
 
 FRAMES_MOST = 20
-"""The innermost frames that are shown of a task."""
+"""How many of the innermost frames of a task are shown."""
 
 
 def describe_requests(task: trio.lowlevel.Task) -> str:
-    """The stack of each execution below this task, and of the tasks that it has started."""
+    """The stack of each execution below this task, and of the tasks that they have started."""
     return "".join(
         f"{each.name} stands here:\n{_stacks(each)}"
         for each in _below(task) if each.name.startswith(REQUEST)

@@ -1,15 +1,15 @@
-"""One stream of ZMTP: what arrives on it and what has yet to be written to it.
+"""One ZMTP connection: what arrives on it and what has yet to be written to it.
 
 Theory of operation
 -------------------
-A :class:`Connection` owns a non-blocking socket, the engine that understands what
-comes, the bytes that are half written, and the outbox of what is to follow.  It
-waits for nothing: :meth:`Connection.read` and :meth:`Connection.write` do what can be
-done now, up to a budget, and say what they have met.
+A :class:`Connection` owns a non-blocking socket, the engine that decodes arriving
+bytes, the bytes that are half written, and the outbox of further messages.  It waits
+for nothing: :meth:`Connection.fill` and :meth:`Connection.write` do what can be done
+now, up to a budget, and say what they have met.
 
-A message waits in the outbox as a message, where it is counted and bounded, and is
-framed when there is room; what is framed belongs to the connection and is lost with
-it.  Large frames are received into their own buffer and written from where they are.
+A message waits in the outbox, where it is counted and bounded, and is framed when there
+is room.  Framed bytes belong to the connection and are lost with it.  Large frames are
+received into their own buffer and written without a copy.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ WRITE_TURN_BYTES: Final = MIB
 """The same for writing."""
 
 FRAMED_BYTES: Final = 256 * KIB
-"""Messages are framed while less than this is half written."""
+"""Messages are framed while fewer bytes than this wait to be written."""
 
 SLICE_MESSAGES: Final = 8
-"""So many messages are decoded at a time: each may be a bundle."""
+"""How many messages are decoded at a time: each may be a bundle."""
 
 JOINED_MESSAGES: Final = 64
-"""So many messages are framed at a time: small ones in one piece."""
+"""How many messages are framed at a time: small ones in one piece."""
 
 
 _PEEK: Final = socket.MSG_PEEK
 
 
-class State(enum.Enum):
-    """Where a connection is in its life."""
+class ConnectionState(enum.Enum):
+    """The state of a connection."""
 
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
     """Messages pass."""
     HUNG_UP = enum.auto()
-    """The peer has ended it; what had arrived may still be read."""
+    """The peer has ended it; messages that had arrived may still be read."""
     DRAINING = enum.auto()
-    """This side has said its last words, and waits for the peer to end it: closing
-    at once, with something unread, would take them back."""
+    """This side has sent its last bytes, and waits for the peer to end the connection:
+    closing at once, with something unread, would lose them."""
     CLOSED = enum.auto()
 
 
-class Ended(Exception):
+class ConnectionEnded(Exception):
     """The peer has closed the connection, or it broke."""
 
 
 @final
 class Connection:
-    """See the module.  The hub that it belongs to sets the attributes."""
+    """One connection; its hub sets the attributes."""
 
     __slots__ = (
         "_recv",
@@ -95,26 +95,26 @@ class Connection:
         self.fd = sock.fileno()
         self.engine = engine
         self.outbox = outbox
-        """Messages that wait.  A dealer's outlives its connections."""
+        """Messages that wait.  A dealer's outbox outlives its connections."""
         self.outgoing = Outgoing()
         """Bytes that wait."""
         self.framed = 0
-        """Messages that have left the outbox and were not counted yet."""
+        """Messages that have left the outbox and are not counted yet."""
         self.peer = peer
-        """For people."""
+        """The peer's name, for people."""
         self.route = b""
-        self.state = State.HANDSHAKE
+        self.state = ConnectionState.HANDSHAKE
         self.made_s = now_s
         self.heard_s = now_s
         """When something arrived last."""
         self.held_bytes = 0
-        """What the engine held of unfinished messages when it was last counted."""
+        """The bytes of unfinished messages in the engine, when last counted."""
         self.is_blocked = False
         """Whether writing waits for the system."""
         self.is_queued = False
-        """Whether it stands in the queue of those to be read from."""
+        """Whether it is in the queue of connections to be read."""
         self.is_watched = False
-        """Whether hanging up would be noticed by the service."""
+        """Whether the service would notice a hang-up."""
         self._recv = sock.recv
         self._recv_into = sock.recv_into
         self._send = sock.send
@@ -125,21 +125,21 @@ class Connection:
     def read_handshake(self) -> bool:
         """Go on with the handshake; True when it is done.
 
-        Raises Ended, or FramingError with what is wrong with the peer.
+        Raises ConnectionEnded, or FramingError with what is wrong with the peer.
         """
         try:
             data = self._recv(READ_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
-            raise Ended(str(error)) from error
+            raise ConnectionEnded(str(error)) from error
         if not data:
-            raise Ended("it hung up during the handshake")
+            raise ConnectionEnded("it hung up during the handshake")
         return self.engine.shake(data)
 
     def fill(self) -> int:
-        """Receive once, or a large frame up to the budget; how many bytes came.
-        Raises Ended."""
+        """Receive once, or a large frame up to the budget; returns how many bytes came.
+        Raises ConnectionEnded."""
         decoder = self.engine.decoder
         view = decoder.buffer()
         left = READ_TURN_BYTES
@@ -147,20 +147,20 @@ class Connection:
             if view is None:
                 data = self._recv(READ_BYTES)
                 if not data:
-                    raise Ended("it hung up")
+                    raise ConnectionEnded("it hung up")
                 decoder.feed(data)
                 return len(data)
             while view is not None and len(view) and left > 0:
                 size = self._recv_into(view)
                 if not size:
-                    raise Ended("it hung up within a message")
+                    raise ConnectionEnded("it hung up within a message")
                 decoder.received(size)
                 left -= size
                 view = decoder.buffer()
         except BlockingIOError:
             pass
         except OSError as error:
-            raise Ended(str(error)) from error
+            raise ConnectionEnded(str(error)) from error
         return READ_TURN_BYTES - left
 
     def take(self) -> list[list[Frame]]:
@@ -170,8 +170,8 @@ class Connection:
     # -- writing
 
     def send(self, messages: Sequence[Message]) -> int:
-        """Write messages, or queue them behind what waits; how many were accepted.
-        Raises Ended."""
+        """Write messages, or queue them behind others; returns how many were accepted.
+        Raises ConnectionEnded."""
         accepted = 0
         outgoing, outbox = self.outgoing, self.outbox
         if not outgoing and not outbox:
@@ -185,7 +185,7 @@ class Connection:
                     except BlockingIOError:
                         size = 0
                     except OSError as error:
-                        raise Ended(str(error)) from error
+                        raise ConnectionEnded(str(error)) from error
                     if size < len(piece):
                         outgoing.append((memoryview(piece)[size:],))
                 else:
@@ -202,12 +202,15 @@ class Connection:
         return accepted
 
     def write(self) -> bool:
-        """Write what waits, up to the budget; True if that was all.  Raises Ended."""
+        """Write what waits, up to the budget; returns True if nothing is left.  Raises
+        ConnectionEnded."""
         outgoing, outbox = self.outgoing, self.outbox
         left = WRITE_TURN_BYTES
         while True:
-            # Before its own READY has come a peer takes no message.
-            while outbox and outgoing.size_bytes < FRAMED_BYTES and self.state is State.OPEN:
+            # A peer takes no message before its own READY has come.
+            while (
+                outbox and outgoing.size_bytes < FRAMED_BYTES and self.state is ConnectionState.OPEN
+            ):
                 outgoing.append(encode((outbox.pop(),)))
                 self.framed += 1
             if not outgoing:
@@ -220,22 +223,22 @@ class Connection:
             except BlockingIOError:
                 return False
             except OSError as error:
-                raise Ended(str(error)) from error
+                raise ConnectionEnded(str(error)) from error
             outgoing.sent(size)
             left -= size
 
     # -- ending
 
     def say_last_words(self) -> None:
-        """Write what can be written now, and say that nothing follows."""
+        """Write what can be written now, and end this direction."""
         try:
             self.write()
             self.sock.shutdown(socket.SHUT_WR)
-        except (Ended, OSError):
+        except (ConnectionEnded, OSError):
             pass  # it is gone already
 
     def is_read(self) -> bool:
-        """Whether nothing is left to read of a connection that the peer has ended."""
+        """Whether nothing is left to read on a connection that the peer has ended."""
         try:
             return self.engine.decoder.is_backlogged is False and not self._recv(1, _PEEK)
         except BlockingIOError:
@@ -244,7 +247,7 @@ class Connection:
             return True
 
     def drain(self) -> bool:
-        """Read and forget; True when the peer has ended it, too."""
+        """Read and drop; returns True when the peer has ended the connection, too."""
         try:
             for _ in range(16):
                 if not self._recv(READ_BYTES):

@@ -2,24 +2,26 @@
 
 Theory of operation
 -------------------
-A connection begins with a *greeting* of 64 bytes from each side, which says the
-version and the mechanism of security.  Then commands of the mechanism pass until both
-sides are satisfied (:mod:`.mechanism`; for NULL one READY from each), and then
-*traffic*: messages, and PING commands that are answered by PONG.
+A connection begins with a *greeting* of 64 bytes from each side, which has the
+version and the security mechanism.  Then both sides exchange commands of the mechanism
+(:mod:`.mechanism`; for NULL one READY from each).  Then comes *traffic*: messages, and
+PING commands that are answered by PONG.
 
-The engine is fed with what arrives, through its :attr:`Engine.decoder`, and driven by
-two calls: :meth:`Engine.shake` until it says that the connection is ready, then
-:meth:`Engine.take`.  What it wants to have written is in :meth:`Engine.replies`.
-Whatever arrives, and however it is cut, it either means the same or raises
-:class:`~..framing.FramingError`, and nothing is held past the decoder's bounds.
+Arriving bytes go into :attr:`Engine.decoder`.  Two calls drive the engine:
+:meth:`Engine.shake` until it says that the connection is ready, then
+:meth:`Engine.take`.  :meth:`Engine.replies` has the bytes to be written.  The same
+bytes mean the same however they are split, or raise
+:class:`~..framing.FramingError`; and the engine never holds more than the decoder's
+bounds.
 
-Spoken with peers of version 3.0 and 3.1.  Older ones (libzmq before 4.0), which frame
-differently, are refused in words, and so is what is no ZMTP.
+The engine speaks with peers of version 3.0 and 3.1.  It refuses older peers (libzmq
+before 4.0), which frame differently, and peers that do not speak ZMTP, with an
+explanation.
 
 Habits of libzmq that matter here: its greeting comes in three parts, so each byte is
-judged when it comes; it closes if traffic comes before it has sent its own READY; it
-puts PING between the frames of a message, and takes back at most 16 bytes of context;
-its identities say nothing to us.
+checked when it comes; it closes if traffic comes before it has sent its own READY; it
+puts PING between the frames of a message, and takes back at most 16 bytes of context.
+Its identities are ignored here.
 
 Pure: no sockets, no trio, no clock.
 """
@@ -59,7 +61,7 @@ class Engine:
     def __init__(self, mechanism: Mechanism, limits: FrameLimits) -> None:
         self._mechanism = mechanism
         self._greeting: bytes | None = b""
-        """What has come of the peer's; None when it is whole."""
+        """The part of the peer's greeting that has come; None when it is whole."""
         self._replies: list[bytes] = [
             b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.name.ljust(20, b"\0") + bytes(32)
         ]
@@ -67,14 +69,14 @@ class Engine:
         self._pong: bytes | None = None
         """The answer to the newest PING: older ones need none any more."""
         self.decoder = Decoder(limits)
-        """Where arriving bytes go and, once it is ready, large frames are received."""
+        """Takes arriving bytes and, after the handshake, receives large frames."""
         self.is_ready = False
         """Whether the handshake is done: messages may pass in both directions."""
         self.ttl_s: float | None = None
-        """The peer's promise to be heard at least so often, if it made one."""
+        """The peer promised to be heard at least so often; None if it did not."""
 
     def replies(self) -> bytes:
-        """What is to be written now, before any message; possibly nothing."""
+        """The bytes to be written now, before any message; perhaps none."""
         if self._pong is not None:
             self._replies.append(encode_command(self._pong))
             self._pong = None
@@ -87,10 +89,11 @@ class Engine:
         return self._pong is not None or bool(self._replies)
 
     def shake(self, data: bytes) -> bool:
-        """These bytes have arrived during the handshake; True when it is done.
+        """These bytes have arrived during the handshake; returns True when it is done.
 
-        What arrived behind it is in the decoder.  HandshakeError says, to people, what
-        is wrong with the peer; :meth:`replies` may then have something to tell it.
+        Bytes that arrived after the handshake are in the decoder.  Raises HandshakeError,
+        which tells people what is wrong with the peer; :meth:`replies` may then have an
+        answer for the peer.
         """
         if self._greeting is not None:
             self._greeting += data
@@ -102,7 +105,7 @@ class Engine:
         decoder = self.decoder
         decoder.feed(data)
         while not self.is_ready:
-            # One at a time: what comes behind the last command is traffic.
+            # One at a time: whatever follows the last command is traffic.
             if decoder.take(1):
                 raise HandshakeError("a message before the end of the handshake")
             if decoder.commands:
@@ -128,7 +131,8 @@ class Engine:
         return messages
 
     def _obey(self) -> None:
-        """Commands in traffic.  Unknown ones are for later versions: ignored."""
+        """Obey commands in traffic.  Unknown ones belong to later versions and are
+        ignored."""
         commands = self.decoder.commands
         while commands:
             body = commands.popleft()
@@ -143,7 +147,7 @@ class Engine:
 
 
 def _check_greeting(greeting: bytes, mechanism: bytes) -> None:
-    """Refuse a greeting as soon as enough of it has come to know why."""
+    """Refuse a greeting as soon as the bytes that have come show why."""
     if greeting[:1] not in (b"", b"\xff"):
         raise HandshakeError(f"it does not speak ZMTP 3: its first byte is {greeting[0]:#04x}")
     if len(greeting) >= _SIGNATURE_BYTES and not greeting[9] & 1:

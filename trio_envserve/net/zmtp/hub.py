@@ -1,26 +1,27 @@
-"""All connections of one socket: who is read from, who is written to, who has to go.
+"""All connections of one socket: which are read, which are written, which are closed.
 
 Theory of operation
 -------------------
-Two epolls, each waited for as one descriptor, so that a connection needs no task.
+There are two epolls.  Each is waited for as one descriptor, so a connection needs no
+task.
 
-*traffic*: what has something to read.  The pump (whoever calls ``receive``) asks it in
-each turn and reads a share from each that is ready; those with more stand in a queue
-behind the others.  Both matter: a share, so that a flood takes no more than its
-neighbours, and the asking in every turn, so that a queue of floods keeps nobody out.
+*traffic* has the connections with something to read.  The pump (the task that calls
+``receive``) polls it in each turn and reads a share from each ready connection; those
+with more go to the end of a queue.  Both matter: with shares a flood takes no more than
+its neighbours, and with a poll in every turn a queue of floods keeps nobody out.
 
-*service*: everything that must go on while nobody receives.  Handshakes, connections
-whose peer hangs up, and those that wait until the system takes more bytes.  A task of
-the socket's own waits for it, and another one sweeps every second: it counts time (only
-while this loop was awake: whoever is held ages nobody), closes what makes no progress,
-and says in one line of the log what was closed and why.
+*service* has everything that must go on while no task receives: handshakes, connections
+whose peer hangs up, and connections that wait until the system takes more bytes.  A
+task of the socket waits for it.  Another task sweeps every second: it counts time (only
+while this loop was awake, so a blocked loop ages nobody), closes connections that make
+no progress, and logs in one line what was closed and why.
 
-Memory is bounded for each connection by its decoder and its outbox, and for all of
-them by two sums, of what arrives and of what waits.  Past one of them the connection
-that holds most is closed, which is never one that behaves.
+Memory is bounded for each connection by its decoder and its outbox, and for all of them
+by two sums: of arriving bytes and of waiting bytes.  Past one of them the connection
+that holds most is closed, which is never an honest one.
 
-A message that was sent is written at once, by whoever sends it, as far as the system
-takes it.  The rest is the service's.
+The task that sends a message writes it at once, as far as the system takes it.  The
+service writes the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import trio
 from ...core.limits import MIB, WireLimits
 from .. import bundle
 from ..forks import forget_in_children
-from ..framing import FrameLimits, FramingError, TooLarge
+from ..framing import FrameLimits, FrameTooLarge, FramingError
 from ..interface import (
     BATCH_MESSAGES,
     BUNDLE_BYTES,
@@ -53,7 +54,7 @@ from ..interface import (
 )
 from ..outbox import Outbox
 from ..pump import Pump
-from .connection import SLICE_MESSAGES, Connection, Ended, State
+from .connection import SLICE_MESSAGES, Connection, ConnectionEnded, ConnectionState
 from .engine import Engine
 from .mechanism import HandshakeError, Null
 
@@ -61,20 +62,20 @@ logger = logging.getLogger("trio_envserve.net")
 
 SWEEP_S: Final = 1.0
 EVENTS_MOST: Final = 256
-"""Descriptors that are asked for at once."""
+"""Most events of one poll."""
 
 SERVED_MOST: Final = 64
-"""Those of handshakes and of writes that were blocked: each takes a third of a
-millisecond, and many connections may begin, or end, in the same moment."""
+"""Most events of one poll of the service: a handshake or a blocked write takes a third
+of a millisecond, and many connections may begin, or end, in the same moment."""
 
 TURN_BYTES: Final = MIB
 """After so many bytes a turn reads from no further connection: forty of them with large
 frames would take half a second, most of it for new memory."""
 
 LAST_WORDS_S: Final = 0.25
-"""How long a socket that closes waits for its peers to have read its last words."""
+"""How long a closing socket waits for its peers to read its last messages."""
 
-# By their numbers, for a system without epoll can import this module, too.
+# As numbers, because a system without epoll imports this module, too.
 EPOLLIN: Final = 0x1
 _OUT: Final = 0x4
 _HANG_UP: Final = 0x2000
@@ -82,7 +83,7 @@ _GONE: Final = _HANG_UP | 0x10 | 0x8
 
 
 def frame_limits(limits: WireLimits) -> FrameLimits:
-    """What a connection takes: one frame of the largest size with a header beside it."""
+    """The bounds of a connection: one frame of the largest size, and a header."""
     frame_bytes = max(limits.message_bytes, BUNDLE_BYTES)
     return FrameLimits(
         frame_bytes=frame_bytes,
@@ -96,7 +97,7 @@ class Hub(Pump):
 
     _socket_type: bytes
     _nursery: trio.Nursery
-    """Of the tasks of this socket, while they run."""
+    """The nursery of this socket's tasks, while they run."""
     _routed: bool
     """Whether each message begins with a route."""
 
@@ -106,25 +107,25 @@ class Hub(Pump):
         self._limits = limits
         self._frame_limits = frame_limits(limits)
         self._connections: dict[int, Connection] = {}
-        """All of them, by descriptor."""
+        """All connections, by descriptor."""
         self._traffic = select.epoll()
         self._service = select.epoll()
         self._traffic_fd = self._traffic.fileno()
         self._ready: deque[Connection] = deque()
-        """To be read from, whatever the epoll says."""
+        """Connections to be read, whatever the epoll says."""
         self._parked = False
         self._awake_s = 0.0
         """Seconds in which this loop was awake."""
         self._pumped_s = 0.0
-        """Seconds in which, moreover, somebody received: nobody else can hear a peer."""
+        """Seconds in which, moreover, a task received; otherwise no peer can be heard."""
         self._turns = self._turns_swept = 0
         self._turn_bytes = 0
-        """What was read in this turn."""
+        """Bytes read in this turn."""
         self._shaking: dict[int, Connection] = {}
-        """Those in their handshake, the oldest first."""
+        """Connections in their handshake, the oldest first."""
         self._strangers: dict[Connection, int] = {}
-        """Those that no message has come from, the oldest first, each with how often the
-        router had paused before it came.  A dealer has none."""
+        """Connections that have sent no message, the oldest first, each with how often
+        the router had paused before it came.  A dealer has none."""
         self._arriving_bytes = 0
         """Sum of ``held_bytes``."""
         self._flush_lot = trio.lowlevel.ParkingLot()
@@ -132,9 +133,9 @@ class Hub(Pump):
         self._numbers = itertools.count(1)
         self._received = self._sent = self._undelivered = self._oversized = 0
         self._closed_count = 0
-        """Connections that were closed for what their peers did."""
+        """Connections that were closed because of their peers."""
         self._complaint = ""
-        """About one of them that the log has not said yet."""
+        """Why one of them was closed, for the next line of the log."""
         self._complained = 0
         """The count at the last line of the log."""
         forget_in_children(self)
@@ -147,7 +148,7 @@ class Hub(Pump):
     # -- connections ------------------------------------------------------------
 
     def _adopt(self, sock: socket.socket, peer: str) -> Connection:
-        """A new connection: greet it."""
+        """Add a new connection and greet the peer."""
         engine = Engine(Null(self._socket_type), self._frame_limits)
         connection = Connection(
             sock, engine, self._outbox_of_next(), peer=peer, now_s=self._awake_s
@@ -164,7 +165,7 @@ class Hub(Pump):
         engine = connection.engine
         try:
             done = connection.read_handshake()
-        except Ended as error:
+        except ConnectionEnded as error:
             self._fail_handshake(connection, str(error))
             return
         except FramingError as error:
@@ -176,12 +177,12 @@ class Hub(Pump):
         if replies := engine.replies():
             connection.outgoing.append((replies,))
             self._write(connection)
-        if done and connection.state is State.HANDSHAKE:
+        if done and connection.state is ConnectionState.HANDSHAKE:
             self._open(connection)
 
     def _open(self, connection: Connection) -> None:
         """The handshake is done."""
-        connection.state = State.OPEN
+        connection.state = ConnectionState.OPEN
         del self._shaking[connection.fd]
         connection.heard_s = self._pumped_s
         connection.route = next(self._numbers).to_bytes(8, "little")
@@ -189,7 +190,7 @@ class Hub(Pump):
         self._traffic.register(connection.fd, EPOLLIN)
         self._opened(connection)
         self._event_sender.send_nowait(ConnectionEvent.CONNECTED)
-        self._enqueue(connection)  # something may have come behind the handshake
+        self._enqueue(connection)  # bytes may have come after the handshake
         self._wake()
         self._write(connection)
 
@@ -199,7 +200,7 @@ class Hub(Pump):
         self._part(connection)
 
     def _punish(self, connection: Connection, why: str) -> None:
-        """Close a connection for what its peer did."""
+        """Close a connection because of its peer, and log why."""
         self._complain(connection, why)
         self._hang_up(connection)
         self._discard(connection)
@@ -209,8 +210,8 @@ class Hub(Pump):
         self._complaint = f"{connection.peer}: {why}"
 
     def _part(self, connection: Connection) -> None:
-        """Close this side, and wait until the peer has read the last words."""
-        connection.state = State.DRAINING
+        """Close this side, and wait until the peer has read the last bytes."""
+        connection.state = ConnectionState.DRAINING
         self._shaking.pop(connection.fd, None)
         connection.made_s = self._awake_s
         self._lost(connection)
@@ -225,10 +226,10 @@ class Hub(Pump):
             connection.is_watched = True
 
     def _hang_up(self, connection: Connection) -> None:
-        """The peer has ended an open connection: nothing more is sent there."""
-        if connection.state is not State.OPEN:
+        """The peer has ended an open connection: send nothing more on it."""
+        if connection.state is not ConnectionState.OPEN:
             return
-        connection.state = State.HUNG_UP
+        connection.state = ConnectionState.HUNG_UP
         if connection.is_watched:
             self._service.unregister(connection.fd)
             connection.is_watched = connection.is_blocked = False
@@ -239,16 +240,16 @@ class Hub(Pump):
 
     def _discard(self, connection: Connection) -> None:
         """Forget a connection, and close its descriptor."""
-        if connection.state is State.CLOSED:
+        if connection.state is ConnectionState.CLOSED:
             return
-        connection.state = State.CLOSED
+        connection.state = ConnectionState.CLOSED
         self._lost(connection)
         self._arriving_bytes -= connection.held_bytes
         connection.outgoing.clear()
         self._shaking.pop(connection.fd, None)
         self._strangers.pop(connection, None)
         del self._connections[connection.fd]
-        # Closing alone would do neither in a process that has forked.
+        # close() alone does neither in a process that has forked.
         for epoll in (self._service, self._traffic):
             try:
                 epoll.unregister(connection.fd)
@@ -296,12 +297,12 @@ class Hub(Pump):
         most = before + share
         route: list[Frame] | None = [connection.route] if self._routed else None
         try:
-            if connection.state is State.CLOSED:
+            if connection.state is ConnectionState.CLOSED:
                 return
             if not decoder.is_backlogged and (size := connection.fill()):
                 self._turn_bytes += size
                 connection.heard_s = self._pumped_s
-            # Counted in what is taken, for commands and parts of a message cost, too.
+            # Counted in slices, because commands and parts of a message cost time, too.
             for _ in range(1 + share // SLICE_MESSAGES):
                 for message in connection.take():
                     if len(message) == 1 and bundle.is_bundle(message[0]):
@@ -317,22 +318,22 @@ class Hub(Pump):
                 self._strangers.pop(connection, None)
             if decoder.is_backlogged:
                 self._enqueue(connection)
-        except Ended:
+        except ConnectionEnded:
             self._hang_up(connection)
             self._discard(connection)
             return
         except FramingError as error:
-            self._oversized += isinstance(error, TooLarge)
+            self._oversized += isinstance(error, FrameTooLarge)
             self._punish(connection, str(error))
             return
         held = decoder.arriving_bytes
         if held != connection.held_bytes:
-            # What had arrived before is given out only now, and its receiver has work
-            # with it now: of many that end at once only so much belongs to one turn.
+            # Bytes that had arrived before are given out now, and cost their receiver
+            # time now.  So they count for this turn, too, if many messages end at once.
             self._turn_bytes += max(0, connection.held_bytes - held)
             self._arriving_bytes += held - connection.held_bytes
             connection.held_bytes = held
-        if engine.has_replies and connection.state is State.OPEN:
+        if engine.has_replies and connection.state is ConnectionState.OPEN:
             connection.outgoing.append((engine.replies(),))
             self._write(connection)
 
@@ -349,13 +350,12 @@ class Hub(Pump):
         try:
             await trio.lowlevel.wait_readable(self._traffic_fd)
         except trio.ClosedResourceError:
-            pass  # closed, which the caller finds out, or woken: see _wake
+            pass  # closed, which the caller checks, or woken: see _wake
         finally:
             self._parked = False
 
     def _wake(self) -> None:
-        """Let the pump have a turn: throw it out of its wait, as for a descriptor that
-        is closed."""
+        """Wake the pump: end its wait as if the descriptor were closed."""
         if self._parked:
             self._parked = False
             trio.lowlevel.notify_closing(self._traffic_fd)
@@ -372,11 +372,11 @@ class Hub(Pump):
         return True
 
     def _send(self, connection: Connection, messages: Sequence[Message]) -> bool:
-        """Send to an open connection; False if not all were accepted."""
+        """Send to an open connection; returns False if not all were accepted."""
         waiting = len(connection.outbox)
         try:
             accepted = connection.send(messages)
-        except Ended:
+        except ConnectionEnded:
             self._undelivered += len(messages)
             self._hang_up_later(connection)
             return False
@@ -387,10 +387,10 @@ class Hub(Pump):
         return accepted == len(messages)
 
     def _write(self, connection: Connection) -> None:
-        """Write what waits, as far as it goes now."""
+        """Write waiting bytes, as far as the system takes them now."""
         try:
             done = connection.write()
-        except Ended:
+        except ConnectionEnded:
             self._hang_up_later(connection)
             return
         finally:
@@ -407,15 +407,15 @@ class Hub(Pump):
 
     def _watch(self, connection: Connection) -> None:
         if connection.is_watched:
-            events = EPOLLIN if connection.state is State.HANDSHAKE else _HANG_UP
+            events = EPOLLIN if connection.state is ConnectionState.HANDSHAKE else _HANG_UP
             events |= _OUT if connection.is_blocked else 0
             self._service.modify(connection.fd, events)
 
     def _hang_up_later(self, connection: Connection) -> None:
-        """A write has failed.  What had arrived before may still be read: reading it
-        ends in the same failure."""
+        """A write has failed.  Bytes that had arrived before may still be read; the read
+        ends with the same failure."""
         connection.outgoing.clear()
-        if connection.state is State.OPEN:
+        if connection.state is ConnectionState.OPEN:
             self._hang_up(connection)
             self._enqueue(connection)
             self._wake()
@@ -453,12 +453,12 @@ class Hub(Pump):
                 if connection is None:
                     self._other_event(fd)
                     continue
-                if connection.state is State.HANDSHAKE:
+                if connection.state is ConnectionState.HANDSHAKE:
                     if events & _OUT:
                         self._write(connection)
                     if events & ~_OUT:
                         self._shake(connection)
-                elif connection.state is State.DRAINING:
+                elif connection.state is ConnectionState.DRAINING:
                     if connection.drain():
                         self._discard(connection)
                 else:
@@ -470,13 +470,13 @@ class Hub(Pump):
                             self._discard(connection)
 
     def _other_event(self, fd: int) -> None:
-        """A descriptor of the service that is no connection."""
+        """Handle a descriptor of the service that is not a connection's."""
 
     async def _sweep_often(self) -> None:
         while True:
             asked_s = trio.current_time()
             await trio.sleep(SWEEP_S)
-            # As if held for no longer: what a held loop has not heard is still to come.
+            # A blocked loop counts for no longer: its peers' messages are still to come.
             slept_s = min(trio.current_time() - asked_s, 2 * SWEEP_S)
             self._awake_s += slept_s
             if self._parked or self._turns != self._turns_swept:
@@ -497,29 +497,29 @@ class Hub(Pump):
         for connection in list(self._connections.values()):
             silent_s = self._pumped_s - connection.heard_s
             match connection.state:
-                case State.HANDSHAKE:
+                case ConnectionState.HANDSHAKE:
                     if now_s - connection.made_s > limits.handshake_s:
                         self._fail_handshake(connection, "it took too long")
-                case State.DRAINING:
+                case ConnectionState.DRAINING:
                     if now_s - connection.made_s > 2 * SWEEP_S:
                         self._discard(connection)
-                case State.OPEN if not connection.is_queued:
+                case ConnectionState.OPEN if not connection.is_queued:
                     decoder, ttl_s = connection.engine.decoder, connection.engine.ttl_s
                     if silent_s > limits.progress_s and not decoder.is_between_messages:
                         self._punish(connection, "a message that does not go on")
                     elif ttl_s is not None and silent_s > ttl_s + 2 * SWEEP_S:
-                        self._punish(connection, "no sign of life within its time to live")
+                        self._punish(connection, "it was not heard within its time to live")
         self._shed_waiting()
 
     def _shed_arriving(self) -> None:
-        """Too much has arrived of unfinished messages."""
+        """Close connections while unfinished messages hold too many bytes."""
         while self._arriving_bytes > self._limits.arriving_bytes:
             most = max(self._connections.values(), key=lambda each: each.held_bytes)
             self._oversized += 1
             self._punish(most, f"{most.held_bytes} bytes of an unfinished message, of all the most")
 
     def _shed_waiting(self) -> None:
-        """Too much waits for peers that do not read."""
+        """Close connections while too many bytes wait for peers that do not read."""
         waiting = {each: _waiting_bytes(each) for each in self._connections.values()}
         total = sum(waiting.values())
         while total > self._limits.waiting_bytes:
@@ -545,13 +545,13 @@ class Hub(Pump):
         )
 
     def close(self) -> None:
-        """No more receiving and sending; whoever sleeps in here is thrown out."""
+        """Stop receiving and sending; tasks that wait here get ClosedResourceError."""
         self._closed = True
         self._wake()
         self._flushed()
 
     def forget(self) -> None:
-        """This is a forked child: close what it has inherited, which is not its own."""
+        """In a forked child: close the inherited sockets, which belong to the parent."""
         self._closed = True
         for connection in self._connections.values():
             connection.sock.close()
@@ -559,12 +559,12 @@ class Hub(Pump):
         self._service.close()
 
     async def end(self) -> None:
-        """Let the last words of a closed socket arrive, for a moment; then close all."""
+        """Give the peers a moment to read the last messages; then close everything."""
         leaving = list(self._connections.values())
         for connection in leaving:
-            if connection.state is State.OPEN:
+            if connection.state is ConnectionState.OPEN:
                 self._write(connection)
-            if connection.state is State.OPEN:
+            if connection.state is ConnectionState.OPEN:
                 self._part(connection)
             else:
                 self._discard(connection)
@@ -581,14 +581,16 @@ class Hub(Pump):
         self._service.close()
 
     def _is_unsent(self) -> bool:
-        """Whether something waits that a flush must wait for."""
+        """Whether a flush has something to wait for."""
         return any(self._outboxes()) or any(
-            each.outgoing for each in self._connections.values() if each.state is State.OPEN
+            each.outgoing
+            for each in self._connections.values()
+            if each.state is ConnectionState.OPEN
         )
 
     @abstractmethod
     def _outbox_of_next(self) -> Outbox:
-        """The outbox of a connection that begins."""
+        """The outbox for a new connection."""
 
     @abstractmethod
     def _opened(self, connection: Connection) -> None:
@@ -596,11 +598,11 @@ class Hub(Pump):
 
     @abstractmethod
     def _lost(self, connection: Connection) -> None:
-        """It is open no more.  May be called again."""
+        """The connection is not open any more.  May be called again."""
 
     @abstractmethod
     def _outboxes(self) -> Collection[Outbox]:
-        """All outboxes in which something may wait."""
+        """All outboxes in which messages may wait."""
 
 
 def _waiting_bytes(connection: Connection) -> int:

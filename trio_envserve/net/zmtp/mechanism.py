@@ -1,11 +1,11 @@
-"""Mechanisms of security: what passes between the greetings and the first message.
+"""Security mechanisms: the commands between the greetings and the first message.
 
 Theory of operation
 -------------------
 A mechanism is an object with the commands of one handshake: :meth:`Mechanism.begin`
-says what to send behind the greeting, :meth:`Mechanism.command` takes the peer's
-commands and answers them, until :attr:`Mechanism.is_done`.  NULL is the one that hides
-and proves nothing: each side states its metadata in a READY.
+says what to send after the greeting, :meth:`Mechanism.command` takes the peer's
+commands and answers them, until :attr:`Mechanism.is_done`.  NULL is the mechanism
+without security: each side states its metadata in a READY.
 
 Pure: no sockets, no trio, no clock.
 """
@@ -18,12 +18,12 @@ from ..framing import FramingError
 
 
 class HandshakeError(FramingError):
-    """A handshake that failed; says why, to people."""
+    """A handshake failed; the message tells people why."""
 
     def __init__(self, text: str, *, tell: str = "") -> None:
         super().__init__(text)
         self.tell = tell
-        """What to tell the peer in an ERROR command."""
+        """The text of an ERROR command to the peer."""
 
 
 class Mechanism(Protocol):
@@ -47,7 +47,7 @@ _PEERS: Final = {
     b"ROUTER": frozenset((b"DEALER", b"REQ", b"ROUTER")),
     b"DEALER": frozenset((b"ROUTER", b"REP", b"DEALER")),
 }
-"""Whom each type of socket may talk to."""
+"""The types of socket that each type may talk to."""
 
 _PROPERTIES: Final = 32
 """Most properties of a peer's metadata; libzmq states two."""
@@ -55,7 +55,7 @@ _PROPERTIES: Final = 32
 
 @final
 class Null:
-    """The mechanism NULL, for a socket of a type."""
+    """The mechanism NULL, for a socket of one type."""
 
     name = b"NULL"
 
@@ -63,7 +63,7 @@ class Null:
         self._type = socket_type
         self.is_done = False
         self.metadata: dict[bytes, bytes] = {}
-        """The peer's properties, by their names in lower case."""
+        """The peer's properties, by name in lower case."""
 
     def begin(self) -> list[bytes]:
         """See the protocol."""
@@ -79,7 +79,7 @@ class Null:
             raise HandshakeError(f"READY expected, not {body[:16]!r}", tell="READY expected")
         self.metadata = parse_metadata(body[6:])
         peer = self.metadata.get(b"socket-type")
-        # A missing one is a matter of taste (libzmq takes it, too).
+        # A peer may leave it out; libzmq accepts that, too.
         if peer is not None and peer not in _PEERS[self._type]:
             text = f"a {self._type.decode()} does not talk to a socket of type {peer[:16]!r}"
             raise HandshakeError(text, tell=text)
@@ -92,7 +92,7 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 def parse_metadata(data: bytes) -> dict[bytes, bytes]:
-    """Properties by their names in lower case.  Raises HandshakeError."""
+    """Properties, by name in lower case.  Raises HandshakeError."""
     properties: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):

@@ -1,10 +1,10 @@
-"""The network of sockets that trio itself speaks ZMTP on.
+"""The network of sockets on which trio itself speaks ZMTP.
 
 Theory of operation
 -------------------
-A network has nothing of its own: no thread, no context.  Each open socket owns a nursery
-with the tasks of its hub.  Closing is staged: no more receiving and sending, the address
-is given back, the tasks end, and then the peers have a moment to read the last words.
+A network has no thread and no context.  Each open socket owns a nursery with the tasks
+of its hub.  Closing is staged: receiving and sending stop, the address is freed, the
+tasks end, and then the peers have a moment to read the last messages.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class ZmtpNetwork:
 
 @asynccontextmanager
 async def open_zmtp_network() -> AsyncIterator[ZmtpNetwork]:
-    """A network over TCP and unix sockets that needs no libzmq.  ConfigError where the
-    system has no epoll."""
+    """A network over TCP and unix sockets that needs no libzmq.  Raises ConfigError if
+    the system has no epoll."""
     if not hasattr(select, "epoll"):
         raise ConfigError('transport "zmtp" needs Linux; use transport="libzmq" here')
     yield ZmtpNetwork()
 
 
 def _ignore(event: ConnectionEvent) -> None:
-    """The callback of those who gave none."""
+    """The default callback."""

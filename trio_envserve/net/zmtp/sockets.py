@@ -3,17 +3,20 @@
 Theory of operation
 -------------------
 A router listens.  Each connection gets a route of its own, which is never used again:
-nobody can take over another one's, and an identity that a peer states means nothing.
-When the system has no descriptor left, or the bound on connections is reached, one makes
-room: the oldest *stranger*, which has never said a whole message, and else the one that
-was silent for longest.  Honest clients speak at once, and are never silent for long.
-Where none may make room, nobody is taken in for a pause, for the listener would be ready
-for ever; and who was a stranger all through a pause, while somebody received, has had
-its chance.  So a flood of connections that say nothing gets all places again and again,
-but none of its connections for long, and whoever waits behind it has its turn.
+nobody can take over another peer's route, and an identity that a peer states means
+nothing.  When the system has no descriptor left, or the bound on connections is reached,
+one connection is closed to make room: the oldest *stranger*, which has never sent a
+whole message, or else the connection that was silent for longest.  Honest clients speak
+at once, and are never silent for long.
 
-A dealer has one connection at a time, made by a task of its own, and made again after
-each loss with a growing pause.  What waits in its outbox goes to the next one.
+If no connection may be closed, the router accepts nobody for a pause, because the
+listener would be ready all the time.  A connection that was a stranger during a whole
+pause, while some task received, has had its chance.  So a flood of connections that send
+nothing takes all places again and again, but no connection of it stays for long, and
+others get their turn.
+
+A dealer has one connection at a time.  A task of its own makes it, and makes it again
+after each loss with a growing pause.  Messages in the outbox go to the next connection.
 """
 
 from __future__ import annotations
@@ -32,22 +35,24 @@ from ...core.limits import WireLimits
 from ..address import Address
 from ..interface import ConnectionEvent, Message, OnEvent
 from ..outbox import Outbox
-from .connection import Connection, State
+from .connection import Connection, ConnectionState
 from .hub import EPOLLIN, Hub
 from .streams import connect, peer_name, prepare
 
 ACCEPTS_MOST: Final = 64
-"""Connections taken in at once."""
+"""Connections that are accepted at once."""
 
 ACCEPT_PAUSE_S: Final = 0.25
-"""How long nobody is taken in where none can make room, and so the least that a new
-connection has to say something: a round trip, and what busy machines add to it."""
+"""How long nobody is accepted if no connection may be closed.  So it is also the least
+time that a new connection has to say something: a round trip, and more on busy
+machines."""
 
 SILENT_S: Final = 10.0
-"""A connection that was silent for so long may have to make room for another."""
+"""A connection that was silent for so long may be closed to make room for another."""
 
 DESCRIPTORS_SHARE: Final = 0.75
-"""Of those that this process may have: the rest is for its workers and files."""
+"""The part of the process's descriptors for connections; the rest is for its workers
+and files."""
 
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -64,11 +69,11 @@ class ZmtpRouter(Hub):
         self._listener = listener
         self._routes: dict[bytes, Connection] = {}
         self._pauses = 0
-        """Of accepting, as far as strangers could be heard in them."""
+        """How many pauses of accepting there were in which strangers could be heard."""
         self._most = _most_connections(limits)
         self._service.register(listener.fileno(), EPOLLIN)
         self._door = select.poll()
-        """Tells whether somebody waits at the listener."""
+        """Tells whether a connection waits at the listener."""
         self._door.register(listener, select.POLLIN)
 
     def send_nowait(self, route: bytes, frames: Message) -> bool:
@@ -98,14 +103,14 @@ class ZmtpRouter(Hub):
         self._undelivered += sum(outbox.clear() for outbox in self._outboxes())
 
     def forget(self) -> None:
-        """See the base.  A child that listened would keep the address from a successor."""
+        """See the base.  A child that listened would block the address for a new server."""
         self._listener.close()
         super().forget()
 
     def _other_event(self, fd: int) -> None:
-        """Somebody connects."""
+        """Accept connections."""
         if fd != self._listener.fileno():
-            return  # news of one that has made room in this turn
+            return  # an event of a connection that was closed in this turn
         for _ in range(ACCEPTS_MOST):
             if not self._door.poll(0):
                 return
@@ -116,7 +121,7 @@ class ZmtpRouter(Hub):
                 sock, name = self._listener.accept()
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
-                    continue  # that one has gone again
+                    continue  # the connection has gone again
                 if not self._make_room():
                     self._pause_accepting()
                     return
@@ -129,11 +134,11 @@ class ZmtpRouter(Hub):
             self._strangers[self._adopt(sock, peer_name(name))] = self._pauses
 
     def _make_room(self) -> bool:
-        """Close the connection that may go first; False if all may stay."""
+        """Close a connection to make room; returns False if none may be closed."""
         stranger = next(iter(self._strangers), None)
         if stranger is not None and self._strangers[stranger] < self._pauses:
-            if stranger.state is State.DRAINING:
-                self._discard(stranger)  # why is said already
+            if stranger.state is ConnectionState.DRAINING:
+                self._discard(stranger)  # the reason was logged before
             else:
                 self._punish(stranger, "it has said nothing, and others need its place")
             return True
@@ -181,9 +186,9 @@ class ZmtpDealer(Hub):
         self._peer = address
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
         self._current: Connection | None = None
-        """The one that is open."""
+        """The open connection."""
         self._attempt: Connection | None = None
-        """The newest one, open or not, until it has ended."""
+        """The newest connection, open or not, until it has ended."""
         self._ended = trio.Event()
 
     def reconnect(self) -> None:
@@ -216,7 +221,7 @@ class ZmtpDealer(Hub):
         nursery.start_soon(self._stay_connected)
 
     async def _stay_connected(self) -> None:
-        """Connect, now and after each loss."""
+        """Connect, and again after each loss."""
         limits = self._limits
         pause_s = limits.reconnect_min_s
         while True:
@@ -229,10 +234,10 @@ class ZmtpDealer(Hub):
                 began_s = trio.current_time()
                 self._attempt = self._adopt(sock, str(self._peer))
                 await self._ended.wait()
-                # One that is lost at once was no success: the pause goes on growing.
+                # A connection that is lost at once is no success: the pause goes on growing.
                 if trio.current_time() - began_s > limits.reconnect_max_s:
                     pause_s = limits.reconnect_min_s
-            # Those who lost the same server do not come back at the same moment.
+            # Clients that lost the same server must not come back at the same moment.
             await trio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, limits.reconnect_max_s)
 
@@ -260,7 +265,7 @@ class ZmtpDealer(Hub):
 
 
 def _most_connections(limits: WireLimits) -> int:
-    """The bound on connections, as far as this process may have descriptors."""
+    """The bound on connections, within the process's limit on descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.connections

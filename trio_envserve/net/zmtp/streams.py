@@ -10,20 +10,21 @@ import trio
 from ..address import Address
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""After which an unanswered attempt to connect is given up (the system's own limit is
-minutes)."""
+"""An unanswered attempt to connect is given up after this time (the system's own limit
+is minutes)."""
 
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_PAUSE_S: Final = 5
 KEEPALIVE_PROBES: Final = 4
-"""A peer whose machine is gone is noticed after half a minute, if nothing is sent."""
+"""The system notices after half a minute that a peer's machine is gone, if nothing is
+sent."""
 
 USER_TIMEOUT_S: Final = 120
-"""And after so long if something is.  The system counts a peer that does not read, too,
-and one whose loop is held for a minute is to keep its connection."""
+"""The same if something is sent.  The system also counts a peer that does not read, and
+a peer whose loop is blocked for a minute must keep its connection."""
 
 BUFFER_BYTES: Final = 1024 * 1024
-"""What the system is asked to hold for a unix socket; of TCP it knows better."""
+"""The requested buffer of a unix socket; for TCP the system knows better."""
 
 
 def prepare(sock: socket.socket) -> None:
@@ -49,8 +50,8 @@ def peer_name(name: Any) -> str:
 
 
 async def connect(address: Address) -> socket.socket:
-    """A connection to an address, or to the first of a name's that takes one.
-    OSError if none does."""
+    """A connection to an address, or to the first address of a name that accepts one.
+    Raises OSError if none does."""
     if address.scheme == "ipc":
         return await _connect(socket.AF_UNIX, address.path)
     found = await trio.socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""A trial of an environment: the real server and client, and everything goes wrong.
+"""A trial of an environment: the real server and client, under faults.
 
 ::
 
@@ -9,15 +9,15 @@ Theory of operation
 -------------------
 :func:`run_trial` runs a server with your environment and some clients, the
 shells that ship, on a network in memory and a virtual clock; hours pass in
-milliseconds.  At drawn moments the clients ask, and at drawn moments one of the
+milliseconds.  At random moments the clients ask, and at random moments one of the
 faults strikes.  Then the faults end, and everything must come to an end: all
 calls answered, all executions over, nothing left on the server.  The judges
-look at the history, which the environment's code and the callers wrote, and say
-what is wrong.
+look at the history, which the environment's code and the callers wrote, and
+report problems.
 
-Everything drawn comes from the seed, the order in which tasks run included, so
-a trial that fails fails again.  (What your environment draws from the module
-``random`` is seeded, too; threads, other clocks and other sources are not.)
+The seed decides all random choices, including the order in which tasks run, so a
+trial that fails fails again.  (The module ``random`` is seeded for your environment,
+too; threads, other clocks and other sources are not.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The user's environment, with a witness around its code.
+"""The user's environment, with a recorder around its code.
 
 Theory of operation
 -------------------
-The server of a trial gets a :class:`Witnessed` environment.  Each input
-travels in an envelope with the number of its ask, and each value comes back in
-one with the number of its execution, so that it can be said who got whose; the
+The server of a trial gets a :class:`RecordedEnvironment`.  Each input travels in an
+envelope with the number of its ask, and each value comes back in an envelope with the
+number of its execution, so the judges can tell whose value a caller got.  The
 environment sees neither.
 
 The clock is virtual, and it moves when all tasks sleep.  So code of a trio
@@ -12,8 +12,8 @@ environment runs as it is.  Code that would run in a thread is called on the
 loop: it takes no virtual time, and nothing happens meanwhile.  Code on an asyncio
 loop has a clock of its own, and is refused.
 
-Code that goes on although it is cancelled, again and again, would never let
-the clock move: :func:`guarded` counts, and ends it.
+Code that ignores its cancel again and again would never let the clock move:
+:func:`guarded` counts, and ends such code.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ...models.interface import Completion, Messages, Model
 from .history import Execution, History
 
 CANCELS_MOST = 1000
-"""So often code may go on after a ``Cancelled``; then it is ended."""
+"""How often code may ignore a ``Cancelled``; then it is ended."""
 
 
 class IgnoredCancel(RuntimeError):
-    """Ended code that would not end."""
+    """The trial has ended code that ignored its cancel."""
 
 
 def load_for_trial(spec: str | object, args: Mapping[str, Any]) -> LoadedEnvironment:
@@ -52,14 +52,14 @@ def load_for_trial(spec: str | object, args: Mapping[str, Any]) -> LoadedEnviron
     return loaded
 
 
-def witnessed(loaded: LoadedEnvironment, history: History) -> Any:
+def recorded(loaded: LoadedEnvironment, history: History) -> Any:
     """The environment as the server of a trial gets it."""
-    kind = WitnessedGroups if loaded.run_group is not None else Witnessed
+    kind = RecordedGroups if loaded.run_group is not None else RecordedEnvironment
     return kind(loaded, history)
 
 
-class Witnessed:
-    """An environment that writes down what another one does."""
+class RecordedEnvironment:
+    """An environment that records in the history what another one does."""
 
     backend = "trio"
 
@@ -80,7 +80,7 @@ class Witnessed:
             await _called(self._loaded.teardown)
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
-        """The environment's own; its value in an envelope."""
+        """The environment's own, with its value in an envelope."""
         execution, own = self._begin(rollout)
         try:
             value = trim_state(await _called(self._loaded.run_rollout, own), rollout.state_columns)
@@ -108,11 +108,11 @@ class Witnessed:
 
 
 @final
-class WitnessedGroups(Witnessed):
+class RecordedGroups(RecordedEnvironment):
     """The same for an environment that scores groups itself."""
 
     async def run_group(self, rollouts: list[Rollout]) -> Any:
-        """The environment's own; each value in an envelope."""
+        """The environment's own, with each value in an envelope."""
         assert self._loaded.run_group is not None
         begun = [self._begin(rollout) for rollout in rollouts]
         try:
@@ -140,7 +140,7 @@ class WitnessedGroups(Witnessed):
 
 
 async def _called(code: Callable[..., Any], *arguments: Any) -> Any:
-    """Environment code, plain or coroutine function, run to its end here."""
+    """Run environment code to its end; a plain or a coroutine function."""
     value = code(*arguments)
     if inspect.iscoroutine(value):
         return await guarded(value)
@@ -149,7 +149,7 @@ async def _called(code: Callable[..., Any], *arguments: Any) -> Any:
 
 @types.coroutine
 def guarded(code: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Awaits ``code``, and ends it when it goes on and on although it is cancelled.
+    """Awaits ``code``, and ends it if it keeps ignoring its cancel.
 
     (trio resumes a task by sending it an outcome, which the innermost function
     unwraps: that is where a ``Cancelled`` is seen on its way in.)
@@ -164,7 +164,7 @@ def guarded(code: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
         try:
             sent = yield trap
         except BaseException:  # noqa: ASYNC103
-            code.close()  # trio throws nothing in: this task is being thrown away
+            code.close()  # trio throws nothing into a task: this one is being discarded
             raise
         cancels += isinstance(getattr(sent, "error", None), trio.Cancelled)
         if cancels > CANCELS_MOST:

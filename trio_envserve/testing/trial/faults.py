@@ -1,8 +1,8 @@
 """The faults of a trial.  Yours look the same: any ``async def fault(trial)``.
 
-Each is called at a drawn moment and returns when it is over; several may be on
-at once.  What it draws it draws from ``trial.rng``, so that the seed decides.
-What it returns is told in the report.
+Each is called at a random moment and returns when it is over; several may be on
+at once.  A fault draws from ``trial.rng``, so that the seed decides.  The report
+shows what it returns.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Fault: TypeAlias = "Callable[[Trial], Awaitable[object]]"
 
 
 async def cut(trial: Trial) -> object:
-    """All connections are cut; they are made anew at once."""
+    """All connections are cut; the clients reconnect at once."""
     return f"{trial.cut()} connections"
 
 
 async def partition(trial: Trial) -> object:
-    """Client and server cannot hear each other for up to 20 s, and are not told."""
+    """No message passes between client and server for up to 20 s; neither is told."""
     for_s = trial.rng.uniform(0.5, 20)
     await trial.partition(for_s)
     return f"for {for_s:.1f} s"
@@ -37,27 +37,27 @@ async def loss(trial: Trial) -> object:
 
 
 async def latency(trial: Trial) -> object:
-    """For up to 20 s messages are under way for up to 3 s."""
+    """For up to 20 s messages take up to 3 s longer."""
     latency_s, for_s = trial.rng.uniform(0.1, 3), trial.rng.uniform(1, 20)
     await trial.slow(latency_s, for_s)
     return f"of {latency_s:.1f} s for {for_s:.1f} s"
 
 
 async def restart_server(trial: Trial) -> object:
-    """The server is stopped, in order, and started again up to 10 s later."""
+    """The server is stopped in order, and started again up to 10 s later."""
     drain_s = trial.rng.choice([0.0, 0.0, 5.0])
     await trial.restart_server(down_s=trial.rng.uniform(0, 10), drain_s=drain_s)
     return f"after a drain of {drain_s:g} s" if drain_s else "without a drain"
 
 
 async def crash_server(trial: Trial) -> object:
-    """The server is gone without a last word, and started again up to 10 s later."""
+    """The server ends without a last message, and is started again up to 10 s later."""
     await trial.restart_server(down_s=trial.rng.uniform(0, 10), crash=True)
     return ""
 
 
 async def kill_worker(trial: Trial) -> object:
-    """The worker ends, and all that it runs; the server replaces it."""
+    """The worker and its executions end; the server replaces it."""
     return f"{trial.kill_workers()} workers"
 
 
@@ -70,4 +70,4 @@ async def cancel_ask(trial: Trial) -> object:
 FAULTS: Sequence[Fault] = (
     cut, partition, loss, latency, restart_server, crash_server, kill_worker, cancel_ask,
 )  # fmt: skip
-"""What :func:`run_trial` draws from, unless told otherwise."""
+"""The default faults of :func:`run_trial`."""

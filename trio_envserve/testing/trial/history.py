@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Two witnesses write here, and the server is neither of them: the environment's
-own code, as it begins and ends (:mod:`.environment`), and the callers, as they
-ask and are answered (:mod:`.run`).  The wire adds a digest of each outcome that
-set out.  All times are seconds of the virtual clock, which begins at 0.
+Two sources write here, and the server is neither of them: the environment's own
+code, as it begins and ends (:mod:`.environment`), and the callers, as they ask and
+are answered (:mod:`.run`).  The network adds a digest of each outcome that was sent.
+All times are seconds of the virtual clock, which begins at 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
     at_s: float
     ask: int | None
-    """The ask that it is about; None: about all of them."""
+    """The ask that the line is about; None: all of them."""
     text: str
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class Execution:
     member: int
     """Position in the group; 0 for a rollout."""
     attempt: int
-    """1, and then 2 ... where ``max_retries`` repeated it inside one execution."""
+    """1, then 2, ... if ``max_retries`` repeated it inside one execution."""
     life: int
-    """The server's life in which it began: 0, 1, ..."""
+    """The life of the server in which it began: 0, 1, ..."""
     began_s: float
     ended_s: float | None = None
     """None while it runs."""
@@ -74,11 +74,11 @@ class AskRecord:
     ended_s: float | None = None
     """When the caller had an outcome, or had been cancelled; None: never."""
     cancelled_s: float | None = None
-    """When a fault cancelled its caller, if one did."""
+    """When a fault cancelled its caller; None: never."""
     outcome: Outcome | None = None
     """What the caller got; for a group, without its value: see ``members``."""
     members: list[Outcome] = dataclasses.field(default_factory=list)
-    """The outcomes of a group's members; of a rollout, its own alone."""
+    """The outcomes of a group's members; for a rollout its one outcome."""
     came_from: list[int] = dataclasses.field(default_factory=list)
     """The executions whose values the caller got, by number."""
     foreign: list[str] = dataclasses.field(default_factory=list)
@@ -91,16 +91,16 @@ class AskRecord:
 
 
 class Life(NamedTuple):
-    """One life of the server."""
+    """One life of the server, from a start to its end."""
 
     began_s: float
     ended_s: float | None
-    """None: it lived to the end."""
+    """None: it ran to the end of the trial."""
 
 
 @final
 class History:
-    """All that the judges of a trial may look at."""
+    """Everything that the judges of a trial may look at."""
 
     def __init__(self, *, rerun: bool, patience_s: float) -> None:
         self.rerun = rerun
@@ -114,13 +114,13 @@ class History:
         self.faults: Counter[str] = Counter()
         """How often each fault struck, by its name."""
         self.outcomes_sent: dict[str, set[str]] = {}
-        """For each request id the digests of all outcomes that the server sent."""
+        """The digests of all outcomes that the server sent, by request id."""
         self.kills_s: list[float] = []
         """When the workers were killed."""
         self.longest_apart_s = 0.0
-        """The longest time for which client and server were kept apart."""
+        """The longest time for which no message passed between client and server."""
         self.patience_s = patience_s
-        """Kept apart for longer, client and server may give each other up."""
+        """After a longer time of that, client and server may give up."""
         self.left: dict[str, int] = {}
         """What the server still held when everything should have ended: ``running``,
         ``waiting``, ``kept``."""
@@ -158,7 +158,7 @@ class History:
         self.events.append(Event(at_s, ask, text))
 
     def story(self, asks: set[int] | None = None) -> str:
-        """The story as text: of all asks, or of some and what concerns them all."""
+        """The story as text: of all asks, or of some and of what concerns them all."""
         return "\n".join(
             str(event)
             for event in self.events
@@ -167,6 +167,6 @@ class History:
 
 
 def _member(execution: Execution) -> str:
-    """What tells it from others of its ask."""
+    """What distinguishes the execution from others of its ask."""
     member = f", member {execution.member}" if execution.member else ""
     return member + (f", attempt {execution.attempt}" if execution.attempt > 1 else "")

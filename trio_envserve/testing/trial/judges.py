@@ -1,8 +1,8 @@
 """The judges of a trial.  Yours look the same: any function of the history that
 returns the problems it found, each a sentence.
 
-These know the guarantees by their numbers, from what the environment's code and
-the callers saw, never from the server's own word.
+These check the guarantees, named by their numbers.  They judge by what the
+environment's code and the callers saw, never by what the server says.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def g4_kept_until_received(history: History) -> Iterator[str]:
     """A value that the environment has returned reaches its caller, unless the
     server ended before, the worker was killed, or the caller went away."""
     if history.longest_apart_s >= history.patience_s:
-        return  # either side may have given the other up
+        return  # either side may have given up
     for ask in history.asks:
         if ask.kind == "group" or ask.outcome is None or "timeout_s" in ask.options:
             continue
@@ -74,7 +74,7 @@ def g4_kept_until_received(history: History) -> Iterator[str]:
 
 
 def g7_cancel_is_complete(history: History) -> Iterator[str]:
-    """What was cancelled, or answered, runs no more."""
+    """An execution whose ask was cancelled or answered does not run any more."""
     for run in history.executions:
         if isinstance(run.error, IgnoredCancel):
             yield f"G7: execution {run.number} of ask {run.ask} ignores its cancel: {run.error}"
@@ -90,7 +90,7 @@ def g7_cancel_is_complete(history: History) -> Iterator[str]:
 
 
 def g9_no_silent_wait(history: History) -> Iterator[str]:
-    """Each call ended, with a word that is true; nothing is left on the server."""
+    """Each call ended, with a true verdict; nothing is left on the server."""
     for ask in history.asks:
         if ask.ended_s is None:
             yield f"G9: ask {ask.number} was never answered"
@@ -106,11 +106,11 @@ JUDGES: Sequence[Judge] = (
     g1_one_at_a_time, g2_at_most_once, g3_one_outcome, g4_kept_until_received,
     g7_cancel_is_complete, g9_no_silent_wait,
 )  # fmt: skip
-"""Who judges a trial, unless told otherwise."""
+"""The default judges of :func:`~.run.run_trial`."""
 
 
 def _runs(history: History) -> Iterator[tuple[int, list[Execution]]]:
-    """The executions of each ask, and of a group of each member, in order."""
+    """The executions of each ask, or of each member of a group, in order."""
     runs: defaultdict[tuple[int, int], list[Execution]] = defaultdict(list)
     for run in history.executions:
         runs[run.ask, run.member].append(run)
@@ -126,7 +126,7 @@ def _allowance(history: History, ask: AskRecord) -> int:
 
 
 def _outlived(history: History, run: Execution, ask: AskRecord) -> bool:
-    """Whether server and worker were there from its begin until the caller had its answer."""
+    """Whether server and worker ran from the execution's begin until the caller's answer."""
     ended_s = ask.ended_s or history.ended_s
     gone_s = history.lives[run.life].ended_s
     if any(run.began_s <= kill_s <= ended_s for kill_s in history.kills_s):
@@ -135,7 +135,7 @@ def _outlived(history: History, run: Execution, ask: AskRecord) -> bool:
 
 
 def _untrue(history: History, ask: AskRecord) -> Iterator[str]:
-    """What the caller was told and is not so."""
+    """The untrue things that the caller was told."""
     error = None if ask.outcome is None else ask.outcome.error
     runs = history.executions_of(ask.number)
     if isinstance(error, DidNotRun) and runs:

@@ -1,4 +1,4 @@
-"""What a trial came to."""
+"""The report of a trial."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class TrialReport:
 
     seed: int
     problems: tuple[str, ...]
-    """What is wrong, a sentence each; empty: all is well."""
+    """The problems, a sentence each; empty if there are none."""
     history: History
     trace: str
     """A digest of every message header and every event, with their times: the same
-    seed gives the same, on every machine."""
+    seed gives the same digest on every machine."""
     counts: dict[str, int]
-    """What happened how often: ``asks``, ``answered``, ``cancelled``, ``executions``,
+    """How often what happened: ``asks``, ``answered``, ``cancelled``, ``executions``,
     ``lives`` of the server, messages ``sent`` and ``lost``, requests ``retransmitted``,
     and the server's own ``coalesced``, ``replayed``, ``reruns``."""
     faults: dict[str, int]
     """How often each fault struck, by name."""
     virtual_s: float
-    """How long it lasted on the virtual clock."""
+    """The duration on the virtual clock."""
 
     @property
     def ok(self) -> bool:
@@ -34,7 +34,7 @@ class TrialReport:
         return not self.problems
 
     def check(self) -> None:
-        """Raise AssertionError, with all that is known, if there is a problem."""
+        """Raise AssertionError, with everything that is known, if there is a problem."""
         if self.problems:
             raise AssertionError(str(self))
 

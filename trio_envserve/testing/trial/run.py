@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-:func:`run_trial` draws what is asked and what goes wrong when, and opens a trio
-run of its own for it, with a clock that jumps whenever all tasks sleep and a
-scheduler that draws from the seed.
+:func:`run_trial` draws the times of the asks and the faults.  Then it starts a trio
+run of its own, with a clock that jumps whenever all tasks sleep and a scheduler that
+draws from the seed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .report import TrialReport
 from .system import Trial
 
 CLIENT_LIMITS = ClientLimits(start_s=120.0, recovery_s=120.0)
-"""Calls give a server up, whose end nobody can prove here, sooner than by default:
-waiting is most of what a trial does."""
+"""Calls give up a lost server sooner than by default: nobody can prove its end here,
+and a trial would mostly wait."""
 
 
 @final
@@ -57,24 +57,24 @@ def run_trial(
     limits: ServerLimits | None = None, client_limits: ClientLimits = CLIENT_LIMITS,
     settle_s: float = 900.0,
 ) -> TrialReport:  # fmt: skip
-    """Ask ``environment`` for rollouts while things go wrong, and judge what comes of it.
+    """Ask ``environment`` for rollouts under faults, and judge what happens.
 
     ``environment``, ``args``: as for :func:`~trio_envserve.open_server` with
-    ``workers=0``.  ``asks``: inputs, or :class:`Ask` for one with options.  They
-    are made at drawn moments within ``over_s`` virtual seconds by ``clients``
-    clients, some of which send everything again.  At ``moments`` drawn moments one
-    of ``faults`` strikes; add your own as ``(*FAULTS, mine)``, and a judge of your
-    own as ``(*JUDGES, mine)``.  Without faults it is a good day.
+    ``workers=0``.  ``asks``: inputs, or :class:`Ask` for an input with options.  They
+    are made at random moments within ``over_s`` virtual seconds by ``clients``
+    clients, some of which send everything again.  At ``moments`` random moments one
+    of ``faults`` strikes; add your own as ``(*FAULTS, mine)``, and your own judge
+    as ``(*JUDGES, mine)``.  ``faults=()`` is a trial without faults.
 
     When the faults are over, calls have ``settle_s`` virtual seconds to end.
     ``limits`` are the server's, ``client_limits`` the clients'.  (An hour of rollouts
     is some 100,000 steps of its clocks, and takes seconds.)
 
-    A plain function: it has a loop and a clock of its own, so call it from a test
-    that is no coroutine.  Raises ConfigError for wrong arguments, an environment on
-    asyncio, from within a trio run, and with a trio whose order of tasks it cannot
-    decide; ServerStartError if the environment cannot
-    be set up; and whatever a fault or a judge raises.
+    This is a plain function with a loop and a clock of its own, so call it from a
+    synchronous test.  Raises ConfigError for wrong arguments, for an environment on
+    asyncio, inside a trio run, and with a version of trio whose order of tasks it
+    cannot decide; ServerStartError if the environment cannot be set up; and whatever a
+    fault or a judge raises.
     """
     if trio.lowlevel.in_trio_run():
         raise ConfigError(
@@ -113,7 +113,7 @@ def run_trial(
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Let the seed decide in which order trio runs tasks, as pytest-trio and
-    Hypothesis do it, and what the module ``random`` draws."""
+    Hypothesis do, and what the module ``random`` draws."""
     order, names = _scheduler()
     before = order.getstate(), random.getstate(), names[_IN_ORDER]
     order.seed(seed)
@@ -131,11 +131,11 @@ _IN_ORDER = "_ALLOW_DETERMINISTIC_SCHEDULING"
 
 
 def _scheduler() -> tuple[random.Random, dict[str, Any]]:
-    """What trio draws the order of tasks from, and the names of the module that does.
+    """The generator by which trio orders tasks, and the names of trio's module.
 
-    There is no public way: trio offers this to Hypothesis alone, by a hook that sets
-    the same two names for the rest of the process.  Raises ConfigError for a trio that
-    has them no more: its trials could not be repeated.
+    There is no public way: trio offers this to Hypothesis only, by a hook that sets
+    the same two names for the rest of the process.  Raises ConfigError for a version of
+    trio without these names: its trials could not be repeated.
     """
     try:
         names = vars(importlib.import_module("trio._core._run"))

@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-One task is the server, life after life; one is each ask, waiting for its
-moment; one is each fault.  The network belongs to nobody: faults turn it, and a
-filter on it loses messages and reads along.
+One task runs the server, and starts it again when it has ended.  Each ask is a task
+that waits for its moment, and each fault is a task.  Faults change the network, and a
+filter on it loses messages and reads the others.
 
-A server that crashes here still ends in order, for it lives in this process;
-but it is cut off first, so nobody hears its last words.  A worker that is
-killed is a cancelled task, for the same reason.
+A "crashed" server still ends in order, because it runs in this process; but it is cut
+off first, so nobody gets its last messages.  A "killed" worker is a cancelled task, for
+the same reason.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from ...server import Server
 from ...server.setup import Setup
 from ...server.shell import open_setup
 from ..retransmit import RetransmittingNetwork
-from .environment import load_for_trial, witnessed
+from .environment import load_for_trial, recorded
 from .faults import Fault
 from .history import AskRecord, History, Life
 
 ADDRESS = "memory:trial"
 
 LATENCIES_S = (0.0, 0.001, 0.05)
-"""Of a good day; a trial draws one."""
+"""Latencies without faults; a trial draws one."""
 
 COUNTED = ("sent", "lost", "coalesced", "replayed", "reruns")
 
 RETRANSMIT_S = (0.05, 1.0, 30.0)
-"""When an impatient client sends a request again."""
+"""When a client that retransmits sends a request again."""
 
 
 @final
 class Trial:
-    """A trial that runs, as its faults see it.  Made by :func:`run_trial`."""
+    """A running trial, as its faults see it.  Made by :func:`run_trial`."""
 
     def __init__(
         self, seed: int, environment: str | object, args: dict[str, Any],
@@ -63,15 +63,15 @@ class Trial:
     ) -> None:  # fmt: skip
         self.seed = seed
         self.rng = random.Random(f"faults {seed}")
-        """For faults: what they draw from it the seed decides."""
+        """Faults draw from it, so that the seed decides."""
         self.network = MemoryNetwork()
-        """Between clients and server.  Its filter is the trial's own."""
+        """Joins clients and server.  Its filter is the trial's own."""
         self.address = ADDRESS
         patience_s = min(limits.lease_s, client_limits.recovery_s)
         self.history = History(rerun=loaded.rerun, patience_s=patience_s)
         """What has happened so far."""
         self.server: Server | None = None
-        """The server of now; None while it is down."""
+        """The server that runs now; None while there is none."""
         self._environment = environment
         self._args = args
         self._loaded: LoadedEnvironment | None = loaded
@@ -96,11 +96,11 @@ class Trial:
     # -- for faults --------------------------------------------------------------
 
     def cut(self) -> int:
-        """Cut all connections; says how many.  They are made anew at once."""
+        """Cut all connections; returns how many.  The clients reconnect at once."""
         return self.network.cut()
 
     async def partition(self, for_s: float) -> None:
-        """Keep clients and server apart, without a sign, for so long."""
+        """Let no message pass between clients and server for so long; tell neither."""
         began_s = trio.current_time()
         self._part()
         try:
@@ -119,7 +119,7 @@ class Trial:
             self._shares.remove(share)
 
     async def slow(self, latency_s: float, for_s: float) -> None:
-        """Let messages be under way for so much longer, for so long."""
+        """Delay messages by so much more, for so long."""
         self.network.latency_s += latency_s
         try:
             await trio.sleep(for_s)
@@ -131,8 +131,8 @@ class Trial:
     ) -> None:
         """End the server, and start another after ``down_s``; returns when it is bound.
 
-        ``drain_s``: let work finish for so long before.  ``crash``: nobody hears
-        its last words.
+        ``drain_s``: let work finish for so long first.  ``crash``: nobody gets the
+        server's last messages.
         """
         async with self._restarting:
             self._drain_s, self._down_s = drain_s, down_s
@@ -147,8 +147,8 @@ class Trial:
                     self._unite()
 
     def kill_workers(self) -> int:
-        """End the workers and all that they run; says how many that were.  The
-        server notices, and replaces them."""
+        """End the workers and their executions; returns how many workers.  The server
+        notices, and replaces them."""
         if self.server is None:
             return 0
         lives = list(self.server._router.pool.lives)
@@ -230,13 +230,13 @@ class Trial:
             del self._callers[number]
 
     def _answered(self, record: AskRecord, whole: Outcome) -> None:
-        """Opens the envelopes of what the caller got."""
+        """Open the envelopes that the caller got."""
         members = [whole]
         if record.kind == "group" and whole.ok:
             try:
                 members = Outcome.members(whole)
             except CallError as problem:
-                record.foreign.append(f"what is no group's outcome: {problem}")
+                record.foreign.append(f"an outcome that is not a group's: {problem}")
         for member in members:
             if member.ok:
                 member = dataclasses.replace(member, value=self._opened(record, member.value))
@@ -268,7 +268,7 @@ class Trial:
         self._tell(None, f"{name} {said}" if said else f"{name} is over")
 
     async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC128  # _live does
-        """The server, one life after the other."""
+        """Run the server, one life after the other."""
         while True:
             self._stop = trio.Event()
             try:
@@ -302,13 +302,13 @@ class Trial:
                 self._count(server)
 
     def _make(self) -> Any:
-        """The environment of a life of a worker: a new one, if it is made by a class or factory."""
+        """The environment of a new worker: a new one if a class or factory makes it."""
         loaded, self._loaded = self._loaded, None
         loaded = loaded or load_for_trial(self._environment, self._args)
-        return witnessed(loaded, self.history)
+        return recorded(loaded, self.history)
 
     async def _settle(self) -> None:
-        """Until nothing runs and the server holds nothing."""
+        """Wait until nothing runs and the server holds nothing."""
         while True:
             if self.server is not None:
                 stats = self.server.stats()

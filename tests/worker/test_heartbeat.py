@@ -1,4 +1,4 @@
-"""Signs of life: a worker's heart, and what its server makes of the lines."""
+"""The heartbeat of a worker, and how its server reads the lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import string
 import pytest
 
 from trio_envserve.core.pulse import PULSE_LINE_BYTES, Pulse, PulseLines
-from trio_envserve.worker.heart import Heart
+from trio_envserve.worker.heartbeat import Heartbeat
 
 LONG = Pulse(1.0, 2, "a stack" * 2_000)
 
@@ -22,12 +22,12 @@ def test_a_pulse_that_was_sent_in_part_does_not_spoil_the_next(monkeypatch: pyte
     with ours, theirs:
         ours.setblocking(False)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        heart = Heart(theirs, os.getppid(), pulse_s=1.0, blocked_report_s=1.0)
-        monkeypatch.setattr(Heart, "_pulse", lambda _: LONG)
+        heartbeat = Heartbeat(theirs, os.getppid(), pulse_s=1.0, blocked_report_s=1.0)
+        monkeypatch.setattr(Heartbeat, "_pulse", lambda _: LONG)
         received = b""
         for _ in range(20):
             for _ in range(3):  # until nothing fits
-                heart._send_pulse()
+                heartbeat._send_pulse()
             received += ours.recv(1 << 20)
     lines = received.split(b"\n")[:-1]
     assert len(lines) > 2

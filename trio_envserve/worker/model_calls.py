@@ -2,14 +2,13 @@
 
 Theory of operation
 -------------------
-Models live on the trio loop.  A rollout in a thread or on an asyncio loop gets
-a stand-in (:class:`ThreadModel`, :class:`AsyncioModel`) that hands each call to
-the :class:`Link` of its execution.  The link runs it as a task in the nursery
-of that execution, so that no model call outlives the execution it belongs to,
-and delivers the end back.  The tasks are shielded: the cancel takes the way
-through the environment's code (an asyncio coroutine is cancelled once, not a
-second time by a model call that fails under it), and the link cancels what is
-left when the execution has ended.
+Models run on the trio loop.  A rollout in a thread or on an asyncio loop gets a
+stand-in (:class:`ThreadModel`, :class:`AsyncioModel`) that passes each call to the
+:class:`ModelCalls` of its execution.  This runs the call as a task in the nursery of
+that execution, so that no model call outlives its execution, and delivers the result
+back.  The tasks are shielded: a cancel goes through the environment's code (an asyncio
+coroutine is cancelled once, and not a second time by a model call that fails under it).
+When the execution has ended, :class:`ModelCalls` cancels all calls that are left.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ import trio
 
 from .. import foreign
 from ..envs.interface import RolloutCancelled
-from ..foreign import Ended
+from ..foreign import CodeResult
 from ..models.interface import Completion, Messages, Model
 from .forks import end_if_forked
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seat:
-    """What environment code is given by the place where it runs."""
+class RunContext:
+    """What environment code gets from the backend that runs it."""
 
     cancelled: Callable[[], bool]
     adapt: Callable[[Model], Model]
-    """The model as the code can call it there."""
+    """Makes the model callable from there."""
 
 
 _Work: TypeAlias = Callable[[], Awaitable[Any]]
-_Deliver: TypeAlias = Callable[[Ended], None]
+_Deliver: TypeAlias = Callable[[CodeResult], None]
 
 
 @final
-class Link:
-    """Carries calls of one execution over to the trio loop.
+class ModelCalls:
+    """Carries the model calls of one execution over to the trio loop.
 
-    ``submit`` and ``abandon`` may be called in any thread, the rest belongs to
-    the trio loop.
+    ``submit`` and ``abandon`` may be called in any thread, everything else only on the
+    trio loop.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -62,7 +61,7 @@ class Link:
         """No new call is taken; read in any thread."""
 
     def cancel(self) -> None:
-        """Cancel the calls under way, and take no more."""
+        """Cancel the pending calls, and take no more."""
         self.cancelled = True
         for scope in self._scopes:
             scope.cancel()
@@ -72,10 +71,10 @@ class Link:
         self.cancel()
 
     def submit(self, work: _Work, deliver: _Deliver) -> trio.CancelScope:
-        """Run ``work`` on the trio loop; ``deliver`` is called once with its end.
+        """Run ``work`` on the trio loop; ``deliver`` is called once with its result.
 
-        The end is :class:`RolloutCancelled` if the execution was cancelled or
-        has ended, or the returned scope was.
+        The result is :class:`RolloutCancelled` if the execution was cancelled or has
+        ended, or the returned scope was cancelled.
         """
         end_if_forked(self._pid)
         scope = trio.CancelScope(shield=True)
@@ -98,8 +97,8 @@ class Link:
             self._nursery.start_soon(self._serve, work, deliver, scope)
 
     async def _serve(self, work: _Work, deliver: _Deliver, scope: trio.CancelScope) -> None:
-        # A model may be anybody's code; what it raises is for the rollout that called
-        # it, not for this nursery.
+        # A model may be the user's code; whatever it raises belongs to the rollout that
+        # called it, not to this nursery.
         with scope:
             ended = await foreign.acall(work)
             if scope.cancel_called and ended.error is not None:
@@ -108,17 +107,17 @@ class Link:
         deliver(ended)
 
 
-def _refusal() -> Ended:
-    return Ended(error=RolloutCancelled("the rollout was cancelled, or has ended"))
+def _refusal() -> CodeResult:
+    return CodeResult(error=RolloutCancelled("the rollout was cancelled, or has ended"))
 
 
 @final
 class ThreadModel:
     """The model of a rollout that runs in a thread."""
 
-    def __init__(self, model: Model, link: Link) -> None:
+    def __init__(self, model: Model, calls: ModelCalls) -> None:
         self._model = model
-        self._link = link
+        self._calls = calls
 
     def complete_sync(
         self,
@@ -128,10 +127,10 @@ class ThreadModel:
         sampling_args: Mapping[str, Any],
         reference: str | None = None,
     ) -> Completion:
-        """As ``Model.complete``; blocks.  Raises :class:`RolloutCancelled`."""
-        answer: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        """As ``Model.complete``, but blocks.  Raises :class:`RolloutCancelled`."""
+        answer: queue.SimpleQueue[CodeResult] = queue.SimpleQueue()
         work = _bind(self._model, messages, name, sampling_args, reference)
-        self._link.submit(work, answer.put)
+        self._calls.submit(work, answer.put)
         completion: Completion = answer.get().unwrap()
         return completion
 
@@ -143,7 +142,7 @@ class ThreadModel:
         sampling_args: Mapping[str, Any],
         reference: str | None = None,
     ) -> Completion:
-        """Not here: raises ``TypeError``."""
+        """Raises ``TypeError``: this environment runs in a thread."""
         raise TypeError("this environment runs in a thread: call ask_sync()")
 
     async def aclose(self) -> None:
@@ -154,9 +153,9 @@ class ThreadModel:
 class AsyncioModel:
     """The model of a rollout that runs on an asyncio loop."""
 
-    def __init__(self, model: Model, link: Link) -> None:
+    def __init__(self, model: Model, calls: ModelCalls) -> None:
         self._model = model
-        self._link = link
+        self._calls = calls
 
     async def complete(
         self,
@@ -169,23 +168,23 @@ class AsyncioModel:
         """As ``Model.complete``, on asyncio.  Cancelling the task cancels the
         model call and waits for its end."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Ended] = loop.create_future()
+        answer: asyncio.Future[CodeResult] = loop.create_future()
 
-        def settle(ended: Ended) -> None:
+        def settle(ended: CodeResult) -> None:
             if not answer.done():
                 answer.set_result(ended)
 
-        def deliver(ended: Ended) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        def deliver(ended: CodeResult) -> None:
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
                 loop.call_soon_threadsafe(settle, ended)
 
         work = _bind(self._model, messages, name, sampling_args, reference)
-        scope = self._link.submit(work, deliver)
+        scope = self._calls.submit(work, deliver)
         try:
-            # Not the future itself: a cancelled task would cancel it too.
+            # Not the future itself: a cancelled task would cancel it, too.
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
-            self._link.abandon(scope)
+            self._calls.abandon(scope)
             await asyncio.wait((answer,))  # noqa: ASYNC102
             raise
         try:

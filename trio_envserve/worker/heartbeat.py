@@ -1,16 +1,15 @@
-"""The heartbeat thread: signs of life, and the death watch.
+"""The heartbeat thread, which also watches for the end of the server.
 
 Theory of operation
 -------------------
-A thread of its own tells the server over an inherited socket pair that the
-process lives and how late the event loop is, also while environment code
-blocks that loop.  The same socket is the death watch: when the server is gone,
-whatever killed it, reading finds the end, or this process has another parent, and
-the whole process group is killed, with all that the environment has started.
+A thread sends the heartbeat over an inherited socket pair.  It tells the server that
+the process lives and how late the event loop is, even while environment code blocks
+that loop.  The thread also notices the end of the server, whatever killed it: a read
+from the socket finds its end, or this process has another parent.  Then the thread
+kills the whole process group, with everything that the environment has started there.
 
-A thread needs the interpreter lock.  Against code that never gives it back
-there is a second watch, a process (:mod:`.guard`), and on Linux a third
-(:func:`die_with_parent`).
+A thread needs the interpreter lock.  If code never releases it, a process watches, too
+(:mod:`.guard`), and on Linux the kernel does (:func:`die_with_parent`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ..core.pulse import Pulse
 _PR_SET_PDEATHSIG = 1
 
 
-class Heart:
+class Heartbeat:
     """What the event loop and the heartbeat thread share.
 
     The loop calls :meth:`touch`; the thread reads how long ago that was.
@@ -45,7 +44,7 @@ class Heart:
         self._signs = signs
         self._parent = parent
         self._unsent = b""
-        """The rest of a pulse of which a part was sent."""
+        """The rest of a line of which a part was sent."""
         self._pulse_s = pulse_s
         self._blocked_report_s = blocked_report_s
         self._touched_s: float | None = None
@@ -54,7 +53,7 @@ class Heart:
         self._loop_thread = threading.get_ident()
 
     def touch(self, period_s: float) -> None:
-        """The loop runs, and means to call this again after ``period_s``."""
+        """The loop runs, and will call this again after ``period_s``."""
         self._period_s = period_s
         self._touched_s = time.monotonic()
 
@@ -72,7 +71,7 @@ class Heart:
         while True:
             if poll.poll(self._pulse_s * 1000) and not self._server_listens():
                 end_process_group()
-            # A process that the server has forked may hold the other end open.
+            # A process that the server has forked may keep the other end open.
             if os.getppid() != self._parent:
                 end_process_group()
             self._send_pulse()
@@ -86,8 +85,8 @@ class Heart:
             return False
 
     def _send_pulse(self) -> None:
-        # A server that is stopped does not read: a pulse that does not fit is left out,
-        # but for one that has been sent in part, or the next one would go on its line.
+        # A stopped server does not read.  A line that does not fit is left out; but a line
+        # that was sent in part is finished first, or the next one would be part of it.
         line = self._unsent or self._pulse().to_line()
         with contextlib.suppress(OSError):
             sent = self._signs.send(line, socket.MSG_DONTWAIT)
@@ -103,19 +102,19 @@ class Heart:
 
 
 def memory_bytes() -> int:
-    """Resident memory of this process; its peak where the system tells no more."""
+    """Resident memory of this process; its peak if the system tells no more."""
     try:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        # Not there; or this process is out of descriptors, and its heart must not stop.
+        # No /proc; or no descriptor is left, and the heartbeat must not stop.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the system to kill this process when its parent ends (Linux), and
-    end it now if the parent has ended already."""
+    """Ask the system to kill this process when its parent ends (Linux), and end the
+    process group now if the parent has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -123,7 +122,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def end_process_group() -> None:
-    """Kill this process and everything it has started."""
+    """Kill this process and its process group."""
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
