@@ -7,12 +7,13 @@ from textwrap import wrap
 from typing import Any
 
 from ...core.limits import ServerLimits
+from ..kit.shrink import MOST_RUNS
+from ..kit.violation import Violation
 from ..simulation.faults import PLAIN_BOUNDS, PLAIN_LEASE_S, Ask, Fault, Plan
-from ..simulation.judge import Violation
 from ..simulation.plans import from_data, to_data
 from ..simulation.simulator import Run, run
 from .diagram import sequence
-from .shrink import MOST_RUNS, shrink
+from .shrink import shrink
 
 SUMS_UP = {
     "G1": "one at a time: no request has two live executions",

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
+from ..kit.violation import Violation
 from ..mutants import find
-from ..simulation.judge import Violation
 from ..simulation.plans import from_data
 from ..simulation.simulator import run
 from .failure import examine, is_harsh
