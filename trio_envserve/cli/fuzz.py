@@ -14,13 +14,13 @@ import click
 import trio
 
 from ..lab.fuzzing import campaign
-from ..lab.fuzzing.campaign import Campaign, ProcessDied, cores
 from ..lab.fuzzing.failure import Failure, is_harsh
 from ..lab.fuzzing.failure import text as failure_text
 from ..lab.fuzzing.hunt import MOST_RUNS, Catch
 from ..lab.fuzzing.origin import describe, origin
 from ..lab.fuzzing.saved import load, save
 from ..lab.fuzzing.tally import Tally
+from ..lab.kit.campaign import Campaign, Found, ProcessDied, cores
 from ..lab.mutants import MUTANTS, find
 from ..lab.simulation.plans import to_data
 from .common import USAGE, CommandError, Result, Stop, json_option, put, run_verb, say
@@ -169,9 +169,10 @@ async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Resul
     if not options.many:
         runs, seconds = (MOST_RUNS, None) if options.mutant else (None, DEFAULT_S)
     began_s = trio.current_time()
+    job = {"base": base, "harsh": options.harsh, "mutant": options.mutant}
     fuzzing = Campaign(
-        base=base, harsh=options.harsh, mutant=options.mutant, runs=runs, seconds=seconds,
-        jobs=options.jobs, keep_going=options.keep_going,
+        campaign.MODULE, Tally(), job, runs=runs, seconds=seconds, jobs=options.jobs,
+        keep_going=options.keep_going,
     )  # fmt: skip
     mode = "all harsh" if options.harsh else "usual and harsh by turns"
     say(f"{describe(made_by)}; seeds from {base}, {mode}, {count(options.jobs, 'process')}")
@@ -207,14 +208,15 @@ def _say_mutant(name: str, tally: Tally, *, caught: bool) -> None:
 
 
 async def _examined(
-    fuzzing: Campaign, options: _Options, made_by: dict[str, Any]
+    fuzzing: Campaign[Tally], options: _Options, made_by: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The first failure of each guarantee, made small, shown and kept."""
     firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
     failures = []
     for found in list(firsts.values())[:SHOWN]:
         say(f"seed {found.seed} breaks {found.guarantee}; making it small")
-        failure = await campaign.examine(found, mutant=options.mutant)
+        harsh = is_harsh(found.seed, always=options.harsh)
+        failure = await campaign.examine(found, harsh=harsh, mutant=options.mutant)
         failures.append(_shown(failure, options, made_by) | {"seed_digest": found.digest})
     return failures
 
@@ -240,9 +242,9 @@ async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
     took_s = trio.current_time() - began_s
     failures = []
     for guarantee, violation in ran["violations"][:1]:
-        found = campaign.Found(options.seed, harsh, guarantee, violation, ran["digest"])
+        found = Found(options.seed, guarantee, violation, ran["digest"])
         _print_log(ran, options)
-        failure = await campaign.examine(found, mutant=options.mutant)
+        failure = await campaign.examine(found, harsh=harsh, mutant=options.mutant)
         failures.append(_shown(failure, options, made_by))
     if not failures:
         _print_log(ran, options)
