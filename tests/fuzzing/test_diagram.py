@@ -52,7 +52,7 @@ def test_only_what_is_about_the_request_is_drawn():
         Record(1.0, "c0", "asks c0:1: no rerun, 1 at most"),
         Record(1.1, "c0", "->", request(3, "c0:0")),
         Record(1.2, "c0", LOST[True], request(4, "c0:1")),
-        Record(1.3, "c0", STRAY, request(4, "c0:1")),
+        Record(1.3, "c0", STRAY[True], request(4, "c0:1")),
         Record(1.4, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 3, 6, "c0"), b"c0:0|")),
         Record(1.5, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 4, 7, "c0"), b"c0:1|")),
         Record(1.5, WORKER, "runs c0:1 (return) as 7"),

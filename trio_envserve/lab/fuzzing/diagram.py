@@ -23,7 +23,7 @@ from ...core.ranges import Ranges
 from ...core.terms import RequestId, Status
 from ..kit.diagram import EVERYWHERE, Lanes, Row, draw
 from ..kit.events import Record
-from ..kit.network import LOST, STRAY
+from ..kit.network import ARRIVED, LOST, STRAY
 from ..kit.violation import Violation
 from ..simulation.network import Frames, message_of
 
@@ -132,7 +132,7 @@ class _Reader:
         message = message_of(record.message)
         if message is None:
             return
-        up = record.what in ("->", STRAY, LOST[True])
+        up = record.what in (ARRIVED[True], STRAY[True], LOST[True])
         of_worker = "/" in record.who
         if of_worker:
             text = self._of_worker(record, message)
@@ -142,7 +142,7 @@ class _Reader:
             ends = (WORKER, ROUTER) if of_worker else (CLIENT, ROUTER)
             start, to = ends if up else ends[::-1]
             name = record.who.partition("/")[2]
-            lost, late = record.what in LOST, record.what == STRAY
+            lost, late = record.what in LOST, record.what == STRAY[True]
             yield Row(record.at_s, start, text, to, lost=lost, late=late, at=name)
 
     def _known(self, session: bytes, sequence: int) -> bool:

@@ -5,7 +5,7 @@ Theory of operation
 A :class:`Link` is one connection: whoever made it is its *dialer*, the other end its
 *listener*.  It is first in, first out, until it is cut: then what is on its way in
 either direction is lost, and a new link is made later.  The sender never learns of
-a loss.  As the :class:`Rates` say, messages are lost, doubled, and delayed past
+a loss.  As the :class:`Rates` say, messages are lost, duplicated, and delayed past
 others and past their connection: such a stray goes to whoever answers to that name
 when it arrives.
 
@@ -28,8 +28,8 @@ LOST = ("<-x LOST", "->x LOST")
 ARRIVED = ("<-", "->")
 """The way of a message that does: from the listener, to it."""
 
-STRAY = "-> stray"
-"""The way of a message to the listener that overtook others, or came late."""
+STRAY = ("<- stray", "-> stray")
+"""The way of a message that overtook others, or came late."""
 
 LATE_S = (3.0, 0.5, 0.02)
 """A stray is late by one of these, on average."""
@@ -49,7 +49,7 @@ class Rates:
     """How often it is taken out of its order."""
     copies: tuple[int, ...] = (1, 1, 2, 3)
     """And as how many it arrives then."""
-    double: float = 0.0
+    duplicate: float = 0.0
     """How often a copy of it comes later, too."""
 
 
@@ -78,8 +78,8 @@ class Network(ABC, Generic[L, M]):
         self.events = events
         self.rates = rates
         self.calm = False
-        """No message is lost, doubled or delayed any more."""
-        self.lost = self.mangled = self.doubled = 0
+        """No message is lost, duplicated or delayed any more."""
+        self.lost = self.mangled = self.duplicated = 0
         """How many were."""
 
     @abstractmethod
@@ -119,8 +119,8 @@ class Network(ABC, Generic[L, M]):
             for _ in range(link.rng.choice(rates.copies)):
                 self._send_stray(link, message, delay_s, up)
             return
-        if self._strikes(rates.double, link.rng):
-            self.doubled += 1
+        if self._strikes(rates.duplicate, link.rng):
+            self.duplicated += 1
             self._send_stray(link, message, delay_s, up)
         arrives_s = max(self.events.now_s + delay_s, link.last_s[up])
         link.last_s[up] = arrives_s

@@ -127,7 +127,8 @@ class Network(kit.Network[Link, Frames]):
         if up:
             server = self.server if stray else link.server
             if server is not None:
-                self.events.note_message(link.name, STRAY if stray else ARRIVED[up], frames)
+                way = STRAY if stray else ARRIVED
+                self.events.note_message(link.name, way[up], frames)
                 server.take_in(link, frames)
             return
         named = stray and link.worker
