@@ -109,24 +109,24 @@ class Network(ABC, Generic[L, M]):
         if link is None or not link.open or link.half_open:
             return
         rates = self.rates
-        if self._strikes(rates.loss, link.rng):
+        if self.strikes(rates.loss, link.rng):
             self.lost += 1
             self.events.note_message(link.name, LOST[up], message)
             return
         delay_s = link.rng.uniform(*rates.delay_s)
-        if self._strikes(rates.mangle, link.rng):
+        if self.strikes(rates.mangle, link.rng):
             self.mangled += 1
             for _ in range(link.rng.choice(rates.copies)):
                 self._send_stray(link, message, delay_s, up)
             return
-        if self._strikes(rates.duplicate, link.rng):
+        if self.strikes(rates.duplicate, link.rng):
             self.duplicated += 1
             self._send_stray(link, message, delay_s, up)
         arrives_s = max(self.events.now_s + delay_s, link.last_s[up])
         link.last_s[up] = arrives_s
         self.events.after(arrives_s - self.events.now_s, self._arrive, link, message, up)
 
-    def _strikes(self, rate: float, rng: Random) -> bool:
+    def strikes(self, rate: float, rng: Random) -> bool:
         """Whether it happens; draws nothing where it never does."""
         return rate > 0.0 and not self.calm and rng.random() < rate
 

@@ -20,21 +20,25 @@ def story(
     requests and kinds of fault it had, ``again`` what runs it again.
     """
     what, *more = violation.split("\n")
+    requests, kinds = before
     return [
         f"{guarantee}: {promise}" if promise else guarantee,
         f"  broken: {what.removeprefix(f'{guarantee} ')}",
         *(f"  {line}" for line in more),
         f"  {run}",
         "",
-        "The schedule, shrunk from {} requests and {} kinds of fault in {} runs:".format(
-            *before, tried
-        ),
+        f"The schedule, shrunk from {_count(requests, 'request')} and "
+        f"{_count(kinds, 'kind')} of fault in {_count(tried, 'run')}:",
         *(f"  {line}" for line in schedule),
         "",
         *drawing,
         "",
         f"The whole run again: {again}",
     ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
 
 
 def timetable(moments: Iterable[tuple[float, str]]) -> list[str]:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 MOST_RUNS = 700
 """How many smaller plans are tried by default."""
 
-LUCKS = 6
-"""How many seeds' lucks are tried where that may help."""
-
 MOST_CALLS = 12
 """With more calls than this, none is left out with another luck."""
 
@@ -41,6 +38,9 @@ T = TypeVar("T")
 
 class Shrinker(ABC, Generic[P, C]):
     """The smallest failing plan so far, and the luck that it fails with."""
+
+    lucks = 6
+    """How many are tried where that may help."""
 
     def __init__(self, plan: P, luck: int, most_runs: int) -> None:
         self.plan = plan
@@ -105,7 +105,7 @@ class Shrinker(ABC, Generic[P, C]):
         )
 
     def _take_with_some_luck(self, plan: P) -> bool:
-        return any(self.take(plan, luck) for luck in range(self.luck, self.luck + LUCKS))
+        return any(self.take(plan, luck) for luck in range(self.luck, self.luck + self.lucks))
 
 
 def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
