@@ -67,7 +67,7 @@ class Shrinker(ABC, Generic[P, C]):
     def work(self, alone: Sequence[C]) -> None:
         """All passes, until none of them helps; first with these calls alone."""
         if alone:
-            self._take_with_some_luck(self.with_calls(alone))
+            self.take_with_some_luck(self.with_calls(alone))
         while self.tried < self._most_runs:
             before = self.plan
             for one in self.passes():
@@ -100,11 +100,12 @@ class Shrinker(ABC, Generic[P, C]):
         if len(calls) > MOST_CALLS:
             return False
         return any(
-            self._take_with_some_luck(self.with_calls(calls[:index] + calls[index + 1 :]))
+            self.take_with_some_luck(self.with_calls(calls[:index] + calls[index + 1 :]))
             for index in range(len(calls))
         )
 
-    def _take_with_some_luck(self, plan: P) -> bool:
+    def take_with_some_luck(self, plan: P) -> bool:
+        """Whether this plan fails, too, with some luck: then both are to go on with."""
         return any(self.take(plan, luck) for luck in range(self.luck, self.luck + self.lucks))
 
 

@@ -77,4 +77,4 @@ def _described(describe: Callable[[object], str], envelope: Envelope) -> str:
         raise BrokenProtocol(f"describe raised:\n{raised(ended.error)}")
     if not isinstance(ended.value, str):
         raise BrokenProtocol(f"describe gives a str, not {ended.value!r}")
-    return ended.value
+    return " ".join(ended.value.split())  # in one line

@@ -7,7 +7,7 @@ import dataclasses
 from ..kit.report import story
 from ..kit.shrink import MOST_RUNS
 from .diagram import sequence
-from .interface import Ask, BrokenProtocol, Protocol
+from .interface import BrokenProtocol, Protocol
 from .plan import Plan
 from .run import Run, run
 from .shrink import Shrinker
@@ -64,7 +64,7 @@ def examine(
     if not whole.breaks(guarantee):
         return None
     shrinker = Shrinker(protocol, whole, guarantee, most_runs)
-    shrinker.work(_broken_asks(whole, guarantee))
+    shrinker.shrink()
     small = run(protocol, shrinker.luck, plan=shrinker.plan, trace=True)
     violation = next(each for each in small.violations if each.guarantee == guarantee)
     return Failure(
@@ -89,11 +89,6 @@ def _run_twice(protocol: Protocol, seed: int) -> Run:
             "self.now_s and self.random, and keep nothing outside of itself"
         )
     return one
-
-
-def _broken_asks(whole: Run, guarantee: str) -> list[Ask]:
-    keys = [each.key for each in whole.violations if each.guarantee == guarantee]
-    return [ask for ask in whole.plan.asks if ask.request == keys[0]]
 
 
 def search(protocol: Protocol, *, runs: int = 200, seed: int = 0) -> Failure | None:

@@ -222,8 +222,11 @@ class Protocol:
     """Actors that live to the end, with all of their callers."""
     describe: Callable[[Any], str] = short
     """How a message reads in a diagram; one that is "" there is left out."""
+    quiet_s: float = 5.0
+    """A run is over when every caller was told and nothing was done or told for so long:
+    longer than any timer that matters."""
     patience_s: float = 60.0
-    """How long after the last fault everything may take to come to an end."""
+    """How long after the last fault that may take; then the run is over anyway."""
 
     def __post_init__(self) -> None:
         if not self.actors:

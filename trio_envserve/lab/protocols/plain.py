@@ -32,9 +32,9 @@ def plain(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A plain value for a diagram: ``Add c0#1 x 3``."""
-    if isinstance(value, str):
-        return value
+    """A plain value for a diagram, in one line: ``Add c0#1 x 3``."""
+    if type(value) is str:
+        return " ".join(value.split())
     if isinstance(value, (enum.Enum, frozenset)) or type(value) in _ATOMS:
         return plain(value)
     name, parts = _parts(value)

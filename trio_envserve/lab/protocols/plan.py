@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ... import foreign
 from ..kit.network import Rates
@@ -27,6 +28,9 @@ AT_ONCE_S = 0.005
 AFTERWARDS_S = 1.0
 """Faults strike until so long after the last ask."""
 
+RATES = {Fault.LOSE: "loss", Fault.DUPLICATE: "duplicate", Fault.REORDER: "mangle"}
+"""The kinds that strike messages, and what their rate is called on a network."""
+
 
 class Strike(NamedTuple):
     """A fault at a moment."""
@@ -38,17 +42,16 @@ class Strike(NamedTuple):
     for_s: float
     """How long until it is over: until the actor is there again, say."""
     act: int = 0
-    """Who is killed dies at once; or in the next handler that sends and writes so often,
-    before it does so for this time."""
+    """When an actor that is killed dies.  0: at once; n: in its next handler that has so
+    many acts (sends, writes), before the n-th."""
 
     def text(self) -> str:
         """In words."""
         name, for_s = self.actor, f"{self.for_s:.2f} s"
         match self.fault:
             case Fault.KILL:
-                where = f" before the {_ORDINALS[self.act]} act of a handler" if self.act else ""
                 back = "at once" if self.for_s < AT_ONCE_S else f"after {for_s}"
-                return f"{name} is killed{where}, and back {back}"
+                return f"{name} is killed{_BEFORE[self.act]}, and back {back}"
             case Fault.STOP:
                 return f"{name} is stopped for {for_s}"
             case Fault.CUT:
@@ -72,18 +75,19 @@ class Plan:
         return [fault for fault in Fault if fault in struck or self._rate(fault)]
 
     def _rate(self, fault: Fault) -> float:
-        rates = self.rates
-        of = {Fault.LOSE: rates.loss, Fault.DUPLICATE: rates.duplicate, Fault.REORDER: rates.mangle}
-        return of.get(fault, 0.0)
+        return getattr(self.rates, RATES[fault]) if fault in RATES else 0.0
 
     def without(self, fault: Fault) -> Plan:
         """The same without this kind of fault."""
-        field = {Fault.LOSE: "loss", Fault.DUPLICATE: "duplicate", Fault.REORDER: "mangle"}
-        if fault in field:
-            rates = dataclasses.replace(self.rates, **{field[fault]: 0.0})  # type: ignore[arg-type]  # by name
-            return dataclasses.replace(self, rates=rates)
+        if fault in RATES:
+            return self.with_rates({fault: 0.0})
         strikes = tuple(strike for strike in self.strikes if strike.fault is not fault)
         return dataclasses.replace(self, strikes=strikes)
+
+    def with_rates(self, of: Mapping[Fault, float]) -> Plan:
+        """The same, with messages lost and so on as often as this."""
+        changes: dict[str, Any] = {RATES[fault]: rate for fault, rate in of.items()}
+        return dataclasses.replace(self, rates=dataclasses.replace(self.rates, **changes))
 
     def schedule(self) -> list[str]:
         """In words, in order."""
@@ -131,10 +135,11 @@ _FOR_S: dict[Fault, tuple[tuple[float, float], ...]] = {
 }
 """How long each takes: one of these ranges."""
 
-
-_ORDINALS = ("", "first", "second", "third")
 _ACTS = (0, 0, 1, 2, 2, 3)
 """Before which act of a handler an actor is killed; 0: between two handlers."""
+
+_BEFORE = ["", *(f" before the {n} act of its next handler" for n in ("first", "second", "third"))]
+"""In words."""
 
 
 def _strike(protocol: Protocol, rng: Random, fault: Fault, busy_s: float) -> Strike | None:

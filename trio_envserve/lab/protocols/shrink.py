@@ -1,7 +1,7 @@
 """What of a plan is taken away, or made plain, while the same guarantee breaks.
 
-In this order: all asks but the one that it broke for, kinds of fault, single faults,
-asks, what faults are like, when things happen.  How that is done is said in
+In this order: all asks but the one that it broke for, kinds of fault, faults at
+moments, asks, what faults are like, when things happen.  How that is done is said in
 :mod:`..kit.shrink`.
 """
 
@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from ..kit import shrink as kit
 from ..kit.shrink import ddmin
 from .interface import Ask, BrokenProtocol, Protocol
-from .plan import AFTERWARDS_S, Plan, Strike
+from .plan import AFTERWARDS_S, RATES, Plan, Strike
 from .run import Run, run
 
 PLAIN_DELAY_S = (0.001, 0.001)
+
+OFTEN = 0.5
+"""How often what may happen to a message does, where that may help."""
 
 
 class Shrinker(kit.Shrinker[Plan, Ask]):
@@ -28,6 +31,12 @@ class Shrinker(kit.Shrinker[Plan, Ask]):
         super().__init__(whole.plan, whole.seed, most_runs)
         self._protocol = protocol
         self._guarantee = guarantee
+        keys = [each.key for each in whole.violations if each.guarantee == guarantee]
+        self._broken = [ask for ask in whole.plan.asks if ask.request == keys[0]]
+
+    def shrink(self) -> None:
+        """All of it."""
+        self.work(self._broken)
 
     def fails(self, plan: Plan, luck: int) -> bool:
         """Whether the same guarantee breaks.  A judge may raise where nothing is asked
@@ -48,9 +57,16 @@ class Shrinker(kit.Shrinker[Plan, Ask]):
     def passes(self) -> Iterable[Callable[[], object]]:
         """See the top of this file."""
         return (
-            self._drop_kinds, self._drop_strikes, self.drop_calls, self._plainer_strikes,
-            self._plainer_world, self._rounder_times,
+            self._likelier, self._drop_kinds, self._drop_strikes, self.drop_calls,
+            self._plainer_strikes, self._plainer_world, self._rounder_times,
         )  # fmt: skip
+
+    def _likelier(self) -> None:
+        """The asks that it broke for alone, and messages that are often lost: luck in one
+        of few messages may have needed many."""
+        if len(self.plan.asks) > len(self._broken) > 0:
+            often = {fault: OFTEN for fault in self.plan.kinds() if fault in RATES}
+            self.take_with_some_luck(self.with_calls(self._broken).with_rates(often))
 
     def _drop_kinds(self) -> None:
         for fault in self.plan.kinds():

@@ -16,9 +16,6 @@ from .plain import plain
 from .plan import Plan, Strike
 from .process import ActorProcess
 
-QUIET_S = 5.0
-"""A run is over when everybody was told and nothing was done for so long."""
-
 CRASH = "CRASH"
 """The guarantee that is broken when an actor raises."""
 
@@ -206,7 +203,7 @@ class World(world.World[Strike]):
     def write(self, entry: Entry) -> None:
         """Into the history."""
         self.entries.append(entry)
-        self._busy_until_s = entry.at_s + QUIET_S
+        self._busy_until_s = entry.at_s + self.protocol.quiet_s
         match entry.kind:
             case "asked":
                 self._untold[entry.request] = entry.actor
