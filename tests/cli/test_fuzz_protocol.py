@@ -35,6 +35,19 @@ BROKEN = None
 NOISY = Protocol(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
 """
 
+SETS = """
+from trio_envserve.lab.protocols import Actor, Ask, Protocol, Violation
+
+class Sets(Actor):
+    def on_ask(self, request, what):
+        self.tell(request, tuple({str(n) for n in range(50)}))
+
+def judge(history):
+    return [Violation("nothing", 0.0, "holds")]
+
+SETS = Protocol(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
+"""
+
 
 async def test_a_failure_is_found_made_small_and_drawn(tmp_path: Path):
     done = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--seed", "0", "--runs", "200")
@@ -116,7 +129,7 @@ async def test_what_a_protocol_prints_and_reads_is_not_in_the_way(tmp_path: Path
     assert (done.code, done.last["runs"]) == (0, 3)
     assert len(done.out.splitlines()) == 1
     assert "imported" in done.err
-    assert done.err.count("asked c0#1") == 3
+    assert done.err.count("asked c0#1") == 4, "the first seed is run twice"
 
 
 async def test_a_judge_that_raises_is_said_with_its_traceback(tmp_path: Path):
@@ -131,6 +144,17 @@ async def test_a_judge_that_raises_is_said_with_its_traceback(tmp_path: Path):
         assert "return [] if BROKEN is None else BROKEN[history]" in said
         assert "KeyError" in said or "TypeError" in said
         assert "error: the judge raised" in done.err
+
+
+async def test_a_run_that_differs_in_another_process_is_said(tmp_path: Path):
+    """An actor iterates over a set: hashes of text are others there."""
+    (tmp_path / "sets.py").write_text(SETS)
+    words = ("fuzz", "--protocol", "sets.py:SETS", "--seed", "1", "--json")
+    done = await run(tmp_path, *words, PYTHONHASHSEED="random")
+    assert (done.code, done.last["exit"]) == (2, 2)
+    assert "seed 1 is not the same run twice" in done.last["error"]["message"]
+    fixed = await run(tmp_path, *words, PYTHONHASHSEED="1")
+    assert (fixed.code, len(fixed.last["failures"])) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,14 @@ def test_a_double_write_is_found_in_few_runs_and_in_one_request():
     seeds = failing()
     assert seeds[0] <= 10
     assert len(seeds) >= 10
-    failures = [failure for seed in seeds if (failure := examine(FORGETFUL, seed))]
-    assert len(failures) == len(seeds)
-    for failure in failures:
+    for seed in seeds[:10]:
+        failure = examine(FORGETFUL, seed)
+        assert failure is not None
         assert failure.guarantee == "at most once"
         assert len(failure.plan.asks) == 1
         assert len(failure.plan.kinds()) <= 3
+        assert max(map(len, failure.text().splitlines())) <= 100
+        assert failure.drawing[-1].endswith("~")
 
 
 def test_the_correct_store_has_nothing_to_find_in_the_same_seeds():
@@ -99,14 +101,6 @@ def test_the_shrunk_schedule_is_the_same_each_time_and_fails_alone():
     assert ran.digest == one.digest
     assert ran.breaks(one.guarantee)
     assert not run(STORE, one.luck, plan=one.plan).violations, "it is the bug's"
-
-
-def test_every_drawing_fits_the_page():
-    for seed in failing()[:10]:
-        failure = examine(FORGETFUL, seed)
-        assert failure is not None
-        assert max(map(len, failure.text().splitlines())) <= 100
-        assert failure.drawing[-1].endswith("~")
 
 
 @pytest.mark.parametrize("most_runs", [0, 5])

@@ -10,9 +10,10 @@ anything else, ``trio-envserve fuzz --protocol file.py:NAME`` for a shell.  The 
 from ..kit.violation import Violation
 from .failure import Failure, check, search
 from .interface import Actor, Ask, BrokenProtocol, Disk, Entry, Fault, History, Protocol
+from .plan import Plan, Strike
 from .run import Run, run
 
 __all__ = [
-    "Actor", "Ask", "BrokenProtocol", "Disk", "Entry", "Failure", "Fault", "History", "Protocol",
-    "Run", "Violation", "check", "run", "search",
+    "Actor", "Ask", "BrokenProtocol", "Disk", "Entry", "Failure", "Fault", "History", "Plan",
+    "Protocol", "Run", "Strike", "Violation", "check", "run", "search",
 ]  # fmt: skip

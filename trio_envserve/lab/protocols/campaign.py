@@ -14,6 +14,7 @@ async def examine(protocol: str, found: Found) -> dict[str, Any]:
     """The failure, made small, as data."""
     job = {
         "do": "examine", "protocol": protocol, "seed": found.seed, "guarantee": found.guarantee,
+        "digest": found.digest,
     }  # fmt: skip
     failure: dict[str, Any] | None = (await kit.ask(MODULE, job))["failure"]
     if failure is None:

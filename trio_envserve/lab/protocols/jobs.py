@@ -19,7 +19,7 @@ from ... import foreign
 from ..kit import jobs as kit
 from ..kit.jobs import Job, JobError, Tell
 from ..kit.shrink import MOST_RUNS
-from .failure import Failure, examine
+from .failure import Failure, examine, run_twice
 from .find import find
 from .interface import BrokenProtocol, Protocol
 from .run import Run, run
@@ -39,7 +39,7 @@ def _search(protocol: Protocol, job: Job, tell: Tell) -> None:
 
     def simulate(seed: int) -> Run:
         with _ending(job, seed, tell):
-            return run(protocol, seed)
+            return run_twice(protocol, seed) if seed == job["base"] else run(protocol, seed)
 
     kit.search(job, tell, seeds=kit.seeds_from(job["base"]), run=simulate, tally=Tally)
 
@@ -58,6 +58,7 @@ def _one(protocol: Protocol, job: Job, tell: Tell) -> None:
 
 def _examine(protocol: Protocol, job: Job, tell: Tell) -> None:
     """Make a failing run small."""
+    run_twice(protocol, job["seed"], job["digest"])
     with _ending(job, job["seed"], tell, runs=MOST_RUNS):
         failure = examine(protocol, job["seed"], guarantee=job["guarantee"], most_runs=MOST_RUNS)
     tell(failure=failure and _data(failure, job))
