@@ -154,6 +154,19 @@ def test_no_except_keeps_an_actor_alive():
     assert [n for n in notes(ran, "far") if n != "starts"] == ["dies: killed before it writes x"]
 
 
+def test_what_a_killed_actor_raises_on_its_way_out_is_no_crash():
+    class Raising(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            try:
+                self.disk["x"] = 1
+            finally:
+                raise ZeroDivisionError
+
+    killed = Strike(0.5, Fault.KILL, "far", 30.0, 1)
+    assert run_small(killed, protocol=with_actors(far=Raising)).violations == ()
+    assert "ZeroDivisionError" in run_small(protocol=with_actors(far=Raising)).violations[0]
+
+
 def test_who_waits_in_a_killed_process_is_gone_and_who_has_not_asked_asks_the_next():
     ran = run_small(Strike(1.005, Fault.KILL, "near", 1.5))
     assert kinds(ran, "near#1") == ["asked", "did"]

@@ -109,7 +109,7 @@ def _line(row: Row, lanes: Lanes) -> str:
 def _put_note(columns: list[str], row: Row, text: str, lanes: Lanes) -> None:
     here = lanes.columns[row.lane]
     if 0 < row.lane == len(lanes.columns) - 1:  # there is room to the left only
-        text = text[: here - lanes.columns[row.lane - 1] - 3]
+        text = text[: max(0, here - lanes.columns[row.lane - 1] - 3)]
         _put(columns, here - len(text) - 1, f"{text} *")
         _put(columns, here + 2, row.at)
     else:
@@ -120,13 +120,13 @@ def _put_message(columns: list[str], row: Row, to: int, text: str, lanes: Lanes)
     left, right = lanes.columns[min(row.lane, to)] + 1, lanes.columns[max(row.lane, to)]
     line, room = ("~" if row.late else "-"), right - left
     end = "x     " if row.lost else ">"
-    text = f"{line} {text[: room - len(end) - 5]} "
+    text = f"{line} {text[: max(0, room - len(end) - 5)]} "
     drawn = text + line * (room - len(text) - len(end)) + end
     if to < row.lane:
         words = drawn[len(line) + 1 : len(text) - 1]
         ending = "     x" if row.lost else "<"
         drawn = ending + line * (room - len(text) - len(end)) + f" {words} {line}"
-    _put(columns, left, drawn)
+    _put(columns, left, drawn[:room])
     _put(columns, right + 2, row.at)
 
 

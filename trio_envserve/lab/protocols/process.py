@@ -61,9 +61,9 @@ class ActorProcess(Process):
         self.world.calls[getattr(method, "__func__", method)] += 1
         ended = foreign.call(method, *args)
         where = f"{self.name}.{handler}({', '.join(map(repr, args))})"
-        if isinstance(ended.error, _Killed):
-            pass
-        elif ended.error is not None:
+        if not self.alive:
+            return  # whatever a dead process does on its way out of its code, nobody sees
+        if ended.error is not None:
             self.world.crashed(f"{where} raised", raised(ended.error))
         elif ended.value is not None:
             if hasattr(ended.value, "close"):

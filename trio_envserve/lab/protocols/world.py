@@ -40,10 +40,6 @@ class Link(kit.Link):
         self.dialer = dialer
         self.listener = listener
 
-    def other(self, process: ActorProcess) -> ActorProcess:
-        """Who is at the other end."""
-        return self.listener if process is self.dialer else self.dialer
-
 
 class Network(kit.Network[Link, Envelope]):
     """A connection for each two actors that talk, made by the first message."""
