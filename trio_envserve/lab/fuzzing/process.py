@@ -50,12 +50,7 @@ def _one(job: Job, tell: Tell) -> None:
     """Run one seed, or one plan, and tell all of it."""
     plan = from_data(job["plan"]) if job.get("plan") else None
     one = run(job["seed"], harsh=job["harsh"], plan=plan, trace=job["trace"])
-    tally = Tally()
-    tally.add(one)
-    tell(
-        tally=tally.to_data(), digest=one.digest, events=one.events, virtual_s=one.virtual_s,
-        violations=[[v.guarantee, v] for v in one.violations], log=list(one.log),
-    )  # fmt: skip
+    kit.tell_run(tell, one, Tally())
 
 
 def _examine(job: Job, tell: Tell) -> None:

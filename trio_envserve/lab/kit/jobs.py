@@ -75,9 +75,8 @@ def search(
         sums.add(one)
         violation = next(filter(counts, one.violations), None)
         if violation is not None:
-            tell(
-                seed=seed, guarantee=violation.guarantee, violation=violation, digest=one.digest
-            )  # fmt: skip
+            guarantee = violation.guarantee
+            tell(seed=seed, guarantee=guarantee, violation=violation, digest=one.digest)
         now_s = time.monotonic()
         if violation is not None or now_s - told_s >= TELL_S:
             tell(tally=sums.to_data())
@@ -85,6 +84,15 @@ def search(
         if ends_s is not None and now_s >= ends_s:
             break
     tell(tally=sums.to_data())
+
+
+def tell_run(tell: Tell, one: R, tally: Tally[R]) -> None:
+    """All of one run; ``tally`` is empty."""
+    tally.add(one)
+    tell(
+        tally=tally.to_data(), digest=one.digest, events=one.events, virtual_s=one.virtual_s,
+        violations=[[v.guarantee, v] for v in one.violations], log=list(one.log),
+    )  # fmt: skip
 
 
 def _mine(job: Job, seeds: Iterable[int]) -> Iterator[int]:

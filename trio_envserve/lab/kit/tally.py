@@ -38,6 +38,10 @@ class Ran(Protocol):
     def faults(self) -> Mapping[str, int]:
         """How often each kind struck."""
 
+    @property
+    def log(self) -> Sequence[str]:
+        """The trace as lines for people, if it was recorded."""
+
 
 R = TypeVar("R", bound=Ran)
 

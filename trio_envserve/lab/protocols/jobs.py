@@ -48,12 +48,7 @@ def _one(protocol: Protocol, job: Job, tell: Tell) -> None:
     """Run one seed, and tell all of it."""
     with _ending(job, job["seed"], tell):
         one = run(protocol, job["seed"], trace=job["trace"])
-    tally = Tally()
-    tally.add(one)
-    tell(
-        tally=tally.to_data(), digest=one.digest, events=one.events, virtual_s=one.virtual_s,
-        violations=[[v.guarantee, v] for v in one.violations], log=list(one.log),
-    )  # fmt: skip
+    kit.tell_run(tell, one, Tally())
 
 
 def _examine(protocol: Protocol, job: Job, tell: Tell) -> None:
