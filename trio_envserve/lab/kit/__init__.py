@@ -5,4 +5,7 @@ Virtual time (:mod:`.events`), processes (:mod:`.process`), connections
 small (:mod:`.shrink`) and drawn (:mod:`.diagram`); seeds searched by several
 processes (:mod:`.campaign`, :mod:`.jobs`) and added up (:mod:`.tally`).  It knows
 no message and no role, and imports nothing of this package.
+
+Two simulations stand on it: :mod:`..simulation`, of the protocol that ships, and
+:mod:`..protocols`, of anybody's.
 """
