@@ -36,7 +36,7 @@ _EPILOG = """\b
 Exit codes:
   0  no guarantee broke; with --mutant: it was caught, all of them were
   1  a guarantee broke; with --mutant: one was not caught
-  2  wrong usage
+  2  wrong usage; with --protocol: no protocol there, or one that is not right
   130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
 """
 

@@ -53,8 +53,8 @@ def _one(protocol: Protocol, job: Job, tell: Tell) -> None:
 
 def _examine(protocol: Protocol, job: Job, tell: Tell) -> None:
     """Make a failing run small."""
-    run_twice(protocol, job["seed"], job["digest"])
     with _ending(job, job["seed"], tell, runs=MOST_RUNS):
+        run_twice(protocol, job["seed"], job["digest"])
         failure = examine(protocol, job["seed"], guarantee=job["guarantee"], most_runs=MOST_RUNS)
     tell(failure=failure and _data(failure, job))
 
