@@ -13,10 +13,12 @@ version = release
 extensions = ["myst_parser", "sphinx.ext.autodoc", "drawn_from_code"]
 exclude_patterns = ["_build", "_generated", "_ext"]
 nitpicky = True
-# Pages of others, whose indexes a build would have to download; and the sockets of net.
+# Pages of others, whose indexes a build would have to download; the sockets of net; and
+# the inside of a simulated run.
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|contextlib|os|trio)\..*"),
+    ("py:.*", r"(collections|contextlib|os|random|trio)\..*"),
     ("py:.*", r"(trio_envserve\.net\.interface\.)?(ConnectionEvent|RouterSocket|DealerSocket)"),
+    ("py:.*", r"trio_envserve\.lab\.(kit\.(network|events)|protocols\.world)\..*"),
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist"]

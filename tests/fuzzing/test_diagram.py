@@ -7,10 +7,12 @@ import pytest
 from tests.fuzzing.known import broken_by
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
-from trio_envserve.lab.fuzzing.diagram import LANES, MOST_ROWS, WIDTH, sequence
+from trio_envserve.lab.fuzzing.diagram import COLUMNS, ROUTER, Trace, sequence
+from trio_envserve.lab.kit.diagram import MOST_ROWS, WIDTH
+from trio_envserve.lab.kit.events import Record
+from trio_envserve.lab.kit.network import LOST, STRAY
+from trio_envserve.lab.kit.violation import Violation
 from trio_envserve.lab.mutants import find
-from trio_envserve.lab.simulation.judge import Violation
-from trio_envserve.lab.simulation.network import LOST, STRAY, Record
 from trio_envserve.lab.simulation.simulator import run
 
 SESSION, OTHER, ID = b"s" * 16, b"o" * 16, b"i" * 16
@@ -45,12 +47,12 @@ def of_worker(message: messages.Message, *more: bytes) -> tuple[bytes, ...]:
 def test_only_what_is_about_the_request_is_drawn():
     violation = Violation("G2", 3.0, "c0:1 starts twice", "c0:1")
     ended = messages.WorkerOutcome(SESSION, 4, 7, Status.RESULT, 0.0)
-    trace = (
+    trace: Trace = (
         Record(0.5, "c0", "asks c0:0: no rerun, 1 at most"),
         Record(1.0, "c0", "asks c0:1: no rerun, 1 at most"),
         Record(1.1, "c0", "->", request(3, "c0:0")),
         Record(1.2, "c0", LOST[True], request(4, "c0:1")),
-        Record(1.3, "c0", STRAY, request(4, "c0:1")),
+        Record(1.3, "c0", STRAY[True], request(4, "c0:1")),
         Record(1.4, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 3, 6, "c0"), b"c0:0|")),
         Record(1.5, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 4, 7, "c0"), b"c0:1|")),
         Record(1.5, WORKER, "runs c0:1 (return) as 7"),
@@ -82,7 +84,7 @@ def test_every_drawing_fits_the_page_and_ends_where_it_broke(name: str):
     assert max(map(len, lines)) <= WIDTH
     assert 2 < len(lines) <= MOST_ROWS + 2
     assert f"{guarantee}: broken" in lines[-1]
-    lane = LANES[1]
+    lane = COLUMNS[ROUTER]
     assert all(
         line[lane] in "|*" for line in lines[1:] if "~~" not in line and "* asks" not in line
     )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fuzzing.known import broken_by
 from trio_envserve.lab.fuzzing.failure import examine, schedule, text
-from trio_envserve.lab.fuzzing.shrink import ddmin, shrink
+from trio_envserve.lab.fuzzing.shrink import shrink
+from trio_envserve.lab.kit.shrink import ddmin
 from trio_envserve.lab.mutants import find
 from trio_envserve.lab.simulation.faults import (
     PLAIN_BOUNDS,

@@ -122,7 +122,7 @@ def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.
         nonlocal count
         count += 1
         if count - 1 == lost:
-            network.events.note_message(link.peer.name, "LOST", frames)
+            network.events.note_message(link.name, "LOST", frames)
         else:
             arrive(network, link, frames, up)
 

@@ -14,31 +14,29 @@ import click
 import trio
 
 from ..lab.fuzzing import campaign
-from ..lab.fuzzing.campaign import Campaign, ProcessDied, cores
 from ..lab.fuzzing.failure import Failure, is_harsh
 from ..lab.fuzzing.failure import text as failure_text
 from ..lab.fuzzing.hunt import MOST_RUNS, Catch
 from ..lab.fuzzing.origin import describe, origin
 from ..lab.fuzzing.saved import load, save
 from ..lab.fuzzing.tally import Tally
+from ..lab.kit.campaign import Campaign, Found, ProcessDied, cores
+from ..lab.kit.jobs import JobError
 from ..lab.mutants import MUTANTS, find
 from ..lab.simulation.plans import to_data
+from . import fuzz_protocol
 from .common import USAGE, CommandError, Result, Stop, json_option, put, run_verb, say
-from .fuzz_report import catches_table, count, progress_of, run_tables
+from .fuzz_report import catches_table, count, run_tables
 from .render import show_tables
-
-FAILED = 1
-"""Exit code when a guarantee broke; of mutants, when one was not caught."""
+from .searching import FAILED, search
 
 DEFAULT_S = 30.0
-SHOWN = 3
-"""How many failures, of different guarantees, are shrunk and shown."""
 
 _EPILOG = """\b
 Exit codes:
   0  no guarantee broke; with --mutant: every mutant was caught
   1  a guarantee broke; with --mutant: a mutant was not caught
-  2  wrong usage
+  2  wrong usage; with --protocol: there is no such protocol, or it is not right
   130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
 """
 
@@ -52,6 +50,7 @@ class _Options:
         self.seed: int | None = given["seed"]
         self.harsh: bool = given["harsh"]
         self.mutant: str = given["mutant"] or ""
+        self.protocol: str = given["protocol"] or ""
         self.saved: Path | None = given["saved"]
         self.save: Path | None = given["save"]
         alone = self.mutant not in ("", "all")  # so that it is the same seed each time
@@ -62,6 +61,8 @@ class _Options:
         self.many = self.seconds is not None or self.runs is not None
         if self.seconds is not None and self.runs is not None:
             raise click.UsageError("--seconds and --runs exclude each other")
+        if self.protocol and (self.mutant or self.harsh or self.saved or self.save):
+            raise click.UsageError("--protocol has no mutants, no harsh runs and no files")
         if self.mutant and self.mutant != "all":
             try:
                 find(self.mutant)
@@ -90,6 +91,10 @@ class _Options:
 @click.option(
     "--seed", type=click.IntRange(0, 2**62),
     help="Run this seed once; with --seconds or --runs, begin with it.",
+)  # fmt: skip
+@click.option(
+    "--protocol", metavar="SPEC",
+    help="Try a protocol of your own instead: file.py:NAME or package.module:NAME.",
 )  # fmt: skip
 @click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")
 @click.option(
@@ -123,6 +128,7 @@ def fuzz(**given: Any) -> int:
       trio-envserve fuzz --mutant lost-when-killed
       trio-envserve fuzz --mutant all
       trio-envserve fuzz --seed 7 --trace
+      trio-envserve fuzz --protocol examples/kv_store.py:FORGETFUL
     """  # noqa: D301  # click wants the character itself
     options = _Options(given)
     made_by = origin()
@@ -134,6 +140,8 @@ def fuzz(**given: Any) -> int:
                 result = await _chosen(options, made_by, stop)
             except* ProcessDied as died:
                 raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
+            except* JobError as error:
+                raise CommandError(str(_first(error)), USAGE) from None
             return Result(result.exit_code, {**result.summary, **made_by})
         say("interrupted")  # before there was any result
         return Result(stop.interrupted_code, {"interrupted": True, **made_by})
@@ -150,6 +158,8 @@ def _first(group: BaseExceptionGroup) -> BaseException:
 
 
 async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
+    if options.protocol:
+        return await _protocol(options, stop)
     if options.mutant == "all":
         return await _mutants(options, stop)
     if options.saved is not None:
@@ -157,6 +167,20 @@ async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Res
     if options.single:
         return await _one(options, made_by)
     return await _many(options, made_by, stop)
+
+
+# -- another protocol ---------------------------------------------------------
+
+
+async def _protocol(options: _Options, stop: Stop) -> Result:
+    spec, base = options.protocol, options.base()
+    if options.single:
+        return await fuzz_protocol.one(spec, base, trace=options.trace, as_json=options.as_json)
+    seconds = options.seconds if options.many else DEFAULT_S
+    return await fuzz_protocol.many(
+        spec, stop, base=base, runs=options.runs, seconds=seconds, jobs=options.jobs,
+        keep_going=options.keep_going, as_json=options.as_json,
+    )  # fmt: skip
 
 
 # -- many runs ----------------------------------------------------------------
@@ -167,55 +191,34 @@ async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Resul
     runs, seconds = options.runs, options.seconds
     if not options.many:
         runs, seconds = (MOST_RUNS, None) if options.mutant else (None, DEFAULT_S)
-    began_s = trio.current_time()
+    job = {"base": base, "harsh": options.harsh, "mutant": options.mutant}
     fuzzing = Campaign(
-        base=base, harsh=options.harsh, mutant=options.mutant, runs=runs, seconds=seconds,
-        jobs=options.jobs, keep_going=options.keep_going,
+        campaign.MODULE, Tally(), job, runs=runs, seconds=seconds, jobs=options.jobs,
+        keep_going=options.keep_going,
     )  # fmt: skip
     mode = "all harsh" if options.harsh else "usual and harsh by turns"
     say(f"{describe(made_by)}; seeds from {base}, {mode}, {count(options.jobs, 'process')}")
     if options.mutant:
         say(f"mutant {options.mutant}: {find(options.mutant).prose}")
-    with trio.CancelScope() as searching:
-        stop.on_first = searching.cancel
-        async with progress_of(fuzzing.tally, runs=runs, seconds=seconds):
-            await fuzzing.run()
-    interrupted = searching.cancelled_caught
-    took_s = trio.current_time() - began_s
-    figures = {**fuzzing.tally.figures(took_s), "seed": base, "jobs": options.jobs}
-    if interrupted:
-        say(f"interrupted after {count(fuzzing.tally.runs, 'run')}")
-        return Result(stop.interrupted_code, {**figures, "interrupted": True, "failures": []})
-    with trio.CancelScope() as shrinking:
-        stop.on_first = shrinking.cancel
-        failures = await _examined(fuzzing, options, made_by)
-    if shrinking.cancelled_caught:
-        say("interrupted while a failure was being shrunk")
-        return Result(stop.interrupted_code, {**figures, "interrupted": True, "failures": []})
-    if not options.as_json and not options.mutant:
-        show_tables(run_tables(fuzzing.tally, figures), put)
+
+    async def examine(found: Found) -> dict[str, Any]:
+        harsh = is_harsh(found.seed, always=options.harsh)
+        failure = await campaign.examine(found, harsh=harsh, mutant=options.mutant)
+        return _shown(failure, options, made_by) | {"seed_digest": found.digest}
+
+    searched = await search(fuzzing, stop, examine, runs=runs, seconds=seconds)
+    searched.figures.update(seed=base, jobs=options.jobs)
     broke = bool(fuzzing.found)
-    if options.mutant:
-        _say_mutant(options.mutant, fuzzing.tally, caught=broke)
-        broke = not broke
-    return Result(FAILED if broke else 0, {**figures, "failures": failures})
+    if not searched.interrupted:
+        if not options.as_json and not options.mutant:
+            show_tables(run_tables(fuzzing.tally, searched.figures), put)
+        if options.mutant:
+            _say_mutant(options.mutant, fuzzing.tally, caught=broke)
+    return searched.result(stop, FAILED if broke != bool(options.mutant) else 0)
 
 
 def _say_mutant(name: str, tally: Tally, *, caught: bool) -> None:
     say(f"{name}: {'caught' if caught else 'NOT CAUGHT'} after {count(tally.runs, 'run')}")
-
-
-async def _examined(
-    fuzzing: Campaign, options: _Options, made_by: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The first failure of each guarantee: shrunk, shown and saved."""
-    firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
-    failures = []
-    for found in list(firsts.values())[:SHOWN]:
-        say(f"seed {found.seed} breaks {found.guarantee}; shrinking it")
-        failure = await campaign.examine(found, mutant=options.mutant)
-        failures.append(_shown(failure, options, made_by) | {"seed_digest": found.digest})
-    return failures
 
 
 def _shown(failure: Failure, options: _Options, made_by: dict[str, Any]) -> dict[str, Any]:
@@ -239,9 +242,9 @@ async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
     took_s = trio.current_time() - began_s
     failures = []
     for guarantee, violation in ran["violations"][:1]:
-        found = campaign.Found(options.seed, harsh, guarantee, violation, ran["digest"])
+        found = Found(options.seed, guarantee, violation, ran["digest"])
         _print_log(ran, options)
-        failure = await campaign.examine(found, mutant=options.mutant)
+        failure = await campaign.examine(found, harsh=harsh, mutant=options.mutant)
         failures.append(_shown(failure, options, made_by))
     if not failures:
         _print_log(ran, options)

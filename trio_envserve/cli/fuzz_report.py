@@ -12,7 +12,8 @@ import trio
 from ..core.request_table import Input
 from ..core.requests import State
 from ..lab.fuzzing.hunt import Catch
-from ..lab.fuzzing.tally import Tally
+from ..lab.fuzzing.tally import SIZES, Tally
+from ..lab.kit.tally import Tally as AnyTally
 from ..lab.simulation.coverage import IMPOSSIBLE, name_of
 from .common import say
 from .render import PLAIN_EVERY_S, Table
@@ -30,7 +31,7 @@ def count(number: int, what: str) -> str:
 
 @asynccontextmanager
 async def progress_of(
-    tally: Tally, *, runs: int | None, seconds: float | None
+    tally: AnyTally[Any], *, runs: int | None, seconds: float | None
 ) -> AsyncIterator[None]:
     """While the block lasts: a bar on a terminal, otherwise a line every few seconds."""
     async with trio.open_nursery() as nursery:
@@ -39,7 +40,7 @@ async def progress_of(
         nursery.cancel_scope.cancel()
 
 
-async def _show(tally: Tally, runs: int | None, seconds: float | None) -> None:
+async def _show(tally: AnyTally[Any], runs: int | None, seconds: float | None) -> None:
     began_s = trio.current_time()
 
     def line() -> str:
@@ -56,7 +57,7 @@ async def _show(tally: Tally, runs: int | None, seconds: float | None) -> None:
     await _bar(line, lambda: _part(tally, began_s, runs, seconds))
 
 
-def _part(tally: Tally, began_s: float, runs: int | None, seconds: float | None) -> float:
+def _part(tally: AnyTally[Any], began_s: float, runs: int | None, seconds: float | None) -> float:
     """How much of it is done."""
     if seconds is not None:
         return (trio.current_time() - began_s) / seconds
@@ -80,27 +81,37 @@ async def _bar(line: Callable[[], str], part: Callable[[], float]) -> None:
 
 def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
     """The figures of many runs."""
-    average, least = figures["average"], figures["least"]
-    rate = figures["runs_per_minute"]
     rows = [
-        ("runs, of them harsh", f"{tally.runs:,}, {tally.harsh:,}"),
-        ("runs in which a guarantee broke", f"{tally.violating:,}"),
-        ("seconds", f"{figures['seconds']:.1f}"),
-        ("runs a minute", f"{rate:,.0f}"),
-        ("simulated hours", f"{figures['simulated_hours']:.2f}"),
-        ("events", f"{tally.events:,}"),
+        ("of the runs harsh", f"{tally.harsh:,}"),
         ("executions", f"{tally.executions:,}"),
     ]
-    rows += [
-        (f"{name} of a run: average, least", f"{average[name]:.1f}, {least.get(name, 0)}")
-        for name in ("clients", "workers", "requests", "faults")
+    return [*any_tables(tally, figures, SIZES, rows), pairs_table(tally)]
+
+
+def any_tables(
+    tally: AnyTally[Any], figures: dict[str, Any], sizes: Sequence[str],
+    more: Sequence[tuple[str, str]] = (),
+) -> list[Table]:  # fmt: skip
+    """What many runs of any protocol came to; ``sizes`` are those that a tally knows."""
+    average, least = figures["average"], figures["least"]
+    rows = [
+        ("runs", f"{tally.runs:,}"),
+        ("runs in which a guarantee broke", f"{tally.violating:,}"),
+        ("seconds", f"{figures['seconds']:.1f}"),
+        ("runs a minute", f"{figures['runs_per_minute']:,.0f}"),
+        ("simulated hours", f"{figures['simulated_hours']:.2f}"),
+        ("events", f"{tally.events:,}"),
+        *more,
+        *(
+            (f"{name} of a run: average, least", f"{average[name]:.1f}, {least.get(name, 0)}")
+            for name in sizes
+        ),
     ]
     verdict = "FAILED" if tally.violating else "passed"
     faults = [(name, f"{times:,}") for name, times in figures["faults"].items()]
     return [
         Table(f"fuzz {verdict} (seeds from {figures['seed']})", (), rows),
         Table("how often each fault struck", (), faults),
-        pairs_table(tally),
     ]
 
 

@@ -1,167 +1,27 @@
-"""The parent of the simulating processes: gives out jobs, adds up results.
-
-Theory of operation
--------------------
-One task looks after each process (:mod:`.process`): it writes a job, reads results
-line by line, and hands them to whoever gave the job.  Processes are in groups of
-their own, so Ctrl-C reaches the parent only, which cancels: then they are killed
-and reaped.  Nothing is forked: a process starts as a fresh interpreter.
-"""
+"""Jobs for the simulating processes (:mod:`.process`)."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeAlias, final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
+from ..kit import campaign as kit
+from ..kit.campaign import Found, ProcessDied, Result
 from .failure import Failure
 from .hunt import Catch
-from .tally import Tally
 
 MODULE = "trio_envserve.lab.fuzzing.process"
-READ_BYTES = 1 << 16
-
-Result: TypeAlias = dict[str, Any]
 
 
-class ProcessDied(Exception):
-    """A simulating process has ended on its own: it was killed, or has a bug."""
-
-
-class Found(NamedTuple):
-    """A seed that broke a guarantee."""
-
-    seed: int
-    harsh: bool
-    guarantee: str
-    violation: str
-    digest: str
-
-
-@final
-class Worker:
-    """One process; does one job at a time."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self._process = process
-        self._pending = b""
-
-    async def do(self, job: dict[str, Any], tell: Callable[[Result], object]) -> None:
-        """Do a job; ``tell`` gets its results as they come.  ProcessDied if its
-        process does."""
-        assert self._process.stdin is not None
-        try:
-            await self._process.stdin.send_all(json.dumps(job).encode() + b"\n")
-        except trio.BrokenResourceError:
-            raise ProcessDied(await self._how()) from None
-        while True:
-            result = json.loads(await self._line())
-            if result.get("done"):
-                return
-            tell(result)
-
-    async def _line(self) -> bytes:
-        assert self._process.stdout is not None
-        while b"\n" not in self._pending:
-            chunk = await self._process.stdout.receive_some(READ_BYTES)
-            if not chunk:
-                raise ProcessDied(await self._how())
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
-
-    async def _how(self) -> str:
-        code = await self._process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
-        return f"a simulating process has ended: {how}"
-
-
-@asynccontextmanager
-async def open_worker() -> AsyncIterator[Worker]:
-    """Start a process; it is killed and reaped at the end."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        process_group=0,
-    )  # fmt: skip
-    try:
-        yield Worker(process)
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):  # it is dead already, or will be at once
-            await process.wait()
-            for stream in (process.stdin, process.stdout):
-                assert stream is not None
-                await trio.aclose_forcefully(stream)
-
-
-def cores() -> int:
-    """How many processes this machine runs at once."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@final
-class Campaign:
-    """Seeds run by several processes, and what has come of them so far."""
-
-    def __init__(
-        self, *, base: int, harsh: bool = False, mutant: str = "", runs: int | None = None,
-        seconds: float | None = None, jobs: int = 1, keep_going: bool = False,
-    ) -> None:  # fmt: skip
-        self.tally = Tally()
-        self.found: list[Found] = []
-        self._keep_going = keep_going
-        self._jobs = jobs
-        self._job = {
-            "do": "search", "base": base, "harsh": harsh, "mutant": mutant, "runs": runs,
-            "seconds": seconds, "step": jobs,
-        }  # fmt: skip
-
-    async def run(self) -> None:
-        """All runs, or until the first that breaks a guarantee."""
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                for first in range(self._jobs):
-                    nursery.start_soon(self._search, first, scope)
-        self.found.sort()
-
-    async def _search(self, first: int, scope: trio.CancelScope) -> None:
-        def take(result: Result) -> None:
-            if "tally" not in result:
-                self.found.append(Found(**result))
-                return
-            self.tally.merge(Tally.from_data(result["tally"]))
-            if self.found and not self._keep_going:
-                scope.cancel()
-
-        async with open_worker() as worker:
-            await worker.do({**self._job, "first": first}, take)
-
-
-async def _ask(job: dict[str, Any]) -> Result:
-    """Have a job of one result done, in a process of its own."""
-    results: list[Result] = []
-    async with open_worker() as worker:
-        await worker.do(job, results.append)
-    (result,) = results
-    return result
-
-
-async def examine(found: Found, *, mutant: str) -> Failure:
+async def examine(found: Found, *, harsh: bool, mutant: str) -> Failure:
     """The failure, made small."""
     job = {
-        "do": "examine", "seed": found.seed, "harsh": found.harsh, "guarantee": found.guarantee,
+        "do": "examine", "seed": found.seed, "harsh": harsh, "guarantee": found.guarantee,
         "mutant": mutant,
     }  # fmt: skip
-    failure = (await _ask(job))["failure"]
+    failure = (await kit.ask(MODULE, job))["failure"]
     if failure is None:
         raise ProcessDied(f"seed {found.seed} failed, and did not when it was run again")
     return Failure.from_data(failure)
@@ -175,7 +35,7 @@ async def one(
     job = {
         "do": "one", "seed": seed, "harsh": harsh, "mutant": mutant, "trace": trace, "plan": plan,
     }  # fmt: skip
-    return await _ask(job)
+    return await kit.ask(MODULE, job)
 
 
 async def hunt_all(
@@ -185,7 +45,7 @@ async def hunt_all(
     left = list(reversed(names))
 
     async def work() -> None:
-        async with open_worker() as worker:
+        async with kit.open_worker(MODULE) as worker:
             while left:
                 job = {"do": "hunt", "mutant": left.pop(), "base": base}
                 await worker.do(job, lambda result: caught(Catch(**result["caught"])))

@@ -2,147 +2,58 @@
 
 Theory of operation
 -------------------
-Four lifelines: its client, the router, whichever worker it comes to, and the
-environment's code there.  A row is a message (from lane to lane, at its arrival)
-or something that happened (a word in its lane).  Of all messages only those that
-say something about the request are drawn: which those are is learned from the
-trace as it is read, since a request gets its id from its client and its dispatch
-number from its router.  Rows that only repeat the last one are counted.
+Four lifelines (:mod:`..kit.diagram`): its client, the router, whichever worker it
+comes to, and the environment's code there.  Of all messages only those that say
+something about the request are drawn: which those are is learned from the trace as
+it is read, since a request gets its id from its client and its dispatch number from
+its router.
 
 Without a request (a bound, a leak) all requests are drawn.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from ...core import error_records, messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import RequestId, Status
-from ..simulation.judge import Violation
-from ..simulation.network import LOST, STRAY, Record, message_of
+from ..kit.diagram import EVERYWHERE, Lanes, Row, draw
+from ..kit.events import Record
+from ..kit.network import ARRIVED, LOST, STRAY
+from ..kit.violation import Violation
+from ..simulation.network import Frames, message_of
 
-WIDTH = 100
 CLIENT, ROUTER, WORKER, ENVIRONMENT = range(4)
-LANES = (12, 38, 64, 90)
-"""The columns of the lifelines."""
-
-MOST_ROWS = 50
-FIRST_ROWS = 10
-"""Of a drawing that is too long, the rows after these are left out."""
+COLUMNS = (12, 38, 64, 90)
+"""Of the lifelines."""
 
 STATEMENTS = ("Sync", "State")
 """Messages that are sent again and again, whether or not anything has changed."""
 
 
+Trace: TypeAlias = tuple[Record[Frames], ...]
+
 _RUNS = re.compile(r"runs (\S+ )?\(\S+\) as (\d+)")
 
 
-@dataclasses.dataclass(slots=True)
-class Row:
-    """One line of the drawing, before it is drawn."""
-
-    at_s: float
-    lane: int
-    """Where it happened; for a message the left one of its two lanes."""
-    text: str
-    arrow: str = ""
-    """``>`` or ``<``; none if it is no message."""
-    lost: bool = False
-    late: bool = False
-    at: str = ""
-    """Which worker, for the lanes that stand for any."""
-    times: int = 1
-
-    def repeats(self, other: Row) -> bool:
-        """Whether it is the same once more."""
-        return dataclasses.replace(other, at_s=self.at_s, times=self.times) == self
-
-    def __str__(self) -> str:
-        columns = [" "] * WIDTH
-        for column in LANES:
-            columns[column] = "|"
-        _put(columns, 0, f"{self.at_s:9.3f}")
-        text = self.text if self.times == 1 else f"{self.text} x{self.times}"
-        if not self.arrow:
-            self._note(columns, text)
-        else:
-            self._message(columns, text)
-        return "".join(columns).rstrip()
-
-    def _note(self, columns: list[str], text: str) -> None:
-        if self.lane < 0:  # of the whole world
-            _put(columns, 11, f" {text} ".center(WIDTH - 11, "~"))
-        elif self.lane == ENVIRONMENT:
-            text = text[: LANES[ENVIRONMENT] - LANES[WORKER] - 3]
-            _put(columns, LANES[ENVIRONMENT] - len(text) - 1, f"{text} *")
-            _put(columns, LANES[ENVIRONMENT] + 2, self.at)
-        else:
-            _put(columns, LANES[self.lane], f"* {text} ")
-
-    def _message(self, columns: list[str], text: str) -> None:
-        left, right = LANES[self.lane] + 1, LANES[self.lane + 1]
-        line, room = ("~" if self.late else "-"), right - left
-        end = "x     " if self.lost else ">"
-        text = f"{line} {text[: room - len(end) - 5]} "
-        drawn = text + line * (room - len(text) - len(end)) + end
-        if self.arrow == "<":
-            words = drawn[len(line) + 1 : len(text) - 1]
-            ending = "     x" if self.lost else "<"
-            drawn = ending + line * (room - len(text) - len(end)) + f" {words} {line}"
-        _put(columns, left, drawn)
-        if self.lane == ROUTER:
-            _put(columns, LANES[WORKER] + 2, self.at)
-
-
-def _put(columns: list[str], at: int, text: str) -> None:
-    text = text[: WIDTH - at]
-    columns[at : at + len(text)] = text
-
-
-def sequence(trace: tuple[Record, ...], violation: Violation) -> list[str]:
+def sequence(trace: Trace, violation: Violation) -> list[str]:
     """The drawing's lines, its heading first and the violation last."""
-    rows: list[Row] = []
     reader = _Reader(violation, trace)
-    for row in reader.rows(trace):
-        before = _same_before(rows, row)
-        if before is None:
-            rows.append(row)
-        else:
-            before.times += 1
-    left_out = max(0, len(rows) - MOST_ROWS)
-    if left_out:
-        text = f"{left_out} rows left out"
-        rows[FIRST_ROWS : FIRST_ROWS + left_out] = [Row(rows[FIRST_ROWS].at_s, -1, text)]
-    heading = [" "] * WIDTH
-    _put(heading, 2, "seconds")
-    names = (reader.client or "client", "router", "worker", "environment")
-    for column, name in zip(LANES, names, strict=True):
-        _put(heading, max(10, column - len(name) // 2), name)
-    return ["".join(heading).rstrip(), *map(str, rows)]
-
-
-def _same_before(rows: list[Row], row: Row) -> Row | None:
-    """The row that this one only repeats: the last, or for a statement the last
-    of its kind, with nothing but statements since."""
-    for before in reversed(rows):
-        if before.repeats(row):
-            return before
-        if not (row.text.startswith(STATEMENTS) and before.text.startswith(STATEMENTS)):
-            return None
-    return None
+    lanes = Lanes((reader.client or "client", "router", "worker", "environment"), COLUMNS)
+    return draw(reader.rows(trace), lanes, statements=STATEMENTS)
 
 
 class _Reader:
     """Reads a trace and picks what is about one request."""
 
-    def __init__(self, violation: Violation, trace: tuple[Record, ...]) -> None:
+    def __init__(self, violation: Violation, trace: Trace) -> None:
         self._key = violation.key
         asked = f"asks {violation.key}:"
-        askers = (r.who for r in trace if r.frames is None and r.what.startswith(asked))
+        askers = (r.who for r in trace if r.message is None and r.what.startswith(asked))
         self.client = next(askers, "")
         """Whose call it is; nobody's, if it is a hostile client's."""
         self._violation = violation
@@ -150,25 +61,25 @@ class _Reader:
         self._dispatches: set[tuple[str, int]] = set()
         self._workers: set[str] = set()
 
-    def _ids_of(self, trace: tuple[Record, ...]) -> set[RequestId]:
+    def _ids_of(self, trace: Trace) -> set[RequestId]:
         """Known from the beginning: a cancel may come before its request."""
         start = f"{self._key}|".encode()
         ids: set[RequestId] = set()
         for record in trace:
-            if self._key and record.frames and bytes(record.frames[-1][: len(start)]) == start:
-                message = message_of(record.frames)
+            if self._key and record.message and bytes(record.message[-1][: len(start)]) == start:
+                message = message_of(record.message)
                 if isinstance(message, messages.Request):
                     ids.add(RequestId(message.session, message.sequence))
         return ids
 
-    def rows(self, trace: tuple[Record, ...]) -> Iterator[Row]:
+    def rows(self, trace: Trace) -> Iterator[Row]:
         """From when it was asked for until it is violated."""
         began = not self.client  # what a hostile client sends is asked for by nobody
         for record in trace:
-            if record.frames is None:
+            if record.message is None:
                 began = began or record.what.startswith(f"asks {self._key}:")
                 if record.who == "VIOLATION":
-                    yield Row(record.at_s, -1, f"{self._violation.guarantee}: broken")
+                    yield Row(record.at_s, EVERYWHERE, f"{self._violation.guarantee}: broken")
                     if record.what == self._violation:
                         return
                 elif began:
@@ -178,10 +89,10 @@ class _Reader:
 
     # -- what happened --------------------------------------------------------
 
-    def _note(self, record: Record) -> Iterator[Row]:
+    def _note(self, record: Record[Frames]) -> Iterator[Row]:
         at_s, who, what = record.at_s, record.who, record.what
         if who == "fault":
-            yield Row(at_s, -1, what)
+            yield Row(at_s, EVERYWHERE, what)
         elif "/" in who:
             yield from self._at_worker(record, who.partition("/")[2])
         elif who.startswith("server"):
@@ -196,7 +107,7 @@ class _Reader:
         elif self._about(what):
             yield Row(at_s, CLIENT, self._short(what))
 
-    def _at_worker(self, record: Record, name: str) -> Iterator[Row]:
+    def _at_worker(self, record: Record[Frames], name: str) -> Iterator[Row]:
         if record.what.startswith("dies"):
             if record.who in self._workers or not self._key:
                 yield Row(record.at_s, WORKER, f"{name} {record.what}")
@@ -216,37 +127,36 @@ class _Reader:
 
     # -- messages -------------------------------------------------------------
 
-    def _carried(self, record: Record) -> Iterator[Row]:
-        assert record.frames is not None
-        message = message_of(record.frames)
+    def _carried(self, record: Record[Frames]) -> Iterator[Row]:
+        assert record.message is not None
+        message = message_of(record.message)
         if message is None:
             return
-        up = record.what in ("->", STRAY, LOST[True])
+        up = record.what in (ARRIVED[True], STRAY[True], LOST[True])
         of_worker = "/" in record.who
         if of_worker:
             text = self._of_worker(record, message)
         else:
             text = self._of_client(record, message)
         if text:
-            # A worker is to the right of its router, a client to the left.
-            arrow = "<" if up == of_worker else ">"
-            lane = ROUTER if of_worker else CLIENT
+            ends = (WORKER, ROUTER) if of_worker else (CLIENT, ROUTER)
+            start, to = ends if up else ends[::-1]
             name = record.who.partition("/")[2]
-            lost = record.what in LOST
-            yield Row(record.at_s, lane, text, arrow, lost=lost, late=record.what == STRAY, at=name)
+            lost, late = record.what in LOST, record.what == STRAY[True]
+            yield Row(record.at_s, start, text, to, lost=lost, late=late, at=name)
 
     def _known(self, session: bytes, sequence: int) -> bool:
         return not self._key or RequestId(session, sequence) in self._ids
 
-    def _of_client(self, record: Record, message: messages.Message) -> str:
+    def _of_client(self, record: Record[Frames], message: messages.Message) -> str:
         """What a message between client and router says of the request."""
         session = getattr(message, "session", b"")
         match message:
             case messages.Request():
-                assert record.frames is not None
+                assert record.message is not None
                 if not self._known(session, message.sequence):
                     return ""
-                body = bytes(record.frames[1])
+                body = bytes(record.message[1])
                 other = self._key and not body.startswith(f"{self._key}|".encode())
                 return f"Request {message.sequence}" + ", other body" * bool(other)
             case messages.Outcome() | messages.Refused() | messages.Cancel() | messages.Cancelled():
@@ -282,7 +192,7 @@ class _Reader:
                 words = [f"Synced {n} missing" for n in mine if n in missing]
         return ", ".join(words)
 
-    def _of_worker(self, record: Record, message: messages.Message) -> str:
+    def _of_worker(self, record: Record[Frames], message: messages.Message) -> str:
         """What a message between router and worker says of the request."""
         who = record.who
         if isinstance(message, (messages.Dispatch, messages.WorkerOutcome)):
@@ -307,15 +217,15 @@ class _Reader:
         return ", ".join(words)
 
 
-def _more(message: messages.Message, record: Record) -> str:
+def _more(message: messages.Message, record: Record[Frames]) -> str:
     """What kind of an outcome, a refusal, an answer."""
     match message:
         case messages.Outcome() | messages.WorkerOutcome():
             if message.status == Status.RESULT:
                 return " result"
-            assert record.frames is not None
+            assert record.message is not None
             try:
-                return f" {error_records.decode(record.frames[-1]).code}"
+                return f" {error_records.decode(record.message[-1]).code}"
             except (ProtocolError, ValueError):
                 return " error"
         case messages.Refused():

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from textwrap import wrap
 from typing import Any
 
 from ...core.limits import ServerLimits
+from ..kit.report import listed, story, timetable
+from ..kit.shrink import MOST_RUNS
+from ..kit.violation import Violation
 from ..simulation.faults import PLAIN_BOUNDS, PLAIN_LEASE_S, Ask, Fault, Plan
-from ..simulation.judge import Violation
 from ..simulation.plans import from_data, to_data
 from ..simulation.simulator import Run, run
 from .diagram import sequence
-from .shrink import MOST_RUNS, shrink
+from .shrink import shrink
 
 SUMS_UP = {
     "G1": "one at a time: no request has two live executions",
@@ -135,22 +136,17 @@ def text(failure: Failure, footer: str = "") -> str:
     """All that there is to see, in a hundred columns."""
     of = f"mutant {failure.mutant}" if failure.mutant else "what ships"
     mode = "harsh" if failure.harsh else "usual"
-    what, _, more = failure.violation.partition("\n")
-    lines = [
-        f"{failure.guarantee}: {SUMS_UP[failure.guarantee]}",
-        f"  broken: {what.removeprefix(f'{failure.guarantee} ')}",
-        *(f"  {line}" for line in more.splitlines()),
-        f"  seed {failure.seed} ({mode}), {of}",
-        "",
-        "The schedule, shrunk from {} requests and {} kinds of fault in {} runs:".format(
-            *failure.before, failure.tried
-        ),
-        *(f"  {line}" for line in schedule(failure.plan)),
-        "",
-        *failure.drawing,
-        "",
-        f"The whole run again: {failure.command()}",
-    ]
+    lines = story(
+        failure.violation,
+        guarantee=failure.guarantee,
+        promise=SUMS_UP[failure.guarantee],
+        run=f"seed {failure.seed} ({mode}), {of}",
+        before=failure.before,
+        tried=failure.tried,
+        schedule=schedule(failure.plan),
+        drawing=failure.drawing,
+        again=failure.command(),
+    )
     return "\n".join([*lines, *([footer] if footer else [])])
 
 
@@ -164,16 +160,7 @@ def schedule(plan: Plan) -> list[str]:
     timed += [
         (ask.at_s, _ask(f"c{client}", ask)) for client, asks in enumerate(plan.asks) for ask in asks
     ]
-    shown = sorted(timed)
-    for at_s, what in shown[:MOST_LINES]:
-        lines += wrap(f"{at_s:6.2f} s  {what}", COLUMNS, subsequent_indent=" " * 12)
-    if len(shown) > MOST_LINES:
-        lines.append(f"          and {len(shown) - MOST_LINES} more")
-    return lines
-
-
-MOST_LINES = 25
-COLUMNS = 96
+    return lines + timetable(timed)
 
 
 def _all_along(plan: Plan) -> list[str]:
@@ -191,9 +178,7 @@ def _all_along(plan: Plan) -> list[str]:
         for field in dataclasses.fields(ServerLimits)
         if field.name in plain and getattr(plan.server, field.name) != plain[field.name]
     ]
-    lines = [f"all along: {', '.join(faults)}"] * bool(faults)
-    lines += [f"limits: {', '.join(limits)}"] * bool(limits)
-    return [part for line in lines for part in wrap(line, COLUMNS, subsequent_indent="  ")]
+    return listed("all along", faults) + listed("limits", limits)
 
 
 def _ask(client: str, ask: Ask) -> str:

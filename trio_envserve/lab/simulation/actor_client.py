@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.lives import Report
-from . import judge as judging
+from ..kit.process import Process
 from .faults import Ask, Fault
-from .network import Frames, Link, Process
+from .judge_records import Call
+from .network import Frames, Link
 
 if TYPE_CHECKING:
     from .simulator import World
@@ -56,7 +57,7 @@ class SimClient(Process):
             world.faults[Fault.HUGE] += 1
         may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
         world.judge.asked(
-            judging.Call(ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s)
+            Call(ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s)
         )
         number = self.core.submit(
             ask.body, now_s, rerun=ask.rerun, max_executions=ask.max_executions, limit_s=ask.limit_s

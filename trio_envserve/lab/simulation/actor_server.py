@@ -14,11 +14,12 @@ from ...core.executions import Execution
 from ...core.lives import Kill, Lost, Report, Spawn
 from ...core.router import Router, ToClient
 from ...core.workforce import ToWorker
+from ..kit.process import Process
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy
 from .coverage import count_pairs
 from .faults import Fault
-from .network import Frames, Link, Process
+from .network import Frames, Link
 
 if TYPE_CHECKING:
     from .simulator import World

@@ -14,9 +14,10 @@ from ...core.errors import ErrorInfo
 from ...core.lives import Spawn
 from ...core.terms import RequestId, Status, Verdict
 from ...core.worker import Exit, Halt, Park, Run, ToRouter, WorkerCore, WorkerEffect
-from . import judge as judging
+from ..kit.process import Process
 from .faults import Fault
-from .network import Frames, Link, Process
+from .judge_records import Execution
+from .network import Frames, Link
 
 if TYPE_CHECKING:
     from .actor_server import SimServer
@@ -39,10 +40,10 @@ class SimWorker(Process):
             most_held_bytes=world.plan.server.worker_held_bytes,
         )  # fmt: skip
         self.link: Link | None = None
-        self._running: dict[int, judging.Execution] = {}
+        self._running: dict[int, Execution] = {}
         self._ignoring: set[int] = set()
         self._huge: set[int] = set()
-        self._reported: list[judging.Execution] = []
+        self._reported: list[Execution] = []
         self._blocked_s: float | None = None
         self.set_up_s: float | None = None
         """When its environment was set up."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
 from ...core.terms import Body
+from ..kit.process import Process
 from .faults import Fault
-from .network import Frames, Link, Process
+from .network import Frames, Link
 
 if TYPE_CHECKING:
     from .simulator import World

@@ -9,7 +9,7 @@ and what passes on the wires (:mod:`.judge_wires`, :mod:`.judge_health`,
 reads the cores' counters or tables; only :func:`~.bounds.audit` looks at sizes,
 for the bounds.
 
-Everything that contradicts a guarantee is a :class:`Violation`: a line that
+Everything that contradicts a guarantee is a :class:`~..kit.violation.Violation`: a line that
 begins with the guarantee's number.  A run goes on after a violation.
 """
 
@@ -22,13 +22,11 @@ from ...core import error_records
 from ...core.errors import ErrorInfo
 from ...core.terms import RequestId, Status, Verdict
 from .judge_closing import Closings
-from .judge_records import Call, Execution, Violation
+from .judge_records import Call, Execution
 
 if TYPE_CHECKING:
+    from ..kit.process import Process
     from .faults import Plan
-    from .network import Process
-
-__all__ = ["Call", "Execution", "Judge", "Violation"]
 
 
 class Judge(Closings):

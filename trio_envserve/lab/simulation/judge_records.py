@@ -9,36 +9,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ...core.messages import Message, decode
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
+from ..kit.violation import Violation
 
 if TYPE_CHECKING:
+    from ..kit.process import Process
     from .faults import Plan
-    from .network import Process
 
 
 MOST_BYTES = 1 << 20
 """The largest header that is looked at."""
-
-
-class Violation(str):
-    """A guarantee that did not hold: a line for people, and its parts."""
-
-    guarantee: str
-    """``G1`` to ``G9``, or ``CRASH``: a core raised, or did what it cannot."""
-    at_s: float
-    text: str
-    key: str
-    """The call that it happened to, or the empty string."""
-
-    def __new__(cls, guarantee: str, at_s: float, text: str, key: str = "") -> Self:
-        """The line is made of the parts."""
-        self = super().__new__(cls, f"{guarantee} at {at_s:.3f} s: {text}")
-        self.guarantee, self.at_s, self.text, self.key = guarantee, at_s, text, key
-        return self
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -17,9 +17,9 @@ from ...core.terms import Body, RequestId, Status
 from .judge_records import Book, Call, Hearing, key_of
 
 if TYPE_CHECKING:
+    from ..kit.process import Process
     from .actor_server import SimServer
     from .faults import Plan
-    from .network import Process
 
 
 TICKS_S = 0.6

@@ -24,6 +24,11 @@ from random import Random
 
 from ...core.limits import WireLimits
 from ...core.terms import Epoch, Incarnation
+from ..kit import world as kit
+from ..kit.events import Events, Record
+from ..kit.network import Rates
+from ..kit.process import Process
+from ..kit.violation import Violation
 from .actor_client import SimClient
 from .actor_server import SimServer
 from .actor_worker import SimWorker
@@ -31,22 +36,12 @@ from .bounds import unanswered, unfinished
 from .coverage import IMPOSSIBLE, Pair, name_of
 from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
-from .judge import Judge, Violation
-from .network import Events, Network, Process, Record
+from .judge import Judge
+from .network import Frames, Network, describe
 
 CALM_S = 45.0
 """Virtual time after the last fault in which everything must come to rest, the
 work itself not counted: longer than a lease and than a client waits for a server."""
-
-MOST_EVENTS = 200_000
-"""A run of more events is taken for one that never ends."""
-
-NOBODY_S = 0.1
-"""A fault that finds nobody to strike tries again after this."""
-
-
-LATEST_S = 10.0
-"""How long after its time the last fault may still strike."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Run:
     violations: tuple[Violation, ...]
     digest: str
     """The hash of the trace, recorded or not."""
-    trace: tuple[Record, ...] = ()
+    trace: tuple[Record[Frames], ...] = ()
 
     def breaks(self, guarantee: str) -> bool:
         """Whether this guarantee was broken."""
@@ -76,37 +71,37 @@ class Run:
     @property
     def log(self) -> tuple[str, ...]:
         """The trace as lines for people."""
-        return tuple(map(str, self.trace))
+        return tuple(record.text(describe) for record in self.trace)
 
 
-class World:
+class World(kit.World[Fault]):
     """Everything that there is in a run; its plan is the seed's, or the one given."""
+
+    network: Network
 
     def __init__(
         self, seed: int, *, harsh: bool = False, trace: bool = False, plan: Plan | None = None
     ) -> None:
+        super().__init__(Events(b"".join, trace=trace))
         self.seed = seed * 2 + harsh
         self.plan = plan or plan_of(seed, harsh=harsh)
         self.rng = self.luck_of("world")
         self.wire = WireLimits(message_bytes=self.plan.message_bytes)
         self.faults: Counter[Fault] = Counter()
         self.pairs: Counter[Pair] = Counter()
-        self.events = Events(trace=trace)
         self.judge = Judge(lambda: self.events.now_s, self.events.note, self.plan)
-        self.network = Network(self.events, self.plan, self.faults)
+        rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
+        self.network = Network(self.events, rates)
         self.worker_by_incarnation: dict[Incarnation, SimWorker] = {}
         self.servers: list[SimServer] = []
         self.start_server()
         self.clients = [SimClient(self, index, asks) for index, asks in enumerate(self.plan.asks)]
         if self.plan.has(Fault.HOSTILE):
             HostileClient(self)
-        self._to_strike = len(self.plan.moments)
-        for at_s, fault in self.plan.moments:
-            self.events.after(at_s, self.strike, fault)
-        self.events.after(self.plan.busy_s, self._calm_down)
+        self.schedule(self.plan.moments, self.plan.busy_s)
 
     def luck_of(self, name: str) -> Random:
-        """A source of its own for each who draws: see :class:`~.network.Process`."""
+        """A source of its own for each who draws: see :class:`~..kit.process.Process`."""
         return Random(f"{self.seed}/{name}")
 
     def new_id(self) -> bytes:
@@ -180,22 +175,14 @@ class World:
         self.faults[fault] += 1
         return True
 
-    def strike(self, fault: Fault) -> None:
-        """A fault that happens at a moment, to whoever is there; later if nobody is."""
-        if self.network.calm:
-            return
-        if not self._struck(fault):
-            self.events.after(NOBODY_S, self.strike, fault)
-            return
-        self.faults[fault] += 1
-        self._to_strike -= 1
-
-    def _struck(self, fault: Fault) -> bool:
+    def struck(self, fault: Fault) -> bool:
+        """A fault that happens at a moment, to whoever is there."""
         rng = self.rng
         client = rng.choice(self.clients)
         whom = self._whom(fault, client)
         if whom is None:
             return False
+        self.faults[fault] += 1
         self.events.note("fault", f"{fault.value}: {whom.name}")
         match fault:
             case Fault.CUT_CLIENT:
@@ -258,13 +245,8 @@ class World:
         whom.hold("stopped")
         self.events.after(for_s, whom.release, "stopped")
 
-    def _calm_down(self) -> None:
+    def release(self) -> None:
         """No more faults: what is stopped continues, what is half open is cut."""
-        if self._to_strike and self.events.now_s < self.plan.busy_s + LATEST_S:
-            self.events.after(NOBODY_S, self._calm_down)
-            return
-        self.events.note("world", "calm")
-        self.network.calm = True
         for process in (*self.clients, *self.servers, *workers_of(self.servers)):
             process.release("stopped")
         for client in self.clients:
@@ -272,10 +254,6 @@ class World:
                 self.network.cut(client.link)
 
     # -- the run --------------------------------------------------------------
-
-    def at_rest(self) -> bool:
-        """Whether nothing is left to do, as far as can be seen."""
-        return not self.left()
 
     def left(self) -> list[str]:
         """What has not come to rest."""
@@ -296,20 +274,18 @@ class World:
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Until everything is at rest, or should be; or until this says so."""
         work_s = sum(ask.duration_s for asks in self.plan.asks for ask in asks)
-        until_s = self.plan.busy_s + LATEST_S + CALM_S + work_s
-        look_at_s = self.plan.busy_s + 1.0
-        while self.events.count < MOST_EVENTS and self.events.now_s < until_s:
-            if not self.events.step():
-                break
-            if until is not None and self.judge.violations and until():
-                return
-            if self.events.now_s >= look_at_s:
-                look_at_s += 0.5
-                if self.at_rest():
-                    break
+        if not self.to_rest(CALM_S + work_s, until):
+            return
         self.judge.end(self.left())
         for pair in IMPOSSIBLE.keys() & self.pairs.keys():
             self.judge.violation("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
+
+    def times(self) -> dict[str, int]:
+        """How often each kind of fault struck, by what people call it."""
+        times = self.faults + Counter(
+            {Fault.LOSE: self.network.lost, Fault.MANGLE: self.network.mangled}
+        )
+        return {fault.value: times[fault] for fault in Fault if times[fault]}
 
 
 _OF_WORKERS = frozenset({Fault.CUT_WORKER, Fault.KILL_WORKER, Fault.STOP_WORKER})
@@ -339,8 +315,12 @@ def run(
     """
     world = World(seed, harsh=harsh, trace=trace, plan=plan)
     judge = world.judge
+
+    def broken() -> bool:
+        return bool(judge.violations) and judge.violations[-1].guarantee == until
+
     try:
-        world.run((lambda: judge.violations[-1].guarantee == until) if until else None)
+        world.run(broken if until else None)
     except Exception as error:  # whatever a core raises is what is looked for
         text = "".join(traceback.format_exception(error, limit=-4))
         judge.violation("CRASH", text.rstrip())
@@ -351,7 +331,7 @@ def run(
         plan=world.plan,
         events=world.events.count,
         virtual_s=world.events.now_s,
-        faults={fault.value: world.faults[fault] for fault in Fault if world.faults[fault]},
+        faults=world.times(),
         pairs={name_of(pair): n for pair, n in world.pairs.items()},
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),

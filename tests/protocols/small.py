@@ -1,0 +1,87 @@
+"""A protocol of two actors that notes all that happens to them, and its runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from trio_envserve.lab.kit.network import Rates
+from trio_envserve.lab.protocols import Actor, Ask, Entry, History, Protocol, Run, Violation, run
+from trio_envserve.lab.protocols.plan import Plan, Strike
+
+PLAIN = Rates(delay_s=(0.01, 0.01))
+
+
+class Near(Actor):
+    """Sends what it is asked for to `far`, and tells what comes back."""
+
+    def on_start(self) -> None:
+        self.disk["lives"] = self.disk.get("lives", 0) + 1
+
+    def on_ask(self, request: str, what: Any) -> None:
+        self.send("far", (request, what))
+
+    def on_message(self, sender: str, message: Any) -> None:
+        request, what = message
+        self.tell(request, what)
+
+
+class Far(Actor):
+    """Does it, and answers."""
+
+    def on_message(self, sender: str, message: Any) -> None:
+        request, what = message
+        self.did(request, what)
+        self.send(sender, message)
+
+
+def two_asks(random: Random) -> Iterator[Ask]:
+    yield Ask(1.0, "near", "one")
+    yield Ask(2.0, "near", "two")
+
+
+def nothing_wrong(history: History) -> Iterator[Violation]:
+    return iter(())
+
+
+SMALL = Protocol(
+    actors={"near": Near, "far": Far}, asks=two_asks, judge=nothing_wrong, patience_s=20.0
+)
+
+
+def with_actors(**actors: Callable[[], Actor]) -> Protocol:
+    return dataclasses.replace(SMALL, actors={**SMALL.actors, **actors})
+
+
+def plan_of(*strikes: Strike, rates: Rates = PLAIN, asks: tuple[Ask, ...] | None = None) -> Plan:
+    """Two asks, or these, and these faults."""
+    if asks is None:
+        asks = (Ask(1.0, "near", "one", "near#1"), Ask(2.0, "near", "two", "near#2"))
+    return Plan(asks, strikes, rates, busy_s=4.0)
+
+
+def run_small(
+    *strikes: Strike, protocol: Protocol = SMALL, rates: Rates = PLAIN, seed: int = 0,
+    asks: tuple[Ask, ...] | None = None,
+) -> Run:  # fmt: skip
+    return run(protocol, seed, plan=plan_of(*strikes, rates=rates, asks=asks), trace=True)
+
+
+def kinds(ran: Run, request: str = "near#1") -> list[str]:
+    """What became of a request."""
+    return [entry.kind for entry in ran.history.entries if entry.request == request]
+
+
+def at(ran: Run, kind: str) -> list[float]:
+    return [round(entry.at_s, 3) for entry in ran.history.entries if entry.kind == kind]
+
+
+def notes(ran: Run, who: str) -> list[str]:
+    """What the trace says of an actor, or of a connection."""
+    return [record.what for record in ran.trace if record.who == who]
+
+
+def last(ran: Run) -> Entry:
+    return ran.history.entries[-1]

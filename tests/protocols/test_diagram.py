@@ -1,0 +1,105 @@
+"""A run drawn: lanes for who has a part in it, arrows both ways, all within the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tests.protocols.small import SMALL, Far, Near
+from trio_envserve.lab.kit.diagram import MOST_ROWS, WIDTH
+from trio_envserve.lab.kit.events import Record
+from trio_envserve.lab.kit.network import ARRIVED, LOST, STRAY
+from trio_envserve.lab.protocols import Protocol, Violation
+from trio_envserve.lab.protocols.diagram import Trace, lanes, sequence
+from trio_envserve.lab.protocols.world import Envelope
+
+THREE = dataclasses.replace(SMALL, actors={"a": Near, "idle": Near, "b": Far, "c": Far})
+BROKEN = Violation("at most once", 3.0, "again", "a#1")
+
+DRAWING = """\
+  seconds   a                                      b                                      c
+    1.000   * asks a#1: one                        |                                      |
+    1.100   |- ask one -------------------------------------------------------------x     |
+    1.200   |~ ask one ~~~~~~~~~~~~~~~~~~~~~~~~~~~>|                                      |
+    1.300   |                                      |- ask one --------------------------->|
+    1.400   |<-------------------------------------------------------------- answer 1 x2 -|
+    1.600  ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~ connection cut: a-b ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+    1.700   |                                      |         is killed before it writes x *
+    1.800   |                                      |                         starts again *
+    1.900   |                                      * is stopped                           |
+    2.000   |     x----------------------- answer -|                                      |
+    3.000  ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~ at most once: broken ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+"""
+
+
+def sent(at_s: float, sender: str, to: str, message: Any, way: str) -> Record[Envelope]:
+    return Record(at_s, f"{sender}-{to}", way, Envelope(sender, to, message))
+
+
+def drawn(protocol: Protocol, trace: Trace, violation: Violation = BROKEN) -> list[str]:
+    return sequence(protocol, trace, violation)
+
+
+def test_who_has_a_part_in_it_has_a_lane():
+    trace: Trace = (
+        Record(0.0, "a", "starts"),
+        Record(0.0, "b", "starts"),
+        Record(0.0, "c", "starts"),
+        Record(0.0, "idle", "starts"),
+        Record(1.0, "a", "asks a#1: one"),
+        sent(1.1, "a", "c", ("ask", "one"), LOST[True]),
+        sent(1.2, "a", "b", ("ask", "one"), STRAY[True]),
+        sent(1.3, "b", "c", ("ask", "one"), ARRIVED[True]),
+        sent(1.4, "c", "a", ("answer", 1), ARRIVED[False]),
+        sent(1.5, "c", "a", ("answer", 1), ARRIVED[False]),
+        Record(1.55, "a", "timer again"),
+        Record(1.55, "a", "writes x"),
+        Record(1.6, "fault", "connection cut: a-b"),
+        Record(1.7, "c", "dies: killed before it writes x"),
+        Record(1.8, "c", "starts"),
+        Record(1.9, "b", "is stopped"),
+        sent(2.0, "b", "a", ("answer",), LOST[False]),
+        Record(2.9, "world", "calm"),
+        Record(3.1, "a", "is told a#1: one"),
+    )
+    assert drawn(THREE, trace) == DRAWING.splitlines()
+
+
+def test_a_message_that_reads_as_nothing_is_left_out():
+    quiet = dataclasses.replace(THREE, describe=lambda message: "")
+    trace = (Record(1.0, "a", "asks a#1: one"), sent(1.1, "a", "b", "x", ARRIVED[True]))
+    assert len(drawn(quiet, trace)) == 3
+    assert len(drawn(THREE, trace)) == 4
+
+
+def test_a_text_of_many_lines_is_drawn_in_one():
+    torn = dataclasses.replace(THREE, describe=lambda message: "one\n  two")
+    trace = (sent(1.1, "a", "b", "x", ARRIVED[True]),)
+    assert "- one two -" in drawn(torn, trace)[1]
+
+
+def test_many_rows_are_cut_and_many_actors_fit():
+    names = [f"actor{n}" for n in range(20)]
+    many = dataclasses.replace(SMALL, actors=dict.fromkeys(names, Far))
+    trace = [
+        sent(n / 100, names[n % 20], names[(n * 7 + 3) % 20], f"message {n} " * 5, way)
+        for n in range(100)
+        for way in (ARRIVED[True], LOST[True], STRAY[True])
+        if n % 20 != (n * 7 + 3) % 20
+    ]
+    trace += [Record(2.0, name, "does actor0#1: something that is rather long") for name in names]
+    lines = drawn(many, trace)
+    assert max(map(len, lines)) <= WIDTH
+    assert len(lines) == MOST_ROWS + 2
+    assert any("rows left out" in line for line in lines)
+
+
+def test_one_actor_alone():
+    alone = dataclasses.replace(SMALL, actors={"a": Near})
+    lines = drawn(alone, (Record(1.0, "a", "asks a#1: one"),))
+    assert lines[1] == "    1.000   * asks a#1: one"
+    assert lanes(["a"]).columns == (12,)
+
+
+def test_a_violation_of_nobody_in_particular_is_drawn():
+    assert drawn(SMALL, (), Violation("x", 0.0, "always"))[-1].endswith("~")

@@ -1,0 +1,251 @@
+"""Each kind of fault, alone: what it does to the actors, and when it is over."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.protocols.small import (
+    PLAIN,
+    SMALL,
+    Far,
+    Near,
+    at,
+    kinds,
+    notes,
+    plan_of,
+    run_small,
+    with_actors,
+)
+from trio_envserve.lab.protocols import Actor, Ask, Fault, run
+from trio_envserve.lab.protocols.plan import Strike
+
+
+def test_without_faults_everybody_is_answered():
+    ran = run_small()
+    assert kinds(ran, "near#1") == kinds(ran, "near#2") == ["asked", "did", "told"]
+    assert at(ran, "told") == [1.02, 2.02]
+    assert ran.told == {"told": 2, "not told": 0}
+    assert ran.faults == {}
+
+
+def test_a_lost_message_is_gone_and_nobody_is_told():
+    ran = run_small(rates=dataclasses.replace(PLAIN, loss=1.0))
+    assert kinds(ran) == ["asked"]
+    assert ran.faults == {Fault.LOSE.value: 2}
+    assert ran.told == {"told": 0, "not told": 2}
+
+
+def test_a_duplicated_message_comes_in_its_order_and_later_again():
+    ran = run_small(rates=dataclasses.replace(PLAIN, duplicate=1.0))
+    assert kinds(ran)[:3] == ["asked", "did", "told"]
+    assert kinds(ran).count("did") == 2
+    assert ran.faults[Fault.DUPLICATE.value] >= 4
+
+
+def test_a_delayed_message_comes_once_and_late():
+    ran = run_small(rates=dataclasses.replace(PLAIN, mangle=1.0, copies=(1,)), seed=3)
+    assert kinds(ran).count("did") == 1
+    assert at(ran, "did")[0] > 1.01
+    assert ran.faults == {Fault.REORDER.value: 4}
+
+
+def test_messages_overtake_each_other_only_where_they_may_be_delayed():
+    class Talker(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            for n in range(20):
+                self.send("far", (request, n))
+
+    def order(rates_of: float) -> list[int]:
+        rates = dataclasses.replace(PLAIN, delay_s=(0.001, 0.1), mangle=rates_of, copies=(1,))
+        ran = run_small(protocol=with_actors(near=Talker), rates=rates)
+        return [entry.what for entry in ran.history.did("near#1")]
+
+    assert order(0.0) == list(range(20))
+    late = order(0.5)
+    assert sorted(late) == list(range(20))
+    assert late != sorted(late)
+
+
+class Listening(Actor):
+    """Writes down which connections are gone."""
+
+    def on_cut(self, peer: str) -> None:
+        self.disk["cut"] = [*self.disk.get("cut", ()), (self.now_s, peer)]
+
+
+class ListeningNear(Listening, Near):
+    pass
+
+
+class ListeningFar(Listening, Far):
+    pass
+
+
+LISTENING = with_actors(near=ListeningNear, far=ListeningFar)
+
+
+def test_both_ends_hear_that_a_connection_is_cut_and_make_another_one():
+    ran = run_small(Strike(1.5, Fault.CUT, "far", 0.2), protocol=LISTENING)
+    assert "writes cut" in notes(ran, "near")
+    assert "writes cut" in notes(ran, "far")
+    assert kinds(ran, "near#2") == ["asked", "did", "told"]
+    assert ran.faults == {Fault.CUT.value: 1}
+
+
+def test_what_is_on_its_way_is_lost_with_its_connection():
+    ran = run_small(Strike(1.005, Fault.CUT, "near", 0.2))
+    assert kinds(ran) == ["asked"]
+    assert notes(ran, "far-near") == ["->x LOST", "->", "<-"]
+
+
+def test_there_is_no_connection_for_as_long_as_the_fault_lasts():
+    ran = run_small(Strike(1.5, Fault.CUT, "near", 1.0))
+    assert kinds(ran, "near#2") == ["asked"]
+
+
+def test_a_half_open_connection_says_nothing_until_it_is_cut():
+    ran = run_small(Strike(1.5, Fault.HALF_OPEN, "near", 1.0), protocol=LISTENING)
+    assert kinds(ran, "near#2") == ["asked"]
+    cuts = [record.at_s for record in ran.trace if record.what == "writes cut"]
+    assert [round(at_s, 3) for at_s in cuts] == [2.501, 2.501]
+
+
+def test_an_actor_that_is_killed_forgets_all_but_its_disk():
+    class Counting(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            self.asked = getattr(self, "asked", 0) + 1
+            self.tell(request, (self.asked, self.disk["lives"]))
+
+    ran = run_small(Strike(1.5, Fault.KILL, "near", 0.1), protocol=with_actors(near=Counting))
+    assert [entry.what for entry in ran.history.told()] == [(1, 1), (1, 2)]
+    assert notes(ran, "near").count("starts") == 2
+    assert "died" in [entry.kind for entry in ran.history.entries]
+
+
+def test_an_actor_can_be_killed_between_two_of_its_acts():
+    class TwoWrites(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            self.disk["first"] = 1
+            self.disk["second"] = 1
+
+    for act, written in ((1, []), (2, ["first"]), (3, ["first", "second"])):
+        strike = Strike(0.5, Fault.KILL, "far", 0.1, act)
+        asks = (Ask(1.0, "near", "one", "near#1"),)
+        ran = run_small(strike, protocol=with_actors(far=TwoWrites), asks=asks)
+        writes = [note for note in notes(ran, "far") if note.startswith("writes")]
+        assert writes == [f"writes {name}" for name in written], act
+        assert any(note.startswith("dies") for note in notes(ran, "far")) == (act < 3)
+
+
+def test_no_except_keeps_an_actor_alive():
+    class Stubborn(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            for _ in range(3):
+                try:
+                    self.disk["x"] = 1
+                except BaseException:  # what somebody may write
+                    continue
+
+    strike = Strike(0.5, Fault.KILL, "far", 30.0, 1)
+    ran = run_small(strike, protocol=with_actors(far=Stubborn))
+    assert [n for n in notes(ran, "far") if n != "starts"] == ["dies: killed before it writes x"]
+
+
+def test_what_a_killed_actor_raises_on_its_way_out_is_no_crash():
+    class Raising(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            try:
+                self.disk["x"] = 1
+            finally:
+                raise ZeroDivisionError
+
+    killed = Strike(0.5, Fault.KILL, "far", 30.0, 1)
+    assert run_small(killed, protocol=with_actors(far=Raising)).violations == ()
+    assert "ZeroDivisionError" in run_small(protocol=with_actors(far=Raising)).violations[0]
+
+
+def test_who_waits_in_a_killed_process_is_gone_and_who_has_not_asked_asks_the_next():
+    ran = run_small(Strike(1.005, Fault.KILL, "near", 1.5))
+    assert kinds(ran, "near#1") == ["asked", "did"]
+    assert kinds(ran, "near#2") == ["asked", "did", "told"]
+    assert at(ran, "asked")[1] == 2.505
+
+
+def test_a_dead_actor_hears_nothing():
+    ran = run_small(Strike(0.5, Fault.KILL, "far", 1.0))
+    assert kinds(ran, "near#1") == ["asked"]
+    assert kinds(ran, "near#2") == ["asked", "did", "told"]
+
+
+def test_a_stopped_actor_does_it_all_when_it_goes_on():
+    ran = run_small(Strike(0.5, Fault.STOP, "far", 2.0))
+    assert at(ran, "did") == [2.5, 2.5]
+    assert ran.faults == {Fault.STOP.value: 1}
+
+
+def test_a_timer_of_a_stopped_actor_runs_off_late_and_only_the_last_of_its_name():
+    class Ticking(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            self.start_timer(request, 0.4)
+            self.start_timer(request, 0.5)
+            self.start_timer("never", 0.5)
+            self.stop_timer("never")
+
+        def on_timer(self, timer: str) -> None:
+            self.tell(timer, self.now_s)
+
+    protocol = with_actors(near=Ticking)
+    assert at(run_small(protocol=protocol), "told") == [1.5, 2.5]
+    ran = run_small(Strike(1.2, Fault.STOP, "near", 0.5), protocol=protocol)
+    assert at(ran, "told") == [1.7, 2.5]
+
+
+def test_a_timer_dies_with_its_actor():
+    class Ticking(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            self.start_timer(request, 0.5)
+
+        def on_timer(self, timer: str) -> None:
+            self.tell(timer, "late")
+
+    ran = run_small(Strike(1.2, Fault.KILL, "near", 0.1), protocol=with_actors(near=Ticking))
+    assert at(ran, "told") == [2.5]
+
+
+def test_a_fault_waits_for_somebody_to_strike():
+    ran = run_small(Strike(0.1, Fault.CUT, "near", 0.1))
+    assert ran.faults == {Fault.CUT.value: 1}
+    assert 1.0 < next(r.at_s for r in ran.trace if r.who == "fault") < 1.2
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_every_kind_is_drawn_alone_strikes_and_is_over_in_the_end(fault: Fault):
+    protocol = dataclasses.replace(SMALL, faults={fault})
+    struck = 0
+    for seed in range(60):
+        ran = run(protocol, seed)
+        assert ran.plan.kinds() in ([], [fault])
+        assert set(ran.faults) <= {fault.value}
+        struck += sum(ran.faults.values())
+        assert not ran.violations
+    assert struck > 5
+
+
+def test_who_is_never_killed_is_not():
+    protocol = dataclasses.replace(SMALL, faults={Fault.KILL}, never_killed={"near"})
+    plans = [run(protocol, seed).plan for seed in range(60)]
+    assert {strike.actor for plan in plans for strike in plan.strikes} == {"far"}
+    nobody = dataclasses.replace(protocol, never_killed={"near", "far"})
+    assert not any(run(nobody, seed).plan.strikes for seed in range(20))
+
+
+def test_a_kind_is_taken_out_of_a_plan_alone():
+    strikes = (Strike(1.0, Fault.KILL, "near", 0.1), Strike(1.2, Fault.STOP, "far", 0.1))
+    rates = dataclasses.replace(PLAIN, loss=0.1, duplicate=0.2, mangle=0.3)
+    plan = plan_of(*strikes, rates=rates)
+    for fault in plan.kinds():
+        assert set(plan.kinds()) - set(plan.without(fault).kinds()) == {fault}
+    assert len(plan.kinds()) == 5

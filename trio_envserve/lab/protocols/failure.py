@@ -1,0 +1,109 @@
+"""Seeds searched for a failure, and one made small."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..kit.report import story
+from ..kit.shrink import MOST_RUNS
+from .diagram import sequence
+from .interface import BrokenProtocol, Protocol
+from .plan import Plan
+from .run import Run, run
+from .shrink import Shrinker
+from .world import CRASH
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """A guarantee that broke, and the smallest schedule found that breaks it."""
+
+    seed: int
+    guarantee: str
+    violation: str
+    """What the judge says of the shrunk run."""
+    plan: Plan
+    """The schedule; ``run(protocol, failure.luck, plan=failure.plan)`` runs it again."""
+    luck: int
+    """The seed whose luck it needs."""
+    digest: str
+    """The hash of the shrunk run's trace."""
+    before: tuple[int, int]
+    """Requests and kinds of fault before it was shrunk."""
+    tried: int
+    """How many plans were tried."""
+    drawing: tuple[str, ...]
+
+    def text(self, again: str = "") -> str:
+        """All that there is to see, in a hundred columns; ``again`` is a command that
+        runs the whole seed."""
+        lines = story(
+            self.violation,
+            guarantee=self.guarantee,
+            promise="an actor raised" if self.guarantee == CRASH else "",
+            run=f"seed {self.seed}",
+            before=self.before,
+            tried=self.tried,
+            schedule=self.plan.schedule(),
+            drawing=self.drawing,
+            again=again or f"run(protocol, {self.seed})",
+        )
+        return "\n".join(lines)
+
+
+def examine(
+    protocol: Protocol, seed: int, *, guarantee: str = "", most_runs: int = MOST_RUNS
+) -> Failure | None:
+    """Make a failing run small and draw it; None if nothing fails.
+
+    Without ``guarantee`` the first one that breaks is taken.
+    """
+    whole = run_twice(protocol, seed)
+    if not guarantee and whole.violations:
+        guarantee = whole.violations[0].guarantee
+    if not whole.breaks(guarantee):
+        return None
+    shrinker = Shrinker(protocol, whole, guarantee, most_runs)
+    shrinker.shrink()
+    small = run(protocol, shrinker.luck, plan=shrinker.plan, trace=True)
+    violation = next(each for each in small.violations if each.guarantee == guarantee)
+    return Failure(
+        seed=seed,
+        guarantee=guarantee,
+        violation=str(violation),
+        plan=shrinker.plan,
+        luck=shrinker.luck,
+        digest=small.digest,
+        before=(len(whole.plan.asks), len(whole.plan.kinds())),
+        tried=shrinker.tried,
+        drawing=tuple(sequence(protocol, small.trace, violation)),
+    )
+
+
+def run_twice(protocol: Protocol, seed: int, digest: str = "") -> Run:
+    """BrokenProtocol if it is not the same run, or not the one of this digest, which was
+    made elsewhere."""
+    one, other = run(protocol, seed), run(protocol, seed)
+    if len({one.digest, other.digest, digest or one.digest}) > 1:
+        raise BrokenProtocol(
+            f"seed {seed} is not the same run twice: an actor must take time and luck from "
+            "self.now_s and self.random, not iterate over sets, and keep nothing outside of itself"
+        )
+    return one
+
+
+def search(protocol: Protocol, *, runs: int = 200, seed: int = 0) -> Failure | None:
+    """Run so many seeds, from ``seed`` on; the first failure, made small."""
+    run_twice(protocol, seed)
+    for each in range(seed, seed + runs):
+        if run(protocol, each).violations:
+            return examine(protocol, each)
+    return None
+
+
+def check(protocol: Protocol, *, runs: int = 200, seed: int = 0) -> None:
+    """For a test: an AssertionError that tells the failure, if :func:`search` finds one."""
+    __tracebackhide__ = True  # pytest shows the test, which is the caller
+    failure = search(protocol, runs=runs, seed=seed)
+    if failure is not None:
+        raise AssertionError(f"\n{failure.text()}")

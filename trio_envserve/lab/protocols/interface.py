@@ -1,0 +1,254 @@
+"""What somebody writes who brings a protocol: actors, what is asked, a judge.
+
+Everything here is public; the page ``docs/another-protocol.md`` shows it at work.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import enum
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from random import Random
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..kit.violation import Violation
+from .plain import short
+
+if TYPE_CHECKING:
+    from .process import ActorProcess
+
+
+FAULT = "fault"
+"""Whose name faults have in a trace that strike no actor."""
+
+
+class BrokenProtocol(Exception):
+    """The protocol itself is not right: its judge raises, say, or it never ends.
+
+    The message says what is wrong, with the traceback of the code that it is in.
+    """
+
+
+class Fault(enum.Enum):
+    """What may go wrong; the values are for people."""
+
+    LOSE = "messages lost"
+    DUPLICATE = "messages duplicated"
+    REORDER = "messages delayed past others"
+    CUT = "connection cut"
+    HALF_OPEN = "connection half open"
+    KILL = "actor killed and started again"
+    STOP = "actor stopped and continued"
+
+
+class Disk(MutableMapping[str, Any]):
+    """What an actor finds again after it was killed; everything else it forgets.
+
+    A value is copied whenever it is written or read, so nothing is kept but what was
+    written.  One assignment is one write: an actor may be killed between two.
+    """
+
+    def __init__(self, kept: dict[str, Any], before_write: Callable[[str], object]) -> None:
+        self._kept = kept
+        self._before_write = before_write
+
+    def __getitem__(self, name: str) -> Any:
+        return copy.deepcopy(self._kept[name])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._before_write(f"writes {name}")
+        self._kept[name] = copy.deepcopy(value)
+
+    def __delitem__(self, name: str) -> None:
+        self._before_write(f"deletes {name}")
+        del self._kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class Actor:
+    """A process of the protocol: subclass it, and write what it does when something
+    happens to it.
+
+    An object of it lives from a start to a crash, and is then made anew: what is in
+    its attributes is gone, what is in :attr:`disk` is there.  Handlers are plain
+    functions that return nothing; they take time and luck from :attr:`now_s` and
+    :attr:`random` and from nowhere else, so that a seed is always the same run.
+    """
+
+    _process: ActorProcess | None = None
+
+    # -- what happens to it: to be overridden -----------------------------------
+
+    def on_start(self) -> None:
+        """It has started, for the first time or after a crash."""
+
+    def on_ask(self, request: str, what: Any) -> None:
+        """A caller in this process asks.  ``request`` is a name that is never used again."""
+
+    def on_message(self, sender: str, message: Any) -> None:
+        """A message has arrived."""
+
+    def on_timer(self, timer: str) -> None:
+        """A timer has run off."""
+
+    def on_cut(self, peer: str) -> None:
+        """The connection to this actor is gone, and whatever was on its way.  The next
+        :meth:`send` makes another one as soon as there can be one."""
+
+    # -- what it can do ---------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name in :attr:`Protocol.actors`."""
+        return self._itself.name
+
+    @property
+    def now_s(self) -> float:
+        """The time, in seconds since the run began."""
+        return self._itself.events.now_s
+
+    @property
+    def random(self) -> Random:
+        """A source of luck of its own."""
+        return self._itself.rng
+
+    @property
+    def disk(self) -> Disk:
+        """What survives a crash."""
+        return self._itself.disk
+
+    def send(self, to: str, message: Any) -> None:
+        """Send a message, an immutable value, to the actor of this name.  Whether it
+        arrives nobody says; without a connection it is lost."""
+        self._itself.send(to, message)
+
+    def start_timer(self, timer: str, delay_s: float) -> None:
+        """Call :meth:`on_timer` in ``delay_s``; one of the same name is replaced."""
+        self._itself.start_timer(timer, delay_s)
+
+    def stop_timer(self, timer: str) -> None:
+        """Never mind, if it has not run off."""
+        self._itself.stop_timer(timer)
+
+    def did(self, request: str, what: Any) -> None:
+        """Write into the history that something was done for a request: what must not
+        happen twice, say."""
+        self._itself.did(request, what)
+
+    def tell(self, request: str, answer: Any) -> None:
+        """Tell the caller."""
+        self._itself.tell(request, answer)
+
+    @property
+    def _itself(self) -> ActorProcess:
+        if self._process is None:
+            raise RuntimeError("an actor can do nothing in its __init__; use on_start")
+        return self._process
+
+
+class Ask(NamedTuple):
+    """A caller will ask for something."""
+
+    at_s: float
+    """When, in seconds since the run began."""
+    actor: str
+    """In which process."""
+    what: Any
+    """An immutable value."""
+    request: str = ""
+    """Its name, which is made: ``c0#1`` is the first of the actor ``c0``."""
+
+
+class Entry(NamedTuple):
+    """Something that happened."""
+
+    at_s: float
+    kind: Literal["asked", "did", "told", "died"]
+    actor: str
+    request: str
+    """Empty where an actor died."""
+    what: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class History:
+    """All that was asked, done and told in a run, in order; and who was killed."""
+
+    entries: tuple[Entry, ...]
+    end_s: float
+    """When the run was over."""
+
+    def asked(self, request: str | None = None) -> list[Entry]:
+        """What was asked for: in all, or as this request."""
+        return self._of("asked", request)
+
+    def did(self, request: str | None = None) -> list[Entry]:
+        """What was done: in all, or for this request."""
+        return self._of("did", request)
+
+    def told(self, request: str | None = None) -> list[Entry]:
+        """What callers were told: all of them, or who had asked for this request."""
+        return self._of("told", request)
+
+    def _of(self, kind: str, request: str | None) -> list[Entry]:
+        return [
+            entry
+            for entry in self.entries
+            if entry.kind == kind and (request is None or entry.request == request)
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A protocol that can be tried: who takes part, what callers ask for, what must hold."""
+
+    actors: Mapping[str, Callable[[], Actor]]
+    """What makes each actor, by name; in a diagram they stand in this order."""
+    asks: Callable[[Random], Iterable[Ask]]
+    """What callers will ask for, drawn from the seed's luck."""
+    judge: Callable[[History], Iterable[Violation]]
+    """What is wrong with a history; a :class:`~trio_envserve.lab.kit.violation.Violation`
+    begins with the name of the guarantee that did not hold."""
+    faults: Collection[Fault] = frozenset(Fault)
+    """What may go wrong; of these each seed draws some."""
+    never_killed: Collection[str] = ()
+    """Actors that live to the end, with all of their callers."""
+    describe: Callable[[Any], str] = short
+    """How a message reads in a diagram; one that is "" there is left out."""
+    quiet_s: float = 5.0
+    """A run is over when every caller was told and nothing was done or told for so long:
+    longer than any timer that matters."""
+    patience_s: float = 60.0
+    """How long after the last fault that may take; then the run is over anyway."""
+
+    def __post_init__(self) -> None:
+        if not self.actors:
+            raise BrokenProtocol("a protocol needs actors: a mapping of names to what makes them")
+        for name, make in self.actors.items():
+            if not isinstance(name, str) or not name.isidentifier() or name == FAULT:
+                raise BrokenProtocol(f"an actor has a name like c0 or server_1, not {name!r}")
+            if not callable(make):
+                raise BrokenProtocol(f"{name} is made by a class or a function, not by {make!r}")
+        for name in self.never_killed:
+            if name not in self.actors:
+                raise BrokenProtocol(f"never_killed: {unknown(name, self.actors)}")
+        for fault in self.faults:
+            if not isinstance(fault, Fault):
+                raise BrokenProtocol(f"faults are members of Fault, not {fault!r}")
+        for field in ("asks", "judge", "describe"):
+            if not callable(getattr(self, field)):
+                raise BrokenProtocol(f"{field} is a function, not {getattr(self, field)!r}")
+
+
+def unknown(name: object, actors: Iterable[str]) -> str:
+    """That there is no such actor, with the near ones."""
+    near = difflib.get_close_matches(str(name), list(actors), n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(actors)}"
+    return f"no actor {name!r}; {hint}"
