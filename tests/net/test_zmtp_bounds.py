@@ -368,6 +368,37 @@ async def test_at_the_bound_of_connections_the_silent_make_room(zmtp_bench, monk
             nursery.cancel_scope.cancel()
 
 
+class Looks(dict[bytes, Any]):
+    """How often all of it was looked at."""
+
+    count = 0
+
+    def values(self) -> Any:
+        self.count += 1
+        return super().values()
+
+
+async def test_g10_each_newcomer_had_all_connections_looked_at(zmtp_bench, monkeypatch):
+    """With 10,000 connections, and 64 newcomers in a turn, that took 100 ms."""
+    monkeypatch.setattr(hub_module, "SWEEP_S", 1e9)
+    monkeypatch.setattr(sockets_module, "SILENT_S", 0.0)
+    async with zmtp_bench() as b, b.router(limits=limits_of(connections=5)) as router:
+        router._routes = looks = Looks()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(echo_for_ever, router)
+            socks = []
+            for _ in range(9):  # four more than there is room for
+                socks.append(await in_thread(raw_zmtp.shake, router.address))
+                await in_thread(say_and_hear, socks[-1])
+            for sock in socks[:4]:
+                await in_thread(raw_zmtp.until_closed, sock)
+            await in_thread(say_and_hear, socks[4])
+            for sock in socks:
+                sock.close()
+            nursery.cancel_scope.cancel()
+        assert looks.count == 1
+
+
 @pytest.fixture
 def patient(monkeypatch) -> WireLimits:
     """Limits of a router of four connections, none of which is ever too slow or too silent."""

@@ -10,7 +10,7 @@ from trio_envserve import WireLimits, open_server
 from trio_envserve.core import messages
 from trio_envserve.core.router import Router
 from trio_envserve.net import BATCH_MESSAGES, BUNDLE_MESSAGES, Frame, MemoryNetwork
-from trio_envserve.server.shell import LONG_HEADER_BYTES, _portions
+from trio_envserve.server.shell import PORTION_HEADER_BYTES, _portions
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,17 @@ def test_each_peer_gets_about_a_bundle_of_each_portion(peers, sizes):
     assert [message for portion in portions for message in portion] == batch
 
 
+def test_a_portion_has_few_bytes_of_headers():
+    """256 of 4 KiB each took a turn 60 ms; only longer ones were bounded."""
+    batch: list[list[Frame]] = [[b"route", b"h" * 4096] for _ in range(12)]
+    portions = list(_portions(batch, 1))
+    assert [len(portion) for portion in portions] == [5, 5, 2]
+    assert [message for portion in portions for message in portion] == batch
+
+
 def test_a_long_header_ends_its_portion():
-    batch: list[list[Frame]] = [[b"route", b"h" * (5000 if n in (3, 4) else 9)] for n in range(9)]
+    long = PORTION_HEADER_BYTES + 1
+    batch: list[list[Frame]] = [[b"route", b"h" * (long if n in (3, 4) else 9)] for n in range(9)]
     portions = list(_portions(batch, 1))
     assert [len(portion) for portion in portions] == [4, 1, 4]
     assert [message for portion in portions for message in portion] == batch
@@ -49,8 +58,8 @@ async def test_long_headers_held_the_loop_for_half_a_second(monkeypatch: pytest.
             await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(Router, "client_message", taken)
-    said = messages.encode(messages.Finish(bytes(16), list(range(2_000))))
-    assert len(said) > LONG_HEADER_BYTES
+    said = messages.encode(messages.Finish(bytes(16), list(range(10_000))))
+    assert len(said) > PORTION_HEADER_BYTES
     with trio.fail_after(60):
         async with (
             open_server("arithmetic", workers=0, network=network, bind="memory:s") as server,

@@ -22,6 +22,7 @@ import os
 import resource
 import shlex
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
@@ -49,6 +50,9 @@ Heard: TypeAlias = Callable[[list[list[Frame]]], None]
 """Takes messages of a worker, each with the worker's id before it."""
 Felt: TypeAlias = Callable[[Pulse], None]
 """Takes a heartbeat."""
+
+HEARD_AT_ONCE = 64
+"""So many messages of a worker are heard before other tasks have a turn."""
 
 _NOT_STARTED = "it was killed before it was started"
 
@@ -146,12 +150,18 @@ class ProcessWorkers:
     ) -> str:
         """Listen to a process until it is reaped; returns how it ended."""
         why = ""
+        arrived: deque[list[Frame]] = deque()
+        """What was received and not heard."""
 
         async def receive() -> None:
             nonlocal why
             try:
                 while True:
-                    heard(_named(worker, await stream.receive()))
+                    arrived.extend(_named(worker, await stream.receive()))
+                    while arrived:
+                        heard(_taken(arrived, HEARD_AT_ONCE))
+                        if arrived:
+                            await trio.lowlevel.checkpoint()
             except trio.EndOfChannel:
                 # Usually the process is about to exit.
                 await trio.sleep(self._limits.stop_s)
@@ -165,6 +175,8 @@ class ProcessWorkers:
             nursery.start_soon(receive)
             how = await process.wait()
             nursery.cancel_scope.cancel()
+        if arrived:
+            heard(_taken(arrived, len(arrived)))
         try:
             heard(_named(worker, stream.drain_nowait()))
         except FramingError as error:
@@ -328,6 +340,10 @@ class InProcessWorkers:
     def kill(self, worker: bytes) -> None:
         """Cancel the task; it ends when the environment's code has."""
         self._scopes.setdefault(worker, trio.CancelScope()).cancel()
+
+
+def _taken(messages: deque[list[Frame]], most: int) -> list[list[Frame]]:
+    return [messages.popleft() for _ in range(min(most, len(messages)))]
 
 
 def _named(worker: bytes, messages: list[list[Frame]]) -> list[list[Frame]]:

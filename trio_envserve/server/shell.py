@@ -66,8 +66,9 @@ from .setup import Setup
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
 
-LONG_HEADER_BYTES = 4 * KIB
-"""A longer one may take the router tens of milliseconds: others have a turn after it."""
+PORTION_HEADER_BYTES = 16 * KIB
+"""Headers of a portion.  The router takes 2 ms for so much of a statement with gaps, and
+others have a turn after each portion."""
 
 
 @final
@@ -167,14 +168,13 @@ class Server:
         take_in = self._into.client_message
         while True:
             batch = await self._front.receive()
-            now_s = _now_s()
-            for portion in _portions(batch, len(self._router.force.workers)):
+            for number, portion in enumerate(_portions(batch, len(self._router.force.workers))):
+                if number:
+                    await trio.lowlevel.checkpoint()
+                now_s = _now_s()
                 for route, *frames in portion:
                     take_in(bytes(route), frames, now_s)
                 self._carry_out()
-                if _is_long(portion[-1]):
-                    await trio.lowlevel.checkpoint()
-                    now_s = _now_s()
 
     async def _keep_time(self) -> None:
         """Tick, with all input that was there before taken in before."""
@@ -480,15 +480,11 @@ def _now_s() -> float:
 def _portions(batch: list[list[Frame]], peers: int) -> Iterator[list[list[Frame]]]:
     """What was read at once, in parts: the peers that it is passed on to, so many, get
     a bundle each of a part, and are at work on that while the next one is dealt with.
-    A long header ends its part."""
+    Behind routes stand headers: of those a part has few bytes, or one message."""
     size = BUNDLE_MESSAGES * max(peers, 1)
-    start = 0
+    start = header_bytes = 0
     for end, message in enumerate(batch, 1):
-        if end - start == size or end == len(batch) or _is_long(message):
+        header_bytes += len(message[1]) if len(message) > 1 else 0
+        if end - start == size or end == len(batch) or header_bytes > PORTION_HEADER_BYTES:
             yield batch[start:end]
-            start = end
-
-
-def _is_long(message: list[Frame]) -> bool:
-    """Whether the header, which stands behind a route, is long."""
-    return len(message) > 1 and len(message[1]) > LONG_HEADER_BYTES
+            start, header_bytes = end, 0

@@ -70,6 +70,9 @@ class ZmtpRouter(Hub):
         self._routes: dict[bytes, Connection] = {}
         self._pauses = 0
         """How many pauses of accepting there were in which strangers could be heard."""
+        self._silent: list[Connection] = []
+        """Those that were silent for long in the sweep of ``_looked_s``, the longest last."""
+        self._looked_s = -1.0
         self._most = _most_connections(limits)
         self._service.register(listener.fileno(), EPOLLIN)
         self._door = select.poll()
@@ -142,11 +145,27 @@ class ZmtpRouter(Hub):
             else:
                 self._punish(stranger, "it has said nothing, and others need its place")
             return True
-        silent = min(self._routes.values(), key=lambda each: each.heard_s, default=None)
-        if silent is None or (since_s := self._pumped_s - silent.heard_s) < SILENT_S:
+        silent = self._longest_silent()
+        if silent is None:
             return False
+        since_s = self._pumped_s - silent.heard_s
         self._punish(silent, f"silent for {since_s:.0f} s, and others need its place")
         return True
+
+    def _longest_silent(self) -> Connection | None:
+        """Who was silent for longest, and for :data:`SILENT_S`.  All are looked at once
+        in a sweep: until the next one nobody else comes to have been silent for so long."""
+        if self._looked_s != self._pumped_s:
+            self._looked_s = self._pumped_s
+            latest_s = self._pumped_s - SILENT_S
+            silent = [each for each in self._routes.values() if each.heard_s <= latest_s]
+            self._silent = sorted(silent, key=lambda each: each.heard_s)[::-1]
+        while self._silent:
+            connection = self._silent.pop()
+            has_gone = self._routes.get(connection.route) is not connection
+            if not has_gone and connection.heard_s <= self._pumped_s - SILENT_S:
+                return connection
+        return None
 
     def _pause_accepting(self) -> None:
         self._service.unregister(self._listener.fileno())
