@@ -1,5 +1,5 @@
-// Signs of life, in a thread of their own: so code that blocks the loop is told from a
-// process that has stopped.  When the server has ended, so does this process, at once.
+// The heartbeat, in a thread of its own, so that a blocked loop can be told from a stopped
+// process.  When the server has ended, this process ends at once, too.
 import { Socket } from "node:net";
 import { workerData } from "node:worker_threads";
 

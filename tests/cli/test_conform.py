@@ -131,7 +131,7 @@ async def test_a_server_of_another_environment(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "an ADDRESS is needed"),
+        ([], "give an ADDRESS"),
         (["tcp://127.0.0.1:1", "--worker-command", "x"], "give an ADDRESS, or a --worker"),
         (["--worker-command", "x"], "--input is needed"),
         (["--worker-command", "x", "--input", "{"], "--input is not JSON"),

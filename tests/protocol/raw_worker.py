@@ -76,7 +76,7 @@ class Link:
 
 
 def live(descriptor, pulse_s):
-    """The thread of signs of life, which ends the process with its server."""
+    """The heartbeat thread, which ends the process with its server."""
     signs = socket.socket(fileno=descriptor)
     while True:
         signs.sendall(b'{"lag_s": 0.0, "memory_bytes": 0, "where": ""}\n')
