@@ -2,8 +2,9 @@
 
 A ``python`` block is a whole program and is run in a process of its own, in a
 folder with the files of its page: a block after ``<!-- file: NAME -->`` is such
-a file and is not run.  A ``console`` block is a shell session: a line that
-serves is a server for the lines after it.
+a file and is not run.  A block after ``<!-- part of: PATH -->`` stands in that file of
+the tree, to the letter, and is not run either.  A ``console`` block is a shell session:
+a line that serves is a server for the lines after it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
-    r"(?:^<!-- file: (?P<file>\S+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?:file: (?P<file>\S+)|part of: (?P<whole>\S+)) -->\n)?"
+    r"^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 WAIT_S = 120
@@ -37,6 +39,7 @@ class Sample(NamedTuple):
     number: int
     language: str
     file: str
+    whole: str
     text: str
 
     def __str__(self) -> str:
@@ -47,14 +50,14 @@ def samples() -> list[Sample]:
     found = []
     for page in PAGES:
         for number, block in enumerate(BLOCK.finditer(page.read_text(encoding="utf-8")), 1):
-            found.append(
-                Sample(page.name, number, block["language"], block["file"] or "", block["text"])
-            )
+            file, whole = block["file"] or "", block["whole"] or ""
+            found.append(Sample(page.name, number, block["language"], file, whole, block["text"]))
     return found
 
 
 SAMPLES = samples()
-PROGRAMS = [each for each in SAMPLES if each.language == "python" and not each.file]
+PARTS = [each for each in SAMPLES if each.whole]
+PROGRAMS = [each for each in SAMPLES if each.language == "python" and not (each.file or each.whole)]
 SESSIONS = [each for each in SAMPLES if each.language == "console"]
 
 
@@ -74,6 +77,11 @@ def test_there_are_samples_and_no_block_of_an_unknown_kind():
 def test_the_embedding_example_of_the_readme_is_short():
     (program,) = [each for each in PROGRAMS if each.page == "README.md"]
     assert len(program.text.splitlines()) <= 21
+
+
+@pytest.mark.parametrize("sample", PARTS, ids=str)
+def test_a_part_of_a_file_stands_in_it(sample: Sample):
+    assert sample.text in (ROOT / sample.whole).read_text(encoding="utf-8")
 
 
 @pytest.mark.real

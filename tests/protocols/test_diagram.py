@@ -94,6 +94,22 @@ def test_many_rows_are_cut_and_many_actors_fit():
     assert any("rows left out" in line for line in lines)
 
 
+def test_an_arrow_between_narrow_lanes_is_an_arrow():
+    names = [f"a{n}" for n in range(25)]
+    many = dataclasses.replace(SMALL, actors=dict.fromkeys(names, Far))
+    everybody: Trace = [Record(0.5, name, "asks a0#1: one") for name in names]
+    trace: Trace = [
+        *everybody,
+        sent(1.0, "a1", "a2", "long text", ARRIVED[True]),
+        sent(2.0, "a2", "a1", "long text", ARRIVED[True]),
+        sent(3.0, "a1", "a2", "long text", LOST[True]),
+    ]
+    left, right = lanes(names).columns[1:3]
+    *_, there, back, lost, _ = drawn(many, trace)
+    assert [line[left : right + 1] for line in (there, back, lost)] == ["|->|", "|<-|", "|x |"]
+    assert {line.count("|") for line in (there, back, lost)} == {25}
+
+
 def test_one_actor_alone():
     alone = dataclasses.replace(SMALL, actors={"a": Near})
     lines = drawn(alone, (Record(1.0, "a", "asks a#1: one"),))

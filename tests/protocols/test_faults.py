@@ -113,6 +113,15 @@ def test_a_half_open_connection_says_nothing_until_it_is_cut():
     assert [round(at_s, 3) for at_s in cuts] == [2.501, 2.501]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_late_cut_of_a_connection_that_is_gone_hits_no_other_one(seed: int):
+    """It was half open when its end was killed, and there is a new one by then."""
+    strikes = (Strike(1.5, Fault.HALF_OPEN, "near", 2.0), Strike(1.6, Fault.KILL, "far", 0.1))
+    ran = run_small(*strikes, protocol=LISTENING, seed=seed)
+    assert kinds(ran, "near#2") == ["asked", "did", "told"]
+    assert notes(ran, "near").count("writes cut") == 1
+
+
 def test_an_actor_that_is_killed_forgets_all_but_its_disk():
     class Counting(Near):
         def on_ask(self, request: str, what: Any) -> None:

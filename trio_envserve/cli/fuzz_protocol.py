@@ -8,7 +8,7 @@ import trio
 
 from ..lab.kit.campaign import Campaign, Found
 from ..lab.protocols import campaign
-from ..lab.protocols.tally import SIZES, Tally
+from ..lab.protocols.tally import SIZES, ActorTally
 from .common import Result, Stop, put, say
 from .fuzz_report import any_tables, count
 from .render import show_tables
@@ -22,7 +22,7 @@ async def many(
     """Search seeds from ``base`` on."""
     say(f"{spec}: seeds from {base}, {count(jobs, 'process')}")
     fuzzing = Campaign(
-        campaign.MODULE, Tally(), {"protocol": spec, "base": base}, runs=runs, seconds=seconds,
+        campaign.MODULE, ActorTally(), {"protocol": spec, "base": base}, runs=runs, seconds=seconds,
         jobs=jobs, keep_going=keep_going,
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ async def one(spec: str, seed: int, *, trace: bool, as_json: bool) -> Result:
     """Run one seed; a failure is made small."""
     began_s = trio.current_time()
     ran = await campaign.one(spec, seed, trace=trace)
-    figures = Tally.from_data(ran["tally"]).figures(trio.current_time() - began_s)
+    figures = ActorTally.from_data(ran["tally"]).figures(trio.current_time() - began_s)
     if trace and not as_json:
         put("\n".join(ran["log"]))
     failures = [

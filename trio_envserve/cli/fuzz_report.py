@@ -13,7 +13,7 @@ from ..core.request_table import Input
 from ..core.requests import State
 from ..lab.fuzzing.hunt import Catch
 from ..lab.fuzzing.tally import SIZES, Tally
-from ..lab.kit.tally import Tally as AnyTally
+from ..lab.kit.tally import BaseTally
 from ..lab.simulation.coverage import IMPOSSIBLE, name_of
 from .common import say
 from .render import PLAIN_EVERY_S, Table
@@ -31,7 +31,7 @@ def count(number: int, what: str) -> str:
 
 @asynccontextmanager
 async def progress_of(
-    tally: AnyTally[Any], *, runs: int | None, seconds: float | None
+    tally: BaseTally[Any], *, runs: int | None, seconds: float | None
 ) -> AsyncIterator[None]:
     """While the block lasts: a bar on a terminal, otherwise a line every few seconds."""
     async with trio.open_nursery() as nursery:
@@ -40,7 +40,7 @@ async def progress_of(
         nursery.cancel_scope.cancel()
 
 
-async def _show(tally: AnyTally[Any], runs: int | None, seconds: float | None) -> None:
+async def _show(tally: BaseTally[Any], runs: int | None, seconds: float | None) -> None:
     began_s = trio.current_time()
 
     def line() -> str:
@@ -57,7 +57,7 @@ async def _show(tally: AnyTally[Any], runs: int | None, seconds: float | None) -
     await _bar(line, lambda: _part(tally, began_s, runs, seconds))
 
 
-def _part(tally: AnyTally[Any], began_s: float, runs: int | None, seconds: float | None) -> float:
+def _part(tally: BaseTally[Any], began_s: float, runs: int | None, seconds: float | None) -> float:
     """How much of it is done."""
     if seconds is not None:
         return (trio.current_time() - began_s) / seconds
@@ -89,7 +89,7 @@ def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
 
 
 def any_tables(
-    tally: AnyTally[Any], figures: dict[str, Any], sizes: Sequence[str],
+    tally: BaseTally[Any], figures: dict[str, Any], sizes: Sequence[str],
     more: Sequence[tuple[str, str]] = (),
 ) -> list[Table]:  # fmt: skip
     """What many runs of any protocol came to; ``sizes`` are those that a tally knows."""

@@ -11,8 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ..kit import shrink as kit
-from ..kit.shrink import MOST_RUNS, ddmin
+from ..kit.shrink import MOST_RUNS, BaseShrinker, ddmin
 from ..simulation.faults import PLAIN_BOUNDS, PLAIN_LEASE_S, Ask, Fault, Plan, body_of
 from ..simulation.simulator import Run, run
 
@@ -43,7 +42,7 @@ def shrink(seed: int, plan: Plan, guarantee: str, *, most_runs: int = MOST_RUNS)
     return Shrunk(plan, luck, last, shrinker.tried)
 
 
-class _Shrinker(kit.Shrinker[Plan, Call]):
+class _Shrinker(BaseShrinker[Plan, Call]):
     def __init__(self, seed: int, plan: Plan, guarantee: str, most_runs: int) -> None:
         super().__init__(plan, seed, most_runs)
         self._guarantee = guarantee

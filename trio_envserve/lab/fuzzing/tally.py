@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
-from ..kit import tally as kit
+from ..kit.tally import BaseTally
 from ..simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
 from ..simulation.faults import Fault
 from ..simulation.simulator import Run
@@ -16,7 +16,7 @@ SIZES = ("clients", "workers", "requests", "faults")
 
 
 @dataclasses.dataclass
-class Tally(kit.Tally[Run]):
+class Tally(BaseTally[Run]):
     """Sums over runs of the protocol that ships."""
 
     harsh: int = 0

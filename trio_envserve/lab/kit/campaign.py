@@ -22,12 +22,12 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 import trio
 
 from .jobs import Job, JobError
-from .tally import Tally
+from .tally import BaseTally
 
 READ_BYTES = 1 << 16
 
 Result: TypeAlias = dict[str, Any]
-T = TypeVar("T", bound=Tally[Any])
+T = TypeVar("T", bound=BaseTally[Any])
 
 
 class ProcessDied(Exception):

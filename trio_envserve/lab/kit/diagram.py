@@ -119,14 +119,15 @@ def _put_note(columns: list[str], row: Row, text: str, lanes: Lanes) -> None:
 def _put_message(columns: list[str], row: Row, to: int, text: str, lanes: Lanes) -> None:
     left, right = lanes.columns[min(row.lane, to)] + 1, lanes.columns[max(row.lane, to)]
     line, room = ("~" if row.late else "-"), right - left
-    end = "x     " if row.lost else ">"
-    text = f"{line} {text[: max(0, room - len(end) - 5)]} "
-    drawn = text + line * (room - len(text) - len(end)) + end
+    start, end = ("     x", "x     ") if row.lost else ("<", ">")
+    words = text[: max(0, room - len(end) - 5)]
+    said = len(words) + 3 if words else 0
+    middle = line * (room - said - len(end))
     if to < row.lane:
-        words = drawn[len(line) + 1 : len(text) - 1]
-        ending = "     x" if row.lost else "<"
-        drawn = ending + line * (room - len(text) - len(end)) + f" {words} {line}"
-    _put(columns, left, drawn[:room])
+        drawn = start[:room] + middle + (f" {words} {line}" if words else "")
+    else:
+        drawn = (f"{line} {words} " if words else "") + middle + end[:room]
+    _put(columns, left, drawn)
     _put(columns, right + 2, row.at)
 
 

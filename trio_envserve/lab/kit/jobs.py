@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from .tally import R, Tally
+from .tally import BaseTally, R
 from .violation import Violation
 
 TELL_S = 0.4
@@ -65,7 +65,7 @@ def do_jobs(by_name: Mapping[str, Callable[[Job, Tell], None]]) -> None:
 
 def search(
     job: Job, tell: Tell, *, seeds: Iterable[int], run: Callable[[int], R],
-    tally: Callable[[], Tally[R]], counts: Callable[[Violation], bool] = lambda violation: True,
+    tally: Callable[[], BaseTally[R]], counts: Callable[[Violation], bool] = lambda violation: True,
 ) -> None:  # fmt: skip
     """Run seeds; tell what they came to, and which of them fail."""
     sums, told_s = tally(), time.monotonic()
@@ -86,7 +86,7 @@ def search(
     tell(tally=sums.to_data())
 
 
-def tell_run(tell: Tell, one: R, tally: Tally[R]) -> None:
+def tell_run(tell: Tell, one: R, tally: BaseTally[R]) -> None:
     """All of one run; ``tally`` is empty."""
     tally.add(one)
     tell(

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A :class:`Link` is one connection: whoever made it is its *dialer*, the other end its
+A :class:`BaseLink` is one connection: whoever made it is its *dialer*, the other end its
 *listener*.  It is first in, first out, until it is cut: then what is on its way in
 either direction is lost, and a new link is made later.  The sender never learns of
 a loss.  As the :class:`Rates` say, messages are lost, duplicated, and delayed past
@@ -53,7 +53,7 @@ class Rates:
     """How often a copy of it comes later, too."""
 
 
-class Link:
+class BaseLink:
     """One connection."""
 
     def __init__(self, name: str, rng: Random) -> None:
@@ -68,10 +68,10 @@ class Link:
         """When the last message in each direction arrives: none overtakes it."""
 
 
-L = TypeVar("L", bound=Link)
+L = TypeVar("L", bound=BaseLink)
 
 
-class Network(ABC, Generic[L, M]):
+class BaseNetwork(ABC, Generic[L, M]):
     """Carries messages over links."""
 
     def __init__(self, events: Events[M], rates: Rates) -> None:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A *plan* is a frozen dataclass: everything about a run that is drawn before it
 starts.  What its *calls* are (whatever callers ask for), what else may be taken
-away from it, and whether it still fails, a :class:`Shrinker` of somebody's own says.
+away from it, and whether it still fails, a :class:`BaseShrinker` of somebody's own says.
 
 Each pass takes something away, or makes it plain, and keeps that if the plan still
 fails.  The passes are repeated until none of them changes anything.  The *luck* (the
@@ -36,7 +36,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-class Shrinker(ABC, Generic[P, C]):
+class BaseShrinker(ABC, Generic[P, C]):
     """The smallest failing plan so far, and the luck that it fails with."""
 
     lucks = 6

@@ -47,7 +47,7 @@ R = TypeVar("R", bound=Ran)
 
 
 @dataclasses.dataclass
-class Tally(ABC, Generic[R]):
+class BaseTally(ABC, Generic[R]):
     """Sums over runs; two of them can be added.  Every field is a number, a counter
     or :attr:`least`."""
 

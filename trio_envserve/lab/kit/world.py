@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from .events import Events
-from .network import Network
+from .network import BaseNetwork
 
 F = TypeVar("F")
 
@@ -24,14 +24,14 @@ LOOK_S = 0.5
 """Between looks at whether everything is at rest."""
 
 
-class World(ABC, Generic[F]):
+class BaseWorld(ABC, Generic[F]):
     """Everything that there is in a run.  Its faults are any values.
 
     A world of somebody's own makes :attr:`network` and its processes, then calls
     :meth:`schedule`, then :meth:`to_rest`.
     """
 
-    network: Network[Any, Any]
+    network: BaseNetwork[Any, Any]
 
     def __init__(self, events: Events[Any]) -> None:
         self.events = events

@@ -10,7 +10,7 @@ from .diagram import sequence
 from .interface import BrokenProtocol, Protocol
 from .plan import Plan
 from .run import Run, run
-from .shrink import Shrinker
+from .shrink import ActorShrinker
 from .world import CRASH
 
 
@@ -63,7 +63,7 @@ def examine(
         guarantee = whole.violations[0].guarantee
     if not whole.breaks(guarantee):
         return None
-    shrinker = Shrinker(protocol, whole, guarantee, most_runs)
+    shrinker = ActorShrinker(protocol, whole, guarantee, most_runs)
     shrinker.shrink()
     small = run(protocol, shrinker.luck, plan=shrinker.plan, trace=True)
     violation = next(each for each in small.violations if each.guarantee == guarantee)

@@ -23,7 +23,7 @@ from .failure import Failure, examine, run_twice
 from .find import find
 from .interface import BrokenProtocol, Protocol
 from .run import Run, run
-from .tally import Tally
+from .tally import ActorTally
 
 STUCK_S = 20.0
 """Of processor time."""
@@ -41,14 +41,14 @@ def _search(protocol: Protocol, job: Job, tell: Tell) -> None:
         with _ending(job, seed, tell):
             return run_twice(protocol, seed) if seed == job["base"] else run(protocol, seed)
 
-    kit.search(job, tell, seeds=kit.seeds_from(job["base"]), run=simulate, tally=Tally)
+    kit.search(job, tell, seeds=kit.seeds_from(job["base"]), run=simulate, tally=ActorTally)
 
 
 def _one(protocol: Protocol, job: Job, tell: Tell) -> None:
     """Run one seed, and tell all of it."""
     with _ending(job, job["seed"], tell):
         one = run(protocol, job["seed"], trace=job["trace"])
-    kit.tell_run(tell, one, Tally())
+    kit.tell_run(tell, one, ActorTally())
 
 
 def _examine(protocol: Protocol, job: Job, tell: Tell) -> None:

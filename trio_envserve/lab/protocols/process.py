@@ -11,7 +11,7 @@ from .plain import plain, short
 from .tracebacks import raised
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import ActorWorld
 
 HEARS_S = 0.001
 """How soon an actor hears that a connection is gone."""
@@ -24,7 +24,7 @@ class _Killed(BaseException):
 class ActorProcess(Process):
     """One life of an actor."""
 
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: ActorWorld, name: str, life: int) -> None:
         super().__init__(world.events, name, world.luck_of(f"{name}/{life}"))
         self.world = world
         self.disk = Disk(world.disks[name], self._before_write)

@@ -13,7 +13,7 @@ from .interface import BrokenProtocol, History, Protocol
 from .plain import plain
 from .plan import Plan, draw
 from .tracebacks import raised
-from .world import Envelope, World
+from .world import ActorWorld, Envelope
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def run(protocol: Protocol, seed: int, *, plan: Plan | None = None, trace: bool 
     or the run does not end.
     """
     plan = plan or draw(protocol, seed)
-    world = World(protocol, seed, plan, trace=trace)
+    world = ActorWorld(protocol, seed, plan, trace=trace)
     world.run()
     if world.events.count >= MOST_EVENTS:
         raise BrokenProtocol(_endless(world))
@@ -88,7 +88,7 @@ def _judged(protocol: Protocol, history: History, seed: int) -> list[Violation]:
     return found
 
 
-def _endless(world: World) -> str:
+def _endless(world: ActorWorld) -> str:
     """Of a run that does not end: what is called again and again."""
     lines = [
         f"seed {world.seed} never ends: {world.events.count:,} events in "

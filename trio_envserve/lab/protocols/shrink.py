@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from ..kit import shrink as kit
-from ..kit.shrink import ddmin
+from ..kit.shrink import BaseShrinker, ddmin
 from .interface import Ask, BrokenProtocol, Protocol
 from .plan import AFTERWARDS_S, RATES, Plan, Strike
 from .run import Run, run
@@ -22,7 +21,7 @@ OFTEN = 0.5
 """How often what may happen to a message does, where that may help."""
 
 
-class Shrinker(kit.Shrinker[Plan, Ask]):
+class ActorShrinker(BaseShrinker[Plan, Ask]):
     """Of a run that breaks a guarantee."""
 
     lucks = 30  # a run is short

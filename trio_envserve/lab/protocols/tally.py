@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kit import tally as kit
+from ..kit.tally import BaseTally
 from .interface import Fault
 from .run import Run
 
@@ -12,7 +12,7 @@ SIZES = ("requests", "faults")
 """What the least run and the average run are told by."""
 
 
-class Tally(kit.Tally[Run]):
+class ActorTally(BaseTally[Run]):
     """Sums over runs."""
 
     def sizes(self, run: Run) -> dict[str, int]:

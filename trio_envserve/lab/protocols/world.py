@@ -6,11 +6,10 @@ from collections import Counter
 from random import Random
 from typing import Any, NamedTuple
 
-from ..kit import network as kit
-from ..kit import world
 from ..kit.events import Events
-from ..kit.network import ARRIVED, LOST, STRAY
+from ..kit.network import ARRIVED, LOST, STRAY, BaseLink, BaseNetwork
 from ..kit.violation import Violation
+from ..kit.world import BaseWorld
 from .interface import FAULT, Ask, Entry, Fault, Protocol
 from .plain import plain
 from .plan import Plan, Strike
@@ -32,7 +31,7 @@ class Envelope(NamedTuple):
         return f"{self.sender} {self.to} {plain(self.message)}".encode()
 
 
-class Link(kit.Link):
+class ActorLink(BaseLink):
     """A connection between two actors."""
 
     def __init__(self, name: str, dialer: ActorProcess, listener: ActorProcess) -> None:
@@ -41,13 +40,13 @@ class Link(kit.Link):
         self.listener = listener
 
 
-class Network(kit.Network[Link, Envelope]):
+class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
     """A connection for each two actors that talk, made by the first message."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ActorWorld) -> None:
         super().__init__(world.events, world.plan.rates)
         self._world = world
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ActorLink] = {}
         self._sent: Counter[bytes] = Counter()
         """How often each message was sent."""
         self._none_until_s: dict[str, float] = {}
@@ -73,18 +72,18 @@ class Network(kit.Network[Link, Envelope]):
         self._sent[text] += 1
         return self._world.luck_of(f"{text!r}/{self._sent[text]}")
 
-    def _connect(self, name: str, dialer: ActorProcess, listener: ActorProcess) -> Link | None:
+    def _connect(self, name: str, dialer: ActorProcess, listener: ActorProcess) -> ActorLink | None:
         if not listener.alive or self.events.now_s < self._none_until_s.get(name, 0.0):
             return None
-        self._links[name] = Link(name, dialer, listener)
+        self._links[name] = ActorLink(name, dialer, listener)
         return self._links[name]
 
-    def of(self, process: ActorProcess) -> list[Link]:
+    def of(self, process: ActorProcess) -> list[ActorLink]:
         """The connections of an actor."""
         links = (self._links[name] for name in sorted(self._links))
         return [link for link in links if process in (link.dialer, link.listener)]
 
-    def part(self, link: Link, for_s: float) -> None:
+    def part(self, link: ActorLink, for_s: float) -> None:
         """Cut it; there is no other for so long."""
         self._none_until_s[link.name] = self.events.now_s + for_s
         self.cut(link)
@@ -96,7 +95,7 @@ class Network(kit.Network[Link, Envelope]):
             if link.half_open:
                 self.cut(link)
 
-    def ended(self, link: Link, *, cut: bool) -> None:
+    def ended(self, link: ActorLink, *, cut: bool) -> None:
         """Both ends hear of it, if they are alive."""
         if self._links.get(link.name) is not link:
             return  # it had ended before, and there may be another one
@@ -104,7 +103,7 @@ class Network(kit.Network[Link, Envelope]):
         link.dialer.cut_off(link.listener.name)
         link.listener.cut_off(link.dialer.name)
 
-    def deliver(self, link: Link, envelope: Envelope, *, up: bool, stray: bool) -> None:
+    def deliver(self, link: ActorLink, envelope: Envelope, *, up: bool, stray: bool) -> None:
         """To the process at the end; a stray to whoever lives under the name now."""
         way = STRAY if stray else ARRIVED
         receiver = link.listener if up else link.dialer
@@ -121,10 +120,10 @@ def _pair(one: str, other: str) -> str:
     return "-".join(sorted((one, other)))
 
 
-class World(world.World[Strike]):
+class ActorWorld(BaseWorld[Strike]):
     """Everything that there is in a run."""
 
-    network: Network
+    network: ActorNetwork
 
     def __init__(self, protocol: Protocol, seed: int, plan: Plan, *, trace: bool) -> None:
         super().__init__(Events(Envelope.to_bytes, trace=trace))
@@ -132,7 +131,7 @@ class World(world.World[Strike]):
         self.seed = seed
         self.plan = plan
         self.rng = self.luck_of("world")
-        self.network = Network(self)
+        self.network = ActorNetwork(self)
         self.disks: dict[str, dict[str, Any]] = {name: {} for name in protocol.actors}
         self.processes: dict[str, ActorProcess] = {}
         self.faults: Counter[Fault] = Counter()

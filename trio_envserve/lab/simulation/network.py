@@ -14,9 +14,8 @@ from typing import Protocol, TypeAlias
 from ...core.errors import ProtocolError
 from ...core.messages import Message, decode
 from ...core.terms import Body
-from ..kit import network as kit
 from ..kit.events import Events
-from ..kit.network import ARRIVED, STRAY
+from ..kit.network import ARRIVED, STRAY, BaseLink, BaseNetwork, Rates
 
 Frames: TypeAlias = Sequence[Body]
 
@@ -71,7 +70,7 @@ class Peer(Protocol):
         """The connection is gone."""
 
 
-class Link(kit.Link):
+class Link(BaseLink):
     """One connection between a peer and a server."""
 
     def __init__(self, route: bytes, peer: Peer, server: Server, *, worker: bool) -> None:
@@ -86,10 +85,10 @@ class Link(kit.Link):
         return server.worker_links if self.worker else server.client_links
 
 
-class Network(kit.Network[Link, Frames]):
+class Network(BaseNetwork[Link, Frames]):
     """Who listens, and who is at the end of each link."""
 
-    def __init__(self, events: Events[Frames], rates: kit.Rates) -> None:
+    def __init__(self, events: Events[Frames], rates: Rates) -> None:
         super().__init__(events, rates)
         self.server: Server | None = None
         """Who listens at the address."""

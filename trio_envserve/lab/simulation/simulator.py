@@ -24,11 +24,11 @@ from random import Random
 
 from ...core.limits import WireLimits
 from ...core.terms import Epoch, Incarnation
-from ..kit import world as kit
 from ..kit.events import Events, Record
 from ..kit.network import Rates
 from ..kit.process import Process
 from ..kit.violation import Violation
+from ..kit.world import BaseWorld
 from .actor_client import SimClient
 from .actor_server import SimServer
 from .actor_worker import SimWorker
@@ -74,7 +74,7 @@ class Run:
         return tuple(record.text(describe) for record in self.trace)
 
 
-class World(kit.World[Fault]):
+class World(BaseWorld[Fault]):
     """Everything that there is in a run; its plan is the seed's, or the one given."""
 
     network: Network
