@@ -151,6 +151,7 @@ def test_a_long_turn_is_told_with_its_place_and_its_attacks(run):
     run.turn["turn_s"] = 0.2
     (problem,) = run.judged()["problems"]
     assert "200 ms" in problem
+    assert "70 ms of it collecting garbage" in problem
     assert "a.py:1 f" in problem
     assert "twins, vanish" in problem
 
