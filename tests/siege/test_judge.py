@@ -46,7 +46,7 @@ class Run:
             self.line(ATTACKS, 15, "end", attack=name, round=0, counts=counts)
         self.turn = self.line(
             LOOPS, 12, "loop", who="server", turn_s=0.09, step_s=0.08, io_s=0.0, task="t", turns=9,
-            where=["a.py:1 f"], when_s=(11.85, 12.0),
+            where=["a.py:1 f"], when_s=(11.85, 12.0), collect_s=0.07,
         )  # fmt: skip
         for at_s, phase, rss_kib in ((9.0, "begin", 50_000), (13.0, "siege", 120_000)):
             self.memory = self.line(
@@ -151,6 +151,7 @@ def test_a_long_turn_is_told_with_its_place_and_its_attacks(run):
     run.turn["turn_s"] = 0.2
     (problem,) = run.judged()["problems"]
     assert "200 ms" in problem
+    assert "70 ms of it collecting garbage" in problem
     assert "a.py:1 f" in problem
     assert "twins, vanish" in problem
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+from typing import Any
 
 import trio
 
@@ -21,11 +23,13 @@ def work(cpu_s: float) -> None:
 async def metered(step) -> LoopMeter:
     meter = LoopMeter()
     trio.lowlevel.add_instrument(meter)
+    gc.callbacks.append(meter.collecting)
     await trio.lowlevel.checkpoint()
     meter.take()
     step()
     await trio.sleep(0.001)
     await trio.lowlevel.checkpoint()
+    gc.callbacks.remove(meter.collecting)
     trio.lowlevel.remove_instrument(meter)
     return meter
 
@@ -50,6 +54,15 @@ async def test_the_work_of_other_threads_is_not_the_loops():
     await trio.to_thread.run_sync(work, 0.5)
     trio.lowlevel.remove_instrument(meter)
     assert meter.turn_s < 0.5
+
+
+async def test_garbage_that_a_turn_collects_is_told_apart():
+    cycles: list[Any] = [[] for _ in range(300_000)]
+    for cycle in cycles:
+        cycle.append(cycle)
+    del cycle, cycles
+    meter = await metered(gc.collect)
+    assert 0.0 < meter.collect_s <= meter.turn_s
 
 
 async def test_several_steps_of_one_turn_add_up():

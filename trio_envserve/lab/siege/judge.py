@@ -192,7 +192,7 @@ def turns(found: Material) -> dict[str, Any]:
         excused += line["turn_s"] > TURN_S >= turn_s
         if turn_s > most.get(who, {"turn_s": -1.0})["turn_s"]:
             most[who] = {
-                **{name: line[name] for name in ("step_s", "io_s", "task", "where")},
+                **{name: line[name] for name in ("step_s", "io_s", "collect_s", "task", "where")},
                 "turn_s": round(turn_s, 4),
                 "stalled_s": stalled_s,
                 "round": spans[index][2],
@@ -202,6 +202,7 @@ def turns(found: Material) -> dict[str, Any]:
     problems = [
         f"a turn of a {who}'s loop took {1000 * record['turn_s']:.0f} ms of processor time in "
         f"round {record['round']} (one of {over[who]} reports over {1000 * TURN_S:.0f} ms; "
+        f"{1000 * record['collect_s']:.0f} ms of it collecting garbage; "
         f"{record['task']}; {' < '.join(reversed(record['where'][-3:])) or 'not seen where'}); "
         f"attacks: {', '.join(record['attacks']) or 'none'}"
         for who, record in most.items() if record["turn_s"] > TURN_S

@@ -12,10 +12,14 @@ whatever happens to the process.
 A thread of its own writes the reports: it sees a turn that never ends, too, reads
 the loop's processor time from outside, and notes where the loop is held.  It needs
 the interpreter for that; a call that keeps it is reported when it has returned.
+
+What the longest turn spent on collecting garbage is told apart: whoever allocates
+next pays for it, wherever it is.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -49,6 +53,9 @@ class LoopMeter(trio.abc.Instrument):
         self.when_s = (0.0, 0.0)
         """Between which moments (monotonic) the longest turn was."""
         self.turns = 0
+        self.collect_s = 0.0
+        """Of the longest turn."""
+        self._collected_s = self._collect_began_s = 0.0
         self._step_began_s = self._io_began_s = time.thread_time()
         self._began_at_s = time.monotonic()
         self._in_io = False
@@ -59,6 +66,7 @@ class LoopMeter(trio.abc.Instrument):
         """A turn begins."""
         self._began_at_s = time.monotonic()
         self.began_s = self._io_began_s = time.thread_time()
+        self._collected_s = 0.0
         self._in_io = True
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -81,17 +89,28 @@ class LoopMeter(trio.abc.Instrument):
         took_s = 0.0 if began_s is None else time.thread_time() - began_s
         if took_s > self.turn_s:
             self.turn_s, self.when_s = took_s, (self._began_at_s, time.monotonic())
+            self.collect_s = self._collected_s
+
+    def collecting(self, phase: str, info: dict[str, int]) -> None:
+        """For :data:`gc.callbacks`: garbage is being collected, or was."""
+        if threading.get_ident() != self.thread:
+            return
+        if phase == "start":
+            self._collect_began_s = time.thread_time()
+        else:
+            self._collected_s += time.thread_time() - self._collect_began_s
 
     def take(self) -> dict[str, Any]:
         """The longest of everything since the last call; from any thread."""
-        held_s, when_s = self.held_s(), self.when_s
+        held_s, when_s, collect_s = self.held_s(), self.when_s, self.collect_s
         if held_s > self.turn_s:  # it goes on
-            when_s = self._began_at_s, time.monotonic()
+            when_s, collect_s = (self._began_at_s, time.monotonic()), self._collected_s
         found = {
             "turn_s": round(max(self.turn_s, held_s), 4), "step_s": round(self.step_s, 4),
             "io_s": round(self.io_s, 4), "task": self.task, "turns": self.turns, "when_s": when_s,
+            "collect_s": round(collect_s, 4),
         }  # fmt: skip
-        self.turn_s = self.step_s = self.io_s = 0.0
+        self.turn_s = self.step_s = self.io_s = self.collect_s = 0.0
         self.task, self.turns = "", 0
         return found
 
@@ -115,6 +134,7 @@ def watch_loop(path: str | Path, who: str) -> LoopMeter:
     """
     meter = LoopMeter()
     trio.lowlevel.add_instrument(meter)
+    gc.callbacks.append(meter.collecting)
     log = JsonLog(Path(path))
     threading.Thread(target=_report, args=(meter, log, who), daemon=True).start()
     return meter
