@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 
 import pytest
@@ -254,3 +255,19 @@ def test_one_write_has_a_bounded_number_of_pieces():
     outgoing.clear()
     assert not outgoing
     assert outgoing.size_bytes == 0
+
+
+def test_a_decoder_that_has_failed_is_freed_at_once():
+    """It kept its error, whose frames kept the decoder and its connection."""
+
+    def fail() -> None:
+        decoder = Decoder(LIMITS)
+        decoder.feed(b"\xff")
+        decoder.feed(b"\0")
+        for _ in range(2):
+            with suppress(FramingError):
+                decoder.take(1)
+
+    gc.collect()
+    fail()
+    assert gc.collect() == 0

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias, final
 
@@ -104,7 +105,6 @@ class Decoder:
     __slots__ = (
         "_at",
         "_data",
-        "_error",
         "_filled",
         "_flags",
         "_frames",
@@ -112,6 +112,7 @@ class Decoder:
         "_limits",
         "_size",
         "_view",
+        "_violation",
         "commands",
         "is_backlogged",
         "message_bytes",
@@ -129,7 +130,7 @@ class Decoder:
         there.  Meanwhile ``_data`` is empty."""
         self._filled = self._size = self._flags = 0
         self._view: memoryview | None = None
-        self._error: FramingError | None = None
+        self._violation: Callable[[], FramingError] | None = None
         self.commands: deque[bytes] = deque()
         """Bodies of the commands that :meth:`take` has met, for the caller to take."""
         self.message_bytes = 0
@@ -197,13 +198,15 @@ class Decoder:
         Once everything before a violation was given out, each call raises
         FramingError.
         """
-        if self._error is not None:
-            raise self._error
+        if self._violation is not None:
+            raise self._violation()
         batch: list[list[Frame]] = []
         try:
             self.is_backlogged = self._decode(batch, most)
         except FramingError as error:
-            self._error = error
+            # Not the error itself: it would hold its frames, and they the connection,
+            # which then would not be freed before the next full collection of garbage.
+            self._violation = partial(type(error), *error.args)
             self._data, self._at, self._large = b"", 0, None
             self.is_backlogged = bool(batch)
             if not batch and not self.commands:
