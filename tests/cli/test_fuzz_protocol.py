@@ -52,7 +52,7 @@ SETS = Protocol(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], ju
 async def test_a_failure_is_found_made_small_and_drawn(tmp_path: Path):
     done = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--seed", "0", "--runs", "200")
     assert done.code == 1, done.err
-    assert "breaks at most once; making it small" in done.err
+    assert "breaks at most once; shrinking it" in done.err
     assert done.out.startswith("at most once\n  broken: at ")
     assert "The schedule, shrunk from" in done.out
     assert "at most once: broken ~~~" in done.out
