@@ -21,6 +21,7 @@ from ..core.health import ServerStatus
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.allocator import keep_freed_memory
+from ..host.collector import collect_seldom
 from ..logs import LogSetup, set_title
 from ..net import Transport
 from ..server import Server, open_server
@@ -206,6 +207,7 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
         _announce(options, "serving", server)
         with stop.hurry:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(collect_seldom)
                 nursery.start_soon(_tell_ready, options, server, stop, broken)
                 await stop.asked.wait()
                 nursery.cancel_scope.cancel()

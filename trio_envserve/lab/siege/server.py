@@ -7,7 +7,8 @@ The argument is one JSON object with the arguments of
 those that are not the default), ``loop`` (the log of its loop's turns) and, if
 wanted, ``descriptors``: how many it may have open.  It prints one line, ``{"event":
 "serving", "address": ..., "pid": ...}``, and obeys ``{"do": "hold", "seconds": s}``:
-its loop stands still for so long.  It stops when its standard input ends.
+its loop stands still for so long.  It stops when its standard input ends.  Its process
+has the settings of the ``serve`` command.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any
 import trio
 
 from ...core.limits import ServerLimits, WireLimits
+from ...host.allocator import keep_freed_memory
+from ...host.collector import collect_seldom
 from ...server import open_server
 from ..orders import given_options, obey_orders, say
 from .meter import watch_loop
@@ -42,10 +45,13 @@ def main() -> int:
 
 
 async def _serve(options: dict[str, Any], loop: str) -> None:
-    async with open_server(**options) as server:
+    keep_freed_memory()
+    async with open_server(**options) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(collect_seldom)
         watch_loop(loop, "server")
         say("serving", address=server.address, pid=os.getpid())
         await obey_orders(_hold)
+        nursery.cancel_scope.cancel()
 
 
 async def _hold(order: dict[str, Any]) -> None:

@@ -1,0 +1,76 @@
+"""Garbage is collected while few objects are there, and at latest after an hour."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import MockClock
+
+from trio_envserve.host.collector import AT_LATEST_S, EVERY_S, FEW_OBJECTS, collect_seldom
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def garbage() -> weakref.ref[Cycle]:
+    """In the oldest generation."""
+    cycle = Cycle()
+    gc.collect(1)
+    return weakref.ref(cycle)
+
+
+@asynccontextmanager
+async def collecting() -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect_seldom)
+        await trio.testing.wait_all_tasks_blocked()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def later(clock: MockClock, seconds: float) -> None:
+    clock.jump(seconds)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_garbage_is_collected_while_few_objects_are_there(mock_clock: MockClock):
+    async with collecting():
+        cycle = garbage()
+        await later(mock_clock, EVERY_S - 1)
+        assert cycle() is not None
+        await later(mock_clock, 1)
+        assert cycle() is None
+
+
+async def test_many_objects_are_not_looked_at_before_an_hour(mock_clock: MockClock):
+    async with collecting():
+        cycle, many = garbage(), [[1] for _ in range(2 * FEW_OBJECTS)]
+        gc.collect(1)
+        for _ in range(int(AT_LATEST_S / EVERY_S) - 1):
+            await later(mock_clock, EVERY_S)
+        assert cycle() is not None
+        await later(mock_clock, EVERY_S)
+        assert cycle() is None
+        assert many
+
+
+async def test_the_interpreter_itself_begins_no_full_collection():
+    async with collecting():
+        full = gc.get_stats()[2]["collections"]
+        many = [[1] for _ in range(500_000)]
+        assert gc.get_stats()[2]["collections"] == full
+        assert many
+
+
+async def test_the_settings_are_put_back():
+    found = gc.get_threshold(), gc.get_freeze_count()
+    async with collecting():
+        assert gc.get_threshold() != found[0]
+        assert gc.get_freeze_count() > 0
+    assert (gc.get_threshold(), gc.get_freeze_count()) == found
