@@ -235,6 +235,40 @@ async def test_many_large_frames_at_once_do_not_stretch_a_turn(zmtp_bench, monke
     assert max(turns) < hub_module.TURN_BYTES + 4 * MIB
 
 
+async def test_buffers_that_are_full_at_once_do_not_grow_in_one_turn(zmtp_bench):
+    """The last byte of a buffer makes it grow, which copies it: some connections with frames of
+    32 MiB held the loop for 0.2 s."""
+    full, most = 4 * MIB, 10
+    limits = limits_of(message_bytes=8 * MIB, arriving_bytes=200 * MIB)
+    async with zmtp_bench() as b, b.router(limits=limits) as router:
+        socks = [await in_thread(raw_zmtp.shake, router.address) for _ in range(most)]
+        grown: list[int] = []
+
+        async def turn() -> None:
+            held = router._arriving_bytes
+            router.receive_nowait()
+            grown.append(router._arriving_bytes - held)
+            await trio.lowlevel.checkpoint()
+
+        large = b"\x02" + (8 * MIB).to_bytes(8, "big") + bytes(full - 1)
+        async with trio.open_nursery() as senders:
+            for sock in socks:
+                senders.start_soon(in_thread, sock.sendall, large)
+            while sum(each.engine.decoder._filled for each in router._connections.values()) < (
+                most * (full - 1)
+            ):
+                await turn()
+        assert router._arriving_bytes == most * full
+        for sock in socks:
+            sock.sendall(b"x")
+        grown.clear()
+        while sum(grown) < most * 2 * MIB:
+            await turn()
+        assert max(grown) == 2 * MIB
+        for sock in socks:
+            sock.close()
+
+
 async def test_messages_that_end_at_once_are_not_given_out_in_one_turn(zmtp_bench):
     """Each costs its receiver time: 30 peers whose headers of 1 MiB all lacked their last
     byte held the loop of a router for two seconds."""

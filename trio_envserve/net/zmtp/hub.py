@@ -328,9 +328,10 @@ class Hub(Pump):
             return
         held = decoder.arriving_bytes
         if held != connection.held_bytes:
-            # Bytes that had arrived before are given out now, and cost their receiver
-            # time now.  So they count for this turn, too, if many messages end at once.
-            self._turn_bytes += max(0, connection.held_bytes - held)
+            # Two things take time and read little: bytes that had arrived before are given
+            # out, if many messages end at once; and a large frame's buffer grows, and is
+            # copied, for many connections at once.  So both count for this turn, too.
+            self._turn_bytes += abs(held - connection.held_bytes)
             self._arriving_bytes += held - connection.held_bytes
             connection.held_bytes = held
         if engine.has_replies and connection.state is ConnectionState.OPEN:
