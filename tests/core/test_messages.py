@@ -30,6 +30,11 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
     "seconds / null": [-0.1, math.inf, math.nan, 1e12, True, "1"],
     "spans": [[1], [2, 1], [1, 1], [0, 2, 2, 3], [-1, 1], [0, MAX_UINT], [0, 1.0], None, {}],
     "{* tstr => any}": [[], None, {1: 2}, {b"a": 1}],
+    "digest": [b"d" * 31, b"d" * 33, "d" * 32, None],
+    "bstr": ["text", None, 1],
+    "uint / bstr": [-1, MAX_UINT, True, None, "text"],
+    "uint / null": [-1, MAX_UINT, False, b""],
+    "0..4": [-1, 5, True, None, 1.0],
 }
 
 
@@ -38,6 +43,7 @@ def example(cls: Any) -> list[Any]:
     plain: dict[str, Any] = {
         "uint": 1, "id": b"i" * 16, "tstr": "text", "bool": True, "bool / null": None,
         "seconds / null": 1.5, "spans": [0, 2, 3, 4], "{* tstr => any}": {"a": [1]},
+        "digest": b"d" * 32, "bstr": b"key", "uint / bstr": b"tag", "uint / null": None, "0..4": 2,
     }  # fmt: skip
     fields = [plain[field.cddl] for _, field in FIELDS[cls]]
     return [PROTOCOL_VERSION, *fields[1:]] if cls is messages.Hello else fields

@@ -40,7 +40,9 @@ def message_of(vector: dict[str, Any]) -> Any:
     assert list(fields) == [name for name, _ in FIELDS[cls]]
     return cls(
         *(
-            bytes.fromhex(fields[name]) if field.cddl == "id" else fields[name]
+            bytes.fromhex(fields[name])
+            if field.cddl in ("id", "digest", "bstr", "uint / bstr")
+            else fields[name]
             for name, field in FIELDS[cls]
         )
     )

@@ -22,8 +22,9 @@ from ..core.limits import ClientLimits, WireLimits
 from ..core.status import ClientCounters, ServerStats
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
+from .keys import KeyEnded
 from .many import check_in_flight
-from .options import Asked, CallOptions, checked
+from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client, open_client
 from .thread import AT_ONCE, ClientThread, Job, counters, encode, health
@@ -74,7 +75,9 @@ class AsyncioClient:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         except ServerNotReady:  # closed meanwhile
             return Outcome.failed(NeverStarted("the client was closed"))
-        result: Outcome = await self._wait(lambda job: self._thread.call(job, body, asked.terms))
+        result: Outcome = await self._wait(
+            lambda job: self._thread.call(job, body, asked.terms.of(body))
+        )
         return result
 
     async def _encoded(self, asked: Asked) -> bytes:
@@ -99,6 +102,32 @@ class AsyncioClient:
             yield outcomes
         finally:
             outcomes.close()
+
+    # -- keys -------------------------------------------------------------------
+
+    async def attach(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> Outcome:
+        """See :meth:`Client.attach`."""
+        return await self._run(
+            lambda client: client.attach(key, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    async def cancel_key(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> KeyEnded:
+        """See :meth:`Client.cancel_key`."""
+        return await self._run(
+            lambda client: client.cancel_key(key, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    async def forget(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> KeyEnded:
+        """See :meth:`Client.forget`."""
+        return await self._run(
+            lambda client: client.forget(key, namespace=namespace, timeout_s=timeout_s)
+        )
 
     # -- health and statistics ------------------------------------------------
 
@@ -212,7 +241,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
                 self._fed = True
                 return False
             self._room -= 1
-            self._call(index, self._asked._replace(body=self._asked.body | {"input": input}))
+            self._call(index, self._asked.member(index, input))
         return bool(self._room)
 
     def _call(self, index: int, asked: Asked) -> None:
@@ -225,7 +254,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         except EncodingError as error:
             self._take(index, Outcome.failed(NotEncodable(str(error), path=error.path)), None)
         else:
-            thread.call(job, body, asked.terms)
+            thread.call(job, body, asked.terms.of(body))
 
     async def _call_large(self, index: int, asked: Asked) -> None:
         try:
@@ -257,7 +286,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
 async def open_client_asyncio(
     address: str, *, name: str = "", limits: ClientLimits | None = None,
     wire: WireLimits | None = None, transport: Transport = DEFAULT_TRANSPORT,
-    arrays: Arrays = "auto",
+    arrays: Arrays = "auto", caller: str = "",
 ) -> AsyncGenerator[AsyncioClient, None]:  # fmt: skip
     """The same as :func:`open_client`, for a program that runs on asyncio.
 
@@ -268,7 +297,13 @@ async def open_client_asyncio(
     """
     thread = ClientThread(
         lambda: open_client(
-            address, name=name, limits=limits, wire=wire, transport=transport, arrays=arrays
+            address,
+            name=name,
+            limits=limits,
+            wire=wire,
+            transport=transport,
+            arrays=arrays,
+            caller=caller,
         ),
         wire or WireLimits(),
     )

@@ -35,6 +35,7 @@ from ..core.health import Health, ServerHealth
 from ..core.router_effects import Report
 from ..core.terms import Body
 from ..net import ConnectionEvent, DealerSocket, Message
+from .options import Terms
 
 _log = logging.getLogger("trio_envserve.client")
 _LEVELS = logging.getLevelNamesMapping()
@@ -76,14 +77,12 @@ class Driver:
     # -- calls ----------------------------------------------------------------
 
     def submit(
-        self, body: bytes, now_s: float, rerun: bool | None, max_executions: int | None,
-        limit_s: float | None, ended: Callable[[Ended], None],
-    ) -> int:  # fmt: skip
+        self, body: bytes, now_s: float, terms: Terms, ended: Callable[[Ended], None]
+    ) -> int:
         """Make a call, and return its number.  ``ended`` is called once, when it has
         ended, which may be at once; not any more after :meth:`cancel`."""
         number, self._next_call = self._next_call, self._next_call + 1
-        asked = CallSubmitted(number, body, now_s, rerun, max_executions, limit_s)
-        self._give(asked)
+        self._give(CallSubmitted(number, body, now_s, *terms))
         self._waiting[number] = ended
         if len(self._waiting) > 1 and not self.core.closed:
             self._asked_of_core.set()

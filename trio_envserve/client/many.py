@@ -68,7 +68,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             while not self._room:
                 await self._feeder.park()
             self._room -= 1
-            self._submit(index, self._asked._replace(body=self._asked.body | {"input": input}))
+            self._submit(index, self._asked.member(index, input))
             if not (index + 1) % AT_ONCE:
                 await trio.lowlevel.checkpoint()
         self._fed = True
@@ -83,7 +83,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
         else:
             now_s = trio.current_time()
-            number = self._driver.submit(body, now_s, *asked.terms, self._has_ended)
+            number = self._driver.submit(body, now_s, asked.terms.of(body), self._has_ended)
             self._under_way[number] = index, now_s
 
     def _has_ended(self, ended: Ended) -> None:

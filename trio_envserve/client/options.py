@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
+from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT
+from ..core.key_records import KeyAct, KeyName, input_digest
+from ..core.terms import Body
 from ..envs.request import RolloutRequest
 
 
@@ -27,13 +30,32 @@ class CallOptions(TypedDict, total=False):
     """Consent to a further execution after the worker's proven death; None: as the
     environment declares."""
     max_executions: int | None
+    key: str | None
+    """Names the work.  Whoever asks again under the same key, from whatever process, joins
+    it or gets its outcome; nothing runs a second time."""
+    namespace: str
+    """Whose keys they are."""
     timeout_s: float | None
     """How long the caller waits, and how long the server may run it; None: as long as
     the caller's cancel scope allows."""
 
 
-Terms: TypeAlias = tuple[bool | None, int | None, float | None]
-"""Consent to a rerun, the most executions, and the limit in seconds."""
+DEFAULT_NAMESPACE = "default"
+
+
+class Terms(NamedTuple):
+    """On which terms a call is made."""
+
+    rerun: bool | None = None
+    max_executions: int | None = None
+    limit_s: float | None = None
+    key: CallKey | None = None
+
+    def of(self, body: Body) -> Terms:
+        """The terms for this input: a key holds for one."""
+        if self.key is None or self.key.act is not KeyAct.ASK:
+            return self
+        return self._replace(key=self.key._replace(digest=input_digest(body, self.rerun)))
 
 
 class Asked(NamedTuple):
@@ -42,12 +64,21 @@ class Asked(NamedTuple):
     body: dict[str, Any]
     terms: Terms
 
+    def member(self, index: int, input: Any) -> Asked:
+        """One of many: of a key, each has a part of its own."""
+        terms, key = self.terms, self.terms.key
+        if key is not None:
+            part = key.name._replace(key=b"%s/%d" % (key.name.key, index))
+            terms = terms._replace(key=key._replace(name=part))
+        return Asked(self.body | {"input": input}, terms)
+
 
 def checked(
     input: Any, *, kind: Literal["rollout", "group"] = "rollout", model: str = "oracle",
     model_name: str = "", sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
     state_columns: Sequence[str] = (), rerun: bool | None = None,
-    max_executions: int | None = None, timeout_s: float | None = None,
+    max_executions: int | None = None, timeout_s: float | None = None, key: str | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
 ) -> Asked:  # fmt: skip
     """Input and options as they go to the server; ConfigError if one is wrong."""
     request = RolloutRequest(
@@ -56,7 +87,19 @@ def checked(
         max_retries=max_retries, state_columns=_columns(state_columns),
     )  # fmt: skip
     _check(rerun, max_executions)
-    return Asked(request.to_body(), (rerun, max_executions, _seconds(timeout_s)))
+    asks = None if key is None else CallKey(KeyAct.ASK, key_name(key, namespace))
+    return Asked(request.to_body(), Terms(rerun, max_executions, seconds(timeout_s), asks))
+
+
+def key_name(key: str, namespace: str) -> KeyName:
+    """A key of a caller, as it goes to the server; ConfigError if it is none."""
+    for what, text in (("key", key), ("namespace", namespace)):
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"a {what} is a text that is not empty, not {text!r}")
+    try:
+        return KeyName(namespace.encode(), key.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"a key that cannot be encoded: {error}") from None
 
 
 def _check(rerun: bool | None, max_executions: int | None) -> None:
@@ -67,7 +110,7 @@ def _check(rerun: bool | None, max_executions: int | None) -> None:
         raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
 
 
-def _seconds(timeout_s: Any) -> float | None:
+def seconds(timeout_s: Any) -> float | None:
     """A limit of any numeric kind, as a float."""
     if timeout_s is None:
         return None

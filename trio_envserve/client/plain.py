@@ -23,8 +23,9 @@ from ..core.limits import ClientLimits, WireLimits
 from ..core.status import ClientCounters, ServerStats
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
+from .keys import KeyEnded
 from .many import check_in_flight
-from .options import Asked, CallOptions, checked
+from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client, open_client
 from .thread import ClientThread, Job, counters, health
@@ -52,11 +53,17 @@ class PlainClient:
     def __init__(
         self, address: str, *, name: str = "", limits: ClientLimits | None = None,
         wire: WireLimits | None = None, transport: Transport = DEFAULT_TRANSPORT,
-        arrays: Arrays = "auto",
+        arrays: Arrays = "auto", caller: str = "",
     ) -> None:  # fmt: skip
         self._thread = ClientThread(
             lambda: open_client(
-                address, name=name, limits=limits, wire=wire, transport=transport, arrays=arrays
+                address,
+                name=name,
+                limits=limits,
+                wire=wire,
+                transport=transport,
+                arrays=arrays,
+                caller=caller,
             ),
             wire or WireLimits(),
         )
@@ -103,7 +110,7 @@ class PlainClient:
             body = self._thread.encode(asked, at_once=False)
         except EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
-        result: Outcome = self._wait(lambda job: self._thread.call(job, body, asked.terms))
+        result: Outcome = self._wait(lambda job: self._thread.call(job, body, asked.terms.of(body)))
         return result
 
     @contextmanager
@@ -125,6 +132,32 @@ class PlainClient:
             yield outcomes
         finally:
             outcomes.close()
+
+    # -- keys -------------------------------------------------------------------
+
+    def attach(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> Outcome:
+        """See :meth:`Client.attach`."""
+        return self._run(
+            lambda client: client.attach(key, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    def cancel_key(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> KeyEnded:
+        """See :meth:`Client.cancel_key`."""
+        return self._run(
+            lambda client: client.cancel_key(key, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    def forget(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> KeyEnded:
+        """See :meth:`Client.forget`."""
+        return self._run(
+            lambda client: client.forget(key, namespace=namespace, timeout_s=timeout_s)
+        )
 
     # -- health and statistics ------------------------------------------------
 
@@ -216,14 +249,14 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
                 self._fed = True
                 return
             job = self._jobs[index] = Job(partial(self._deliver, index))
-            asked = self._asked._replace(body=self._asked.body | {"input": input})
+            asked = self._asked.member(index, input)
             try:
                 body = self._thread.encode(asked, at_once=False)
             except EncodingError as error:
                 outcome = Outcome.failed(NotEncodable(str(error), path=error.path))
                 self._ready.put((index, outcome, None))
             else:
-                self._thread.call(job, body, asked.terms)
+                self._thread.call(job, body, asked.terms.of(body))
 
     def _deliver(self, index: int, outcome: Any, error: BaseException | None) -> None:
         self._ready.put((index, outcome, error))

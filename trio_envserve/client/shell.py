@@ -14,6 +14,7 @@ client acknowledge it.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import os
 from collections.abc import (
@@ -43,6 +44,7 @@ from ..core.errors import (
     error_from_info,
 )
 from ..core.health import Health, ServerHealth, ServerStatus
+from ..core.key_records import KeyAct
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
 from ..core.status import ClientCounters, ServerStats
@@ -58,10 +60,15 @@ from ..net import (
     parse_peer_address,
     unwrap_single,
 )
+from . import keys
 from .driver import Driver, Ended
+from .keys import KeyEnded
 from .many import Outcomes, check_in_flight
-from .options import Asked, CallOptions, checked
+from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Terms, checked
 from .outcome import Outcome
+
+HASHED_AT_ONCE = 1 << 20
+"""Larger inputs of keyed calls are hashed in a thread: a mebibyte takes a millisecond."""
 
 Arrays = Literal["auto", "numpy", "torch"]
 
@@ -94,6 +101,8 @@ class Client:
         - ``rerun``: whether it may be executed again after its worker is proven
           dead (None: as the environment declares); ``max_executions`` caps that
           over the whole life of the call (default 4);
+        - ``key``, ``namespace``: names the work, so that whoever asks again, from whatever
+          process, joins it or gets its outcome;
         - ``timeout_s``: how long to wait, and how long the server may run it
           (None: as long as this scope allows).
 
@@ -118,13 +127,14 @@ class Client:
         sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
         state_columns: Sequence[str] = (), rerun: bool | None = None,
         max_executions: int | None = None, timeout_s: float | None = None,
+        key: str | None = None, namespace: str = DEFAULT_NAMESPACE,
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
         is returned, with worker, duration and executions as far as known."""
         asked = checked(
             input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
             max_retries=max_retries, state_columns=state_columns, rerun=rerun,
-            max_executions=max_executions, timeout_s=timeout_s,
+            max_executions=max_executions, timeout_s=timeout_s, key=key, namespace=namespace,
         )  # fmt: skip
         return await self._run(asked)
 
@@ -134,10 +144,15 @@ class Client:
         except values.EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         began_s = trio.current_time()
-        ended = await self._call(body, began_s, asked)
+        terms = (
+            asked.terms.of(body)
+            if len(body) < HASHED_AT_ONCE
+            else (await self._threads.run(lambda pause: asked.terms.of(body)))
+        )
+        ended = await self._call(body, began_s, terms)
         return await self._outcome(ended, began_s, trio.current_time())
 
-    async def _call(self, body: bytes, now_s: float, asked: Asked) -> Ended:
+    async def _call(self, body: bytes, now_s: float, terms: Terms) -> Ended:
         """Submit, and wait in the caller's own task."""
         task, box, waits = trio.lowlevel.current_task(), list[Ended](), False
 
@@ -151,7 +166,7 @@ class Client:
             waits = False  # whatever arrives now wakes nobody
             return trio.lowlevel.Abort.SUCCEEDED
 
-        number = self._driver.submit(body, now_s, *asked.terms, ended)
+        number = self._driver.submit(body, now_s, terms, ended)
         try:
             if box:  # it has ended at once
                 await trio.lowlevel.checkpoint()
@@ -245,6 +260,30 @@ class Client:
                     outcomes.close()
                     nursery.cancel_scope.cancel()
 
+    # -- keys -----------------------------------------------------------------
+
+    async def attach(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> Outcome:
+        """Wait for the outcome of what was asked under a key, by whomever, without its
+        input.  Nothing is started for it, and nothing goes on for its sake.  An error of
+        the code ``unknown-key``: the server knows nothing of it; it may have run."""
+        return await keys.attach(self, key, namespace=namespace, timeout_s=timeout_s)
+
+    async def cancel_key(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> KeyEnded:
+        """Cancel the work of a key, whoever waits for it.  If nothing is known under the
+        key, the next ask of it, which may be on its way, is cancelled."""
+        return await keys.end(self, KeyAct.CANCEL, key, namespace, timeout_s)
+
+    async def forget(
+        self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+    ) -> KeyEnded:
+        """Drop a key and its outcome; what runs is cancelled first.  The next ask of the
+        key is new work."""
+        return await keys.end(self, KeyAct.FORGET, key, namespace, timeout_s)
+
     # -- health and statistics ------------------------------------------------
 
     def health(self) -> ServerHealth:
@@ -293,13 +332,15 @@ class Client:
 async def open_client(
     address: str, *, name: str = "", limits: ClientLimits | None = None,
     wire: WireLimits | None = None, network: Network | None = None,
-    transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto",
+    transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto", caller: str = "",
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
     """Connect to a server, and reconnect when the connection is lost.
 
     ``transport``: what speaks ZMTP on this side, ``"zmtp"`` (trio) or ``"libzmq"``; the
     server may use either.  ``name`` is for the server's logs.
-    ``arrays``: the type of arrays in outcomes.
+    ``arrays``: the type of arrays in outcomes.  ``caller``: who asks for keys; a process
+    that is started again under the same name takes its old place among those that wait
+    for a key, and two that run at once need two names (default: one that is drawn).
 
     Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
     block pending calls end with an error, and the server cancels them.  Raises
@@ -313,7 +354,7 @@ async def open_client(
     check_together(limits, wire)
     core = ClientCore(
         name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
-        now_s=trio.current_time(), limits=limits, wire=wire,
+        now_s=trio.current_time(), limits=limits, wire=wire, caller=_token(caller),
     )  # fmt: skip
     client = Client(Driver(core, address), _check_arrays(arrays), wire)
     async with connect(client, network, transport) as opened:
@@ -373,6 +414,16 @@ def _check_name(name: str) -> str:
     except (AttributeError, UnicodeEncodeError):
         raise ConfigError(f"name must be text, not {name!r}") from None
     return name or f"pid-{os.getpid()}"
+
+
+def _token(caller: str) -> bytes:
+    """What is said of a caller to the server."""
+    if not isinstance(caller, str):
+        raise ConfigError(f"caller must be text, not {caller!r}")
+    if not caller:
+        return os.urandom(ID_BYTES)
+    named = caller.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(named, digest_size=ID_BYTES).digest()
 
 
 def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:

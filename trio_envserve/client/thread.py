@@ -69,7 +69,7 @@ class Job:
         """None once it was delivered, or cancelled."""
         self.body: bytes | None = None
         """Of a call; None for what has a task of its own."""
-        self.terms: Terms = (None, None, None)
+        self.terms = Terms()
         self.act: Callable[[Client], Awaitable[Any]] | None = None
         self.number: int | None = None
         """Its call's, while that can be cancelled."""
@@ -249,7 +249,7 @@ class ClientThread:
         self._jobs.add(job)
         job.began_s = trio.current_time()
         driver = self._client._driver
-        job.number = driver.submit(job.body, job.began_s, *job.terms, partial(self._answer, job))
+        job.number = driver.submit(job.body, job.began_s, job.terms, partial(self._answer, job))
         job.body = b""
 
     def _answer(self, job: Job, ended: Ended) -> None:

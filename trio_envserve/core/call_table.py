@@ -36,8 +36,9 @@ from .calls import (
     not_reissued,
     server_lost,
 )
-from .client_inputs import CallSubmitted
+from .client_inputs import CallKey, CallSubmitted
 from .errors import ErrorInfo
+from .key_records import CallerToken
 from .limits import ClientLimits
 from .terms import ID_BYTES, Body, Status, Verdict
 
@@ -103,8 +104,10 @@ Unsent: TypeAlias = Callable[[float], ErrorInfo]
 class Calls:
     """The calls of a client.  All its methods are synchronous."""
 
-    def __init__(self, limits: ClientLimits) -> None:
+    def __init__(self, limits: ClientLimits, caller: CallerToken = bytes(ID_BYTES)) -> None:
         self.limits = limits
+        self.caller = caller
+        """Who asks for keys."""
         self.live: dict[int, Call] = {}
         """All that are not gone, by number."""
         self.queue: OrderedDict[int, Call] = OrderedDict()
@@ -120,13 +123,13 @@ class Calls:
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
-        number, body, now_s, rerun, most, limit_s = asked
+        number, body, now_s, rerun, most, limit_s, key = asked
         assert number not in self.live, "this number was given before"
         if most is None:
             most = self.limits.max_executions
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
-        call = Call(number, body, rerun, most, most, limit_s, now_s)
+        call = Call(number, body, rerun, most, most, limit_s, now_s, key=key)
         self.live[number] = self.queue[number] = call
         if limit_s is not None:
             self.timed[number] = call
@@ -177,13 +180,26 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     call.granted = grant(call.allowance)
     session.next += 1
     session.calls[call.sequence] = call
-    # The client gives no number twice: another request under this id has another one.
-    digest = call.number.to_bytes(ID_BYTES, "big")
-    request = messages.Request(
-        session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s
-    )
+    if call.key is None:
+        # The client gives no number twice: another request under this id has another one.
+        digest = call.number.to_bytes(ID_BYTES, "big")
+        request: messages.Message = messages.Request(
+            session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s
+        )
+    else:
+        request = _keyed(calls, call, session, call.key)
     call.frames = (messages.encode(request), call.body)
     return ((CallAction.TRANSMIT, call),)
+
+
+def _keyed(calls: Calls, call: Call, session: ClientSession, key: CallKey) -> messages.KeyedRequest:
+    """The allowance is the key's: it is not divided here, but by the server, in the
+    same way."""
+    earlier = call.earlier if call.may_have_run else None
+    return messages.KeyedRequest(
+        session.id, call.sequence, key.digest, call.rerun, call.most, call.limit_s,
+        calls.caller, key.act, *key.name, key.tag, earlier, call.proven,
+    )  # fmt: skip
 
 
 def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
@@ -251,12 +267,16 @@ def _cancelled(calls: Calls, call: Call, now_s: float, started: bool) -> Effects
 
 
 def _lose(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
-    return _fail(calls, call, now_s, server_lost(False, _charge(call, declared)))
+    consent = _charge(call, declared)
+    if call.key is not None:
+        call.proven = False
+        return _reissue(calls, call, now_s, declared)
+    return _fail(calls, call, now_s, server_lost(False, consent))
 
 
 def _lose_proven(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
     consent = _charge(call, declared)
-    if consent and call.allowance > 0:
+    if call.key is not None or (consent and call.allowance > 0):  # to join needs neither
         return _reissue(calls, call, now_s, declared)
     return _fail(calls, call, now_s, server_lost(True, consent))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from .client_inputs import CallKey
 from .errors import ErrorInfo
 from .terms import Body, Epoch, SessionId, Verdict
 
@@ -51,6 +52,9 @@ class Call:
     """A session that knew it was lost."""
     earlier: int = 0
     """The most executions that lost sessions may have started."""
+    key: CallKey | None = None
+    proven: bool = True
+    """Whether of all lost sessions nothing runs any more."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -98,6 +102,8 @@ def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:
 
 def refused(code: str, text: str) -> ErrorInfo:
     """The server refuses the request for good."""
+    if code == "unknown-key":
+        return info(code, Verdict.MAY_HAVE_RUN, text)
     if code == "finished":
         text = "the server has forgotten the request; it may have run"
         return info("server-lost", Verdict.MAY_HAVE_RUN, text)

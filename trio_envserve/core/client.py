@@ -37,7 +37,7 @@ from .health import Link, ServerStatus
 from .limits import PROTOCOL_VERSION, ClientLimits, WireLimits
 from .ranges import Ranges
 from .router_effects import Report
-from .terms import Body, Status, Verdict, short
+from .terms import ID_BYTES, Body, Status, Verdict, short
 
 
 class ClientCore:
@@ -46,13 +46,14 @@ class ClientCore:
     def __init__(
         self, *, name: str, new_id: Callable[[], bytes], now_s: float,
         limits: ClientLimits | None = None, wire: WireLimits | None = None,
+        caller: bytes = bytes(ID_BYTES),
     ) -> None:  # fmt: skip
         self.name = name
         self.limits = limits or ClientLimits()
         self.wire = wire or WireLimits()
         self.link = Link(self.limits, now_s)
         self.sessions = Sessions()
-        self.calls = Calls(self.limits)
+        self.calls = Calls(self.limits, caller)
         self.closed = False
         self.connections = 0
         """How many connections there were; numbers them for the server."""
@@ -140,7 +141,8 @@ class ClientCore:
                 case CallAction.TELL_SOON:
                     self._flush_by(now_s + self.limits.finish_flush_s)
                 case CallAction.ASK:
-                    self._send(messages.Cancel(what.session.id, what.sequence))
+                    cancel = messages.Cancel if what.key is None else messages.KeyedCancel
+                    self._send(cancel(what.session.id, what.sequence))
                 case CallAction.FAIL:
                     failed, error = what
                     self._out.append(Fail(failed.number, error))

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .terms import Body
+from .key_records import KeyAct, KeyName, Tag
+from .terms import DIGEST_BYTES, Body
+
+
+class CallKey(NamedTuple):
+    """What a call asks of a key."""
+
+    act: KeyAct
+    name: KeyName
+    digest: bytes = bytes(DIGEST_BYTES)
+    """Of an ask: :func:`~.key_records.input_digest`."""
+    tag: Tag = b""
+    """Of a cancel or a forget: what it hits."""
 
 
 class CallSubmitted(NamedTuple):
@@ -24,6 +36,8 @@ class CallSubmitted(NamedTuple):
     """At most so many in all; None: the limit of that name."""
     limit_s: float | None = None
     """How long the caller waits; it travels with the request and holds on the server too."""
+    key: CallKey | None = None
+    """What it asks of a key, if it names one."""
 
 
 class OutcomeReceived(NamedTuple):

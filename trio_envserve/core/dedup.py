@@ -78,17 +78,27 @@ class DedupCache:
         if self.no_session(nonce, route):
             self.counters.sessions_refused += 1
             return None
+        return self._add(Session(session_id, nonce, name, route, connection, now_s, opener=route))
+
+    def open_own(self, session_id: SessionId, nonce: bytes, name: str, now_s: float) -> Session:
+        """A session of the server's own, if :meth:`is_full` does not say otherwise."""
+        return self._add(Session(session_id, nonce, name, b"", 0, now_s, own=True))
+
+    def _add(self, session: Session) -> Session:
         if len(self.sessions) >= self.limits.sessions:
             idle = self._longest_idle()
             assert idle is not None
             self.end(idle)
             self.forget(idle)
-        session = Session(session_id, nonce, name, route, connection, now_s, opener=route)
-        self.sessions[session_id] = self._idle[session_id] = session
-        self._by_nonce[nonce] = session
-        self._opened[route] = self._opened.get(route, 0) + 1
+        self.sessions[session.id] = self._idle[session.id] = session
+        self._by_nonce[session.nonce] = session
+        self._opened[session.opener] = self._opened.get(session.opener, 0) + 1
         self.counters.sessions_opened += 1
         return session
+
+    def is_full(self) -> bool:
+        """Whether there may be no more sessions, and none is idle to make room."""
+        return len(self.sessions) >= self.limits.sessions and self._longest_idle() is None
 
     def no_session(self, nonce: bytes, route: Route) -> str:
         """Why a new session cannot be opened for this nonce on this connection; empty
@@ -98,7 +108,7 @@ class DedupCache:
         if self._opened.get(route, 0) >= self.limits.connection_sessions:
             most = self.limits.connection_sessions
             return f"{most} sessions were opened on this connection, and more may not be"
-        if len(self.sessions) >= self.limits.sessions and self._longest_idle() is None:
+        if self.is_full():
             return f"{len(self.sessions)} sessions are at work, and more may not be"
         return ""
 

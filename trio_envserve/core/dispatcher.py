@@ -23,7 +23,8 @@ from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closing
 from .dedup import DedupCache
-from .limits import ServerLimits, WireLimits
+from .keyed import KeyedRequests
+from .limits import KeyLimits, ServerLimits, WireLimits
 from .request_table import REFUSALS, Effects, RequestAction, RequestInput
 from .requests import Entry, RequestState, RetainedOutcome, Session
 from .router_effects import Report, RouterEffect, ToClient
@@ -53,7 +54,7 @@ class Dispatcher:
 
     def __init__(
         self, cache: DedupCache, pool: Pool, closing: Closing, clock: AwakeClock,
-        limits: ServerLimits, wire: WireLimits,
+        limits: ServerLimits, wire: WireLimits, keys: KeyLimits, new_id: Callable[[], bytes],
     ) -> None:  # fmt: skip
         self.cache = cache
         self.pool = pool
@@ -64,8 +65,9 @@ class Dispatcher:
         self.out: list[RouterEffect] = []
         self.deadlines: list[tuple[float, SessionId, int]] = []
         """A heap.  Requests that were answered before are dropped now and then."""
+        self.clock = clock
         self._closing = closing
-        self._clock = clock
+        self.keyed = KeyedRequests(self, keys, new_id)
         self._most_deadlines = 1024
         self._due: deque[Due] = deque()
         self._late = False
@@ -77,7 +79,7 @@ class Dispatcher:
     @property
     def behind(self) -> bool:
         """Whether there is more to answer than one turn may."""
-        return self._late or bool(self._due)
+        return self._late or bool(self._due) or self.keyed.behind
 
     # -- what the cache says --------------------------------------------------
 
@@ -90,15 +92,21 @@ class Dispatcher:
         connection, refusals to who asked: it may be somebody else (G6)."""
         for do, arg in effects:
             match do:
+                case RequestAction.ANSWER if session.own:
+                    self.keyed.outcome(arg)
                 case RequestAction.ANSWER:
                     arg.kept.sent_probe = session.probe
                     self.out.append(ToClient(session.route, arg.kept.frames))
+                case RequestAction.QUEUE if arg.key is not None:
+                    self.keyed.enter(arg)
                 case RequestAction.QUEUE:
                     self.queue.add(arg)
                 case RequestAction.UNQUEUE:
                     self.queue.remove(arg)
+                case RequestAction.LEAVE:
+                    self.keyed.leave(arg)
                 case RequestAction.STOP:
-                    self.workforce.stop(arg, self._clock.awake_s)
+                    self.workforce.stop(arg, self.clock.awake_s)
                     self.take_from_workforce()
                 case _:  # a refusal
                     code, text, for_now = REFUSALS[do]
@@ -110,6 +118,8 @@ class Dispatcher:
         """An execution has ended, by its report or by proof of its worker's death."""
         execution, entry = ended.execution, ended.execution.entry
         session = execution.session
+        if session.own:
+            self.keyed.execution_ended(execution.sequence)
         if entry is None:  # abandoned: its request was answered or finished before
             self.cache.forget(session)
         elif ended.kept is not None:
@@ -130,8 +140,9 @@ class Dispatcher:
         if session is not None:
             self.cache.step(session, stray.sequence, RequestInput.STRAY_OUTCOME)
 
-    def end(self, session: Session) -> None:
-        """A session's lease has ended, or its client has said goodbye."""
+    def end(self, session: Session, *, lost: bool) -> None:
+        """A session's lease has ended (it is lost), or its client has said goodbye."""
+        self.keyed.leave_all(session, lost=lost)
         self.do(session, self.cache.end(session))
         self.cache.forget(session)
 
@@ -147,8 +158,10 @@ class Dispatcher:
             while chosen := queue.pick(workforce.workers.values(), self._share_left):
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
-                execution = workforce.dispatch(session, entry, worker, self._clock.awake_s)
+                execution = workforce.dispatch(session, entry, worker, self.clock.awake_s)
                 cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
+                if session.own:
+                    self.keyed.dispatched(entry.id.sequence)
         if workforce.out:
             self.out += workforce.out
             workforce.out = []
@@ -158,13 +171,25 @@ class Dispatcher:
         return not self._due and self.pool.is_broken_for_good()
 
     def _share_left(self, session_id: SessionId) -> bool:
-        return self.cache.share_left(self.cache.sessions[session_id])
+        session = self.cache.sessions[session_id]
+        has_room = not session.own or self.keyed.may_dispatch(session)
+        return has_room and self.cache.share_left(session)
 
     # -- answers that are not the environment's -------------------------------
 
     def answer_stopping(self, session: Session, sequence: int) -> None:
         """A request waits for a worker, and gets none any more."""
         self.step(session, sequence, RequestInput.DEADLINE, outcomes.stopping)
+
+    def answer_fresh(self, session: Session, sequence: int) -> bool:
+        """Answer a request that has just been entered, if nothing will ever run it."""
+        if self._closing.begun:
+            self.answer_stopping(session, sequence)
+        elif self.pool.broken and self.pool.is_broken_for_good():
+            self.step(session, sequence, RequestInput.DEADLINE, self.broken())
+        else:
+            return False
+        return True
 
     def broken(self) -> Outcome:
         """What answers a request that waits for a worker while there can be none."""
@@ -175,12 +200,13 @@ class Dispatcher:
         self._answers_left = ANSWERS_AT_ONCE
 
     def answer_all(self, choose: Callable[[Entry], bool], outcome: Outcome) -> None:
-        """Answer all of these requests, as many now as this turn may."""
+        """Answer all of these requests, as many now as this turn may.  Those with a key
+        follow the work of that."""
         for session in self.cache.sessions.values():
             self._due.extend(
                 Due(session.id, sequence, choose, outcome)
                 for sequence, entry in session.entries.items()
-                if choose(entry)
+                if entry.key is None and choose(entry)
             )
         self.answer_due()
 
@@ -208,9 +234,15 @@ class Dispatcher:
             self._answers_left -= 1
             _, session_id, sequence = heapq.heappop(self.deadlines)
             session = self.cache.sessions.get(session_id)
-            if session is not None and sequence in session.entries:
-                self.step(session, sequence, RequestInput.DEADLINE, outcomes.deadline)
+            entry = None if session is None else session.entries.get(sequence)
+            if session is not None and entry is not None:
+                self.step(session, sequence, RequestInput.DEADLINE, self._deadline(entry))
         self._late = False
+
+    def _deadline(self, entry: Entry) -> Outcome:
+        if entry.key is None or entry.state is not RequestState.WAITING:
+            return outcomes.deadline
+        return outcomes.key_deadline(started=self.keyed.leave(entry))
 
     def drop_deadlines(self) -> None:
         """Drop those of finished requests, once they are most of all (G8)."""
@@ -239,7 +271,7 @@ class Dispatcher:
     def warn(self, text: str) -> None:
         """Log what a peer can cause, but no more than some lines a second; all of it
         is counted."""
-        second = self._clock.awake_s // 1.0
+        second = self.clock.awake_s // 1.0
         if second != self._log_second:
             self._log_second, self._log_lines = second, 0
         self._log_lines += 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 from .ranges import is_flat
-from .terms import ID_BYTES
+from .terms import DIGEST_BYTES, ID_BYTES
 
 MAX_UINT = 2**63
 """Exclusive bound of every integer on the wire."""
@@ -31,6 +31,14 @@ def _is_id(value: Any) -> bool:
     return type(value) is bytes and len(value) == ID_BYTES
 
 
+def _is_digest(value: Any) -> bool:
+    return type(value) is bytes and len(value) == DIGEST_BYTES
+
+
+def _is_tag(value: Any) -> bool:
+    return is_uint(value) or type(value) is bytes
+
+
 def is_seconds(value: Any) -> bool:
     """Whether this is a time that the wire has, or none."""
     return value is None or (type(value) in (int, float) and 0 <= value < 1e12)
@@ -48,6 +56,11 @@ def _is_ranges(value: Any) -> bool:
 
 Uint: TypeAlias = Annotated[int, Field("uint", is_uint)]
 Id: TypeAlias = Annotated[bytes, Field("id", _is_id)]
+Digest: TypeAlias = Annotated[bytes, Field("digest", _is_digest)]
+Bytes: TypeAlias = Annotated[bytes, Field("bstr", lambda v: type(v) is bytes)]
+Act: TypeAlias = Annotated[int, Field("0..4", lambda v: type(v) is int and 0 <= v <= 4)]
+Tag: TypeAlias = Annotated["int | bytes", Field("uint / bstr", _is_tag)]
+Count: TypeAlias = Annotated["int | None", Field("uint / null", lambda v: v is None or is_uint(v))]
 Text: TypeAlias = Annotated[str, Field("tstr", lambda v: type(v) is str)]
 Bool: TypeAlias = Annotated[bool, Field("bool", lambda v: type(v) is bool)]
 Choice: TypeAlias = Annotated[

@@ -15,8 +15,8 @@ from .requests import Ask, RetainedOutcome
 from .terms import Body, RequestId
 
 CallerToken: TypeAlias = bytes
-"""Said in each hello of a caller, also after its process was started anew; of a caller that
-gives none, one that its client has drawn, the same in all sessions of that."""
+"""Said with each keyed request of a caller, also after its process was started anew; of a
+caller that gives none, one that its client has drawn, the same in all sessions of that."""
 
 Tag: TypeAlias = "int | bytes"
 """What a command by key hits: the generation of this number, or, for an id of the command's
@@ -43,6 +43,19 @@ def input_digest(body: Body, rerun: bool | None) -> bytes:
     return digest.digest()
 
 
+class KeyAct(enum.IntEnum):
+    """What a request asks of a key."""
+
+    ASK = 0
+    """Run this input under the key, unless that is done or under way; and the outcome."""
+    ATTACH = 1
+    """The outcome of what was asked under it."""
+    CANCEL = 2
+    FORGET = 3
+    WITHDRAW = 4
+    """The caller is back, and wants none of what it asked for in earlier sessions."""
+
+
 class Reissue(NamedTuple):
     """A keyed request is issued again, because its session was unknown."""
 
@@ -50,6 +63,18 @@ class Reissue(NamedTuple):
     """Whether that session's epoch is proven dead."""
     earlier: int
     """How many executions may have been started for it there."""
+
+
+class Keyed(NamedTuple):
+    """What a request asks, and of which key."""
+
+    act: KeyAct
+    name: KeyName
+    caller: CallerToken
+    tag: Tag = b""
+    """Of a cancel or a forget."""
+    reissue: Reissue | None = None
+    """Of an ask."""
 
 
 class GenerationState(enum.Enum):

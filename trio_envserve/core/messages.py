@@ -27,7 +27,23 @@ import cbor2
 
 from . import strict_cbor
 from .errors import ProtocolError
-from .fields import Bool, Choice, Field, Id, Record, Seconds, Spans, Text, Uint, is_uint
+from .fields import (
+    Act,
+    Bool,
+    Bytes,
+    Choice,
+    Count,
+    Digest,
+    Field,
+    Id,
+    Record,
+    Seconds,
+    Spans,
+    Tag,
+    Text,
+    Uint,
+    is_uint,
+)
 from .limits import PROTOCOL_VERSION
 from .terms import Status
 
@@ -60,6 +76,31 @@ class Request(NamedTuple):
     deadline_s: Seconds
 
 
+class KeyedRequest(NamedTuple):
+    """Asks something of a key; ``act`` is a :class:`~.key_records.KeyAct`.
+
+    Of an ask, ``digest`` is :func:`~.key_records.input_digest`, and the body the encoded
+    value; with other acts they mean nothing.  ``caller`` is the same in all sessions of who
+    asks.  ``allowance`` is the key's, for all of its life.  ``tag`` says what a cancel or a
+    forget hits.  ``earlier``: the request is issued again, and so many executions may have
+    been started for it in a session that was lost; ``gone``: all of its epoch is proven dead.
+    """
+
+    session: Id
+    sequence: Uint
+    digest: Digest
+    rerun: Choice
+    allowance: Uint
+    deadline_s: Seconds
+    caller: Id
+    act: Act
+    namespace: Bytes
+    key: Bytes
+    tag: Tag
+    earlier: Count
+    gone: Bool
+
+
 class Finish(NamedTuple):
     """The client has the outcomes of these sequences, or wants none."""
 
@@ -81,6 +122,13 @@ class Sync(NamedTuple):
 
 class Cancel(NamedTuple):
     """Finishes one sequence and asks whether it ever started."""
+
+    session: Id
+    sequence: Uint
+
+
+class KeyedCancel(NamedTuple):
+    """The same of a :class:`KeyedRequest`, for whose work others may wait."""
 
     session: Id
     sequence: Uint
@@ -298,6 +346,7 @@ class Fetch(NamedTuple):
 
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
+    | KeyedRequest | KeyedCancel
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
     | Dispatch | Stop | Statement | Retire | Start | Fetch
@@ -308,6 +357,7 @@ MESSAGES: tuple[Any, ...] = typing.get_args(Message)
 
 KINDS: dict[Any, int] = {
     Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, AskStats: 5, Goodbye: 6,
+    KeyedRequest: 7, KeyedCancel: 8,
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21, Stats: 22,
     Error: 23,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,

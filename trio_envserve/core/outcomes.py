@@ -7,6 +7,7 @@ of the three is true: it did not run, it ran and failed, it may have run (G9).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from . import error_records, messages
 from .errors import ErrorInfo
@@ -97,6 +98,41 @@ def stopped(entry: Entry) -> RetainedOutcome:
     if _is_held(entry):
         text = "it has run, and the server stopped before there was room for its outcome"
     return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
+
+
+def for_key(work: RetainedOutcome, entry: Entry) -> RetainedOutcome:
+    """The outcome of the work of a key, for one that waits for it."""
+    header = messages.decode(work.frames[0], most_bytes=len(work.frames[0]))
+    assert isinstance(header, messages.Outcome)
+    mine = messages.encode(header._replace(session=entry.id.session, sequence=entry.id.sequence))
+    return RetainedOutcome((mine, work.frames[1]), len(mine) + len(work.frames[1]))
+
+
+def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:
+    """What is said to a command by key."""
+    outcome = messages.Outcome(entry.id.session, entry.id.sequence, Status.RESULT, "", None, 0)
+    header, payload = messages.encode(outcome), messages.encode_record(record)
+    return RetainedOutcome((header, payload), len(header) + len(payload))
+
+
+def key_cancelled(entry: Entry, *, started: bool) -> RetainedOutcome:
+    """The work of its key was cancelled, or forgotten, by name."""
+    text = "the work of its key was cancelled by name"
+    verdict = Verdict.MAY_HAVE_RUN if started else Verdict.DID_NOT_RUN
+    code = "cancelled" if started else "never-started"
+    return _error(entry, code, verdict, text, Status.CANCELLED)
+
+
+def key_deadline(*, started: bool) -> Callable[[Entry], RetainedOutcome]:
+    """The deadline of a request passes while it waits for the work of its key."""
+
+    def outcome(entry: Entry) -> RetainedOutcome:
+        text = "the deadline passed while it waited for the work of its key"
+        if started:
+            return _error(entry, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
+        return _error(entry, "never-started", Verdict.DID_NOT_RUN, text, Status.ERROR)
+
+    return outcome
 
 
 def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry], RetainedOutcome]:

@@ -40,6 +40,8 @@ class RequestInput(enum.Enum):
     WORKER_DEAD = "its worker is proven dead"
     DEADLINE = "deadline"
     LEASE_ENDED = "lease ended"
+    ANSWERED = "answered for its key"
+    TURNED_AWAY = "refused for its key"
 
     __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
 
@@ -51,6 +53,7 @@ class RequestAction(enum.Enum):
     UNQUEUE = "take the entry out of the queue"
     ANSWER = "send the kept outcome"
     STOP = "stop the execution, which no longer has a request"
+    LEAVE = "tell its key that it waits no more"
     CONFLICT = "refuse: the id names another payload"
     SPENT = "refuse: the id is finished"
     WINDOW = "refuse for now: the session's window is full"
@@ -93,16 +96,18 @@ def absorb(cache: DedupCache, session: Session, sequence: int, input: RequestInp
 
 def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: Ask) -> Effects:
     limits = cache.limits
-    if len(session.entries) >= limits.window:
-        cache.counters.refused_for_now += 1
-        return ((RequestAction.WINDOW, sequence),)
     size = len(ask.body)
-    if not cache.may_enter(session, size):
-        cache.counters.refused_for_now += 1
-        return ((RequestAction.FULL, sequence),)
+    if not session.own:  # what is entered there was let in by the bounds of keys
+        if len(session.entries) >= limits.window:
+            cache.counters.refused_for_now += 1
+            return ((RequestAction.WINDOW, sequence),)
+        if not cache.may_enter(session, size):
+            cache.counters.refused_for_now += 1
+            return ((RequestAction.FULL, sequence),)
     entry = Entry(
-        RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size
-    )
+        RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size,
+        key=ask.key,
+    )  # fmt: skip
     session.entries[sequence] = entry
     cache._idle.pop(session.id, None)
     cache.held_bytes += size
@@ -140,7 +145,7 @@ def _run(
     entry.execution = execution
     entry.executions += 1
     if not cache.may_rerun(entry):
-        _drop_body(cache, session, entry)
+        drop_body(cache, session, entry)
     return ()
 
 
@@ -171,7 +176,7 @@ def _finish_waiting(
     cache.counters.cancelled += 1
     _queue(cache, session, -1)
     _remove(cache, session, entry)
-    return ((RequestAction.UNQUEUE, entry),)
+    return (_out(entry),)
 
 
 def _finish_running(
@@ -195,7 +200,7 @@ def _finish_kept(
     session.kept_unrun -= not entry.executions
     session.kept_bytes -= entry.kept.size_bytes
     _remove(cache, session, entry)
-    return ()
+    return () if entry.key is None else ((RequestAction.LEAVE, entry),)
 
 
 def _lose(
@@ -221,7 +226,32 @@ def _expire_waiting(
     cache.counters.deadlines += 1
     _queue(cache, session, -1)
     _keep(cache, session, entry, outcome(entry))
-    return ((RequestAction.UNQUEUE, entry), (RequestAction.ANSWER, entry))
+    return (_out(entry), (RequestAction.ANSWER, entry))
+
+
+def _out(entry: Entry) -> tuple[RequestAction, Any]:
+    """It waits no more: for a worker, or for its key."""
+    return RequestAction.UNQUEUE if entry.key is None else RequestAction.LEAVE, entry
+
+
+def _answer(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, kept: RetainedOutcome
+) -> Effects:
+    """The work of its key has an outcome.  It goes on taking its place in the queue until
+    it is finished, since nothing of its own has run (G8)."""
+    cache.counters.completed += 1
+    _queue(cache, session, -1)
+    _keep(cache, session, entry, kept)
+    return ((RequestAction.ANSWER, entry),)
+
+
+def _turn_away(
+    cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
+) -> Effects:
+    """As if it had never been seen: it may be tried again under the same id."""
+    _queue(cache, session, -1)
+    _drop(cache, session, entry)
+    return ()
 
 
 def _expire_running(
@@ -240,7 +270,7 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: RetainedOutco
     entry.state = RequestState.COMPLETED
     entry.execution = None
     entry.kept = kept
-    _drop_body(cache, session, entry)
+    drop_body(cache, session, entry)
     cache.kept_count += 1
     cache.kept_unrun += not entry.executions
     cache.kept_bytes += kept.size_bytes
@@ -261,7 +291,8 @@ def _run_count(cache: DedupCache, session: Session, change: int) -> None:
     session.running_count += change
 
 
-def _drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:
+def drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:
+    """The body is held no more."""
     if entry.body is not None:
         cache.held_bytes -= entry.body_bytes
         session.held_bytes -= entry.body_bytes
@@ -270,11 +301,16 @@ def _drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:
 
 def _remove(cache: DedupCache, session: Session, entry: Entry) -> None:
     """FINISHED: only the sequence is remembered."""
-    _drop_body(cache, session, entry)
     cache.counters.finished += 1
     entry.state = RequestState.FINISHED
+    if not session.own:
+        session.finished.add(entry.id.sequence)
+    _drop(cache, session, entry)
+
+
+def _drop(cache: DedupCache, session: Session, entry: Entry) -> None:
+    drop_body(cache, session, entry)
     del session.entries[entry.id.sequence]
-    session.finished.add(entry.id.sequence)
     if not session.entries:
         cache._idle[session.id] = session
 
@@ -300,6 +336,8 @@ TABLE: dict[RequestInput, dict[RequestState, Cell]] = {
         (RequestInput.WORKER_DEAD,   _never,      _never,          _lose,           _never),
         (RequestInput.DEADLINE,      _ignore,     _expire_waiting, _expire_running, _ignore),
         (RequestInput.LEASE_ENDED,   _never,      _finish_waiting, _finish_running, _finish_kept),
+        (RequestInput.ANSWERED,      _never,      _answer,         _never,          _never),
+        (RequestInput.TURNED_AWAY,   _never,      _turn_away,      _never,          _never),
     )
 }
 """What each input does to a request in each state.  FINISHED has no column: it absorbs."""

@@ -40,6 +40,8 @@ class Ask:
     environment declares (:attr:`DedupCache.declared_rerun`)."""
     allowance: int
     """Most executions that may be started for it here."""
+    key: Any = None
+    """What it asks of a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,10 +67,10 @@ class Entry:
     """Held until no further execution is possible."""
     body_bytes: int
     state: RequestState = RequestState.WAITING
+    key: Any = None
+    """What it asks of a key.  It waits for the work of that, and none is its own."""
     execution: Any = None
-    """What will bring this request's outcome, while RUNNING.  Opaque here: an
-    execution of its own now; work that several requests wait for by a common
-    key finds its place here too."""
+    """What will bring this request's outcome, while RUNNING.  Opaque here."""
     executions: int = 0
     """How many were ever dispatched, whether or not a worker got to them."""
     suspicion: Suspicion | None = None
@@ -88,6 +90,9 @@ class Session:
     connection: int
     heard_s: float
     """The awake time at which the client was last heard."""
+    own: bool = False
+    """The server's own, for the work of keys (:mod:`.keyed`): it has no client, and what
+    it has finished is not asked for again."""
     opener: Route = b""
     """The connection on which it was opened, and among whose sessions it counts."""
     entries: dict[int, Entry] = dataclasses.field(default_factory=dict)

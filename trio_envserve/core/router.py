@@ -29,11 +29,11 @@ from .dispatcher import Dispatcher
 from .errors import ProtocolError
 from .health import ServerStatus
 from .heartbeat import Heartbeat
-from .limits import PROTOCOL_VERSION, ServerLimits, WireLimits
+from .keyed import keyed
+from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput
 from .messages import ForeignVersion
 from .ranges import Ranges
-from .request_table import RequestInput
 from .requests import Ask, Session
 from .router_effects import Closed, Flush, RouterEffect, TellStats
 from .router_inputs import (
@@ -61,7 +61,8 @@ class Router:
 
     def __init__(
         self, *, epoch: Epoch, slots: int, now_s: float, new_id: Callable[[], bytes],
-        limits: ServerLimits | None = None, wire: WireLimits | None = None, heartbeats: bool = True,
+        limits: ServerLimits | None = None, wire: WireLimits | None = None,
+        keys: KeyLimits | None = None, heartbeats: bool = True,
     ) -> None:  # fmt: skip
         self.epoch = epoch
         self.limits = limits = limits or ServerLimits()
@@ -71,8 +72,10 @@ class Router:
         self.closing = Closing(limits, self.wire.flush_s)
         self._clock = AwakeClock(limits.awake_step_s, now_s)
         self.dispatcher = Dispatcher(
-            self.cache, self.pool, self.closing, self._clock, limits, self.wire
-        )
+            self.cache, self.pool, self.closing, self._clock, limits, self.wire,
+            keys or KeyLimits(), new_id,
+        )  # fmt: skip
+        self.keys = self.dispatcher.keyed.keys
         self.queue = self.dispatcher.queue
         self.workforce = self.dispatcher.workforce
         self.announced = self.dispatcher.announced
@@ -115,14 +118,15 @@ class Router:
                 raise ProtocolError("no frames")
             message = messages.decode(frames[0], most_bytes=self.wire.header_bytes)
             handler = _HANDLERS.get(type(message))
-            if handler is None or len(frames) != 1 + (type(message) is messages.Request):
+            with_body = isinstance(message, messages.Request | messages.KeyedRequest)
+            if handler is None or len(frames) != 1 + with_body:
                 raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
         except ProtocolError as error:
             code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
             self._malformed(f"client {short(route)}: {error}")
             self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
             return
-        if isinstance(message, messages.Request):
+        if isinstance(message, messages.Request | messages.KeyedRequest):
             self._request(route, message, frames[1], now_s)
         else:
             handler(self, route, message)
@@ -138,7 +142,7 @@ class Router:
             self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
             self.dispatcher.take_from_workforce()
             return
-        self.cache.declared_rerun = self.workforce.rerun
+        self.cache.declared_rerun = self.keys.declared_rerun = self.workforce.rerun
         for each in ended:
             if isinstance(each, ExecutionEnded):
                 self.dispatcher.ended(each)
@@ -175,10 +179,8 @@ class Router:
         self.dispatcher.answer_late(now_s)
         self.dispatcher.drop_deadlines()
         for session in self.cache.lapsed(awake_s):
-            self.dispatcher.report(
-                "info", f"session {short(session.id)} ({session.name}): lease ended"
-            )
-            self.dispatcher.end(session)
+            self._lapse(session, awake_s)
+        self.dispatcher.keyed.tick()
         if not self.starting:
             for ended in self.workforce.tick(awake_s):
                 self.dispatcher.ended(ended)
@@ -190,8 +192,18 @@ class Router:
         self.dispatcher.begin_turn()
         self.dispatcher.answer_due()
         self.dispatcher.answer_late(given.now_s)
+        self.dispatcher.keyed.tick()
         self._close_on(given.now_s)
         self.dispatcher.schedule()
+
+    def _lapse(self, session: Session, awake_s: float) -> None:
+        """A session's lease has ended; one of the server's own has none while it works."""
+        if session.own and (session.entries or session.live_executions):
+            self.cache.heard(session, awake_s)
+            return
+        text = f"session {short(session.id)} ({session.name}): lease ended"
+        self.dispatcher.report("info", text)
+        self.dispatcher.end(session, lost=True)
 
     def _close_asked(self, given: CloseAsked) -> None:
         now_s, stage, drain_s = given
@@ -282,7 +294,10 @@ class Router:
         self.dispatcher.send(route, messages.Unknown(session_id, gone, self.epoch, settled))
         return None
 
-    def _request(self, route: Route, request: messages.Request, body: Body, now_s: float) -> None:
+    def _request(
+        self, route: Route, request: messages.Request | messages.KeyedRequest, body: Body,
+        now_s: float,
+    ) -> None:  # fmt: skip
         session = self._session(route, request.session)
         if session is None:
             return
@@ -293,16 +308,15 @@ class Router:
             self.dispatcher.send(route, refusal)
             return
         allowance = min(request.allowance, self.limits.max_executions)
-        ask = Ask(request.digest, body, request.rerun, allowance)
+        key = keyed(request) if isinstance(request, messages.KeyedRequest) else None
+        ask = Ask(request.digest, body, request.rerun, allowance, key)
         fresh = sequence not in session.entries
         self.dispatcher.do(session, self.cache.request(session, sequence, ask), route)
         if sequence not in session.entries or not fresh:
             return
-        if self.closing.begun:
-            self.dispatcher.answer_stopping(session, sequence)
-        elif self.pool.broken and self.pool.is_broken_for_good():
-            self.dispatcher.step(session, sequence, RequestInput.DEADLINE, self.dispatcher.broken())
-        elif request.deadline_s is not None:
+        if key is None and self.dispatcher.answer_fresh(session, sequence):
+            return
+        if request.deadline_s is not None:
             heapq.heappush(
                 self.dispatcher.deadlines, (now_s + request.deadline_s, session.id, sequence)
             )
@@ -330,11 +344,17 @@ class Router:
         answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
         self.dispatcher.send(session.route, answer)
 
-    def _cancel(self, route: Route, cancel: messages.Cancel) -> None:
+    def _cancel(self, route: Route, cancel: messages.Cancel | messages.KeyedCancel) -> None:
         session = self._session(route, cancel.session)
         if session is None:
             return
-        effects, started = self.cache.cancel(session, cancel.sequence)
+        entry = session.entries.get(cancel.sequence)
+        # Of a key for which this session has not asked, others may have started the work.
+        started = isinstance(cancel, messages.KeyedCancel)
+        if entry is not None and entry.key is not None:
+            started = self.dispatcher.keyed.leave(entry)
+        effects, was_started = self.cache.cancel(session, cancel.sequence)
+        started |= was_started
         self.dispatcher.do(session, effects)
         self.dispatcher.send(
             session.route, messages.Cancelled(session.id, cancel.sequence, started)
@@ -351,7 +371,7 @@ class Router:
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
         session = self.cache.goodbye(goodbye.session)
         if session is not None and not session.ended:
-            self.dispatcher.end(session)
+            self.dispatcher.end(session, lost=False)
 
     # -- what it says of itself -----------------------------------------------
 
@@ -374,7 +394,7 @@ class Router:
         record: dict[str, Any] = {
             "status": status.value, "reason": reason, "ready": ready,
             "workers": len(self.pool.slots), "environment": self.workforce.environment,
-            "rerun": self.workforce.rerun,
+            "rerun": self.workforce.rerun, "durable": False,
         }  # fmt: skip
         if self.closing.begun:
             record["closing"] = self._closing_record()
@@ -414,9 +434,11 @@ _INPUTS: dict[type, Callable[..., None]] = {
 _HANDLERS: dict[type, Callable[..., None]] = {
     messages.Hello: Router._hello,
     messages.Request: Router._request,
+    messages.KeyedRequest: Router._request,
     messages.Finish: Router._finish,
     messages.Sync: Router._sync,
     messages.Cancel: Router._cancel,
+    messages.KeyedCancel: Router._cancel,
     messages.AskStats: Router._ask_stats,
     messages.Goodbye: Router._goodbye,
 }

@@ -29,6 +29,10 @@ ID_BYTES = 16
 """Length of session ids, epochs, incarnations, nonces and digests."""
 
 
+DIGEST_BYTES = 32
+"""Length of the digests of keyed requests."""
+
+
 class RequestId(NamedTuple):
     """One logical ask, however often it is transmitted."""
 

@@ -35,7 +35,7 @@ from ..core.fields import MAX_UINT
 from ..core.limits import PROTOCOL_VERSION
 from ..core.messages import FIELDS, KINDS, MESSAGES
 from ..core.ranges import Ranges
-from ..core.terms import ID_BYTES, Status
+from ..core.terms import DIGEST_BYTES, ID_BYTES, Status
 from ..core.values import encode
 from ..envs.request import RolloutRequest
 
@@ -218,6 +218,11 @@ def fields(cddl: str) -> SearchStrategy[Any]:
         "bool / null": st.none() | st.booleans(),
         "seconds / null": st.none() | st.integers(0, 10**9) | st.floats(0, 1e11),
         "spans": spans(),
+        "digest": st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES),
+        "bstr": st.binary(max_size=20),
+        "uint / bstr": st.integers(0, 20) | st.binary(max_size=20),
+        "uint / null": st.none() | st.integers(0, 20),
+        "0..4": st.integers(0, 4),
         "{* tstr => any}": st.dictionaries(texts(), st.none() | st.integers(), max_size=3),
     }
     return kinds[cddl]

@@ -137,7 +137,7 @@ class _Crowd:
         for number in range(first, first + count):
             asked = checked({"call": number, "response": 1, "sleep_s": 3600, "payload": payload})
             body = values.encode(asked.body, root="", limits=WireLimits())
-            calls.append(self._driver.submit(body, now_s, *asked.terms, self._ended.append))
+            calls.append(self._driver.submit(body, now_s, asked.terms, self._ended.append))
             if not len(calls) % AT_ONCE:
                 await trio.lowlevel.checkpoint()
         await self._until(count)

@@ -1,0 +1,62 @@
+"""What can be asked of a key without an input: its outcome, a cancel, a forget.
+
+The functions are those of the trio client; the other clients run them in its thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..core.client_inputs import CallKey
+from ..core.key_records import KeyAct
+from ..core.terms import ID_BYTES
+from .options import DEFAULT_NAMESPACE, Terms, key_name, seconds
+from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from .shell import Client
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyEnded:
+    """What a cancel or a forget by key has done."""
+
+    known: bool
+    """Whether there was work, or its outcome, under the key."""
+    started: bool
+    """False: it had never been started, and now never will be.  True: it may have run."""
+
+
+async def attach(
+    client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE,
+    timeout_s: float | None = None,
+) -> Outcome:  # fmt: skip
+    """Wait for the outcome of what was asked under a key, by whomever, without its input.
+
+    Nothing is started for it, and the work does not go on for its sake.  An error of the
+    code ``unknown-key`` says that the server knows nothing of the key: what was asked
+    earlier may have run."""
+    return await _call(client, KeyAct.ATTACH, key, namespace, timeout_s)
+
+
+async def end(
+    client: Client, act: KeyAct, key: str, namespace: str, timeout_s: float | None
+) -> KeyEnded:
+    """Cancel or forget the work of a key, whoever waits for it.  Raises what
+    :meth:`.Client.run_rollout` raises."""
+    record = (await _call(client, act, key, namespace, timeout_s)).unwrap()
+    return KeyEnded(record["generation"] is not None, record["started"])
+
+
+async def _call(
+    client: Client, act: KeyAct, key: str, namespace: str, timeout_s: float | None
+) -> Outcome:
+    asks = CallKey(act, key_name(key, namespace), tag=os.urandom(ID_BYTES))
+    terms = Terms(limit_s=seconds(timeout_s), key=asks)
+    began_s = trio.current_time()
+    ended = await client._call(b"", began_s, terms)
+    return await client._outcome(ended, began_s, trio.current_time())

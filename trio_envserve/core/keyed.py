@@ -1,0 +1,237 @@
+"""Keyed requests: between the dedup cache, which has their ids, and the keys.
+
+Theory of operation
+-------------------
+A request that names a key is an entry of its session like any other, and waits there
+until the work of its key has an outcome; so retransmissions, replays and acknowledgements
+are those of the cache.  The work itself (:class:`~.key_records.Generation`) is a request
+of a session of the server's own, one for each namespace, whose sequences are the numbers
+of generations: so queue, workers and shares treat it as any other.
+
+What must be done about keys is decided in :mod:`.keys`; here it is carried out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, assert_never
+
+from . import messages, outcomes
+from .calls import grant
+from .errors import ProtocolError
+from .key_records import (
+    Answer,
+    AnswerCancelled,
+    CommandAnswer,
+    Enter,
+    Finish,
+    Generation,
+    KeyAct,
+    Keyed,
+    KeyEffects,
+    KeyName,
+    Refusal,
+    Refuse,
+    Reissue,
+    Wait,
+)
+from .keys import Keys
+from .limits import KeyLimits
+from .request_table import RequestInput, drop_body
+from .requests import Ask, Entry, RetainedOutcome, Session
+from .terms import RequestId, SessionId, one_line
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+REFUSALS: dict[Refusal, tuple[str, bool]] = {
+    Refusal.CONFLICT: ("key-conflict", False),
+    Refusal.UNKNOWN_KEY: ("unknown-key", False),
+    Refusal.FULL: ("keys-full", True),
+    Refusal.CROWDED: ("key-crowded", True),
+}
+"""The codes of refusals, and whether they are for now."""
+
+
+class KeyedRequests:
+    """The requests that wait for keys, and the sessions in which their work is done."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, limits: KeyLimits, new_id: Callable[[], bytes]
+    ) -> None:
+        self.keys = Keys(limits)
+        self._dispatcher = dispatcher
+        self._cache = dispatcher.cache
+        self._clock = dispatcher.clock
+        self._new_id = new_id
+        self._sessions: dict[bytes, SessionId] = {}
+        """Of the work, by namespace."""
+
+    # -- what callers ask -------------------------------------------------------
+
+    def enter(self, entry: Entry) -> None:
+        """A request that names a key was entered."""
+        asked: Keyed = entry.key
+        try:
+            match asked.act:
+                case KeyAct.ASK:
+                    self._ask(asked, entry)
+                case KeyAct.ATTACH:
+                    self._do(self.keys.attach(asked.name, entry.id, self._now_s))
+                case _:
+                    self._command(asked, entry)
+        except ProtocolError as error:  # what cannot be a key
+            self._refuse(entry, "refused", str(error), for_now=False)
+
+    def _ask(self, asked: Keyed, entry: Entry) -> None:
+        assert entry.body is not None
+        if asked.name not in self.keys.open and not self._has_room(asked.name, len(entry.body)):
+            self._do((Refuse(entry.id, Refusal.FULL),))
+            return
+        ask = Ask(entry.digest, entry.body, entry.rerun, entry.allowance)
+        session = self._cache.sessions[entry.id.session]
+        self._do(self.keys.ask(asked.name, entry.id, asked.caller, ask, self._now_s, asked.reissue))
+        drop_body(self._cache, session, entry)  # it is the work's now, or is not needed
+
+    def _has_room(self, name: KeyName, size_bytes: int) -> bool:
+        """Whether the work of another key may wait for a worker."""
+        own = self._cache.sessions.get(self._sessions.get(name.namespace, b""))
+        if own is None:
+            return not self._cache.is_full()
+        return self._cache.may_enter(own, size_bytes)
+
+    def _command(self, asked: Keyed, entry: Entry) -> None:
+        match asked.act:
+            case KeyAct.CANCEL:
+                effects, said = self.keys.cancel(asked.name, asked.tag, self._now_s)
+            case KeyAct.FORGET:
+                effects, said = self.keys.forget(asked.name, asked.tag, self._now_s)
+            case _:
+                effects, started = self.keys.withdraw(
+                    asked.name, asked.caller, entry.id.session, self._now_s
+                )
+                said = CommandAnswer(started=started)
+        self._do(effects)
+        if said.refused:
+            self._do((Refuse(entry.id, Refusal.FULL),))
+            return
+        record = {"generation": said.generation, "started": said.started}
+        self._answer(entry, outcomes.said(entry, record))
+
+    def leave(self, entry: Entry) -> bool:
+        """A request waits for its key no more, or has its outcome.  Whether the work may
+        have been started; False also says that it never will be."""
+        effects, started = self.keys.leave(entry.id, self._now_s)
+        self._do(effects)
+        return started
+
+    def leave_all(self, session: Session, *, lost: bool) -> None:
+        """A session ends, by its lease (lost) or by a goodbye: before the cache ends it."""
+        end = self.keys.lose if lost else self.keys.leave_all
+        self._do(end(session.id, self._now_s))
+
+    # -- what becomes of the work -----------------------------------------------
+
+    def dispatched(self, number: int) -> None:
+        """The work of a generation was dispatched."""
+        self.keys.dispatched(number)
+
+    def execution_ended(self, number: int) -> None:
+        """It was reported, or its worker is proven dead; whether anybody wants it or not."""
+        self._do(self.keys.execution_ended(number))
+
+    def outcome(self, work: Entry) -> None:
+        """It has an outcome, whoever made that."""
+        assert work.kept is not None
+        self._do(self.keys.outcome(work.id.sequence, work.kept, self._now_s))
+
+    def may_dispatch(self, session: Session) -> bool:
+        """Whether outcomes of this session of work have room to be retained."""
+        return all(map(self.keys.may_dispatch, islice(session.entries, 1)))
+
+    def tick(self) -> None:
+        """What is due by time, as much as one turn may."""
+        self._do(self.keys.tick(self._now_s))
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is due than one turn could do."""
+        return self.keys.behind(self._now_s)
+
+    # -- effects ------------------------------------------------------------------
+
+    def _do(self, effects: KeyEffects) -> None:
+        for effect in effects:
+            match effect:
+                case Enter(generation, ask):
+                    self._enter_work(generation, ask)
+                case Finish(generation):
+                    self._finish_work(generation)
+                case Wait():
+                    pass  # it is WAITING already
+                case Answer(waiter, outcome):
+                    session, entry = self._find(waiter)
+                    mine = outcomes.for_key(outcome, entry)
+                    self._answer(entry, outcomes.fitting(mine, entry, session.message_bytes))
+                case AnswerCancelled(waiter, started):
+                    _, entry = self._find(waiter)
+                    self._answer(entry, outcomes.key_cancelled(entry, started=started))
+                case Refuse(waiter, why):
+                    _, entry = self._find(waiter)
+                    code, for_now = REFUSALS[why]
+                    self._refuse(entry, code, why.value, for_now=for_now)
+                case _:
+                    assert_never(effect)
+
+    def _enter_work(self, generation: Generation, ask: Ask) -> None:
+        """Where one session may start all that is left, the next could start nothing: so
+        this epoch starts as many as :func:`~.calls.grant` says, which callers count."""
+        session = self._own(generation.name.namespace)
+        ask = dataclasses.replace(ask, allowance=grant(ask.allowance))
+        self._dispatcher.step(session, generation.number, RequestInput.REQUEST, ask)
+        self._dispatcher.answer_fresh(session, generation.number)
+
+    def _finish_work(self, generation: Generation) -> None:
+        session = self._cache.sessions.get(self._sessions.get(generation.name.namespace, b""))
+        if session is not None and generation.number in session.entries:
+            self._dispatcher.step(session, generation.number, RequestInput.FINISH)
+
+    def _own(self, namespace: bytes) -> Session:
+        known = self._cache.sessions.get(self._sessions.get(namespace, b""))
+        if known is not None and not known.ended:
+            return known
+        name = one_line(f"keys of {namespace.decode('utf-8', 'replace')}", 128)
+        if len(self._sessions) >= 2 * self._cache.limits.sessions:  # most are gone (G8)
+            sessions = self._cache.sessions
+            self._sessions = {n: id for n, id in self._sessions.items() if id in sessions}
+        opened = self._cache.open_own(self._new_id(), self._new_id(), name, self._now_s)
+        self._sessions[namespace] = opened.id
+        return opened
+
+    def _find(self, waiter: RequestId) -> tuple[Session, Entry]:
+        session = self._cache.sessions[waiter.session]
+        return session, session.entries[waiter.sequence]
+
+    def _answer(self, entry: Entry, kept: RetainedOutcome) -> None:
+        session = self._cache.sessions[entry.id.session]
+        self._dispatcher.step(session, entry.id.sequence, RequestInput.ANSWERED, kept)
+
+    def _refuse(self, entry: Entry, code: str, text: str, *, for_now: bool) -> None:
+        session = self._cache.sessions[entry.id.session]
+        self._dispatcher.step(session, entry.id.sequence, RequestInput.TURNED_AWAY)
+        delay_s = self._cache.limits.retry_delay_s if for_now else None
+        refused = messages.Refused(session.id, entry.id.sequence, code, text, delay_s)
+        self._dispatcher.send(session.route, refused)
+
+    @property
+    def _now_s(self) -> float:
+        return self._clock.awake_s
+
+
+def keyed(request: messages.KeyedRequest) -> Keyed:
+    """What a request asks of its key."""
+    reissue = None if request.earlier is None else Reissue(request.gone, request.earlier)
+    name = KeyName(request.namespace, request.key)
+    return Keyed(KeyAct(request.act), name, request.caller, request.tag, reissue)
