@@ -27,6 +27,7 @@ ARGUMENTS: dict[Input, Any] = {
     Input.OUTCOME: kept(),
     Input.WORKER_DEAD: lambda entry: kept(b"lost"),
     Input.DEADLINE: lambda entry: kept(b"late"),
+    Input.ANSWERED: kept(),
 }
 
 # What each input makes of each state, and what must be done.  None: it cannot be.
@@ -62,6 +63,8 @@ EXPECTED: dict[Input, tuple[tuple[State, list[Do]] | None, ...]] = {
         None, (State.FINISHED, [Do.UNQUEUE]), (State.FINISHED, [Do.STOP]), (State.FINISHED, []),
         (State.FINISHED, []),
     ),
+    Input.ANSWERED: (None, (State.COMPLETED, [Do.ANSWER]), None, None, (State.FINISHED, [])),
+    Input.TURNED_AWAY: (None, (State.NOT_SEEN, []), None, None, (State.FINISHED, [])),
 }  # fmt: skip
 
 CELLS = [

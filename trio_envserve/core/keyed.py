@@ -84,16 +84,21 @@ class KeyedRequests:
                     self._command(asked, entry)
         except ProtocolError as error:  # what cannot be a key
             self._refuse(entry, "refused", str(error), for_now=False)
+        # It is the work's now, or is not needed.
+        drop_body(self._cache, self._cache.sessions[entry.id.session], entry)
 
     def _ask(self, asked: Keyed, entry: Entry) -> None:
         assert entry.body is not None
-        if asked.name not in self.keys.open and not self._has_room(asked.name, len(entry.body)):
-            self._do((Refuse(entry.id, Refusal.FULL),))
-            return
+        if asked.name not in self.keys.open:
+            if not self._has_room(asked.name, len(entry.body)):
+                self._do((Refuse(entry.id, Refusal.FULL),))
+                return
+            if asked.reissue is not None and not self._dispatcher.workforce.environment:
+                text = "no worker has said yet whether what may have run may run again"
+                self._refuse(entry, "keys-early", text, for_now=True)
+                return
         ask = Ask(entry.digest, entry.body, entry.rerun, entry.allowance)
-        session = self._cache.sessions[entry.id.session]
         self._do(self.keys.ask(asked.name, entry.id, asked.caller, ask, self._now_s, asked.reissue))
-        drop_body(self._cache, session, entry)  # it is the work's now, or is not needed
 
     def _has_room(self, name: KeyName, size_bytes: int) -> bool:
         """Whether the work of another key may wait for a worker."""
@@ -163,6 +168,7 @@ class KeyedRequests:
     # -- effects ------------------------------------------------------------------
 
     def _do(self, effects: KeyEffects) -> None:
+        header: tuple[RetainedOutcome, messages.Outcome] | None = None
         for effect in effects:
             match effect:
                 case Enter(generation, ask):
@@ -173,7 +179,9 @@ class KeyedRequests:
                     pass  # it is WAITING already
                 case Answer(waiter, outcome):
                     session, entry = self._find(waiter)
-                    mine = outcomes.for_key(outcome, entry)
+                    if header is None or header[0] is not outcome:
+                        header = outcome, outcomes.header_of(outcome)
+                    mine = outcomes.for_key(*header, entry)
                     self._answer(entry, outcomes.fitting(mine, entry, session.message_bytes))
                 case AnswerCancelled(waiter, started):
                     _, entry = self._find(waiter)

@@ -67,7 +67,7 @@ def describe(router: Router) -> dict[str, Any]:
         "epoch": router.epoch.hex(),
         **router.status(),
         "sessions": len(cache.sessions),
-        "waiting": cache.queued_count,
+        "waiting": len(router.queue),
         "running": workforce.live_count(),
         "kept": cache.kept_count,
         "kept_bytes": cache.kept_bytes,

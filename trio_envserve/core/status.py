@@ -55,6 +55,8 @@ class StatusRecord:
     """The environment's own name; empty until a worker has said it."""
     rerun: bool = False
     """Whether the environment consents to further executions."""
+    durable: bool = False
+    """Whether what is known of keys outlives the server."""
     closing: ClosingRecord | None = None
     """How far closing is; None until it begins."""
 
@@ -68,6 +70,7 @@ class StatusRecord:
         record: dict[str, Any] = {
             "status": self.status.value, "reason": self.reason, "ready": self.ready,
             "workers": self.workers, "environment": self.environment, "rerun": self.rerun,
+            "durable": self.durable,
         }  # fmt: skip
         if self.closing is not None:
             stage = self.closing.stage.value

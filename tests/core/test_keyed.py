@@ -1,0 +1,530 @@
+"""Keyed requests: the keys, joined with the dedup cache, the queue and the workers.
+
+What becomes of a generation in each state is in ``test_key_table`` and its neighbours;
+here it is that callers get what is theirs, through a whole server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cbor2
+import pytest
+
+from trio_envserve.core import error_records, messages
+from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.client_inputs import CallKey, CallsCancelled
+from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
+from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.requests import RequestState
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_inputs import CloseAsked
+from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.worker_inputs import EnvironmentReady
+
+from .helpers import STRANGER, Pair, identifier
+
+NAME = KeyName(b"default", b"key")
+OTHER = identifier(77)
+"""The token of another caller."""
+
+
+class Keyed(Pair):
+    """A pair that asks for keys; strangers ask for them, too."""
+
+    keys = KeyLimits(retention_s=20.0, orphan_s=20.0)
+
+    def new_router(self) -> Router:
+        return Router(
+            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
+            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats, keys=self.keys,
+        )  # fmt: skip
+
+    def call(self, body: bytes = b"body", name: KeyName = NAME, **how: Any) -> int:
+        digest = input_digest(body, how.get("rerun"))
+        return self.submit(body, key=CallKey(KeyAct.ASK, name, digest), **how)
+
+    def about(self, act: KeyAct, name: KeyName = NAME, **how: Any) -> int:
+        return self.submit(b"", key=CallKey(act, name, tag=self.ids()), **how)
+
+    def request(
+        self, session: bytes, sequence: int = 0, body: bytes = b"body", *,
+        act: KeyAct = KeyAct.ASK, name: KeyName = NAME, caller: bytes = OTHER,
+        tag: int | bytes = b"", earlier: int | None = None, gone: bool = False,
+        deadline_s: float | None = None, rerun: bool | None = None, allowance: int = 4,
+    ) -> None:  # fmt: skip
+        """Of a stranger."""
+        request = messages.KeyedRequest(
+            session, sequence, input_digest(body, rerun), rerun, allowance, deadline_s, caller,
+            act, *name, tag, earlier, gone,
+        )  # fmt: skip
+        self.tell(request, body, route=STRANGER)
+
+    def heard(self) -> Any:
+        """What the stranger was told last."""
+        return self.mail[-1][1]
+
+
+def generation(pair: Keyed, number: int = 0) -> GenerationState:
+    found = pair.router.keys.generations.get(number)
+    return GenerationState.CLOSED if found is None else found.state
+
+
+def test_g2_two_that_ask_under_one_key_start_it_once():
+    pair = Keyed()
+    pair.call()
+    session = pair.stranger()
+    pair.request(session)
+    assert len(pair.runs) == 1
+    pair.end(payload=b"the one")
+    mine = pair.last()
+    assert isinstance(mine, Answer)
+    assert bytes(mine.body) == b"the one"
+    theirs = pair.heard()
+    assert (theirs.session, theirs.sequence, theirs.status) == (session, 0, Status.RESULT)
+    assert (theirs.worker, theirs.executions) == ("w0-1", 1)
+
+
+def test_g4_its_outcome_is_replayed_to_those_that_ask_later():
+    pair = Keyed()
+    pair.call()
+    pair.end()
+    pair.receive(0)
+    pair.call()
+    assert len(pair.runs) == 1
+    assert isinstance(pair.last(), Answer)
+    assert len(pair.answers) == 2
+    pair.about(KeyAct.ATTACH)
+    assert len(pair.answers) == 3
+    assert isinstance(pair.last(), Answer)
+
+
+def test_g6_another_input_under_the_key_is_a_conflict():
+    pair = Keyed()
+    pair.call()
+    session = pair.stranger()
+    pair.request(session, body=b"other")
+    refused = pair.heard()
+    assert (refused.code, refused.delay_s) == ("key-conflict", None)
+    pair.call(body=b"other")
+    assert pair.failure().code == "key-conflict"
+    assert pair.failure().verdict is Verdict.DID_NOT_RUN
+
+
+def test_to_attach_to_nothing_may_have_run():
+    pair = Keyed()
+    pair.about(KeyAct.ATTACH)
+    assert (pair.failure().code, pair.failure().verdict) == ("unknown-key", Verdict.MAY_HAVE_RUN)
+
+
+def test_the_same_request_twice_is_one():
+    pair = Keyed()
+    session = pair.stranger()
+    for _ in range(2):
+        pair.request(session)
+    pair.end()
+    assert len(pair.runs) == 1
+    told = [message for _, message in pair.mail if isinstance(message, messages.Outcome)]
+    pair.request(session)
+    assert pair.heard() == told[0]
+
+
+# -- who leaves ---------------------------------------------------------------
+
+
+def test_g7_the_first_of_two_that_leaves_cancels_nothing():
+    pair = Keyed()
+    pair.call()
+    session = pair.stranger()
+    pair.request(session)
+    pair.give_client(CallsCancelled((0,), pair.now_s))
+    pair.advance(0.1)
+    assert pair.halts == []
+    assert generation(pair) is GenerationState.RUNNING
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
+    assert len(pair.halts) == 1
+    assert generation(pair) is GenerationState.CLOSED
+
+
+def test_g7_a_cancel_of_what_never_started_says_so():
+    pair = Keyed(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert pair.heard() == messages.Cancelled(session, 0, False)
+    assert len(pair.router.queue) == 0
+
+
+def test_g7_a_cancel_beside_another_that_waits_says_that_it_may_have_run():
+    pair = Keyed(ready=False)
+    pair.give_client()
+    session = pair.stranger()
+    pair.request(session, 0, caller=identifier(1))
+    pair.request(session, 1, caller=identifier(2))
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert pair.heard().started
+    assert len(pair.router.queue) == 1
+
+
+def test_g7_a_cancel_of_what_was_never_seen_may_have_run_for_others():
+    pair = Keyed()
+    session = pair.stranger()
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert pair.heard() == messages.Cancelled(session, 0, True)
+
+
+def test_a_limit_of_the_caller_is_his_alone():
+    pair = Keyed(ready=False)
+    pair.restart(proven=True)
+    pair.auto_hello = False
+    pair.call(limit_s=5.0)
+    session = pair.stranger()
+    pair.request(session)
+    pair.advance(10.0)
+    assert pair.failure().verdict is Verdict.MAY_HAVE_RUN  # for the stranger, it still may
+    assert len(pair.router.queue) == 1
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_deadline_says_whether_the_work_goes_on(others: bool):
+    pair = Keyed(ready=False)
+    session = pair.stranger()
+    pair.request(session, 0, deadline_s=5.0, caller=identifier(1))
+    if others:
+        pair.request(session, 1, caller=identifier(2))
+    pair.advance(6.0)
+    outcome = pair.heard()
+    assert outcome.status is not Status.RESULT
+    entry = pair.router.cache.sessions[session].entries[0]
+    assert entry.kept is not None
+    info = error_records.decode(entry.kept.frames[1])
+    assert info.verdict is (Verdict.MAY_HAVE_RUN if others else Verdict.DID_NOT_RUN)
+    assert len(pair.router.queue) == others
+
+
+def test_a_goodbye_leaves_and_a_lost_lease_goes_on_counting():
+    for goodbye in (True, False):
+        pair = Keyed(server={"lease_s": 20.0})
+        session = pair.stranger()
+        pair.request(session)
+        if goodbye:
+            pair.tell(messages.Goodbye(session), route=STRANGER)
+        else:
+            pair.advance(21.0)
+        assert session not in pair.router.cache.sessions or not goodbye
+        assert generation(pair) is (GenerationState.CLOSED if goodbye else GenerationState.RUNNING)
+
+
+def test_g4_a_caller_that_comes_back_takes_its_old_place():
+    pair = Keyed(server={"lease_s": 20.0})
+    pair.request(pair.stranger())
+    pair.advance(21.0)
+    pair.end()
+    session = pair.stranger(905)
+    pair.request(session)
+    assert len(pair.runs) == 1
+    assert pair.heard().status == Status.RESULT
+    assert not pair.router.keys.generations[0].lost
+
+
+def test_who_is_back_and_wants_nothing_withdraws():
+    pair = Keyed(server={"lease_s": 20.0})
+    pair.request(pair.stranger())
+    pair.advance(21.0)
+    session = pair.stranger(905)
+    pair.request(session, act=KeyAct.WITHDRAW)
+    assert generation(pair) is GenerationState.CLOSED
+    assert pair.heard().status == Status.RESULT
+    assert len(pair.halts) == 1
+
+
+def test_orphans_are_cancelled_in_time():
+    pair = Keyed(server={"lease_s": 20.0})
+    pair.request(pair.stranger())
+    pair.advance(21.0)
+    assert generation(pair) is GenerationState.RUNNING
+    pair.advance(pair.keys.orphan_s + 1.0)
+    assert generation(pair) is GenerationState.CLOSED
+
+
+def test_g8_retention_ends_and_the_next_ask_is_new_work():
+    pair = Keyed()
+    pair.call()
+    pair.end()
+    pair.receive(0)
+    pair.advance(pair.keys.retention_s + 2.0)
+    assert generation(pair) is GenerationState.CLOSED
+    pair.call()
+    assert len(pair.runs) == 2
+
+
+def test_g4_retention_begins_when_the_last_has_left():
+    pair = Keyed()
+    pair.call()
+    pair.end()
+    pair.advance(pair.keys.retention_s + 2.0)  # and it was not received
+    assert generation(pair) is GenerationState.COMPLETED
+
+
+# -- commands -----------------------------------------------------------------
+
+
+def test_a_cancel_by_key_ends_it_for_all():
+    pair = Keyed()
+    pair.call()
+    pair.about(KeyAct.CANCEL)
+    said, cancelled = pair.answers[-1], pair.answers[-2]
+    assert isinstance(said, Answer)
+    assert isinstance(cancelled, Answer)
+    assert cbor2.loads(said.body) == {"generation": 0, "started": True}
+    assert cancelled.status is Status.CANCELLED
+    assert len(pair.halts) == 1
+
+
+def test_a_cancel_of_what_never_ran_says_so_to_all():
+    pair = Keyed(ready=False)
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.request(session, 1, b"", act=KeyAct.CANCEL, tag=0)
+    entry = pair.router.cache.sessions[session].entries[0]
+    assert entry.kept is not None
+    assert error_records.decode(entry.kept.frames[1]).verdict is Verdict.DID_NOT_RUN
+    assert len(pair.router.queue) == 0
+
+
+def test_a_key_that_is_forgotten_is_free():
+    pair = Keyed()
+    pair.call()
+    pair.end()
+    pair.about(KeyAct.FORGET)
+    pair.call(body=b"other")
+    assert len(pair.runs) == 2
+
+
+def test_g8_commands_are_refused_for_now_at_their_bound():
+    pair = Keyed()
+    pair.router.keys.limits = KeyLimits(commands=1)
+    session = pair.stranger()
+    pair.request(session, 0, b"", act=KeyAct.CANCEL, tag=b"one")
+    pair.request(session, 1, b"", act=KeyAct.CANCEL, tag=b"two")
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+
+
+def test_what_cannot_be_a_key_is_refused():
+    pair = Keyed()
+    session = pair.stranger()
+    pair.request(session, name=KeyName(b"", b"key"))
+    assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
+    assert pair.router.cache.sessions[session].state(0) is RequestState.NOT_SEEN
+
+
+# -- generations --------------------------------------------------------------
+
+
+def test_g1_the_next_generation_waits_for_the_end_of_the_last():
+    pair = Keyed()
+    pair.call()
+    first = pair.runs[-1]
+    pair.about(KeyAct.FORGET)
+    pair.call()
+    assert len(pair.runs) == 1
+    assert generation(pair, 1) is GenerationState.HELD
+    pair.end(first, status=Status.CANCELLED)
+    assert len(pair.runs) == 2
+    assert generation(pair, 1) is GenerationState.RUNNING
+
+
+def test_g1_nothing_of_a_key_runs_beside_what_a_dying_worker_still_runs():
+    pair = Keyed(workers=2)
+    pair.call()
+    worker = pair.runs[-1][0]
+    pair.about(KeyAct.FORGET)
+    pair.call()
+    assert len(pair.runs) == 1
+    pair.die(worker)
+    assert len(pair.runs) == 2
+
+
+@pytest.mark.parametrize("consent", [False, True])
+def test_g2_its_worker_dies(consent: bool):
+    pair = Keyed(workers=2, rerun=consent)
+    pair.call()
+    pair.die()
+    assert len(pair.runs) == 1 + consent
+    if not consent:
+        assert pair.failure().code == "worker-lost"
+        pair.call()  # and that is what everybody hears
+        assert len(pair.runs) == 1
+        assert pair.failure().code == "worker-lost"
+
+
+# -- a server that was lost -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("proven", "rerun", "runs"), [(True, True, 2), (True, False, 1), (False, True, 1)]
+)
+def test_g2_it_is_issued_again_only_by_proof_and_consent(proven: bool, rerun: bool, runs: int):
+    pair = Keyed(rerun=rerun, client={"recovery_s": 20.0})
+    pair.call()
+    pair.restart(proven=proven)
+    pair.advance(30.0)
+    assert len(pair.runs) == runs
+    if runs == 1:
+        assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
+
+
+def test_it_is_issued_again_once_a_worker_has_said_what_it_consents_to():
+    pair = Keyed(rerun=True)
+    pair.call()
+    pair.auto_hello = False
+    pair.restart(proven=True)
+    pair.advance(5.0)
+    assert len(pair.runs) == 1
+    assert not pair.answers
+    pair.auto_hello = True
+    for worker, core in pair.workers.items():
+        pair.work(worker, core.take(EnvironmentReady(1, "env", True)))
+    pair.advance(5.0)
+    assert len(pair.runs) == 2
+
+
+def test_g2_each_epoch_starts_its_part_of_the_allowance():
+    pair = Keyed(rerun=True)
+    session = pair.stranger()
+    pair.request(session, allowance=4)
+    own = next(s for s in pair.router.cache.sessions.values() if s.own)
+    assert own.entries[0].allowance == 3
+    pair.request(session, 1, name=KeyName(b"default", b"b"), allowance=4, earlier=3, gone=True)
+    assert own.entries[1].allowance == 1
+
+
+def test_a_session_that_was_forgotten_joins_what_still_runs():
+    """The client slept for longer than its lease; its work went on."""
+    pair = Keyed(server={"lease_s": 20.0}, client={"late_s": 1.0})
+    pair.call()
+    pair.router.dispatcher.end(pair.session, lost=True)
+    pair.advance(3.0)
+    pair.end()
+    assert len(pair.runs) == 1
+    assert isinstance(pair.last(), Answer)
+    assert not pair.router.keys.generations[0].lost
+
+
+# -- bounds and closing ---------------------------------------------------------
+
+
+def test_g8_at_the_bound_of_keys_new_ones_wait_and_known_ones_do_not():
+    pair = Keyed()
+    pair.router.keys.limits = KeyLimits(generations=2)
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.request(session, 1, name=KeyName(b"default", b"other"))
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    pair.request(session, 2, caller=identifier(3))
+    assert len(pair.router.keys.generations[0].waiters) == 2
+
+
+def test_g8_work_of_keys_has_its_share_of_the_queue():
+    pair = Keyed(ready=False, server={"queue_bytes": 1000})
+    session = pair.stranger()
+    pair.request(session, 0, b"a" * 400, name=KeyName(b"n", b"a"))
+    pair.request(session, 1, b"b" * 400, name=KeyName(b"n", b"b"))
+    assert pair.heard().code in ("keys-full", "queue-full")
+
+
+def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
+    pair = Keyed(server={"sessions": 2})
+    pair.submit(b"plain")
+    session = pair.stranger()
+    pair.ask(session, 5)
+    pair.request(session)
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    assert len(pair.runs) == 2
+
+
+def test_g8_namespaces_of_long_ago_are_forgotten():
+    pair = Keyed(server={"sessions": 4, "lease_s": 20.0})
+    for number in range(12):
+        pair.call(name=KeyName(b"%d" % number, b"key"))
+        pair.end()
+        pair.receive(number)
+        pair.advance(21.0, step_s=1.0)
+    assert len(pair.router.dispatcher.keyed._sessions) <= 8
+    assert len(pair.router.cache.sessions) <= 4
+
+
+def test_g8_outcomes_have_room_before_work_is_dispatched():
+    pair = Keyed(server={"worker_capacity": 1})
+    pair.router.keys.limits = KeyLimits(retained_bytes=1000)
+    pair.call()
+    pair.call(name=KeyName(b"default", b"other"))
+    pair.end(payload=b"x" * 900)
+    assert len(pair.runs) == 1  # until there is room
+    pair.about(KeyAct.FORGET)
+    assert len(pair.runs) == 2
+
+
+def test_the_session_of_the_work_lives_as_long_as_the_work():
+    pair = Keyed(server={"lease_s": 20.0})
+    pair.router.keys.limits = KeyLimits()
+    pair.call()
+    pair.advance(50.0)
+    assert any(session.own for session in pair.router.cache.sessions.values())
+    pair.end()
+    pair.receive(0)
+    pair.advance(50.0)
+    assert not any(session.own for session in pair.router.cache.sessions.values())
+    pair.call()
+    assert isinstance(pair.last(), Answer)
+    assert len(pair.runs) == 1
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_g9_a_server_that_closes_answers_all_that_wait(running: bool):
+    pair = Keyed(ready=running)
+    session = pair.stranger()
+    pair.request(session, 0, caller=identifier(1))
+    pair.request(session, 1, caller=identifier(2))
+    pair.give(CloseAsked(pair.now_s, drain_s=1.0))
+    pair.settle()
+    pair.advance(3.0)
+    entries = pair.router.cache.sessions[session].entries
+    for entry in entries.values():
+        assert entry.kept is not None
+        info = error_records.decode(entry.kept.frames[1])
+        assert info.verdict is (Verdict.MAY_HAVE_RUN if running else Verdict.DID_NOT_RUN)
+    assert len(entries) == 2
+
+
+def test_a_server_that_closes_starts_no_work_of_new_keys():
+    pair = Keyed()
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.give(CloseAsked(pair.now_s))
+    pair.settle()
+    pair.request(session, 1, name=KeyName(b"default", b"new"))
+    assert len(pair.runs) == 1
+    entry = pair.router.cache.sessions[session].entries[1]
+    assert entry.kept is not None
+    assert error_records.decode(entry.kept.frames[1]).code == "stopping"
+
+
+def test_an_outcome_too_large_for_one_reaches_the_other():
+    pair = Keyed()
+    pair.call()
+    session = pair.stranger()
+    pair.router.cache.sessions[session].message_bytes = 10
+    pair.request(session)
+    pair.end(payload=b"x" * 100)
+    assert isinstance(pair.last(), Answer)
+    assert pair.last().status is Status.RESULT
+    assert pair.heard().status == Status.ERROR
+
+
+def test_a_body_where_none_belongs_is_not_held():
+    pair = Keyed()
+    pair.call()
+    session = pair.stranger()
+    pair.request(session, 1, b"x" * 1000, act=KeyAct.ATTACH)
+    assert pair.router.cache.sessions[session].held_bytes == 0
