@@ -29,6 +29,8 @@ from typing import Any
 from trio_envserve.core import (
     call_table,
     errors,
+    key_table,
+    keyed,
     limits,
     lives,
     messages,
@@ -36,8 +38,15 @@ from trio_envserve.core import (
 )  # fmt: skip
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.limit_rules import RULES
-from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
+from trio_envserve.core.limits import (
+    ClientLimits,
+    KeyLimits,
+    ServerLimits,
+    WireLimits,
+    WorkerLimits,
+)
 from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import Ask, RequestState, RetainedOutcome, Session
 from trio_envserve.core.terms import Verdict
@@ -70,6 +79,33 @@ CELL_WORDS: Mapping[str, str] = {
     "_lose": 'consent and allowance left: waiting; else completed, "worker lost"',
     "_expire_waiting": "completed",
     "_expire_running": "completed; stop the execution",
+    "_answer": "completed; answer",
+    "_turn_away": "forget: not seen",
+}
+
+# What a cell of the table of a key's generation does, in words.
+GENERATION_WORDS: Mapping[str, str] = {
+    "_never": "–",  # noqa: RUF001  # a dash: cannot be
+    "_ignore": "ignore",
+    "_open": "open a generation, or refuse; after a cancel that overtook it: cancelled",
+    "_join": "one more waiter",
+    "_replay": "replay",
+    "_conflict": "refuse: conflict",
+    "_unknown": "refuse: unknown key",
+    "_watch": "wait, and do not count",
+    "_show": "replay",
+    "_leave": "counts no more; the last one: close, or retention begins",
+    "_lose": "its caller counts on; the last one: the orphan deadline begins",
+    "_withdraw": "its caller counts no more; the last one: close, or retention begins",
+    "_remember": "remember it for the next ask",
+    "_end": "close",
+    "_run": "running",
+    "_pause": "waiting: its outcome follows, or another dispatch",
+    "_end_late": "nothing of it runs any more",
+    "_release": "forget; what is held may start",
+    "_complete": "completed; answer all",
+    "_fail": "answer all; close: nothing is retained",
+    "_abandon": "lost callers count no more: close, or retention begins",
 }
 
 # What a cell of the table of a client's call does, in words.
@@ -127,6 +163,7 @@ LINKS: Sequence[tuple[range, str, str, str]] = (
 )
 WITH_BODY: Mapping[type, str] = {
     messages.Request: "body",
+    messages.KeyedRequest: "body",
     messages.Outcome: "body",
     messages.Stats: "body",
     messages.WorkerOutcome: "body",
@@ -142,8 +179,15 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "window": "as many requests of this session as the window allows are not finished. Try again",
     "queue-full": "too many requests wait, in number or in bytes, of all or of this session. "
     "Try again",
-    "refused": "the body is larger than `message_bytes`, or the allowance is 0. A "
-    "bug of the client",
+    "refused": "the body is larger than `message_bytes`, or the allowance is 0, or key or "
+    "namespace are empty or too long. A bug of the client",
+    "key-conflict": "under this key another input was asked, or the same with another consent; "
+    "that work goes on. Take another key, or forget this one",
+    "unknown-key": "nothing is known under this key, and this request may not start it: it "
+    "attaches, or it is issued again. What was asked earlier may have run",
+    "keys-full": "there is no room for another key, or for another command with an id of its own. "
+    "Try again",
+    "key-crowded": "as many requests wait for this key as may. Try again",
 }
 ERROR_WORDS: Mapping[str, str] = {
     "foreign-version": "the hello names another major version; `version` is the one spoken here. "
@@ -249,6 +293,11 @@ def calls_table() -> str:
     return table_in_words(call_table.TABLE, Stage, CALL_WORDS)
 
 
+def generations_table() -> str:
+    """The table of a key's generation, in words."""
+    return table_in_words(key_table.TABLE, GenerationState, GENERATION_WORDS)
+
+
 def lives_table() -> str:
     """The table of a worker's life, in words."""
     return table_in_words(lives.TABLE, lives.Phase, LIFE_WORDS)
@@ -293,6 +342,7 @@ def all_limits() -> str:
     for cls, heading in (
         (WireLimits, "Wire: both sides"),
         (ServerLimits, "Server"),
+        (KeyLimits, "Keys: of a server"),
         (ClientLimits, "Client"),
         (WorkerLimits, "Worker: told by the server"),
     ):
@@ -329,6 +379,7 @@ def limit_rules_table() -> str:
 def refusals_table() -> str:
     """Every code of ``Refused`` and ``Error``."""
     for_now = {code for code, _, later in request_table.REFUSALS.values() if later}
+    for_now |= {code for code, later in keyed.REFUSALS.values() if later}
     lines = ["| message | code | `delay_s` | what it means |", "|---|---|---|---|"]
     for code, words in REFUSAL_WORDS.items():
         delay = "a number: for now" if code in for_now else "null: for good"
@@ -414,6 +465,7 @@ DRAWN: Mapping[str, Callable[[], str]] = {
     "cddl": messages_cddl,
     "error record": error_record_cddl,
     "states": state_table,
+    "generations": generations_table,
     "refusals": refusals_table,
     "outcome codes": outcome_codes_table,
     "limits": all_limits,
@@ -464,7 +516,7 @@ def arrows() -> dict[tuple[RequestState, RequestState], list[str]]:
             RequestInput.OTHER_DIGEST: ask,
             RequestInput.DISPATCH: object(),
         }.get(row)
-        if row is RequestInput.OUTCOME:
+        if row in (RequestInput.OUTCOME, RequestInput.ANSWERED):
             arg = RetainedOutcome((b"",), 0)
         elif row in (RequestInput.WORKER_DEAD, RequestInput.DEADLINE):
             arg = _no_outcome

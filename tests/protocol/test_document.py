@@ -17,13 +17,22 @@ from trio_envserve.core import (
     call_table,
     dispatcher,
     errors,
+    key_table,
+    keyed,
     lives,
     messages,
     request_table,
     router,
     values,
 )
-from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits, WorkerLimits
+from trio_envserve.core.key_records import KeyAct, input_digest
+from trio_envserve.core.limits import (
+    ClientLimits,
+    KeyLimits,
+    ServerLimits,
+    WireLimits,
+    WorkerLimits,
+)
 from trio_envserve.core.request_table import TABLE, RequestAction, RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router import Router
@@ -66,11 +75,13 @@ def test_the_tables_name_everything(drawn: Any):
     for cls in messages.MESSAGES:
         assert f" | {cls.__name__} | " in PAGE
         assert f"\n{drawn._rule_name(cls)} = [kind: {messages.KINDS[cls]}" in PAGE
-    for limits in (WireLimits, ServerLimits, ClientLimits, WorkerLimits):
+    for limits in (WireLimits, ServerLimits, KeyLimits, ClientLimits, WorkerLimits):
         for name in inspect.signature(limits).parameters:
             assert f"| `{name}` |" in PAGE
-    for row in RequestInput:
+    for row in (*RequestInput, *key_table.KeyInput):
         assert f"\n| {row.value} |" in PAGE
+    for act in KeyAct:
+        assert f"\n| {act.value} | {act.name.lower()} |" in PAGE
 
 
 def test_every_cell_of_the_table_has_words_of_its_own(drawn: Any):
@@ -92,6 +103,11 @@ def test_every_cell_of_the_table_of_a_life_has_words_and_is_drawn(drawn: Any):
     assert all(f"\n| {row.value} | " in page for row in lives.LifeInput)
 
 
+def test_every_cell_of_the_table_of_a_generation_has_words_of_its_own(drawn: Any):
+    used = {cell.__name__ for cells in key_table.TABLE.values() for cell in cells.values()}
+    assert used == set(drawn.GENERATION_WORDS)
+
+
 def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):
     arrows = drawn.arrows()
     way = (
@@ -103,10 +119,11 @@ def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):
     )
     for start, stop in itertools.pairwise(way):
         assert (start, stop) in arrows
-    # One way back, for which a death must be proven and consent be given.
+    # Back to waiting only after a proven death, and with consent.
     back = {(a, b): why for (a, b), why in arrows.items() if way.index(b) < way.index(a)}
     assert back == {
-        (RequestState.RUNNING, RequestState.WAITING): ["its worker is proven dead, consent left"]
+        (RequestState.RUNNING, RequestState.WAITING): ["its worker is proven dead, consent left"],
+        (RequestState.WAITING, RequestState.NOT_SEEN): ["refused for its key"],
     }
     ElementTree.fromstring(drawn.states_svg())
     for why in arrows.values():
@@ -132,15 +149,25 @@ def request(sequence: int, **other: Any) -> tuple[messages.Request, bytes]:
     return ask._replace(**other), body
 
 
+def asked(sequence: int, **other: Any) -> tuple[messages.KeyedRequest, bytes]:
+    """An ask of a key; its body is empty unless it is given."""
+    body = other.pop("body", b"")
+    ask = messages.KeyedRequest(
+        SESSION, sequence, input_digest(body, None), None, 1, None, b"c" * 16, KeyAct.ASK,
+        b"default", b"key", b"", None, True,
+    )  # fmt: skip
+    return ask._replace(**other), body
+
+
 class Said:
     """A router without workers, and what it answers."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, keys: KeyLimits | None = None, **limits: Any) -> None:
         numbers = iter(range(1, 100))
         self.router = Router(
             epoch=b"e" * 16, slots=1, now_s=0.0,
             new_id=lambda: next(numbers).to_bytes(16, "big"),
-            limits=ServerLimits(**limits), wire=WireLimits(message_bytes=100),
+            limits=ServerLimits(**limits), wire=WireLimits(message_bytes=100), keys=keys,
         )  # fmt: skip
         self.say(hello())
 
@@ -177,12 +204,34 @@ def provoke_queue_full() -> list[Any]:
     return said.say(*request(1))
 
 
+def provoke_key_conflict() -> list[Any]:
+    said = Said()
+    said.say(*asked(0))
+    return said.say(*asked(1, body=b"another input"))
+
+
+def provoke_keys_full() -> list[Any]:
+    said = Said(KeyLimits(generations=1))
+    said.say(*asked(0))
+    return said.say(*asked(1, key=b"another key"))
+
+
+def provoke_key_crowded() -> list[Any]:
+    said = Said(KeyLimits(waiters=1))
+    said.say(*asked(0))
+    return said.say(*asked(1))
+
+
 PROVOKED = {
     "conflict": provoke_conflict,
     "finished": provoke_finished,
     "window": provoke_window,
     "queue-full": provoke_queue_full,
     "refused": lambda: Said().say(*request(0, body=bytes(101))),
+    "key-conflict": provoke_key_conflict,
+    "unknown-key": lambda: Said().say(*asked(0, act=KeyAct.ATTACH)),
+    "keys-full": provoke_keys_full,
+    "key-crowded": provoke_key_crowded,
     "foreign-version": lambda: Said().say(hello()._replace(version=2)),
     "malformed": lambda: Said().say_bytes(b""),
     "no-session": lambda: Said(connection_sessions=1).say(hello()._replace(nonce=b"m" * 16)),
@@ -205,15 +254,24 @@ def test_an_allowance_of_nothing_is_refused():
     assert answer.delay_s is None
 
 
+@pytest.mark.parametrize("key", [b"", bytes(257)], ids=["empty", "too long"])
+def test_what_cannot_be_a_key_is_refused(key: bytes):
+    (answer,) = Said().say(*asked(0, key=key))
+    assert answer.code == "refused"
+    assert answer.delay_s is None
+
+
 def test_every_refusal_is_documented(drawn: Any):
     documented = {*drawn.REFUSAL_WORDS, *drawn.ERROR_WORDS}
     assert documented == set(PROVOKED)
     assert {code for code, _, _ in request_table.REFUSALS.values()} <= documented
+    assert {code for code, _ in keyed.REFUSALS.values()} <= documented
     assert {do for do in RequestAction if do.value.startswith("refuse")} == set(
         request_table.REFUSALS
     )
     # What the sources say where they refuse:
     sources = inspect.getsource(router) + inspect.getsource(dispatcher)
+    sources += inspect.getsource(keyed)
     for node in ast.walk(ast.parse(sources.replace("from __future__ import annotations", ""))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in (
             "messages.Refused",

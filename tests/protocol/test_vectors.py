@@ -18,6 +18,7 @@ from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import ToServer
 from trio_envserve.core.client_inputs import Connected, ServerMessage
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits, WorkerLimits
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router
@@ -32,6 +33,7 @@ VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.js
 CLASSES = {cls.__name__: cls for cls in MESSAGES}
 MOST = 1 << 20
 EXTRA = b"one frame too many"
+BYTES = ("id", "digest", "bstr", "uint / bstr")
 
 
 def message_of(vector: dict[str, Any]) -> Any:
@@ -41,7 +43,7 @@ def message_of(vector: dict[str, Any]) -> Any:
     return cls(
         *(
             bytes.fromhex(fields[name])
-            if field.cddl in ("id", "digest", "bstr", "uint / bstr")
+            if field.cddl in BYTES and isinstance(fields[name], str)
             else fields[name]
             for name, field in FIELDS[cls]
         )
@@ -74,6 +76,14 @@ def test_bytes_are_decoded_to_their_message(vector: dict[str, Any]):
     decoded = messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
     assert decoded == message_of(vector)
     assert vector["header"] in vector["frames"]
+
+
+def test_the_digest_of_an_ask_of_a_key_is_that_of_its_body():
+    keyed = [each for each in VECTORS["messages"] if each["message"] == "KeyedRequest"]
+    asks = [(message_of(each), frames_of(each)) for each in keyed if not each["fields"]["act"]]
+    assert asks
+    for message, (_, body) in asks:
+        assert message.digest == input_digest(body, message.rerun)
 
 
 @pytest.mark.parametrize("vector", VECTORS["malformed"], ids=lambda each: each["why"])

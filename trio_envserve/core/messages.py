@@ -77,13 +77,14 @@ class Request(NamedTuple):
 
 
 class KeyedRequest(NamedTuple):
-    """Asks something of a key; ``act`` is a :class:`~.key_records.KeyAct`.
+    """Asks something of a key.  ``act``: 0 ask, 1 attach, 2 cancel, 3 forget, 4 withdraw.
 
-    Of an ask, ``digest`` is :func:`~.key_records.input_digest`, and the body the encoded
-    value; with other acts they mean nothing.  ``caller`` is the same in all sessions of who
-    asks.  ``allowance`` is the key's, for all of its life.  ``tag`` says what a cancel or a
-    forget hits.  ``earlier``: the request is issued again, and so many executions may have
-    been started for it in a session that was lost; ``gone``: all of its epoch is proven dead.
+    ``digest`` is a strong hash of input and consent (:func:`~.key_records.input_digest`).
+    ``caller`` is the same in all sessions of who asks.  ``allowance`` is the key's, for all
+    of its life.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the request is
+    issued again, and so many executions may have been started for it in sessions that were
+    lost; ``gone``: nothing of those runs any more.  Body: of an ask the encoded value, else
+    empty.
     """
 
     session: Id
