@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Arrays, CallOptions, Client, Outcome, PlainClient, open_client
+    from .client import Arrays, CallOptions, Client, KeyEnded, Outcome, PlainClient, open_client
     from .client.aio import AsyncioClient, open_client_asyncio
     from .core.closing import ClosingStage
     from .core.errors import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from .core.health import Health, ServerHealth, ServerStatus
-    from .core.limits import ClientLimits, ServerLimits, WireLimits
+    from .core.limits import ClientLimits, KeyLimits, ServerLimits, WireLimits
     from .core.status import (
         CacheStats,
         ClientCounters,
@@ -107,6 +107,8 @@ __all__ = [
     "ErrorInfo",
     "ExecutionCancelled",
     "Health",
+    "KeyEnded",
+    "KeyLimits",
     "Logprobs",
     "MayHaveRun",
     "Message",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trio_envserve import ConfigError
-from trio_envserve.cli.common import pairs, server_limits, worker_environ
+from trio_envserve.cli.common import key_limits, pairs, server_limits, worker_environ
 from trio_envserve.cli.render import Table, tables_text
 from trio_envserve.envs.check import check_spec
 
@@ -37,6 +37,18 @@ def test_limits_by_name():
     assert (limits.worker_memory_bytes, limits.recycle_executions) == (2 << 20, 9)
     with pytest.raises(ConfigError, match="positive whole number"):
         server_limits(["window=many"])
+
+
+def test_limits_of_keys_by_name_among_those_of_the_server():
+    given = ["lease_s=5", "retention_s=60", "waiters=7"]
+    assert server_limits(given).lease_s == 5
+    keys = key_limits(given)
+    assert (keys.retention_s, keys.waiters) == (60, 7)
+    for find in (server_limits, key_limits):
+        with pytest.raises(ConfigError, match="did you mean retention_s"):
+            find(["retenton_s=60"])
+        with pytest.raises(ConfigError, match="waiters is a whole number"):
+            find(["waiters=1.5"])
 
 
 def test_environment_variables_by_slot():

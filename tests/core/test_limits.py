@@ -20,7 +20,9 @@ from trio_envserve.core.limits import (
     WorkerLimits,
 )
 
-NAMED: dict[str, Any] = {cls.__name__: cls for cls in (WireLimits, ServerLimits, ClientLimits)}
+NAMED: dict[str, Any] = {
+    cls.__name__: cls for cls in (WireLimits, ServerLimits, KeyLimits, ClientLimits)
+}
 CLASSES = (WireLimits, ServerLimits, KeyLimits, ClientLimits, WorkerLimits)
 FIELDS = [(cls, field) for cls in CLASSES for field in dataclasses.fields(cls)]
 
@@ -100,8 +102,8 @@ def test_what_to_write_instead_is_a_number_that_can_be_read():
 
 
 def test_the_defaults_agree_with_each_other():
-    wire, server, client = WireLimits(), ServerLimits(), ClientLimits()
-    check_together(wire, server, client)
+    wire, server, client, keys = WireLimits(), ServerLimits(), ClientLimits(), KeyLimits()
+    check_together(wire, server, client, keys)
     # A client that pings is never taken for a silent one, nor a worker that beats.
     assert client.ping_s * 10 < server.lease_s
     assert server.heartbeat_s * 10 < server.silence_report_s < server.silence_kill_s
@@ -114,3 +116,5 @@ def test_the_defaults_agree_with_each_other():
     assert wire.message_bytes <= server.queue_bytes * server.session_share
     assert client.max_executions <= server.max_executions
     assert client.probe_s < client.reconnect_s
+    # A caller that is back after a lost lease finds its work.
+    assert client.ping_s * 10 < keys.orphan_s <= keys.retention_s

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router import Router
 from trio_envserve.lab.simulation import actor_server
 from trio_envserve.server.recording import Tape
@@ -20,14 +20,15 @@ ABOUT: dict[str, Any] = {"time": 0.0, "version": "0", "environment": "e", "addre
 def tape_of(
     *, epoch: bytes = b"e" * 16, slots: int = 1, now_s: float = 0.0,
     new_id: Callable[[], bytes], limits: ServerLimits | None = None,
-    wire: WireLimits | None = None, bodies: bool = False, heartbeats: bool = True,
+    wire: WireLimits | None = None, keys: KeyLimits | None = None, bodies: bool = False,
+    heartbeats: bool = True,
 ) -> Tape:  # fmt: skip
     """A tape before a new router."""
 
     def make(*, new_id: Callable[[], bytes]) -> Router:
         return Router(
             epoch=epoch, slots=slots, now_s=now_s, new_id=new_id, limits=limits, wire=wire,
-            heartbeats=heartbeats,
+            keys=keys, heartbeats=heartbeats,
         )  # fmt: skip
 
     return Tape(

@@ -11,7 +11,7 @@ import pytest
 from tests.recorder.taped import tape_of, written
 from trio_envserve.core import messages
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (
     ClientMessage,
@@ -182,6 +182,13 @@ def test_a_recording_stops_at_its_bound_and_says_so(tmp_path: Path):
     assert player.checked == player.step == bench.tape.step
     assert not player.ended
     assert player.stopped == bench.tape.stopped
+
+
+@pytest.mark.parametrize("keys", [KeyLimits(), KeyLimits(retention_s=1.0, waiters=2)])
+def test_the_limits_of_keys_are_those_of_the_recorded_server(keys: KeyLimits, tmp_path: Path):
+    tape = tape_of(new_id=lambda: os.urandom(16), keys=keys)
+    player = Player(written(tape, tmp_path / "server.rec"))
+    assert player.router.keys.limits == keys
 
 
 def test_a_disk_that_does_not_keep_up_ends_the_recording(tmp_path: Path):

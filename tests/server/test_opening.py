@@ -14,10 +14,13 @@ from tests.real.support import open_server as open_real_server
 from trio_envserve import (
     ConfigError,
     DidNotRun,
+    KeyLimits,
     MayHaveRun,
     Server,
+    ServerLimits,
     ServerNotReady,
     ServerStartError,
+    WireLimits,
     open_client,
     open_server,
     serve,
@@ -45,6 +48,24 @@ async def test_arguments_that_a_worker_would_get_changed_are_refused(value: Any)
     """Tuples became lists and numbers as keys text, and nobody was told."""
     with pytest.raises(ConfigError, match=r"args\['shape'\]"):
         async with open_server("arithmetic", args={"shape": value}, workers=1):
+            pass
+
+
+@virtual
+async def test_the_limits_of_keys_are_those_of_its_router() -> None:
+    keys = KeyLimits(retention_s=60.0)
+    async with open_server(
+        Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork(), keys=keys
+    ) as server:
+        assert server._router.keys.limits == keys
+
+
+async def test_limits_of_keys_that_no_header_could_hold_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"KeyLimits.key_bytes \(3000\)"):
+        async with open_server(
+            keys=KeyLimits(key_bytes=3000), wire=WireLimits(header_bytes=4096),
+            limits=ServerLimits(window=100),
+        ):  # fmt: skip
             pass
 
 

@@ -31,7 +31,7 @@ from ..core.errors import (
     ServerNotReady,
     ServerStartError,
 )
-from ..core.limits import MIB, ServerLimits
+from ..core.limits import MIB, KeyLimits, ServerLimits
 from ..evals.plain import plain_text
 from ..logs import LogSetup, configure, finish
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, unwrap_single
@@ -259,8 +259,24 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
 def server_limits(
     given: Sequence[str], *, worker_memory_mib: int | None = None, recycle: int | None = None
 ) -> ServerLimits:
-    """Limits by ``name=value``.  Raises ConfigError with the near names."""
-    fields = ServerLimits.__dataclass_fields__
+    """Limits by ``name=value``; those of keys are left out.  Raises ConfigError with the
+    near names."""
+    values = _limits(given, ServerLimits)
+    if worker_memory_mib is not None:
+        values["worker_memory_bytes"] = worker_memory_mib * MIB
+    if recycle is not None:
+        values["recycle_executions"] = recycle
+    return ServerLimits(**values)
+
+
+def key_limits(given: Sequence[str]) -> KeyLimits:
+    """Those of keys among the same options."""
+    return KeyLimits(**_limits(given, KeyLimits))
+
+
+def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
+    """The limits of one class, of options that are for both."""
+    fields = ServerLimits.__dataclass_fields__ | KeyLimits.__dataclass_fields__
     values: dict[str, Any] = {}
     for name, value in pairs("--limit", given).items():
         if name not in fields:
@@ -269,12 +285,9 @@ def server_limits(
             raise ConfigError(f"no limit {name!r}{hint} (known: {', '.join(sorted(fields))})")
         if isinstance(value, float) and not isinstance(fields[name].default, float):
             raise ConfigError(f"the limit {name} is a whole number, not {value!r}")
-        values[name] = value
-    if worker_memory_mib is not None:
-        values["worker_memory_bytes"] = worker_memory_mib * MIB
-    if recycle is not None:
-        values["recycle_executions"] = recycle
-    return ServerLimits(**values)
+        if name in kind.__dataclass_fields__:
+            values[name] = value
+    return values
 
 
 def worker_environ(given: Sequence[str], workers: int) -> list[dict[str, str]]:
@@ -363,7 +376,7 @@ pool_options = decorate(
         ),
         click.option(
             "--limit", "limits", multiple=True, metavar="NAME=VALUE",
-            help="Any limit of the server, e.g. lease_s=60. Repeatable.",
+            help="Any limit of the server or of its keys, e.g. lease_s=60. Repeatable.",
         ),
     ]
 )  # fmt: skip

@@ -20,6 +20,7 @@ from .common import (
     Stop,
     arg_option,
     json_option,
+    key_limits,
     log_options,
     pairs,
     pool_options,
@@ -249,6 +250,7 @@ def evaluate(
             "worker_python": worker_python,
             "transport": transport,
             "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
+            "keys": key_limits(limits),
             "worker_environ": worker_environ(worker_env, count),
             "worker_logging": dataclasses.asdict(logs),
         }  # fmt: skip

@@ -3,6 +3,7 @@
 The client for asyncio is in ``aio``, and is imported by who needs it.
 """
 
+from .keys import KeyEnded
 from .options import CallOptions
 from .outcome import Outcome
 from .plain import PlainClient
@@ -12,6 +13,7 @@ __all__ = [
     "Arrays",
     "CallOptions",
     "Client",
+    "KeyEnded",
     "Outcome",
     "PlainClient",
     "open_client",

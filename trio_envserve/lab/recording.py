@@ -25,7 +25,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from ..core.errors import ConfigError
-from ..core.limits import ServerLimits, WireLimits
+from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.router import Router
 from ..core.router_effects import RouterEffect
 from ..core.terms import ID_BYTES
@@ -180,7 +180,8 @@ class Player:
             return Router(
                 epoch=about["epoch"], slots=about["slots"], now_s=about["began_s"],
                 new_id=self._new_id, limits=_limits(ServerLimits, about["limits"]),
-                wire=_limits(WireLimits, about["wire"]), heartbeats=about["heartbeats"],
+                wire=_limits(WireLimits, about["wire"]),
+                keys=_limits(KeyLimits, about.get("keys", {})), heartbeats=about["heartbeats"],
             )  # fmt: skip
         except ConfigError as error:
             raise BadRecording(f"{self.path}: a limit is not right: {error}") from None

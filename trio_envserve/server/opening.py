@@ -25,7 +25,7 @@ from ..core.errors import (
     ServerNotClosed,
 )
 from ..core.limit_rules import check_together
-from ..core.limits import ServerLimits, WireLimits
+from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.router import Router
 from ..core.terms import short
 from ..envs.check import check_spec
@@ -63,6 +63,7 @@ async def open_server(
     worker_python: str | os.PathLike[str] | None = None,
     limits: ServerLimits | None = None,
     wire: WireLimits | None = None,
+    keys: KeyLimits | None = None,
     network: Network | None = None,
     transport: Transport = DEFAULT_TRANSPORT,
     worker_environ: Sequence[Mapping[str, str]] = (),
@@ -87,6 +88,7 @@ async def open_server(
     :class:`~trio_envserve.logs.LogSetup` for the worker processes.  ``record``: a
     file for every input of the router, from which it can be replayed (the page on
     the recorder); bodies only by their length, unless ``record_bodies``.
+    ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
     ``network``: sockets of another kind altogether.
 
@@ -125,14 +127,14 @@ async def open_server(
         check_spec(environment)
     if workers:
         check_args(args or {})
-    limits, wire = limits or ServerLimits(), wire or WireLimits()
-    check_together(limits, wire)
+    limits, wire, keys = limits or ServerLimits(), wire or WireLimits(), keys or KeyLimits()
+    check_together(limits, wire, keys)
     if python is not None:
         await check_interpreter(python)
     setup = Setup(
         environment=environment, name=name, args=dict(args or {}), bind=bind, workers=workers,
-        command=command, python=python, limits=limits, wire=wire, network=network,
-        transport=transport, worker_environ=worker_environ,
+        command=command, python=python, limits=limits, wire=wire, keys=keys,
+        network=network, transport=transport, worker_environ=worker_environ,
         worker_logging=dict(worker_logging or {}), record=record, record_bodies=record_bodies,
     )  # fmt: skip
     async with open_setup(setup) as server:
@@ -158,7 +160,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             slots, now_s = max(setup.workers, 1), trio.current_time()
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
-                heartbeats=host.heartbeats,
+                keys=setup.keys, heartbeats=host.heartbeats,
             )  # fmt: skip
             recorder: Recorder | None = None
             if setup.record is not None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from ..core.limits import ServerLimits, WireLimits
+from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..net import Network, Transport
 
 
@@ -20,6 +20,7 @@ class ServerOptions(TypedDict, total=False):
     worker_python: str | os.PathLike[str] | None
     limits: ServerLimits | None
     wire: WireLimits | None
+    keys: KeyLimits | None
     network: Network | None
     transport: Transport
     worker_environ: Sequence[Mapping[str, str]]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.limits import ServerLimits, WireLimits
+from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.terms import ID_BYTES
 from ..net import DEFAULT_TRANSPORT, Network, Transport
 
@@ -32,6 +32,7 @@ class Setup:
     """The program of ``worker_python``."""
     limits: ServerLimits
     wire: WireLimits = dataclasses.field(default_factory=WireLimits)
+    keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
     network: Network | None = None
     transport: Transport = DEFAULT_TRANSPORT
     worker_environ: Sequence[Mapping[str, str]] = ()
