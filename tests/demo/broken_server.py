@@ -19,7 +19,7 @@ def never_seen(cache, session, sequence, entry, ask):
         cache.kept_bytes -= entry.kept.size_bytes
         session.kept_count -= 1
         session.kept_bytes -= entry.kept.size_bytes
-    request_table._drop_body(cache, session, entry)
+    request_table.drop_body(cache, session, entry)
     del session.entries[sequence]
     return request_table._enter(cache, session, sequence, None, ask)
 

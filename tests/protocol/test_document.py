@@ -276,6 +276,7 @@ def test_every_refusal_is_documented(drawn: Any):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in (
             "messages.Refused",
             "messages.Error",
+            "self._refuse",
         ):
             codes = {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
             assert {code for code in codes if isinstance(code, str)} <= documented
