@@ -236,7 +236,7 @@ class ServerLimits(_Checked):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLimits(_Checked):
-    """Bounds and timers of keys (:mod:`.keys`)."""
+    """Bounds and timers of the keys of a server."""
 
     namespace_bytes: int = limit(64, "namespaces are names of teams and jobs")
     key_bytes: int = limit(256, "longest key; each stays in memory for as long as its outcome")

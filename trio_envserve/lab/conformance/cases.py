@@ -11,6 +11,7 @@ from . import (
     cases_bounds,
     cases_ends,
     cases_faults,
+    cases_keys,
     cases_messages,
     cases_refusals,
     cases_repair,
@@ -23,7 +24,8 @@ from .verdicts import Case
 SECTIONS = (
     "Transport", "Headers", "Bodies", "Requests", "A session", "Sync", "Connections",
     "Cancel, and a caller's limit", "Refusals", "When the session is unknown",
-    "A minimal client", "A good client", "Versions",
+    "A minimal client", "A good client", "What can be asked", "Generations",
+    "Cancel and forget", "Issued again", "Versions",
 )  # fmt: skip
 """The headings of ``docs/protocol.md`` from which there are cases, in its order."""
 
@@ -35,7 +37,7 @@ def _of(*modules: ModuleType) -> tuple[Case, ...]:
 
 CASES = _of(
     cases_messages, cases_routes, cases_sessions, cases_requests, cases_repair, cases_refusals,
-    cases_bounds, cases_ends, cases_faults,
+    cases_bounds, cases_ends, cases_keys, cases_faults,
 )  # fmt: skip
 """Every case; those through the fault proxy last."""
 
