@@ -187,6 +187,8 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "attaches, or it is issued again. What was asked earlier may have run",
     "keys-full": "there is no room for another key, or for another command with an id of its own. "
     "Try again",
+    "keys-early": "nothing is known under the key, the request is issued again, and no worker has "
+    "said yet whether the environment consents to that. Try again",
     "key-crowded": "as many requests wait for this key as may. Try again",
 }
 ERROR_WORDS: Mapping[str, str] = {
@@ -379,7 +381,7 @@ def limit_rules_table() -> str:
 def refusals_table() -> str:
     """Every code of ``Refused`` and ``Error``."""
     for_now = {code for code, _, later in request_table.REFUSALS.values() if later}
-    for_now |= {code for code, later in keyed.REFUSALS.values() if later}
+    for_now |= {code for code, later in keyed.REFUSALS.values() if later} | {"keys-early"}
     lines = ["| message | code | `delay_s` | what it means |", "|---|---|---|---|"]
     for code, words in REFUSAL_WORDS.items():
         delay = "a number: for now" if code in for_now else "null: for good"

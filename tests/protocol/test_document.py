@@ -231,6 +231,7 @@ PROVOKED = {
     "key-conflict": provoke_key_conflict,
     "unknown-key": lambda: Said().say(*asked(0, act=KeyAct.ATTACH)),
     "keys-full": provoke_keys_full,
+    "keys-early": lambda: Said().say(*asked(0, earlier=1)),
     "key-crowded": provoke_key_crowded,
     "foreign-version": lambda: Said().say(hello()._replace(version=2)),
     "malformed": lambda: Said().say_bytes(b""),
