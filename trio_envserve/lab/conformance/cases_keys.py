@@ -325,14 +325,13 @@ async def what_may_have_run_is_started_by_proof_and_consent_only(bench: Bench) -
     """An ask that is issued again, of an unknown key, needs proof, consent and allowance."""
     async with bench.client() as peer:
         me, key, asked = caller(peer), bench.key(), bench.echo()
-        for sequence, without in enumerate(
-            ({"gone": False}, {"rerun": False}, {"earlier": ALLOWANCE})
-        ):
-            said: dict[str, Any] = {"earlier": 1, "gone": True, "rerun": True} | without
-            me.ask(sequence, key, asked, **said)
+        enough: dict[str, Any] = {"earlier": 1, "gone": True, "rerun": True}
+        without = (("gone", False), ("rerun", False), ("earlier", ALLOWANCE))
+        for sequence, (name, value) in enumerate(without):
+            me.ask(sequence, key, asked, **{**enough, name: value})
             await peer.refused_for_good(sequence, "unknown-key")
         await bench.ran(asked, 0, "it did not run")
-        me.ask(3, key, asked, earlier=1, gone=True, rerun=True)
+        me.ask(3, key, asked, **enough)
         await peer.result(3)
         await bench.ran(asked, 1, "with all three it ran")
 
