@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.client_inputs import (
+    CallKey,
     CallsCancelled,
     CallSubmitted,
     ClientClosed,
@@ -18,10 +20,12 @@ from ...core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
+from ...core.key_records import KeyAct, input_digest
 from ...core.router_effects import Report
+from ...core.terms import RequestId
 from ..kit.process import Process
 from .faults import Ask, Fault
-from .judge_records import Call
+from .judge_records import Call, key_of
 from .network import Frames, Link
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ class SimClient(Process):
         self.life = life
         self.core = ClientCore(
             name=self.name, new_id=world.new_id, now_s=self.events.now_s,
-            limits=world.plan.client, wire=world.wire,
+            limits=world.plan.client, wire=world.wire, caller=b"caller of keys %d" % index,
         )  # fmt: skip
         self.link: Link | None = None
         self.route = world.network.new_route()
@@ -48,6 +52,8 @@ class SimClient(Process):
         """What each call asks, by its number: calls are counted from 0."""
         self._numbers: dict[str, int] = {}
         self._tick_at_s = float("inf")
+        self._asks: dict[str, Ask] = {}
+        """What was asked."""
         self._unasked = {ask.key: ask for ask in asks}
         for ask in asks:
             self.events.after(max(0.0, ask.at_s - self.events.now_s), self.post, self._ask, ask)
@@ -64,18 +70,24 @@ class SimClient(Process):
         now_s, world = self.events.now_s, self.world
         if self.core.closed:
             return
-        del self._unasked[ask.key]
+        self._asks[ask.key] = self._unasked.pop(ask.key)
         if len(ask.body) > world.plan.message_bytes:
             world.faults[Fault.HUGE] += 1
         may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
         world.judge.asked(
-            Call(ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s)
-        )
+            Call(
+                ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s,
+                use=ask.use, input=key_of(ask.body),
+            )
+        )  # fmt: skip
         number = len(self._keys)
         asked = CallSubmitted(
-            number, ask.body, now_s, ask.rerun, ask.max_executions, ask.limit_s
+            number, ask.body, now_s, ask.rerun, ask.max_executions, ask.limit_s, _key(ask)
         )  # fmt: skip
         effects = self.core.take(asked)
+        if ask.use is not None:
+            world.faults[Fault.KEYS] += 1
+            self.events.note(self.name, f"{ask.key}: {ask.use.act.name} of {ask.use.label}")
         consent = {None: "rerun as declared", True: "rerun", False: "no rerun"}[ask.rerun]
         self.events.note(self.name, f"asks {ask.key}: {consent}, {ask.max_executions} at most")
         self._keys[number] = ask.key
@@ -114,8 +126,20 @@ class SimClient(Process):
             super().die(how)
             self.world.judge.gone_clients.setdefault(self.name, self.events.now_s)
             self.world.network.close(self.link)
-            rest = tuple(self._unasked.values())
+            rest = (*self._unasked.values(), *self._again())
             self.events.after(self.rng.uniform(0.05, 1.0), self.world.come_back, self, rest)
+
+    def _again(self) -> Iterator[Ask]:
+        """What its next life does about keys whose outcomes this one did not get."""
+        for name in self._numbers:
+            ask = self._asks[name]
+            if ask.use is None or ask.use.act is not KeyAct.ASK:
+                continue
+            act = self.rng.choice((KeyAct.ASK, KeyAct.ASK, KeyAct.WITHDRAW, None))
+            if act is not None:
+                use = dataclasses.replace(ask.use, act=act)
+                body = ask.body if act is KeyAct.ASK else b""
+                yield dataclasses.replace(ask, key=name + "'", at_s=0.0, body=body, use=use)
 
     # -- its connection -------------------------------------------------------
 
@@ -185,6 +209,7 @@ class SimClient(Process):
         world = self.world
         match effect:
             case ToServer():
+                self._name(effect.frames)
                 world.network.send(self.link, effect.frames, up=True)
             case Answer():
                 key = self._keys[effect.call]
@@ -203,7 +228,22 @@ class SimClient(Process):
             case _:
                 pass
 
+    def _name(self, frames: Frames) -> None:
+        """Say which call this request is: with a key nothing on the wire says so."""
+        if self.world.plan.has(Fault.KEYS) and len(frames) == 2:
+            for number, call in self.core.calls.live.items():
+                if call.frames is frames and call.key is not None and call.session is not None:
+                    request = RequestId(call.session.id, call.sequence)
+                    self.world.judge.keys.calls[request] = self._keys[number]
+
     def _received(self, number: int) -> None:
         if self._numbers.pop(self._keys[number], None) is not None:
             self.world.judge.received(self._keys[number])
             self._take(OutcomeReceived(number, self.events.now_s))
+
+
+def _key(ask: Ask) -> CallKey | None:
+    """What this call asks of a key, if it names one."""
+    if ask.use is None:
+        return None
+    return CallKey(ask.use.act, ask.use.name, input_digest(ask.body, ask.rerun), ask.use.tag)

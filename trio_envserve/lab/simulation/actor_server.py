@@ -70,6 +70,7 @@ class SimServer(Process):
         self.router = Router(
             epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
+            keys=world.plan.keys,
         )  # fmt: skip
         count_pairs(self.router.cache, world.pairs)
         self.events.note(self.name, "starts")

@@ -12,6 +12,7 @@ from typing import Any
 from ...core import messages
 from ...core.client import ClientCore
 from ...core.executions import Execution
+from ...core.keys import Keys
 from ...core.limits import ServerLimits
 from ...core.requests import RequestState, RetainedOutcome
 from ...core.router import Router
@@ -33,24 +34,28 @@ def audit(router: Router, peak_live: int) -> list[str]:
     coming_bytes = sum(large_bytes)
     waiting_bytes = sum(each.size_bytes or 0 for each in held_by_workers if not each.fetched)
     small_bytes: list[int] = []
+    for_keys = 0
     for session in cache.sessions.values():
         for entry in session.entries.values():
             held += entry.body_bytes if entry.body is not None else 0
             running += entry.state is RequestState.RUNNING
+            for_keys += entry.key is not None and entry.state is RequestState.WAITING
             if entry.state is RequestState.COMPLETED:
                 assert entry.kept is not None
                 kept += 1
                 kept_bytes += entry.kept.size_bytes
                 by_workers += entry.executions > 0
+                if entry.key is not None:
+                    continue  # its payload is that of the work of its key
                 if _is_large(entry.kept, limits.announce_bytes):
                     large_bytes.append(len(entry.kept.frames[1]))
                 elif entry.executions:
                     small_bytes.append(entry.kept.size_bytes)
-        if len(session.entries) > limits.window:
+        if len(session.entries) > limits.window and not session.own:
             wrong.append(f"a session of {len(session.entries)} entries")
         if session.finished.span_count() > 2 * limits.window + 2:
             wrong.append(f"a session of {session.finished.span_count()} spans")
-    opened = Counter(session.opener for session in cache.sessions.values())
+    opened = Counter(session.opener for session in cache.sessions.values() if not session.own)
     if any(count > limits.connection_sessions for count in opened.values()):
         wrong.append(f"{max(opened.values())} sessions were opened on one connection")
     counts: dict[str, tuple[Any, Any]] = {
@@ -59,7 +64,8 @@ def audit(router: Router, peak_live: int) -> list[str]:
         "announced bytes": (waiting_bytes, cache.announced_bytes),
         "held bytes": (held, cache.held_bytes),
         "running": (running, cache.running_count),
-        "queued": (len(router.queue), cache.queued_count),
+        "queued": (len(router.queue) + for_keys, cache.queued_count),
+        **_usage_of_keys(router.keys),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
     over = sum(len(session.entries) > 0 for session in cache.sessions.values())
@@ -72,6 +78,17 @@ def audit(router: Router, peak_live: int) -> list[str]:
     if sum(large_bytes) > limits.kept_bytes + own_bytes + max(large_bytes, default=0):
         wrong.append(f"{sum(large_bytes)} bytes of announced outcomes kept or under way")
     return wrong
+
+
+def _usage_of_keys(keys: Keys) -> dict[str, tuple[int, int]]:
+    """What generations take of their bounds, and what that is counted as."""
+    here, usage = keys.generations.values(), keys.usage
+    outcomes = [each.outcome.size_bytes for each in here if each.outcome is not None]
+    return {
+        "generations": (len(here), usage.generations),
+        "bytes of generations": (sum(each.size_bytes for each in here), usage.size_bytes),
+        "bytes of retained outcomes": (sum(outcomes), usage.outcome_bytes),
+    }
 
 
 def _own(bound: int, limits: ServerLimits) -> int:
@@ -113,7 +130,7 @@ def starved(router: Router) -> list[str]:
         holds[session.id] = len(held), bytes_
     for session in router.cache.sessions.values():
         waits = any(
-            e.state is RequestState.WAITING and e.suspicion is None
+            e.state is RequestState.WAITING and e.suspicion is None and e.key is None
             for e in session.entries.values()
         )
         mine, mine_bytes = holds[session.id]
@@ -125,6 +142,8 @@ def starved(router: Router) -> list[str]:
         most_bytes = max(
             share * (limits.kept_bytes - others_bytes), limits.kept_bytes // limits.sessions
         )
+        if session.own and not router.dispatcher.keyed.may_dispatch(session):
+            continue
         left = mine < most and mine_bytes < most_bytes
         if waits and (not mine or left):
             wrong.append(f"a session that holds {mine} waits, and a worker is free")
@@ -163,6 +182,8 @@ def unfinished(router: Router) -> list[str]:
         "kept": router.cache.kept_count,
         "held bytes": router.cache.held_bytes,
         "announced": len(router.announced),
+        # What is retained may stay; nobody is to wait for it, and nothing of it to live.
+        "generations at work": len(router.keys.generations) - len(router.keys.retained),
     }
     return [f"the router still has {name}: {n}" for name, n in left.items() if n]
 

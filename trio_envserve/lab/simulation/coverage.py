@@ -32,6 +32,8 @@ def name_of(pair: Pair) -> str:
 
 _ABANDONED = "an execution whose request is finished belongs to no request any more"
 
+_LEFT = "a request that is finished has left its key"
+
 _GUARDED: dict[Pair, str] = {
     (
         RequestState.NOT_SEEN,
@@ -46,6 +48,8 @@ _GUARDED: dict[Pair, str] = {
     (RequestState.FINISHED, RequestInput.WORKER_DEAD): _ABANDONED,
     (RequestState.FINISHED, RequestInput.DEADLINE): "a deadline looks for what is not finished",
     (RequestState.FINISHED, RequestInput.LEASE_ENDED): "a lease ends what is not finished",
+    (RequestState.FINISHED, RequestInput.ANSWERED): _LEFT,
+    (RequestState.FINISHED, RequestInput.TURNED_AWAY): _LEFT,
 }
 
 

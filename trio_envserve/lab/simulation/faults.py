@@ -21,7 +21,8 @@ import dataclasses
 import enum
 from random import Random
 
-from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
+from ...core.key_records import KeyAct, KeyName, Tag
+from ...core.limits import ANNOUNCE_BYTES, ClientLimits, KeyLimits, ServerLimits
 
 
 class Fault(enum.Enum):
@@ -61,10 +62,14 @@ class Fault(enum.Enum):
     TINY_BOUNDS = "tiny bounds"
     SHORT_LEASE = "short lease"
     FLIP_RERUN = "the environment's declaration changes between lives"
+    KEYS = "keys that callers share"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
 """Faults that ZMQ and TCP never cause, but the protocol should survive."""
+
+NOT_DRAWN = frozenset({Fault.KEYS})
+"""What a seed has or has not, whatever else it draws (:mod:`.keyed_asks`)."""
 
 TIMES: dict[Fault, tuple[int, int]] = {
     Fault.CUT_CLIENT: (1, 5),
@@ -99,6 +104,28 @@ PLAIN_BOUNDS = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What a call asks of a key."""
+
+    act: KeyAct
+    namespace: str
+    word: str
+    """The key, in its namespace."""
+    tag: Tag = b""
+    """Of a cancel or a forget."""
+
+    @property
+    def name(self) -> KeyName:
+        """As the core has it."""
+        return KeyName(self.namespace.encode(), self.word.encode())
+
+    @property
+    def label(self) -> str:
+        """How the environment's log names the key."""
+        return f"{self.namespace}.{self.word}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Ask:
     """One call that a simulated caller will make."""
 
@@ -111,6 +138,8 @@ class Ask:
     limit_s: float | None
     cancel_after_s: float | None
     body: bytes
+    use: KeyUse | None = None
+    """What it asks of a key, if it names one.  Then its body names key and input."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,6 +164,7 @@ class Plan:
     """What each client will ask for."""
     message_bytes: int = PLAIN_MESSAGE_BYTES
     """The largest frame that servers and clients take."""
+    keys: KeyLimits = KeyLimits()
 
     def has(self, fault: Fault) -> bool:
         """Whether the run has this kind of fault."""
@@ -157,6 +187,9 @@ class Plan:
             case Fault.TINY_BOUNDS:
                 server = dataclasses.replace(plan.server, **PLAIN_BOUNDS)
                 return dataclasses.replace(plan, server=server)
+            case Fault.KEYS:
+                asks = tuple(tuple(a for a in asks if a.use is None) for asks in plan.asks)
+                return dataclasses.replace(plan, asks=asks)
             case Fault.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)
@@ -172,6 +205,7 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
     drawn = frozenset(
         fault
         for fault in Fault
+        if fault not in NOT_DRAWN
         if (fault is Fault.MANGLE and harsh) or (fault not in HARSH_ONLY and rng.random() < rate)
     )
     busy_s = rng.uniform(4.0, 9.0)

@@ -22,6 +22,7 @@ from ...core import error_records
 from ...core.errors import ErrorInfo
 from ...core.terms import RequestId, Status, Verdict
 from .judge_closing import Closings
+from .judge_keys import label_of
 from .judge_records import Call, Execution
 
 if TYPE_CHECKING:
@@ -55,9 +56,12 @@ class Judge(Closings):
     def answered(self, key: str, status: Status, body: bytes) -> None:
         """The caller was given an outcome."""
         call = self.calls[key]
+        if call.use is not None:
+            self.keys.answered(call, status, body)
         if status is Status.RESULT:
             self._told(call, "result", None)
-            if not any(e.payload == body for e in call.executions if e.ended_s is not None):
+            own = call.use is None
+            if own and not any(e.payload == body for e in call.executions if e.ended_s is not None):
                 text = f"{key} was given a result that none of its executions gave"
                 self.violation("G3", text, key)
         else:
@@ -72,7 +76,7 @@ class Judge(Closings):
         gave_up = info.code in ("no-answer", "never-started", "server-unreachable")
         if gave_up and call.limit_s is None:  # no fault lasts as long as a client waits
             self.violation("G9", f"{key} was given up: {info.code}, {info.message}", key)
-        if info.code == "server-lost":
+        if info.code == "server-lost" and call.use is None:
             self._session_kept(call)
         self._kept_until_received(call, None)
 
@@ -86,6 +90,9 @@ class Judge(Closings):
 
     def _true(self, call: Call) -> None:
         """The verdict must be true, now and for ever."""
+        if call.use is not None:
+            self.keys.true(call)
+            return
         starts = len(call.executions)
         if call.verdict is Verdict.DID_NOT_RUN and starts:
             text = f"{call.key}: {call.told} says it did not run; starts: {starts}"
@@ -96,6 +103,10 @@ class Judge(Closings):
 
     def _kept_until_received(self, call: Call, body: bytes | None) -> None:
         """G4: what has ended is not forgotten, nor replaced by something else."""
+        if call.use is not None:
+            gone = call.cancelled_s is not None or call.client in self.gone_clients
+            self.keys.kept(call, body, excused=gone or self._out_of_time(call))
+            return
         if not call.executions:
             return
         last = call.executions[-1]
@@ -145,9 +156,15 @@ class Judge(Closings):
         if call is None:  # a hostile client's
             call = Call(key, "hostile", False, 1, None, self.clock(), honest=False)
             self.calls[key] = call
-        self._once(call, execution)
+        if label_of(key):
+            self.keys.started(call, execution)
+        else:
+            self._once(call, execution)
         home = self.sessions.get(request.session)
-        if home is None or home[0] is not server:
+        if label_of(key):
+            if (worker, number) not in self.dispatched:
+                self.violation("G5", f"{key} starts on a worker that was not given it", key)
+        elif home is None or home[0] is not server:
             self.violation("G5", f"{key} starts on a worker of another epoch", key)
         if (worker, number) in self.stopped:
             self.violation("G7", f"{key} starts though its worker was told not to", key)
@@ -186,6 +203,8 @@ class Judge(Closings):
         """Environment code is over and its worker has its outcome."""
         execution.ended_s = self.clock()
         execution.status, execution.payload = status, payload
+        if label_of(execution.key):
+            self.keys.ended(execution)
 
     # -- at the end -----------------------------------------------------------
 

@@ -68,6 +68,10 @@ class Closings(Health):
         message = self.read(frames[0])
         if isinstance(message, (messages.Outcome, messages.Refused)):
             self.unsent.add(RequestId(message.session, message.sequence))
+        if isinstance(message, messages.Outcome):
+            self.keys.told(message, frames)
+        elif isinstance(message, messages.Refused):
+            self.keys.refused(message)
 
     def closed(self, server: SimServer) -> None:
         """A server has closed: has everybody heard?"""

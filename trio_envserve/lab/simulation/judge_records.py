@@ -18,7 +18,7 @@ from ..kit.violation import Violation
 
 if TYPE_CHECKING:
     from ..kit.process import Process
-    from .faults import Plan
+    from .faults import KeyUse, Plan
 
 
 MOST_BYTES = 1 << 20
@@ -65,6 +65,10 @@ class Call:
     received: bool = False
     """The caller has the outcome in hands."""
     executions: list[Execution] = dataclasses.field(default_factory=list)
+    use: KeyUse | None = None
+    """What it asks of a key: its executions, if any, are those of the key."""
+    input: str = ""
+    """Of such a call: how the environment's log names its input."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -14,11 +14,13 @@ from ...core import messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status
+from .judge_keys import KeyJudge, label_of
 from .judge_records import Book, Call, Hearing, key_of
 
 if TYPE_CHECKING:
     from ..kit.process import Process
     from .actor_server import SimServer
+    from .actor_worker import SimWorker
     from .faults import Plan
 
 
@@ -51,6 +53,7 @@ class Wires(Book):
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: set[tuple[Process, int]] = set()
+        self.keys = KeyJudge(self)
         self._owed: tuple[RequestId, str] | None = None
         """A request with another body than the first, whose sender is to be told."""
 
@@ -78,19 +81,25 @@ class Wires(Book):
             if len(frames) == 2:
                 self._request_heard(RequestId(session, message.sequence), key_of(frames[1]))
             return
+        if client != "hostile" and isinstance(message, messages.KeyedRequest):
+            request = RequestId(session, message.sequence)
+            self._request_heard(request, self.keys.calls[request])
+            self.keys.heard(server, message)
+            return
         if client == "hostile":
             return  # a server may ignore what it states; what it is promised counts
         finished = self.finished.setdefault(session, Ranges())
         match message:
             case messages.Finish():
                 finished.update(Ranges.from_flat(message.finished))
-            case messages.Cancel():
+            case messages.Cancel() | messages.KeyedCancel():
                 finished.add(message.sequence)
                 self._given_up.add(RequestId(session, message.sequence))
             case messages.Sync():
                 finished.update(Ranges.from_flat(message.pending).gaps(message.next))
             case messages.Goodbye():
                 finished.add_span(0, 1 << 40)
+                self.keys.finished(session, finished)
                 return
         self._acknowledged(session, finished)
 
@@ -123,6 +132,7 @@ class Wires(Book):
 
     def _acknowledged(self, session: bytes, finished: Ranges) -> None:
         """G4: nothing is finished between its arrival and its caller's receiving it."""
+        self.keys.finished(session, finished)
         for request, call in list(self._unreceived.items()):
             if call.received or call.cancelled_s is not None or call.client in self.gone_clients:
                 del self._unreceived[request]
@@ -170,7 +180,9 @@ class Wires(Book):
                 self.status_told(server, message.server)
             case messages.Outcome():
                 self._outcome_sent(RequestId(message.session, message.sequence), frames)
+                self.keys.told(message, frames)
             case messages.Refused():
+                self.keys.refused(message)
                 request = RequestId(message.session, message.sequence)
                 if self._owed is not None and self._owed[0] == request:
                     self._owed = None
@@ -180,12 +192,14 @@ class Wires(Book):
                     self.refused.add(request)
             case messages.Unknown():
                 self._owed = None
+                self.keys.lost(message.session)
                 if message.gone:
                     self._promised_gone(message.session)
                 if message.settled:
                     self._promised_settled(message.session)
             case messages.Cancelled() if not message.started:
                 self._promised_not_to_run(RequestId(message.session, message.sequence))
+                self.keys.cancelled(message)
 
     def status_told(self, server: SimServer, status: dict[str, Any]) -> None:
         """What a server says of itself, to a client: see :mod:`.judge_health`."""
@@ -248,7 +262,7 @@ class Wires(Book):
 
     # -- between servers and workers ------------------------------------------
 
-    def server_told_worker(self, worker: Process, frames: Sequence[Body]) -> None:
+    def server_told_worker(self, worker: SimWorker, frames: Sequence[Body]) -> None:
         """A server sends to a worker."""
         message = self.read(frames[1])
         if isinstance(message, messages.Retire):
@@ -256,10 +270,12 @@ class Wires(Book):
         if not isinstance(message, messages.Dispatch):
             return
         request = RequestId(message.session, message.sequence)
-        key = self.key_of_request(request)
+        key = key_of(frames[2])
         if worker in self.leaving and (worker, message.number) not in self.dispatched:
             text = f"an execution is spent on {worker.name}, which is to end"
             self.violation("G2", text, key)
+        if label_of(key) and (worker, message.number) not in self.dispatched:
+            self.keys.dispatched(worker.server, message.sequence, frames[2])
         self.dispatched.add((worker, message.number))
         if message.sequence in self.finished.get(message.session, ()):
             self.violation("G7", f"{request} is dispatched after it was finished", key)
@@ -279,6 +295,8 @@ class Wires(Book):
             execution = self.by_dispatch.get((worker, message.number))
             if execution is not None:
                 execution.delivered = True
+                if label_of(execution.key):
+                    self.keys.delivered(execution)
 
     def declared_lost(self, worker: Process) -> None:
         """The router takes the worker's executions for ended."""

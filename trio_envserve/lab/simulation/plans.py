@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ...core.limits import ClientLimits, ServerLimits
-from .faults import Ask, Fault, Plan
+from ...core.key_records import KeyAct
+from ...core.limits import ClientLimits, KeyLimits, ServerLimits
+from .faults import Ask, Fault, KeyUse, Plan
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
@@ -35,14 +36,27 @@ def from_data(data: dict[str, Any]) -> Plan:
         made["asks"] = tuple(tuple(map(_ask_from_data, asks)) for asks in data["asks"])
         made["server"] = ServerLimits(**data["server"])
         made["client"] = ClientLimits(**data["client"])
+        if "keys" in data:  # plans that were written before there were keys have none
+            made["keys"] = KeyLimits(**data["keys"])
         return Plan(**made)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a plan of this version: {type(error).__name__}: {error}") from error
 
 
 def _ask_to_data(ask: Ask) -> dict[str, Any]:
-    return dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
+    data = dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
+    if ask.use is None:
+        del data["use"]
+    else:
+        tag = ask.use.tag if isinstance(ask.use.tag, int) else ask.use.tag.decode("ascii")
+        data["use"] |= {"act": ask.use.act.name, "tag": tag}
+    return data
 
 
 def _ask_from_data(data: dict[str, Any]) -> Ask:
-    return Ask(**{**data, "body": data["body"].encode("ascii")})
+    made = {**data, "body": data["body"].encode("ascii")}
+    if "use" in data:
+        use = dict(data["use"])
+        tag = use["tag"] if isinstance(use["tag"], int) else use["tag"].encode("ascii")
+        made["use"] = KeyUse(**{**use, "act": KeyAct[use["act"]], "tag": tag})
+    return Ask(**made)

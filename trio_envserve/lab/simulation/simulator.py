@@ -37,6 +37,7 @@ from .coverage import IMPOSSIBLE, Pair, name_of
 from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
 from .judge import Judge
+from .keyed_asks import have_keys, with_keys
 from .network import Frames, Network, describe
 
 CALM_S = 45.0
@@ -301,7 +302,8 @@ def workers_of(servers: list[SimServer]) -> list[SimWorker]:
 
 def plan_of(seed: int, *, harsh: bool = False) -> Plan:
     """What a run of this seed will meet, without running it."""
-    return draw(Random(seed * 2 + harsh), harsh=harsh)
+    plan = draw(Random(seed * 2 + harsh), harsh=harsh)
+    return with_keys(plan, Random(f"{seed * 2 + harsh}/keys")) if have_keys(seed) else plan
 
 
 def run(

@@ -1,0 +1,391 @@
+"""Whether keys keep what they promise.
+
+Theory of operation
+-------------------
+Three things are known that no core can make up.  The environment's log names the key and
+the input of each start.  Each dispatch has the number of its generation.  And the wires
+tell who asks, who is answered and who leaves.
+
+From these follows in which generation a request waits: all requests for one key that are
+not answered wait for its open generation, and what is dispatched is of the open one.  So
+a dispatch of another generation while somebody still waits for an earlier one breaks a
+promise, and so do an outcome of another generation, another input's outcome, and a cancel
+that says that nothing started.
+
+Where it is not sure, nothing is claimed: of a request whose session may have lapsed, of
+one whose caller has asked again in another session, of what closed without a word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import cbor2
+
+from ...core import error_records, messages
+from ...core.key_records import KeyAct
+from ...core.ranges import Ranges
+from ...core.terms import Body, RequestId, Status, Verdict
+from .judge_records import Call, Execution, key_of
+
+if TYPE_CHECKING:
+    from ..kit.process import Process
+    from .judge_wires import Wires
+
+SLACK_S = 1.0
+"""A retention may seem shorter than it is by so much: some ticks."""
+
+Place: TypeAlias = "tuple[Process, str]"
+"""A server, and how the log names a key."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Waiter:
+    """A request that waits for a key, or has its outcome and was not finished."""
+
+    request: RequestId
+    call: Call
+    caller: bytes
+    order: int
+    generation: int | None = None
+    """In which it surely waits."""
+    answered: bool = False
+    counts: bool = True
+    """False once its caller has asked in another session, and always if it attached."""
+
+
+def label_of(name: str) -> str:
+    """The key of an input; empty for the name of a call without one."""
+    label, slash, _ = name.partition("/")
+    return label if slash else ""
+
+
+class KeyJudge:
+    """The part of the judge that knows of keys."""
+
+    def __init__(self, book: Wires) -> None:
+        self._book = book
+        self.calls: dict[RequestId, str] = {}
+        """Which call each request is: its client says so as it sends it."""
+        self._order = itertools.count()
+        """What came before what, within one moment too."""
+        self._waiters: dict[Place, dict[RequestId, Waiter]] = {}
+        self._place: dict[RequestId, Place] = {}
+        self._left: dict[RequestId, Waiter] = {}
+        """Those that were finished, by their client or by a deadline."""
+        self._answered: set[RequestId] = set()
+        self._inputs: dict[Place, set[str]] = {}
+        """All that were asked under a key."""
+        self._commands: dict[Place, int] = {}
+        """When its last cancel or forget came."""
+        self._asked: dict[Place, int] = {}
+        """When its last request with an input came."""
+        self._never: dict[Place, int] = {}
+        """When it was said that what is open was not started, and ends."""
+        self._closed: dict[tuple[Process, int], int] = {}
+        """Generations that a command has closed, and when."""
+        self._unstarted: set[tuple[Process, int]] = set()
+        """Generations that, it was said, were never started."""
+        self._kept: dict[Place, tuple[int, float, int]] = {}
+        """The generation whose outcome came while somebody waited, and when that was."""
+        self._runs: dict[str, list[Execution]] = {}
+        """All executions of a key."""
+        self._of: dict[tuple[Process, int], list[Execution]] = {}
+        """All executions of a generation."""
+        self._by_payload: dict[bytes, Execution] = {}
+        self._owed: dict[str, tuple[bytes, RequestId, Process]] = {}
+        """The outcome that came while a call waited for it."""
+
+    # -- who waits ------------------------------------------------------------
+
+    def heard(self, server: Process, message: messages.KeyedRequest) -> None:
+        """A server has dealt with a request; what it says to it comes next."""
+        request = RequestId(message.session, message.sequence)
+        call = self._book.calls[self.calls[request]]
+        assert call.use is not None
+        place, order = (server, call.use.label), next(self._order)
+        here = self._waiters.setdefault(place, {})
+        match KeyAct(message.act):
+            case KeyAct.CANCEL | KeyAct.FORGET:
+                self._commands[place] = order
+                self._place[request] = place
+                return
+            case KeyAct.WITHDRAW:
+                self._replace(here, message.caller, request)
+                self._place[request] = place
+                return
+        if request in here or request in self._answered:
+            return
+        new = Waiter(request, call, message.caller, order)
+        if message.act == KeyAct.ATTACH:
+            new.counts = False
+        else:
+            self._inputs.setdefault(place, set()).add(call.input)
+            self._asked[place] = order
+            self._replace(here, message.caller, request)
+        new.generation = next((w.generation for w in self._sure(place)), None)
+        here[request] = new
+        self._place[request] = place
+
+    def _replace(self, here: dict[RequestId, Waiter], caller: bytes, by: RequestId) -> None:
+        """What a caller asked in other sessions counts no more."""
+        for waiter in here.values():
+            if waiter.caller == caller and waiter.request.session != by.session:
+                waiter.counts = False
+
+    def _sure(self, place: Place) -> Iterator[Waiter]:
+        """Those whose generation is known, and still open."""
+        for waiter in self._waiters.get(place, {}).values():
+            if waiter.generation is None or not self._here(waiter):
+                continue
+            after_command = self._commands.get(place, -1) > waiter.order
+            if not waiter.answered or (waiter.counts and not after_command):
+                yield waiter
+
+    def _here(self, waiter: Waiter) -> bool:
+        return not self._book.unheard(waiter.request.session)
+
+    def finished(self, session: bytes, finished: Ranges) -> None:
+        """A client wants no more of these."""
+        for request in [r for r in self._place if r.session == session]:
+            if request.sequence in finished:
+                self._leave(request)
+
+    def _leave(self, request: RequestId) -> Waiter | None:
+        place = self._place.pop(request, None)
+        waiter = None if place is None else self._waiters.get(place, {}).pop(request, None)
+        if waiter is not None:
+            assert place is not None
+            self._left[request] = waiter
+        return waiter
+
+    def lost(self, session: bytes) -> None:
+        """A server does not know this session."""
+        for request in [r for r in self._place if r.session == session]:
+            self._leave(request)
+
+    # -- what they are told ---------------------------------------------------
+
+    def refused(self, message: messages.Refused) -> None:
+        """A request is refused, for good or for now: it does not wait."""
+        request = RequestId(message.session, message.sequence)
+        place = self._place.get(request)
+        waiter = self._leave(request)
+        if waiter is None or place is None:
+            return
+        del self._left[request]
+        call = waiter.call
+        if message.code == "key-conflict":
+            if not self._inputs[place] - {call.input}:
+                text = f"{call.key} is a conflict, and nobody asked anything else of its key"
+                self._broken("G6", text, call)
+            same = [w for w in self._unanswered(place) if w.counts and w.call.input == call.input]
+            if same:
+                text = f"{call.key} is a conflict, and {same[0].call.key} waits for the same"
+                self._broken("G6", text, call)
+        if message.code == "unknown-key":
+            for other in self._unanswered(place):
+                if other.counts:
+                    text = f"nothing is known to {call.key}, and {other.call.key} waits"
+                    self._broken("G4", text, call)
+
+    def _unanswered(self, place: Place) -> list[Waiter]:
+        here = self._waiters.get(place, {}).values()
+        return [w for w in here if not w.answered and self._here(w)]
+
+    def told(self, message: messages.Outcome, frames: Sequence[Body]) -> None:
+        """An outcome is sent, or sent again."""
+        request = RequestId(message.session, message.sequence)
+        place = self._place.get(request)
+        if place is None or request in self._answered:
+            return
+        self._answered.add(request)
+        waiter = self._waiters[place].get(request)
+        if waiter is None:
+            self._said(place, cbor2.loads(bytes(frames[1])))
+            return
+        waiter.answered = True
+        execution = self._by_payload.get(bytes(frames[1]))
+        if execution is not None:
+            self._given(place, waiter, execution)
+        elif message.status != Status.RESULT:
+            self._failed(place, waiter, bytes(frames[1]))
+
+    def _given(self, place: Place, waiter: Waiter, execution: Execution) -> None:
+        call, number = waiter.call, execution.request.sequence
+        if execution.server is not place[0]:
+            self._broken("G5", f"{call.key} gets an outcome of another epoch", call)
+        if label_of(execution.key) != place[1] or (call.input and call.input != execution.key):
+            text = f"{call.key} asked for {call.input or place[1]} and gets {execution.key}"
+            self._broken("G6", text, call)
+        if waiter.generation not in (None, number):
+            text = f"{call.key} waits for generation {waiter.generation} and gets {number}"
+            self._broken("G3", text, call)
+        if execution is not self._of[place[0], number][-1]:
+            self._broken("G3", f"{call.key} gets the outcome of an earlier execution", call)
+        if self._closed.get((place[0], number), waiter.order) < waiter.order:
+            text = f"{call.key} gets generation {number}, which a command had closed before"
+            self._broken("G7", text, call)
+        waiter.generation = number
+
+    def _failed(self, place: Place, waiter: Waiter, payload: bytes) -> None:
+        """It is told that there is no outcome, or that there will be none."""
+        call, error = waiter.call, error_records.decode(payload)
+        if "was cancelled by name" in error.message and waiter.counts and self._here(waiter):
+            last = self._commands.get(place, -1)
+            if last < (waiter.order if waiter.generation is not None else 0):
+                text = f"{call.key} is cancelled, and waits, and nobody has cancelled its key"
+                self._broken("G7", text, call)
+        if error.verdict is Verdict.DID_NOT_RUN and waiter.generation is not None:
+            text = f"{call.key} is told that it did not run, and generation "
+            self._broken("G7", f"{text}{waiter.generation} was dispatched", call)
+        self._leave(waiter.request)
+
+    def _said(self, place: Place, record: dict[str, Any]) -> None:
+        """A command by key is answered."""
+        number, started = record["generation"], record["started"]
+        server, label = place
+        if number is None:
+            return
+        self._closed.setdefault((server, number), next(self._order))
+        if not started:
+            self._unstarted.add((server, number))
+            if self._of.get((server, number)):
+                text = f"generation {number} of {label} has run; its cancel says that it had not"
+                self._book.violation("G7", text, label)
+        for waiter in self._unanswered(place):
+            if waiter.generation == number:
+                text = f"{waiter.call.key} still waits for generation {number}, which was closed"
+                self._broken("G7", text, waiter.call)
+
+    def cancelled(self, message: messages.Cancelled) -> None:
+        """What is said to the cancel of one request."""
+        request = RequestId(message.session, message.sequence)
+        waiter = self._left.get(request)
+        if message.started or waiter is None or request in self._answered:
+            return
+        call = waiter.call
+        if waiter.generation is not None:
+            text = f"{call.key} did not run, it is said; generation {waiter.generation} has"
+            self._broken("G7", text, call)
+        assert call.use is not None
+        place = self._book.sessions[request.session][0], call.use.label
+        for other in self._unanswered(place):
+            if other.counts and other.order < waiter.order and other.call.input == call.input:
+                text = f"{call.key} will not run, it is said, and {other.call.key} waits for it"
+                self._broken("G7", text, call)
+        self._never[place] = next(self._order)
+
+    # -- what is done ---------------------------------------------------------
+
+    def dispatched(self, server: Process, number: int, body: Body) -> None:
+        """An execution is sent to a worker, for the first time."""
+        place = server, label_of(key_of(body))
+        for waiter in list(self._sure(place)):
+            if waiter.generation != number:
+                text = (
+                    f"generation {number} of {place[1]} is started, and {waiter.call.key} "
+                    f"has not left generation {waiter.generation}"
+                )
+                self._broken("G4", text, waiter.call)
+        if self._asked.get(place, -1) < self._never.get(place, -1):
+            text = f"{place[1]} is started, and it was said that it would not be"
+            self._book.violation("G7", text, place[1])
+        if (server, number) in self._unstarted:
+            text = f"generation {number} is started, and it was said that it never would be"
+            self._book.violation("G7", text, place[1])
+        if (server, number) in self._closed:
+            text = f"generation {number} is started, and a command had closed it"
+            self._book.violation("G7", text, place[1])
+        self._retained(place, number)
+        for waiter in self._waiters.get(place, {}).values():
+            if not waiter.answered:
+                waiter.generation = number
+
+    def _retained(self, place: Place, number: int) -> None:
+        """What was kept is not run again before its retention has ended."""
+        kept, since_s, order = self._kept.get(place, (number, 0.0, 0))
+        if kept == number or self._commands.get(place, -1) > order:
+            return
+        for_s = self._book.clock() - since_s
+        if for_s < self._book.plan.keys.retention_s - SLACK_S:
+            text = f"generation {kept} of {place[1]} is forgotten after {for_s:.1f} s"
+            self._book.violation("G4", text, place[1])
+
+    def started(self, call: Call, execution: Execution) -> None:
+        """Environment code begins under a key."""
+        label, number = label_of(execution.key), execution.request.sequence
+        book, key = self._book, execution.key
+        runs = self._runs.setdefault(label, [])
+        for earlier in runs:
+            if earlier.live():
+                text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
+                book.violation("G1", text, key)
+        runs.append(execution)
+        mine = self._of.setdefault((execution.server, number), [])
+        if mine and mine[-1].key != key:
+            book.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
+        if mine and mine[-1].worker.alive:
+            book.violation("G2", f"{key} starts again, and its worker had not died", key)
+        mine.append(execution)
+        asked = [each for each in book.calls.values() if each.input == key]
+        most = max((each.most for each in asked), default=0)
+        if len(mine) > 1 and not any(each.consent for each in asked):
+            book.violation("G2", f"{key} starts for the {len(mine)}. time without consent", key)
+        elif len(mine) > most:
+            text = f"{key} starts for the {len(mine)}. time, {most} allowed"
+            book.violation("G2", text, key)
+        call.executions.append(execution)
+
+    def ended(self, execution: Execution) -> None:
+        """Environment code has ended."""
+        self._by_payload[execution.payload] = execution
+
+    def delivered(self, execution: Execution) -> None:
+        """Its outcome has come to its server: whoever waits will have it."""
+        if execution.halted or execution.status is None:
+            return
+        server, number = execution.server, execution.request.sequence
+        place = server, label_of(execution.key)
+        for waiter in self._unanswered(place):
+            if waiter.generation != number:
+                continue
+            if waiter.counts:
+                self._kept[place] = number, self._book.clock(), next(self._order)
+            self._owed[waiter.call.key] = execution.payload, waiter.request, server
+
+    # -- what callers are told ------------------------------------------------
+
+    def answered(self, call: Call, status: Status, body: bytes) -> None:
+        """A caller was given an outcome."""
+        assert call.use is not None
+        asks = call.use.act in (KeyAct.ASK, KeyAct.ATTACH)
+        if status is Status.RESULT and asks and body not in self._by_payload:
+            text = f"{call.key} was given a result that no execution gave"
+            self._broken("G3", text, call)
+
+    def kept(self, call: Call, body: bytes | None, *, excused: bool) -> None:
+        """G4: the outcome that came while it waited is what it is told."""
+        payload, request, server = self._owed.get(call.key, (body, None, None))
+        if payload == body or payload is None or excused or request is None:
+            return
+        assert server is not None
+        over = not server.alive or server in self._book.draining
+        too_large = len(payload) > self._book.plan.message_bytes
+        if not over and not too_large and not self._book.unheard(request.session):
+            text = f"{call.key}: the outcome of its key had come, and it was told {call.told}"
+            self._broken("G4", text, call)
+
+    def true(self, call: Call) -> None:
+        """The verdict must be true of the key's executions."""
+        if call.verdict is Verdict.RAN_AND_FAILED:
+            label = call.use.label if call.use else ""
+            if not self._runs.get(label):
+                text = f"{call.key}: {call.told} says that it ran, and nothing of its key did"
+                self._broken("G9", text, call)
+
+    def _broken(self, guarantee: str, text: str, call: Call) -> None:
+        self._book.violation(guarantee, text, call.key)

@@ -1,0 +1,106 @@
+"""Which calls of a run name keys.
+
+Drawn apart from the rest of the plan: two seeds of seven have keys, and those without
+are what they were before there were any.  Keys are few and near in time, so that
+callers meet: some ask the same, some another thing under the same key, some only
+attach, and some cancel or forget what others wait for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+from ...core.key_records import KeyAct, Tag
+from ...core.limits import KeyLimits
+from .faults import Ask, Fault, KeyUse, Plan
+
+HAVE_KEYS = (2, 5)
+"""The seeds that have keys, modulo 7."""
+
+ACTS = (
+    *[KeyAct.ASK] * 12, *[KeyAct.ATTACH] * 2, KeyAct.CANCEL, KeyAct.FORGET, KeyAct.WITHDRAW,
+)  # fmt: skip
+
+SPANS = 4
+"""The time of a run has so many spans, with keys of their own."""
+
+
+def have_keys(seed: int) -> bool:
+    """Whether calls of this seed name keys."""
+    return seed % 7 in HAVE_KEYS
+
+
+def with_keys(plan: Plan, rng: Random) -> Plan:
+    """The same with further calls, which name keys; ``rng`` is read in a fixed order."""
+    plain = [ask for asks in plan.asks for ask in asks]
+    words = rng.choice((1, 2, 4))
+    inputs = {
+        (namespace, f"k{span}{word}", variant): _input(
+            rng.choice(plain), f"{namespace}.k{span}{word}/{variant}"
+        )
+        for namespace in ("a", "b")
+        for span in range(SPANS)
+        for word in range(words)
+        for variant in ("x", "y")
+    }
+    asks = tuple(
+        asks
+        + tuple(
+            _ask(rng, f"c{client}:key{n}", plan.busy_s, words, inputs)
+            for n in range(rng.choice((10, 20)))
+        )
+        for client, asks in enumerate(plan.asks)
+    )
+    return dataclasses.replace(
+        plan, faults=plan.faults | {Fault.KEYS}, asks=asks,
+        keys=_limits(rng, tiny=plan.has(Fault.TINY_BOUNDS)),
+    )  # fmt: skip
+
+
+def _input(like: Ask, label: str) -> Ask:
+    """One input under a key.  Its consent is part of it."""
+    behaviour = like.behaviour
+    body = f"{label}|{behaviour}|{like.duration_s:.4f}|".encode()
+    padding = like.body[len(like.body.rstrip(b".")) :]
+    return dataclasses.replace(like, body=body + padding)
+
+
+def _ask(
+    rng: Random, name: str, busy_s: float, words: int, inputs: dict[tuple[str, str, str], Ask]
+) -> Ask:
+    at_s = rng.uniform(0.0, busy_s)
+    span = min(int(at_s / busy_s * SPANS), SPANS - 1)
+    span = max(0, span - (rng.random() < 0.2))  # some come back to what is over
+    namespace, word = rng.choice("aaab"), f"k{span}{rng.randrange(words)}"
+    act = rng.choice(ACTS)
+    tag: Tag = rng.randrange(8) if rng.random() < 0.3 else name.encode()
+    like = inputs[namespace, word, rng.choice("xxxxxxxy")]
+    hangs = like.behaviour == "hang"
+    return dataclasses.replace(
+        like,
+        key=name,
+        at_s=at_s,
+        max_executions=rng.randint(1, 4),
+        limit_s=rng.uniform(0.1, 6.0) if hangs or rng.random() < 0.2 else None,
+        cancel_after_s=rng.uniform(0.0, 1.5) if rng.random() < 0.25 else None,
+        body=like.body if act is KeyAct.ASK else b"",
+        use=KeyUse(act, namespace, word, tag if act in (KeyAct.CANCEL, KeyAct.FORGET) else b""),
+    )
+
+
+def _limits(rng: Random, *, tiny: bool) -> KeyLimits:
+    limits = KeyLimits(
+        command_s=rng.choice((1.0, 600.0)),
+        orphan_s=rng.choice((0.5, 2.0, 8.0)),
+        retention_s=rng.choice((0.5, 2.0, 3600.0)),
+    )
+    if not tiny:
+        return limits
+    return dataclasses.replace(
+        limits,
+        generations=rng.choice((3, 65_536)),
+        retained_bytes=rng.choice((100, 600, 1 << 20)),
+        waiters=rng.choice((2, 1024)),
+        commands=rng.choice((1, 16_384)),
+    )
