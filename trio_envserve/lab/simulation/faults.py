@@ -164,7 +164,7 @@ class Plan:
     """What each client will ask for."""
     message_bytes: int = PLAIN_MESSAGE_BYTES
     """The largest frame that servers and clients take."""
-    keys: KeyLimits = KeyLimits()
+    keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
 
     def has(self, fault: Fault) -> bool:
         """Whether the run has this kind of fault."""

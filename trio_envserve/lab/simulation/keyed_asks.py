@@ -90,15 +90,17 @@ def _ask(
 
 
 def _limits(rng: Random, *, tiny: bool) -> KeyLimits:
+    retention_s, orphan_s = rng.choice((0.5, 2.0, 3600.0)), rng.choice((0.5, 2.0, 8.0))
     limits = KeyLimits(
-        command_s=rng.choice((1.0, 600.0)),
-        orphan_s=rng.choice((0.5, 2.0, 8.0)),
-        retention_s=rng.choice((0.5, 2.0, 3600.0)),
+        command_s=rng.choice((1.0, 600.0)), orphan_s=orphan_s, retention_s=retention_s
     )
     if not tiny:
         return limits
-    return dataclasses.replace(
-        limits,
+    # At a bound new keys wait for others to be forgotten: that must come within the run.
+    return KeyLimits(
+        command_s=1.0,
+        orphan_s=orphan_s,
+        retention_s=min(retention_s, 2.0),
         generations=rng.choice((3, 65_536)),
         retained_bytes=rng.choice((100, 600, 1 << 20)),
         waiters=rng.choice((2, 1024)),
