@@ -43,6 +43,7 @@ def made(stage: Stage, **options: Any) -> tuple[Calls, ClientSession, Call]:
 def argument(input: CallInput, session: ClientSession) -> Any:
     return {
         CallInput.SEND: session, CallInput.MISSING: 1, CallInput.HOLD: 3.0,
+        CallInput.KEY_HELD: 3.0,
         CallInput.REFUSED: REFUSED, CallInput.OUTCOME: reply(),
         CallInput.LIMIT: lambda now_s: REFUSED, CallInput.CANCELLED: False,
         CallInput.PROVEN: True, CallInput.UNPROVEN: True, CallInput.SETTLED: True,
@@ -79,6 +80,7 @@ EXPECTED: dict[CallInput, tuple[Any, ...]] = {
     CallInput.SEND: (TRANSMITTED, None, None, None),
     CallInput.MISSING: (None, TRANSMITTED, EXPIRED, ANSWERED),
     CallInput.HOLD: (None, SENT, EXPIRED, ANSWERED),
+    CallInput.KEY_HELD: (None, SENT, EXPIRED, ANSWERED),
     CallInput.DUE: (None, TRANSMITTED, None, None),
     CallInput.REFUSED: (UNSENT, FAILED, FAILED, ANSWERED),
     CallInput.STOPPING: (None, LATER, LATER, ANSWERED),
@@ -121,7 +123,9 @@ def test_every_input_in_every_stage(stage, input, expected):
         return
     assert call.stage is after
     assert (call.number in calls.queue) == (after is Stage.QUEUED) == (call.session is None)
-    assert (call.number in calls.held) == (input is CallInput.HOLD and after is Stage.SENT)
+    held = input in (CallInput.HOLD, CallInput.KEY_HELD) and after is Stage.SENT
+    assert (call.number in calls.held) == held
+    assert (call.number in calls.no_room) == (held and input is CallInput.HOLD)
     assert list(session.calls.values()) == ([] if after is Stage.QUEUED else [call])
 
 

@@ -45,6 +45,9 @@ from .terms import ID_BYTES, Body, Status, Verdict
 BURST = 64
 """Calls refused for now that are tried again at once, to begin with."""
 
+FOR_KEYS = frozenset({"keys-full", "key-crowded"})
+"""The codes of refusals for now that say nothing of other requests."""
+
 MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""
 
@@ -55,6 +58,7 @@ class CallInput(enum.Enum):
     SEND = "a session has room for it"
     MISSING = "the server has never seen it"
     HOLD = "refused for now"
+    KEY_HELD = "refused for now, for its key"
     DUE = "tried again after a refusal for now"
     REFUSED = "refused for good"
     STOPPING = "it did not run, and the server stops"
@@ -116,6 +120,9 @@ class Calls:
         their own, or expired."""
         self.held: dict[int, Call] = {}
         """Calls that were refused for now, in the order of their refusals."""
+        self.no_room: set[int] = set()
+        """Those of them for which there was no room for any request: so long nothing else
+        is sent.  Who waits for room for its key holds up nobody."""
         self.retransmitted = 0
         self.reissued = 0
         self._burst = BURST
@@ -139,8 +146,8 @@ class Calls:
         """One input to one call: look up the cell, do it, say what follows.
 
         ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
-        answered for MISSING, until when to wait for HOLD, a :class:`Reply` for OUTCOME,
-        the error for REFUSED, an :data:`Unsent` for LIMIT, whether it was started for
+        answered for MISSING, until when to wait for HOLD and KEY_HELD, a :class:`Reply` for
+        OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether it was started for
         CANCELLED, and for the loss of a session whether its environment consents to reruns.
         """
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
@@ -210,6 +217,11 @@ def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
 
 
 def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
+    calls.no_room.add(call.number)
+    return _hold_for_key(calls, call, now_s, until_s)
+
+
+def _hold_for_key(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
     call.held_until_s = until_s
     calls.held[call.number] = call
     calls._refused_lately = True
@@ -217,8 +229,14 @@ def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
 
 
 def _retry(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    del calls.held[call.number]
+    _release(calls, call)
     return ((CallAction.TRANSMIT, call),)
+
+
+def _release(calls: Calls, call: Call) -> None:
+    """It is held no more, if it was."""
+    calls.held.pop(call.number, None)
+    calls.no_room.discard(call.number)
 
 
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
@@ -226,7 +244,7 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
     call.stage = Stage.ANSWERED
-    calls.held.pop(call.number, None)
+    _release(calls, call)
     return ((CallAction.ANSWER, (call, reply)),)
 
 
@@ -251,7 +269,7 @@ def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     """The limit has passed: ask the server whether the request ever ran."""
     call.stage = Stage.EXPIRED
     calls.timed[call.number] = call
-    calls.held.pop(call.number, None)
+    _release(calls, call)
     call.cancel_until_s = now_s + calls.limits.cancel_answer_s
     return _ask(calls, call, now_s)
 
@@ -356,7 +374,7 @@ def _leave_session(calls: Calls, call: Call) -> None:
     session, call.session = call.session, None
     assert session is not None
     del session.calls[call.sequence]
-    calls.held.pop(call.number, None)
+    _release(calls, call)
     session.unflushed.append(call.sequence)
 
 
@@ -370,6 +388,7 @@ TABLE: dict[CallInput, dict[Stage, Cell]] = {
         (CallInput.SEND,      _send,         _never,       _never,          _never),
         (CallInput.MISSING,   _never,        _retransmit,  _ignore,         _ignore),
         (CallInput.HOLD,      _never,        _hold,        _ignore,         _ignore),
+        (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,        _ignore),
         (CallInput.DUE,       _never,        _retry,       _never,          _never),
         (CallInput.REFUSED,   _fail,         _fail,        _fail,           _ignore),
         (CallInput.STOPPING,  _never,        _defer,       _defer,          _ignore),

@@ -28,7 +28,7 @@ from typing import Any, assert_never
 
 from . import client_inputs as inputs
 from . import error_records, messages
-from .call_table import CallAction, CallInput, Calls, Reply
+from .call_table import FOR_KEYS, CallAction, CallInput, Calls, Reply
 from .calls import Call, ClientSession, after_loss, info, never_sent, refused, too_large
 from .client_effects import Answer, ClientEffect, Fail, Reconnect, Statistics, ToServer
 from .client_sessions import Sessions
@@ -247,7 +247,8 @@ class ClientCore:
     def _refused(self, message: messages.Refused, now_s: float) -> None:
         call = self.sessions.call(message.session, message.sequence)
         if message.delay_s is not None:
-            self._step(call, CallInput.HOLD, now_s, now_s + message.delay_s)
+            held = CallInput.KEY_HELD if message.code in FOR_KEYS else CallInput.HOLD
+            self._step(call, held, now_s, now_s + message.delay_s)
             return
         self._step(call, CallInput.REFUSED, now_s, refused(message.code, message.text))
 
@@ -361,7 +362,7 @@ class ClientCore:
             return
         if not self._known or now_s > self._ping_at_s + self.limits.late_s:
             return  # to the sync that was sent on connecting, or that is long due after a sleep
-        if self.calls.held:
+        if self.calls.no_room:
             return  # the server has no room for what it was asked already
         self._flush_due(now_s + self._company_s)
         while queue:
