@@ -106,8 +106,10 @@ class Dispatcher:
                 case RequestAction.LEAVE:
                     self.keyed.leave(arg)
                 case RequestAction.STOP:
-                    self.workforce.stop(arg, self.clock.awake_s)
+                    is_over = self.workforce.stop(arg, self.clock.awake_s)
                     self.take_from_workforce()
+                    if is_over and session.own:
+                        self.keyed.execution_ended(arg.sequence)
                 case _:  # a refusal
                     code, text, for_now = REFUSALS[do]
                     delay_s = self.limits.retry_delay_s if for_now else None

@@ -98,15 +98,17 @@ class Workforce:
         self._send_dispatch(execution)
         return execution
 
-    def stop(self, execution: Execution, now_s: float) -> None:
+    def stop(self, execution: Execution, now_s: float) -> bool:
         """The request needs this execution no more: cancel it on its worker.  If only
-        its outcome is left, it is over, and the next statement lets the worker drop that."""
+        its outcome is left, it is over, and the next statement lets the worker drop that.
+        Whether it is over."""
         worker = execution.worker
         if execution.size_bytes is not None:
             self._end(execution)
-            return
+            return True
         worker.abandon(execution, now_s)
         self._send(worker, messages.Stop([execution.number, execution.number + 1]))
+        return False
 
     def fetch(self) -> None:
         """Ask for announced outcomes, as far as there is room."""
