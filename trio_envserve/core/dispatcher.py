@@ -133,7 +133,8 @@ class Dispatcher:
                 execution.worker, ended.why, declared_rerun=self.cache.declared_rerun
             )
             self.step(session, entry.id.sequence, RequestInput.WORKER_DEAD, outcome)
-            if self._closing.begun:  # it may wait again, but nothing will be started any more
+            # It may wait again, but nothing will be started any more.
+            if self._closing.begun and entry.id.sequence in session.entries:
                 self.answer_stopping(session, entry.id.sequence)
 
     def stray(self, stray: Stray) -> None:
