@@ -74,6 +74,7 @@ def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: Fault):
     assert all(struck is not fault for _, struck in plan.moments)
     if fault is Fault.TINY_BOUNDS:
         assert all(getattr(plan.server, name) == most for name, most in PLAIN_BOUNDS.items())
+    assert fault is not Fault.KEYS or not any(ask.use for asks in plan.asks for ask in asks)
     assert not (fault is Fault.LOSE and plan.loss)
     assert not (fault is Fault.MANGLE and plan.mangle)
     assert fault is not Fault.HUGE or plan.message_bytes == PLAIN_MESSAGE_BYTES

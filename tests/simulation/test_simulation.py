@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from random import Random
 
 import pytest
 
 from trio_envserve.core import dispatcher
+from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState
@@ -24,7 +26,9 @@ from trio_envserve.lab.simulation.faults import (
     Ask,
     Fault,
     Plan,
+    draw,
 )
+from trio_envserve.lab.simulation.keyed_asks import have_keys
 from trio_envserve.lab.simulation.network import Frames, Link, Network
 from trio_envserve.lab.simulation.simulator import World, plan_of, run
 
@@ -72,7 +76,37 @@ def test_the_runs_are_worth_something():
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
     assert set(POSSIBLE) | IMPOSSIBLE.keys() == {(s, i) for s in RequestState for i in RequestInput}
     assert not set(POSSIBLE) & IMPOSSIBLE.keys()
-    assert len(POSSIBLE) == 27
+    assert len(POSSIBLE) == 29
+
+
+@pytest.mark.parametrize("harsh", [False, True], ids=["usual", "harsh"])
+def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bool):
+    for seed in range(20):
+        plan, before = plan_of(seed, harsh=harsh), draw(Random(seed * 2 + harsh), harsh=harsh)
+        assert plan.has(Fault.KEYS) == (plan != before) == have_keys(seed)
+        plan = plan.without(Fault.KEYS)
+        assert (plan.asks, plan.faults) == (before.asks, before.faults)
+
+
+def test_callers_meet_at_keys():
+    """They join, attach, get what was retained, collide, cancel and forget, come back."""
+    asked, told = Counter[KeyAct](), Counter[str]()
+    met = again = 0
+    for seed in filter(have_keys, range(40)):
+        world = World(seed, harsh=seed % 2 == 1)
+        world.run()
+        calls = [call for call in world.judge.calls.values() if call.use is not None]
+        asked.update(call.use.act for call in calls)
+        told.update(call.told for call in calls)
+        results = [call for call in calls if call.told == "result" and call.input]
+        starts = [call for name, call in world.judge.calls.items() if "/" in name and call.executions]
+        met += len(results) > len(starts)
+        again += any(call.key.endswith("'") for call in calls)
+    assert min(asked[act] for act in KeyAct) > 5, asked
+    for what in ("result", "fail unknown-key", "fail key-conflict", "cancelled never-started"):
+        assert told[what] > 1, told
+    assert met > 3
+    assert again > 1
 
 
 def test_what_cannot_occur_is_a_violation():

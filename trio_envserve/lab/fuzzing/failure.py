@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ...core.key_records import KeyAct
 from ...core.limits import ServerLimits
 from ..kit.report import listed, story, timetable
 from ..kit.shrink import MOST_RUNS
@@ -183,15 +184,26 @@ def _all_along(plan: Plan) -> list[str]:
 
 def _ask(client: str, ask: Ask) -> str:
     consent = {None: "rerun as declared", True: f"rerun, {ask.max_executions} at most"}
+    if ask.use is not None and ask.use.act is not KeyAct.ASK:
+        tag = f" (generation {ask.use.tag})" if isinstance(ask.use.tag, int) else ""
+        words = [f"{client} asks {ask.key}: {ask.use.act.name.lower()} of {ask.use.label}{tag}"]
+        return ", ".join(words + _ends(ask))
+    named = "" if ask.use is None else f" ({ask.body.partition(b'|')[0].decode()})"
     words = [
-        f"{client} asks {ask.key}: {_BEHAVIOURS[ask.behaviour]} after {ask.duration_s:.1f} s",
+        f"{client} asks {ask.key}{named}: {_BEHAVIOURS[ask.behaviour]} after {ask.duration_s:.1f} s",
         consent.get(ask.rerun, "no rerun"),
     ]
+    return ", ".join(words + _ends(ask))
+
+
+def _ends(ask: Ask) -> list[str]:
+    """How its caller ends it."""
+    words = []
     if ask.limit_s is not None:
         words.append(f"waits {ask.limit_s:.1f} s")
     if ask.cancel_after_s is not None:
         words.append(f"cancelled after {ask.cancel_after_s:.1f} s")
-    return ", ".join(words)
+    return words
 
 
 _BEHAVIOURS = {

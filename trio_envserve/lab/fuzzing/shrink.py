@@ -130,6 +130,9 @@ class _Shrinker(BaseShrinker[Plan, Call]):
                 for change in _plainer(self.plan.asks[client][index]):
                     ask = self.plan.asks[client][index]
                     plainer = dataclasses.replace(ask, **change)  # type: ignore[arg-type]  # by name
+                    if ask.use is not None:  # others ask the same, byte for byte
+                        self._with_ask(client, index, plainer)
+                        continue
                     body = body_of(plainer.key, plainer.behaviour, plainer.duration_s)
                     self._with_ask(client, index, dataclasses.replace(plainer, body=body))
 
@@ -148,15 +151,21 @@ class _Shrinker(BaseShrinker[Plan, Call]):
 
 def _plainer(ask: Ask) -> Iterator[dict[str, object]]:
     """What may be made plain about a call, one thing at a time."""
-    yield {}  # only its padding goes
-    if ask.behaviour != "return":
-        yield {"behaviour": "return"}
+    if ask.use is None:
+        yield from _plainer_work(ask)
     if ask.cancel_after_s is not None:
         yield {"cancel_after_s": None}
         yield {"cancel_after_s": round(ask.cancel_after_s, 1)}
     if ask.limit_s is not None:
         yield {"limit_s": None}
         yield {"limit_s": round(ask.limit_s, 1) or 0.1}
+
+
+def _plainer_work(ask: Ask) -> Iterator[dict[str, object]]:
+    """The same of what environment code is to do."""
+    yield {}  # only its padding goes
+    if ask.behaviour != "return":
+        yield {"behaviour": "return"}
     if ask.rerun is None:
         yield {"rerun": False}
     for duration_s in (0.1, round(ask.duration_s, 1) or 0.1):

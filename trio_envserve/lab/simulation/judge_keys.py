@@ -83,6 +83,9 @@ class KeyJudge:
         """When its last cancel or forget came."""
         self._asked: dict[Place, int] = {}
         """When its last request with an input came."""
+        self._fresh: set[Place] = set()
+        """Keys for which somebody asked who may start their work: not again without
+        proof and consent."""
         self._never: dict[Place, int] = {}
         """When it was said that what is open was not started, and ends."""
         self._closed: dict[tuple[Process, int], int] = {}
@@ -125,6 +128,8 @@ class KeyJudge:
         else:
             self._inputs.setdefault(place, set()).add(call.input)
             self._asked[place] = order
+            if message.earlier is None or (message.gone and call.consent):
+                self._fresh.add(place)
             self._replace(here, message.caller, request)
         new.generation = next((w.generation for w in self._sure(place)), None)
         here[request] = new
@@ -205,7 +210,9 @@ class KeyJudge:
         self._answered.add(request)
         waiter = self._waiters[place].get(request)
         if waiter is None:
-            self._said(place, cbor2.loads(bytes(frames[1])))
+            if message.status == Status.RESULT:
+                call = self._book.calls[self.calls[request]]
+                self._said(place, call, cbor2.loads(bytes(frames[1])))
             return
         waiter.answered = True
         execution = self._by_payload.get(bytes(frames[1]))
@@ -244,12 +251,16 @@ class KeyJudge:
             self._broken("G7", f"{text}{waiter.generation} was dispatched", call)
         self._leave(waiter.request)
 
-    def _said(self, place: Place, record: dict[str, Any]) -> None:
+    def _said(self, place: Place, call: Call, record: dict[str, Any]) -> None:
         """A command by key is answered."""
         number, started = record["generation"], record["started"]
         server, label = place
         if number is None:
             return
+        assert call.use is not None
+        if isinstance(call.use.tag, int) and call.use.tag != number:
+            text = f"{call.key} names generation {call.use.tag}, and {number} is closed"
+            self._broken("G7", text, call)
         self._closed.setdefault((server, number), next(self._order))
         if not started:
             self._unstarted.add((server, number))
@@ -291,6 +302,9 @@ class KeyJudge:
                     f"has not left generation {waiter.generation}"
                 )
                 self._broken("G4", text, waiter.call)
+        if place not in self._fresh:
+            text = f"{place[1]} is started, and was asked again only, without proof or consent"
+            self._book.violation("G2", text, place[1])
         if self._asked.get(place, -1) < self._never.get(place, -1):
             text = f"{place[1]} is started, and it was said that it would not be"
             self._book.violation("G7", text, place[1])

@@ -1,0 +1,147 @@
+"""Mutants of keys: who waits, what closes a generation, what may start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import key_table
+from ...core.key_records import GenerationState, Reissue
+from ...core.key_table import TABLE, KeyInput
+from ...core.keys import Keys
+from ...core.requests import Ask
+from ..simulation.faults import Fault
+from .patching import Family, Patches
+
+FAMILY = Family()
+
+WITHOUT_OUTCOME = (GenerationState.HELD, GenerationState.WAITING, GenerationState.RUNNING)
+
+
+@FAMILY.mutant("G6", needs=(Fault.KEYS,))
+def a_key_joins_another_input(patch: Patches) -> None:
+    """Who asks another thing under a key waits for what was asked first."""
+    for state in WITHOUT_OUTCOME:
+        patch.item(TABLE[KeyInput.OTHER_INPUT], state, key_table._join)
+    patch.item(TABLE[KeyInput.OTHER_INPUT], GenerationState.COMPLETED, key_table._replay)
+
+
+@FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))
+def a_waiter_is_counted_twice(patch: Patches) -> None:
+    """Who joins what is under way counts for two, and leaves once."""
+    original = Keys.leave
+
+    def leave(self: Any, waiter: Any, now_s: float) -> Any:
+        generation = self._generation_of(waiter)
+        if generation is not None and list(generation.waiters)[1:] == [waiter]:
+            return (), True
+        return original(self, waiter, now_s)
+
+    patch.attribute(Keys, "leave", leave)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def the_first_who_leaves_cancels(patch: Patches) -> None:
+    """The work of a key is cancelled by the first of two waiters that leaves."""
+
+    def leave(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
+        key_table._leave(keys, generation, waiter, now_s)
+        if generation.state is GenerationState.CLOSED or waiter in generation.watchers:
+            return ()
+        return key_table._close(keys, generation)
+
+    for state in WITHOUT_OUTCOME:
+        patch.item(TABLE[KeyInput.LEAVE], state, leave)
+
+
+@FAMILY.mutant("G4", "G7", needs=(Fault.KEYS,))
+def retention_forgets_what_runs(patch: Patches) -> None:
+    """The retention of a key begins when its work does."""
+
+    def run(keys: Any, generation: Any, arg: Any, now_s: float) -> Any:
+        effects = key_table._run(keys, generation, arg, now_s)
+        keys.watch_time(generation, keys.retained, now_s)
+        return effects
+
+    patch.item(TABLE[KeyInput.DISPATCH], GenerationState.WAITING, run)
+    for state in (GenerationState.WAITING, GenerationState.RUNNING):
+        patch.item(TABLE[KeyInput.RETENTION_ENDED], state, key_table._end)
+
+
+class _Unseen(dict[Any, Any]):
+    """Generations whose executions live, and that nobody finds."""
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+    def __delitem__(self, name: Any) -> None:
+        self.pop(name, None)
+
+
+@FAMILY.mutant("G1", needs=(Fault.KEYS,))
+def a_generation_starts_beside_the_last(patch: Patches) -> None:
+    """A new generation of a key does not wait for the execution of the one before."""
+    original = Keys.__init__
+
+    def init(self: Any, limits: Any) -> None:
+        original(self, limits)
+        self.ending = _Unseen()
+
+    patch.attribute(Keys, "__init__", init)
+
+
+@FAMILY.mutant("G4", needs=(Fault.KEYS,))
+def nothing_is_retained(patch: Patches) -> None:
+    """The outcome of a key is dropped when the last who waited has it."""
+
+    def leave(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
+        key_table._leave(keys, generation, waiter, now_s)
+        return () if generation.waiters else key_table._close(keys, generation)
+
+    patch.item(TABLE[KeyInput.LEAVE], GenerationState.COMPLETED, leave)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def who_leaves_is_told_that_it_never_ran(patch: Patches) -> None:
+    """A cancel says that nothing started, whatever became of the key's work."""
+    original = Keys.leave
+
+    def leave(self: Any, waiter: Any, now_s: float) -> Any:
+        return original(self, waiter, now_s)[0], False
+
+    patch.attribute(Keys, "leave", leave)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def a_command_hits_any_generation(patch: Patches) -> None:
+    """A cancel or forget that names a generation ends whichever is open."""
+    original = Keys._command
+
+    def command(self: Any, command: Any, now_s: float) -> Any:
+        here = self.open.get(command.name)
+        if isinstance(command.tag, int) and here is not None:
+            command = command._replace(tag=here.number)
+        return original(self, command, now_s)
+
+    patch.attribute(Keys, "_command", command)
+
+
+@FAMILY.mutant("G8", needs=(Fault.KEYS,))
+def orphans_are_never_given_up(patch: Patches) -> None:
+    """Work goes on counting for callers that never come back."""
+    original = Keys._due
+
+    def due(self: Any, now_s: float) -> Any:
+        found = original(self, now_s)
+        return None if found is not None and found[1] is KeyInput.ORPHANED else found
+
+    patch.attribute(Keys, "_due", due)
+
+
+@FAMILY.mutant("G2", needs=(Fault.KEYS,))
+def what_is_issued_again_starts_anew(patch: Patches) -> None:
+    """After a lost session a key's work starts without proof and consent."""
+
+    def may_start(self: Any, ask: Ask, reissue: Reissue | None) -> bool:
+        return reissue is None or reissue.earlier < ask.allowance
+
+    patch.attribute(Keys, "may_start", may_start)
