@@ -189,8 +189,9 @@ def _ask(client: str, ask: Ask) -> str:
         words = [f"{client} asks {ask.key}: {ask.use.act.name.lower()} of {ask.use.label}{tag}"]
         return ", ".join(words + _ends(ask))
     named = "" if ask.use is None else f" ({ask.body.partition(b'|')[0].decode()})"
+    does = f"{_BEHAVIOURS[ask.behaviour]} after {ask.duration_s:.1f} s"
     words = [
-        f"{client} asks {ask.key}{named}: {_BEHAVIOURS[ask.behaviour]} after {ask.duration_s:.1f} s",
+        f"{client} asks {ask.key}{named}: {does}",
         consent.get(ask.rerun, "no rerun"),
     ]
     return ", ".join(words + _ends(ask))
