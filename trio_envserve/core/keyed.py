@@ -180,18 +180,18 @@ class KeyedRequests:
                 case Wait():
                     pass  # it is WAITING already
                 case Answer(waiter, outcome):
-                    session, entry = self._find(waiter)
-                    if header is None or header[0] is not outcome:
-                        header = outcome, outcomes.header_of(outcome)
-                    mine = outcomes.for_key(*header, entry)
-                    self._answer(entry, outcomes.fitting(mine, entry, session.message_bytes))
+                    for session, entry in self._find(waiter):
+                        if header is None or header[0] is not outcome:
+                            header = outcome, outcomes.header_of(outcome)
+                        mine = outcomes.for_key(*header, entry)
+                        self._answer(entry, outcomes.fitting(mine, entry, session.message_bytes))
                 case AnswerCancelled(waiter, started):
-                    _, entry = self._find(waiter)
-                    self._answer(entry, outcomes.key_cancelled(entry, started=started))
+                    for _, entry in self._find(waiter):
+                        self._answer(entry, outcomes.key_cancelled(entry, started=started))
                 case Refuse(waiter, why):
-                    _, entry = self._find(waiter)
-                    code, for_now = REFUSALS[why]
-                    self._refuse(entry, code, why.value, for_now=for_now)
+                    for _, entry in self._find(waiter):
+                        code, for_now = REFUSALS[why]
+                        self._refuse(entry, code, why.value, for_now=for_now)
                 case _:
                     assert_never(effect)
 
@@ -220,9 +220,11 @@ class KeyedRequests:
         self._sessions[namespace] = opened.id
         return opened
 
-    def _find(self, waiter: RequestId) -> tuple[Session, Entry]:
+    def _find(self, waiter: RequestId) -> list[tuple[Session, Entry]]:
+        """Its entry; none if the message that made another one leave has finished it, too."""
         session = self._cache.sessions[waiter.session]
-        return session, session.entries[waiter.sequence]
+        entry = session.entries.get(waiter.sequence)
+        return [] if entry is None else [(session, entry)]
 
     def _answer(self, entry: Entry, kept: RetainedOutcome) -> None:
         session = self._cache.sessions[entry.id.session]
