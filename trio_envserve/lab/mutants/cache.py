@@ -323,4 +323,4 @@ def bytes_are_not_given_back(patch: Patches) -> None:
     def drop(cache: Any, session: Any, entry: Any) -> None:
         entry.body = None
 
-    patch.attribute(request_table, "_drop_body", drop)
+    patch.attribute(request_table, "drop_body", drop)
