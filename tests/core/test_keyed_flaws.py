@@ -1,0 +1,99 @@
+"""Requests with keys, between client and router: what once went wrong there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trio_envserve.core import messages
+from trio_envserve.core.client_inputs import CallKey, CallsCancelled
+from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
+from trio_envserve.core.limits import KIB, KeyLimits
+from trio_envserve.core.request_table import RequestInput
+from trio_envserve.core.requests import RequestState, Session
+from trio_envserve.core.router_inputs import CloseAsked
+from trio_envserve.core.terms import Status
+
+from .helpers import Pair
+
+
+def submit(
+    pair: Pair, word: bytes, act: KeyAct = KeyAct.ASK, body: bytes = b"body", **how: Any
+) -> int:
+    """A call with a key, sent as far as it goes."""
+    digest = input_digest(body, how.get("rerun"))
+    tag = word if act in (KeyAct.CANCEL, KeyAct.FORGET) else b""
+    return pair.submit(body, key=CallKey(act, KeyName(b"default", word), digest, tag), **how)
+
+
+def full_of_keys() -> Pair:
+    """A server with room for one generation, and a client that waits with another one."""
+    pair = Pair(workers=2)
+    pair.router.keys.limits = KeyLimits(generations=1, namespace_share=1.0)
+    submit(pair, b"first")
+    submit(pair, b"second")
+    assert len(pair.runs) == 1
+    assert len(pair.client.calls.held) == 1
+    return pair
+
+
+def test_a_call_for_whose_key_there_is_no_room_held_up_calls_without_keys():
+    pair = full_of_keys()
+    pair.submit(b"no key")
+    assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
+
+
+def test_a_call_for_whose_key_there_is_no_room_held_up_the_forget_that_makes_room():
+    pair = full_of_keys()
+    submit(pair, b"first", KeyAct.FORGET)
+    pair.end(status=Status.CANCELLED)
+    pair.advance(1.0)
+    assert len(pair.runs) == 2
+    assert not pair.client.calls.held
+
+
+def test_the_next_work_of_a_key_waited_for_ever_when_an_announced_outcome_was_not_wanted():
+    pair = Pair(workers=1, server={"kept_bytes": 64 * KIB})
+    fills, waits = pair.submit(b"fills what may be kept"), submit(pair, b"key")
+    for run in list(pair.runs):
+        pair.end(run, bytes(100 * KIB))
+    assert len(pair.router.announced) == 1
+    pair.give_client(CallsCancelled((waits,), pair.now_s))
+    pair.settle()
+    pair.receive(fills)
+    submit(pair, b"key")
+    assert len(pair.runs) == 3
+    assert not pair.router.keys.ending
+
+
+def test_work_was_answered_again_that_its_key_had_finished_as_the_server_closed():
+    pair = Pair(workers=1)
+    submit(pair, b"key")
+    steps = watched(pair)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
+    pair.die()
+    assert (RequestInput.DEADLINE, RequestState.NOT_SEEN) not in steps
+
+
+def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_together():
+    pair = Pair(workers=1)
+    both = [submit(pair, b"key"), submit(pair, b"key", KeyAct.ATTACH)]
+    pair.lose = lambda message: isinstance(message, messages.Finish)
+    pair.give_client(CallsCancelled(both, pair.now_s))
+    pair.settle()
+    pair.lose = lambda message: False
+    pair.advance(1.5)  # the next sync says it of both
+    assert not pair.session.entries
+    assert len(pair.halts) == 1
+
+
+def watched(pair: Pair) -> list[tuple[RequestInput, RequestState]]:
+    """What the requests of the router will be given, and in which states."""
+    step, steps = pair.router.cache.step, []
+
+    def watching(session: Session, sequence: int, input: RequestInput, arg: Any = None) -> Any:
+        steps.append((input, session.state(sequence)))
+        return step(session, sequence, input, arg)
+
+    pair.router.cache.step = watching  # type: ignore[method-assign]  # to look on
+    return steps
