@@ -439,7 +439,7 @@ def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
     session = pair.stranger()
     pair.ask(session, 5)
     pair.request(session)
-    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("queue-full", False)
     assert len(pair.runs) == 2
 
 
