@@ -37,6 +37,8 @@ class Request:
     payload: bytes
     rerun: bool | None
     allowance: int
+    keyed: bool = False
+    """Whether it waits for the work of a key, not for a worker."""
     state: str = "waiting"
     run: Run | None = None
     starts: int = 0
@@ -159,8 +161,9 @@ class Model:
     # -- inputs: each returns what must be done -----------------------------------
 
     def request(
-        self, number: int, sequence: int, payload: bytes, rerun: bool | None, allowance: int
-    ) -> list[Effect]:
+        self, number: int, sequence: int, payload: bytes, rerun: bool | None, allowance: int,
+        *, keyed: bool = False,
+    ) -> list[Effect]:  # fmt: skip
         client = self.clients[number]
         known = client.requests.get(sequence)
         if known is not None:
@@ -173,7 +176,7 @@ class Model:
             return [("WINDOW", sequence)]
         if not self._room(client, len(payload)):
             return [("FULL", sequence)]
-        client.requests[sequence] = Request(payload, rerun, allowance)
+        client.requests[sequence] = Request(payload, rerun, allowance, keyed)
         return [("QUEUE", (number, sequence))]
 
     def _room(self, client: Client, size: int) -> bool:
@@ -221,11 +224,22 @@ class Model:
         client = self.clients[number]
         state = client.state(sequence)
         if state == "waiting":
-            return [("UNQUEUE", (number, sequence)), *self._complete(number, sequence, outcome)]
+            out = self._out(number, sequence, client.requests[sequence])
+            return [out, *self._complete(number, sequence, outcome)]
         if state == "running":
             run = client.requests[sequence].run
             return [*self._complete(number, sequence, outcome), ("STOP", run)]
         return []
+
+    def answered_for_its_key(self, number: int, sequence: int, outcome: bytes) -> list[Effect]:
+        return self._complete(number, sequence, outcome)
+
+    def turned_away(self, number: int, sequence: int) -> None:
+        """As if it had never been seen."""
+        del self.clients[number].requests[sequence]
+
+    def _out(self, number: int, sequence: int, request: Request) -> Effect:
+        return "LEAVE" if request.keyed else "UNQUEUE", (number, sequence)
 
     def finish(self, number: int, sequences: set[int]) -> list[Effect]:
         client = self.clients[number]
@@ -242,8 +256,8 @@ class Model:
         client = self.clients[number]
         request = client.requests.pop(sequence)
         client.finished.add(sequence)
-        if request.state == "waiting":
-            return [("UNQUEUE", (number, sequence))]
+        if request.state == "waiting" or (request.keyed and request.state == "completed"):
+            return [self._out(number, sequence, request)]
         if request.run is None:
             return []
         request.run.wanted = False

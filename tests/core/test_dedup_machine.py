@@ -49,15 +49,17 @@ PAYLOADS = st.sampled_from([b"a", b"b", b"c" * 8, b"d" * 8, b"e" * 40])
 OUTCOMES = st.sampled_from([b"1", b"2", b"3" * 10, b"4" * 30])
 CONSENT = st.none() | st.booleans()
 
+OF_KEYS = (RequestInput.ANSWERED, RequestInput.TURNED_AWAY)
+
 # What no honest caller does: by state, the inputs that cannot be.
 IMPOSSIBLE: dict[str, list[RequestInput]] = {
     "not seen": [
         RequestInput.OTHER_DIGEST, RequestInput.DISPATCH, RequestInput.OUTCOME,
-        RequestInput.WORKER_DEAD, RequestInput.LEASE_ENDED,
+        RequestInput.WORKER_DEAD, RequestInput.LEASE_ENDED, *OF_KEYS,
     ],
     "waiting": [RequestInput.OUTCOME, RequestInput.WORKER_DEAD],
-    "running": [RequestInput.DISPATCH],
-    "completed": [RequestInput.DISPATCH, RequestInput.OUTCOME, RequestInput.WORKER_DEAD],
+    "running": [RequestInput.DISPATCH, *OF_KEYS],
+    "completed": [RequestInput.DISPATCH, RequestInput.OUTCOME, RequestInput.WORKER_DEAD, *OF_KEYS],
 }  # fmt: skip
 
 
@@ -86,6 +88,8 @@ class DedupMachine(RuleBasedStateMachine):
         self.model = Model()
         self.sessions: dict[int, Session] = {}
         self.queue: set[tuple[int, int]] = set()
+        self.waiters: set[tuple[int, int]] = set()
+        """Those that wait for the work of a key, and those that have its outcome."""
         self.opened = 0
         self.now_s = 0.0
 
@@ -96,8 +100,11 @@ class DedupMachine(RuleBasedStateMachine):
         assert sorted(map(self._named, effects), key=repr) == sorted(expected, key=repr)
         for do, arg in effects:
             if do is RequestAction.QUEUE:
-                assert self._id(arg) not in self.queue
-                self.queue.add(self._id(arg))
+                waiting = self.queue if arg.key is None else self.waiters
+                assert self._id(arg) not in waiting
+                waiting.add(self._id(arg))
+            elif do is RequestAction.LEAVE:
+                self.waiters.discard(self._id(arg))
             elif do is RequestAction.UNQUEUE:
                 self.queue.remove(self._id(arg))
             elif do is RequestAction.ANSWER:
@@ -219,17 +226,19 @@ class DedupMachine(RuleBasedStateMachine):
     @precondition(any_alive)
     @rule(
         data=st.data(), ahead=st.lists(AHEAD, min_size=1, max_size=5), payload=PAYLOADS,
-        rerun=CONSENT, allowance=st.integers(1, 3), eager=st.booleans(),
+        rerun=CONSENT, allowance=st.integers(1, 3), eager=st.booleans(), keyed=st.booleans(),
     )  # fmt: skip
     def request(
         self, data: st.DataObject, ahead: list[int], payload: bytes, rerun: bool | None,
-        allowance: int, eager: bool,
+        allowance: int, eager: bool, keyed: bool,
     ) -> None:  # fmt: skip
         number, session = self.session(data)
-        ask, base = Ask(identifier(payload[0]), payload, rerun, allowance), self.base(number)
+        key = "some key" if keyed else None
+        ask, base = Ask(identifier(payload[0]), payload, rerun, allowance, key), self.base(number)
         for sequence in (base + n for n in ahead):
             effects = self.cache.request(session, sequence, ask)
-            self.check(effects, self.model.request(number, sequence, payload, rerun, allowance))
+            expected = self.model.request(number, sequence, payload, rerun, allowance, keyed=keyed)
+            self.check(effects, expected)
         if eager:
             self._dispatch_all()
 
@@ -276,6 +285,25 @@ class DedupMachine(RuleBasedStateMachine):
             assert started is expected_started
             if self.model.starts[number, sequence]:
                 assert started, "G9: it did run"
+
+    # -- keys ---------------------------------------------------------------------
+
+    @precondition(lambda self: self.waiters)
+    @rule(data=st.data(), outcome=OUTCOMES, refused=st.booleans())
+    def work_of_a_key_ends(self, data: st.DataObject, outcome: bytes, refused: bool) -> None:
+        """Some of those that wait for it get its outcome, or are refused for now."""
+        for number, sequence in data.draw(st.sets(st.sampled_from(sorted(self.waiters)))):
+            session = self.sessions[number]
+            if self.model.clients[number].state(sequence) != "waiting":
+                continue
+            if refused:
+                self.waiters.remove((number, sequence))
+                self.model.turned_away(number, sequence)
+                assert self.cache.step(session, sequence, RequestInput.TURNED_AWAY) == ()
+            else:
+                kept = RetainedOutcome((outcome,), len(outcome))
+                effects = self.cache.step(session, sequence, RequestInput.ANSWERED, kept)
+                self.check(effects, self.model.answered_for_its_key(number, sequence, outcome))
 
     # -- workers ------------------------------------------------------------------
 
@@ -448,7 +476,8 @@ class DedupMachine(RuleBasedStateMachine):
         assert cache.kept_count == self.model.count("completed")
         assert cache.kept_bytes == self.model.kept_bytes()
         assert cache.running_count == self.model.count("running")
-        assert cache.queued_count == self.model.count("waiting") == len(self.queue)
+        waiters = sum(clients[n].state(sequence) == "waiting" for n, sequence in self.waiters)
+        assert cache.queued_count == self.model.count("waiting") == len(self.queue) + waiters
         assert cache.held_bytes == self.model.held_bytes()
 
     @invariant()
