@@ -121,7 +121,7 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "the allowance is one too many": attribute(
         DedupCache, "may_rerun", lambda cache, entry: entry.executions <= entry.allowance
     ),
-    "a body is never dropped": attribute(request_table, "_drop_body", lambda *args: None),
+    "a body is never dropped": attribute(request_table, "drop_body", lambda *args: None),
     "finished means not seen": attribute(
         dedup, "absorb", lambda cache, session, sequence, input: ((RequestAction.QUEUE, None),)
     ),
