@@ -288,8 +288,8 @@ class DedupCache:
         """One input to one request: look up the cell, do it, say what follows.
 
         ``arg``: an :class:`Ask` for requests, the execution for a dispatch,
-        :class:`Kept` for an outcome, and for deadline and worker death the
-        outcome to give if the request ends by it.
+        :class:`~.requests.RetainedOutcome` for an outcome and for ANSWERED, and for
+        deadline and worker death the outcome to give if the request ends by it.
         """
         entry = session.entries.get(sequence)
         if entry is not None:

@@ -15,32 +15,34 @@ What can happen to a generation is a table (:mod:`.key_table`); every input goes
 :meth:`Keys.step`.  At the bounds new keys wait: nothing that has run is dropped for them.
 Times are ``now_s``, the time that the server was awake, and never go back.
 
-How the router is to drive it
------------------------------
-It does not yet: nothing on the wire carries a key.
+How the router drives it
+------------------------
+All of it is in :mod:`.keyed`, which calls these methods and carries out what they say.
 
-*The work of a generation* is one request of a session of the server's own, whose lease
-never ends, which has no window, and whose sequences are the numbers of generations.  So
+*The work of a generation* is one request of a session of the server's own, one for each
+namespace, which has no window, and whose sequences are the numbers of generations.  So
 dedup cache, scheduler and workforce treat it as any other, and G1, G2 and the consent to
 a rerun stay with their table.  Each generation gets one ``Finish``, and at most one
 ``Enter`` before it.
 
-*A request of a caller* enters the dedup cache under its own id, and with ``Wait`` it is
-RUNNING there, with its generation in place of an execution.  So retransmissions end there,
-and its deadline, its cancel and what is too large for its client concern it alone.
+*A request of a caller* is an entry of the dedup cache under its own id, and WAITING there
+until it is answered: its ``entry.key`` says what it asks, and no execution is its own.  So
+retransmissions end there, and its deadline, its cancel and what is too large for its
+client concern it alone.
 
 ================================================ =========================================
 the router hears                                 and calls
 ================================================ =========================================
 a request with a key and its input, or without   :meth:`Keys.ask`, :meth:`Keys.attach`
 a caller, back, wants nothing that it asked for  :meth:`Keys.withdraw`
-such a request is stopped, or finished           :meth:`Keys.leave`
+such a request is finished, or its deadline came :meth:`Keys.leave`
 a goodbye, the end of a lease                    :meth:`Keys.leave_all`, :meth:`Keys.lose`: before
                                                  the dedup cache ends the session
 a cancel, a forget by key                        :meth:`Keys.cancel`, :meth:`Keys.forget`
 the work of a generation is dispatched           :meth:`Keys.dispatched`
 its execution has ended, or is proven dead       :meth:`Keys.execution_ended`, wanted or not
-it has an outcome, whoever made that             :meth:`Keys.outcome`, after its execution's end
+it has an outcome, whoever made that             :meth:`Keys.outcome`: after the end of its
+                                                 execution, if that made it
 time, or a Resume while :meth:`Keys.behind`      :meth:`Keys.tick`
 ================================================ =========================================
 
@@ -50,16 +52,16 @@ effect              what the router does
 ``Enter``           enters a request of its own session, which is dispatched when
                     :meth:`Keys.may_dispatch` says so, too
 ``Finish``          finishes that; the dedup cache unqueues it or stops its execution
-``Wait``            takes the caller's request for RUNNING, and says the generation's number
+``Wait``            nothing: the caller's request is WAITING already
 ``Answer``          completes it, with a header of its own and the same payload
 ``AnswerCancelled`` completes it with "cancelled", and says whether it may have run
-``Refuse``          refuses it, for good or for now
+``Refuse``          refuses it, for good or for now, as if it had never been seen
 =================== ====================================================================
 
-A cancel of a request that the router has not seen must say ``started: true`` if it is one
-with a key: others may wait for that.  A command by key names the generation's number with
-the epoch, or an id of its own.  A server that closes gives what waits or is held the
-outcome "stopping": what never ran is not retained, so it may be asked for anew.
+A cancel of a request that the router has not seen says ``started: true`` if it is one
+with a key: others may wait for that.  A command by key names the generation's number, or
+an id of its own.  A server that closes gives what waits or is held the outcome
+"stopping": what never ran is not retained, so it may be asked for anew.
 """
 
 from __future__ import annotations
