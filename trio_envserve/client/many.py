@@ -76,7 +76,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     def _submit(self, index: int, asked: Asked) -> None:
         try:
-            body = self._client._encode(asked.body, at_once=True)
+            body = asked.encoded(self._client._wire, at_once=True)
         except values.TooMuchWork:
             self._start(index, self._client._run, asked)
         except values.EncodingError as error:

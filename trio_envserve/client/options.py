@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
+from ..core import values
 from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT
 from ..core.key_records import KeyAct, KeyName, input_digest
+from ..core.limits import WireLimits
 from ..core.terms import Body
 from ..envs.request import RolloutRequest
 
@@ -63,6 +65,12 @@ class Asked(NamedTuple):
 
     body: dict[str, Any]
     terms: Terms
+
+    def encoded(self, limits: WireLimits, **how: Any) -> bytes:
+        """The body as it goes to the server, as :func:`.values.encode` makes it.  With a key
+        it is compared with others, and the order in which dicts were filled is no part of it."""
+        sort_keys = self.terms.key is not None
+        return values.encode(self.body, root="", limits=limits, sort_keys=sort_keys, **how)
 
     def member(self, index: int, input: Any) -> Asked:
         """One of many: of a key, each has a part of its own."""

@@ -140,7 +140,7 @@ class Client:
 
     async def _run(self, asked: Asked) -> Outcome:
         try:
-            body = await self._encoded(asked.body)
+            body = await self._encoded(asked)
         except values.EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         began_s = trio.current_time()
@@ -218,19 +218,16 @@ class Client:
         self._driver.received(ended)
         return _outcome_of(ended, value, error, took_s)
 
-    async def _encoded(self, value: object) -> bytes:
-        """The body of a value.  A large one is encoded in a thread."""
+    async def _encoded(self, asked: Asked) -> bytes:
+        """The body of a call.  A large one is encoded in a thread."""
         try:
-            return self._encode(value, at_once=True)
+            return asked.encoded(self._wire, at_once=True)
         except values.TooMuchWork:
             pass
         try:
-            return await self._threads.run(lambda pause: self._encode(value, pause=pause))
+            return await self._threads.run(lambda pause: asked.encoded(self._wire, pause=pause))
         except values.NotHere:
-            return self._encode(value)
-
-    def _encode(self, value: object, **how: Any) -> bytes:
-        return values.encode(value, root="", limits=self._wire, **how)
+            return asked.encoded(self._wire)
 
     def _decode(self, body: Body, **how: Any) -> object:
         return values.decode(body, arrays=self._arrays, root="result", limits=self._wire, **how)

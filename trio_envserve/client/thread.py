@@ -115,9 +115,7 @@ class ClientThread:
     def encode(self, asked: Asked, *, at_once: bool) -> bytes:
         """The body of a call.  Raises EncodingError, and TooMuchWork if it takes long and
         must be done at once."""
-        if at_once:
-            return values.encode(asked.body, root="", limits=self.wire, at_once=True)
-        return values.encode(asked.body, root="", limits=self.wire)
+        return asked.encoded(self.wire, at_once=at_once)
 
     def call(self, job: Job, body: bytes, terms: Terms) -> None:
         """Make a call; an :class:`Outcome` will be delivered."""
@@ -331,7 +329,7 @@ def _cut_off(job: Job) -> tuple[Any, BaseException | None]:
 async def encode(client: Client, asked: Asked) -> bytes:
     """A large body, as a job.  Raises EncodingError, and NotHere if code of the value's
     must run where the value is from."""
-    return await client._threads.run(lambda pause: client._encode(asked.body, pause=pause))
+    return await client._threads.run(lambda pause: asked.encoded(client._wire, pause=pause))
 
 
 async def health(client: Client) -> ServerHealth:

@@ -37,7 +37,8 @@ milliseconds.
 Values and normal forms
 -----------------------
 None, bool, int of any size, float, str, bytes, list and dict come back as they
-are.  Insertion order of dicts is kept.  Further:
+are.  Insertion order of dicts is kept, unless it is asked to sort them
+(:mod:`values_order`).  Further:
 
 - tuples, named tuples, deques, ranges and other sequences come back as lists;
   as keys and in sets, where lists cannot be, as tuples;
@@ -81,6 +82,7 @@ from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
 from .values_lower import SMALL_COST_BYTES, SMALL_DEPTH, SMALL_ITEMS, Lowering, is_small
 from .values_lower import NotHere as NotHere
+from .values_order import small_in_order
 from .values_parts import PLAIN, Pieces, written_head
 from .values_paths import Refusal
 from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
@@ -140,9 +142,10 @@ class DecodingError(EnvServeError, ValueError):
 
 def encode(
     value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
-    at_once: bool = False, pause: Callable[[], None] | None = None,
+    at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
 ) -> bytes:  # fmt: skip
-    """The body for ``value``.  The same value gives the same bytes.
+    """The body for ``value``.  The same value gives the same bytes; with ``sort_keys`` also
+    if its dicts were filled in another order.
 
     ``root`` is what error messages call the value itself.  Raises
     :class:`EncodingError` if there is something without an encoding in it, if
@@ -156,10 +159,11 @@ def encode(
     """
     if pause is None and _takes_small(limits) and is_small(value):
         try:
-            return cbor2.dumps(value)
+            return cbor2.dumps(small_in_order(value) if sort_keys else value)
         except UnicodeEncodeError:
             pass  # below it is said which text it was
-    lowering = Lowering(limits, pause=pause, items_at_once=_ITEMS_AT_ONCE if at_once else None)
+    at_most = _ITEMS_AT_ONCE if at_once else None
+    lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
     try:
         lowered = lowering.value(value, 0)
         body = b"".join(lowered.parts) if isinstance(lowered, Pieces) else cbor2.dumps(lowered)

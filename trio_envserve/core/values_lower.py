@@ -29,6 +29,7 @@ import cbor2
 from . import arrays as _arrays
 from . import objects as _objects
 from .values_keys import chosen, too_many
+from .values_order import in_order
 from .values_parts import (
     LEAST_PIECE_BYTES,
     PIECE_ITEMS,
@@ -45,7 +46,7 @@ from .values_prices import TAG_SET
 from .values_scan import TooMuchWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from .limits import WireLimits
 
@@ -116,12 +117,13 @@ class Lowering:
 
     __slots__ = (
         "_code_ran", "_containers", "_depth", "_items", "_keys", "_least", "_most", "_pause",
-        "_plain",
+        "_plain", "_sort_keys",
     )  # fmt: skip
 
     def __init__(
         self, limits: WireLimits, *, plain: frozenset[type] = PLAIN,
         items_at_once: int | None = None, pause: Callable[[], None] | None = None,
+        sort_keys: bool = False,
     ) -> None:  # fmt: skip
         self._items = self._most = limits.items - 1  # the value itself
         self._least = 0 if items_at_once is None else max(0, self._most - items_at_once)
@@ -131,6 +133,7 @@ class Lowering:
         self._keys = limits.keys
         self._plain = plain
         self._pause = pause
+        self._sort_keys = sort_keys
         self._code_ran = False
         """Whether code of the value's classes may have run."""
 
@@ -255,6 +258,8 @@ class Lowering:
         if type(value) is not dict or not self._all_plain(value):
             return self._with_keys(value, owner, depth)
         self._check_keys(value, owner)
+        if self._sort_keys:
+            value = dict(in_order(value.items(), len(value), self._pause))
         if self._all_plain(value.values()):
             return self._in_pieces(value, before)
         changed: dict[object, object] = {}
@@ -289,7 +294,9 @@ class Lowering:
         if len({name if type(name) in PLAIN else cbor2.dumps(name) for name in keys}) < len(keys):
             raise Refusal(owner, "two of its keys have the same encoding")
         self._check_keys(keys, owner)
-        pairs = zip(keys, members, strict=True)
+        pairs: Iterable[tuple[object, object]] = zip(keys, members, strict=True)
+        if self._sort_keys:
+            pairs = in_order(pairs, len(keys), self._pause)
         whole = self._pause is None and PLAIN.issuperset(map(type, keys))
         if whole and Pieces not in map(type, members):
             return dict(pairs)

@@ -1,0 +1,48 @@
+"""The order of keys, where bodies are compared.
+
+A dict keeps the order in which it was filled, which is no part of what it says.  Where
+equal values must have equal bytes (the input of a keyed call), the keys of each map are
+written in the bytewise order of their encodings, as section 4.2.1 of RFC 8949 has it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import cbor2
+
+from .values_parts import PIECE_ITEMS
+
+Pair: TypeAlias = "tuple[object, object]"
+
+
+def in_order(
+    pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None
+) -> Iterable[Pair]:
+    """``count`` pairs of a map, whose keys have been lowered, in order.  If there is a
+    ``pause``, they are put there in pieces."""
+    if pause is None or count <= PIECE_ITEMS:
+        return sorted(pairs, key=_encoded_key)
+    pieces: list[list[Pair]] = []
+    rest = iter(pairs)
+    while piece := list(itertools.islice(rest, PIECE_ITEMS)):
+        pieces.append(sorted(piece, key=_encoded_key))
+        pause()
+    return heapq.merge(*pieces, key=_encoded_key)
+
+
+def small_in_order(value: Any) -> object:
+    """A value of plain types (:func:`~.values_lower.is_small`), all its maps in order."""
+    if type(value) is dict:
+        return {name: small_in_order(value[name]) for name in sorted(value, key=cbor2.dumps)}
+    if type(value) is list or type(value) is tuple:
+        return [small_in_order(member) for member in value]
+    return value
+
+
+def _encoded_key(pair: Pair) -> bytes:
+    encoded: bytes = cbor2.dumps(pair[0])
+    return encoded
