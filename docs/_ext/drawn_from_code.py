@@ -186,7 +186,8 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "that work goes on. Take another key, or forget this one",
     "unknown-key": "nothing is known under this key, and this request may not start it: it "
     "attaches, or it is issued again. What was asked earlier may have run",
-    "keys-full": "there is no room for another key, or for another command with an id of its own. "
+    "keys-full": "there is no room for another key, or in the queue for its work, or for another "
+    "command with an id of its own. It says nothing of other keys, nor of requests without one. "
     "Try again",
     "keys-early": "nothing is known under the key, the request is issued again, and no worker has "
     "said yet whether the environment consents to that. Try again",

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallKey, CallsCancelled
+from trio_envserve.core.call_table import CallInput, Calls
+from trio_envserve.core.calls import ClientSession
+from trio_envserve.core.client_inputs import (
+    CallKey,
+    CallsCancelled,
+    CallSubmitted,
+    ServerMessage,
+)
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
-from trio_envserve.core.limits import KIB, KeyLimits
+from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState, Session
 from trio_envserve.core.router_inputs import CloseAsked
@@ -97,3 +104,95 @@ def watched(pair: Pair) -> list[tuple[RequestInput, RequestState]]:
 
     pair.router.cache.step = watching  # type: ignore[method-assign]  # to look on
     return steps
+
+
+# -- calls that are refused for their keys, and the others of their client ----------------
+# A window full of asks for whose keys there was no room kept back every other call of
+# their client, the forget that would have made room among them; and one that no worker
+# could judge yet ("keys-early") did so alone.
+
+WINDOW = 16
+
+
+def crowd(pair: Pair, count: int) -> None:
+    """Asks for keys, all made before anything is heard."""
+    for number in range(count):
+        word = b"%d" % number
+        key = CallKey(KeyAct.ASK, KeyName(b"default", word), input_digest(b"body", None))
+        pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s, key=key))
+    pair.settle()
+
+
+def full_window() -> Pair:
+    """A client with more asks than its window takes, at a server with room for one key."""
+    pair = Pair(workers=2, server={"window": WINDOW})
+    pair.router.keys.limits = KeyLimits(generations=1, namespace_share=1.0)
+    crowd(pair, 3 * WINDOW)
+    assert len(pair.runs) == 1
+    return pair
+
+
+def test_a_window_full_of_asks_without_room_for_their_keys_held_up_calls_without_keys():
+    pair = full_window()
+    pair.submit(b"no key")
+    assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
+
+
+def test_a_window_full_of_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room():
+    pair = full_window()
+    submit(pair, b"0", KeyAct.FORGET)
+    pair.end(status=Status.CANCELLED)
+    pair.advance(5.0)
+    assert len(pair.runs) == 2
+
+
+def test_asks_past_their_part_of_the_window_are_sent_when_others_have_left_it():
+    pair = full_window()
+    pair.router.keys.limits = KeyLimits()
+    pair.advance(30.0)
+    while len(pair.answers) < 3 * WINDOW:
+        pair.end(pair.runs[len(pair.answers)])
+        pair.receive(pair.answers[-1].call)
+        pair.advance(1.0)
+    assert len(pair.runs) == 3 * WINDOW
+
+
+def test_a_window_of_one_takes_an_ask_for_a_key():
+    pair = Pair(server={"window": 1})
+    submit(pair, b"key")
+    assert len(pair.runs) == 1
+
+
+def test_an_ask_that_came_too_early_held_up_calls_without_keys():
+    pair = Pair(workers=2)
+    submit(pair, b"key")
+    session, sequence = pair.session.id, 0
+    refused = messages.Refused(session, sequence, "keys-early", "no worker has said it", 60.0)
+    pair.give_client(ServerMessage((messages.encode(refused),), pair.now_s))
+    pair.submit(b"no key")
+    assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
+
+
+def test_a_call_for_which_there_was_no_room_once_waited_behind_all_that_wait_for_keys():
+    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 999, 9)
+    for number in range(500):
+        held = CallInput.KEY_HELD if number < 499 else CallInput.HOLD
+        call = calls.new(CallSubmitted(number, b"body", 0.0))
+        calls.step(call, CallInput.SEND, 0.0, session)
+        calls.step(call, held, 0.0, 1.0)
+    assert next(call.number for call in calls.due(1.0)) == 499
+
+
+def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
+    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 9999, 9)
+    for number in range(2560):
+        call = calls.new(CallSubmitted(number, b"body", 0.0))
+        calls.step(call, CallInput.SEND, 0.0, session)
+        calls.step(call, CallInput.KEY_HELD, 0.0, 0.0)
+    tried = set()
+    for _ in range(256):
+        for call in calls.due(1.0):
+            tried.add(call.number)
+            calls.step(call, CallInput.DUE, 1.0)
+            calls.step(call, CallInput.KEY_HELD, 1.0, 1.0)
+    assert len(tried) == 2560

@@ -19,11 +19,11 @@ The table knows nothing of links, and of sessions only the ids of their calls.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
+from .call_queue import CallQueue, Retries, retries_for_keys
 from .calls import (
     Call,
     ClientSession,
@@ -41,12 +41,6 @@ from .errors import ErrorInfo
 from .key_records import CallerToken
 from .limits import ClientLimits
 from .terms import ID_BYTES, Body, Status, Verdict
-
-BURST = 64
-"""Calls refused for now that are tried again at once, to begin with."""
-
-FOR_KEYS = frozenset({"keys-full", "key-crowded"})
-"""The codes of refusals for now that say nothing of other requests."""
 
 MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""
@@ -114,7 +108,7 @@ class Calls:
         """Who asks for keys."""
         self.live: dict[int, Call] = {}
         """All that are not gone, by number."""
-        self.queue: OrderedDict[int, Call] = OrderedDict()
+        self.queue = CallQueue()
         self.timed: dict[int, Call] = {}
         """Those that may end by the clock while the server is well: with a limit of
         their own, or expired."""
@@ -125,8 +119,8 @@ class Calls:
         is sent.  Who waits for room for its key holds up nobody."""
         self.retransmitted = 0
         self.reissued = 0
-        self._burst = BURST
-        self._refused_lately = False
+        self._retries = Retries()
+        self._retries_for_keys = retries_for_keys()
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
@@ -137,7 +131,8 @@ class Calls:
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(number, body, rerun, most, most, limit_s, now_s, key=key)
-        self.live[number] = self.queue[number] = call
+        self.live[number] = call
+        self.queue.put(call)
         if limit_s is not None:
             self.timed[number] = call
         return call
@@ -153,15 +148,13 @@ class Calls:
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
 
     def due(self, now_s: float) -> list[Call]:
-        """Some of the calls that were refused for now and are due: twice as many as
-        last time if none was refused since, else half as many."""
-        self._burst = max(1, self._burst // 2) if self._refused_lately else self._burst * 2
-        self._refused_lately = False
-        due = [call for call in self.held.values() if call.held_until_s <= now_s]
-        due = due[: self._burst]
-        if len(due) == len(self.held):
-            self._burst = BURST
-        return due
+        """Some of the calls that were refused for now and are due.  Those that hold up
+        others do not wait for those that do not."""
+        held, no_room = self.held, self.no_room
+        for_keys = [call for number, call in held.items() if number not in no_room]
+        of_all = [call for number, call in held.items() if number in no_room]
+        due = self._retries.due(of_all, now_s)
+        return due + self._retries_for_keys.due(for_keys, now_s)
 
     def was_late(self, late_s: float) -> None:
         """The loop was late: answers to cancels get that time back."""
@@ -181,11 +174,12 @@ def _never(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Effects:
-    del calls.queue[call.number]
+    calls.queue.take(call)
     call.stage = Stage.SENT
     call.session, call.sequence = session, session.next
     call.granted = grant(call.allowance)
     session.next += 1
+    session.waiting_for_keys += call.waits_for_key
     session.calls[call.sequence] = call
     if call.key is None:
         # The client gives no number twice: another request under this id has another one.
@@ -218,13 +212,17 @@ def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
 
 def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
     calls.no_room.add(call.number)
-    return _hold_for_key(calls, call, now_s, until_s)
+    return _hold_back(calls, call, until_s, calls._retries)
 
 
 def _hold_for_key(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
+    return _hold_back(calls, call, until_s, calls._retries_for_keys)
+
+
+def _hold_back(calls: Calls, call: Call, until_s: float, retries: Retries) -> Effects:
     call.held_until_s = until_s
     calls.held[call.number] = call
-    calls._refused_lately = True
+    retries.refused = True
     return ()
 
 
@@ -354,7 +352,7 @@ def _requeue(calls: Calls, call: Call) -> Effects:
         calls.timed.pop(call.number, None)  # it may have expired
     call.stage = Stage.QUEUED
     call.held_until_s = 0.0
-    calls.queue[call.number] = call
+    calls.queue.put(call)
     return ((CallAction.TELL_NEXT, None),)
 
 
@@ -363,7 +361,7 @@ def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
     if call.stage is Stage.QUEUED:
-        del calls.queue[call.number]
+        calls.queue.take(call)
         return ()
     _leave_session(calls, call)
     return ((tell, None),)
@@ -374,6 +372,7 @@ def _leave_session(calls: Calls, call: Call) -> None:
     session, call.session = call.session, None
     assert session is not None
     del session.calls[call.sequence]
+    session.waiting_for_keys -= call.waits_for_key
     _release(calls, call)
     session.unflushed.append(call.sequence)
 

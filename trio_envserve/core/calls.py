@@ -10,6 +10,7 @@ import enum
 
 from .client_inputs import CallKey
 from .errors import ErrorInfo
+from .key_records import KeyAct
 from .terms import Body, Epoch, SessionId, Verdict
 
 
@@ -56,6 +57,11 @@ class Call:
     proven: bool = True
     """Whether of all lost sessions nothing runs any more."""
 
+    @property
+    def waits_for_key(self) -> bool:
+        """Whether it is answered when the work of a key is, which may take long to begin."""
+        return self.key is not None and self.key.act in (KeyAct.ASK, KeyAct.ATTACH)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ClientSession:
@@ -68,6 +74,8 @@ class ClientSession:
     next: int = 0
     calls: dict[int, Call] = dataclasses.field(default_factory=dict)
     """Not finished, by sequence, in increasing order."""
+    waiting_for_keys: int = 0
+    """How many of them do."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
     """Finished, and the server was not told yet."""
     lost_s: float | None = None

@@ -28,7 +28,8 @@ from typing import Any, assert_never
 
 from . import client_inputs as inputs
 from . import error_records, messages
-from .call_table import FOR_KEYS, CallAction, CallInput, Calls, Reply
+from .call_queue import FOR_KEYS
+from .call_table import CallAction, CallInput, Calls, Reply
 from .calls import Call, ClientSession, after_loss, info, never_sent, refused, too_large
 from .client_effects import Answer, ClientEffect, Fail, Reconnect, Statistics, ToServer
 from .client_sessions import Sessions
@@ -370,7 +371,9 @@ class ClientCore:
                 self._flush()
                 if len(session.calls) >= session.window:
                     return
-            call = next(iter(queue.values()))
+            call = queue.first(session)
+            if call is None:
+                return  # enough wait for keys
             error = too_large(len(call.body), self.wire.message_bytes, session)
             if error is None:
                 self._step(call, CallInput.SEND, now_s, session)

@@ -39,8 +39,7 @@ from .key_records import (
 )
 from .keys import Keys
 from .limits import KeyLimits
-from .request_table import REFUSALS as OF_REQUESTS
-from .request_table import RequestAction, RequestInput, drop_body
+from .request_table import RequestInput, drop_body
 from .requests import Ask, Entry, RetainedOutcome, Session
 from .terms import RequestId, SessionId, one_line
 
@@ -92,8 +91,8 @@ class KeyedRequests:
         assert entry.body is not None
         if asked.name not in self.keys.open:
             if not self._has_room(asked.name, len(entry.body)):
-                code, text, for_now = OF_REQUESTS[RequestAction.FULL]
-                self._refuse(entry, code, text, for_now=for_now)
+                text = "for now: the queue has no room for the work of another key"
+                self._refuse(entry, "keys-full", text, for_now=True)
                 return
             if asked.reissue is not None and not self._dispatcher.workforce.environment:
                 text = "no worker has said yet whether what may have run may run again"

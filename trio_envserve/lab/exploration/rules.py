@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from ...core.announced import Announcements
+from ...core.call_queue import Retries
 from ...core.call_table import Calls
 from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
@@ -228,11 +229,15 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
         "held": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
-        "_burst": Rule(
-            "more than there are calls is all", lambda owner, burst, form: min(burst, 8)
-        ),
+        **_out("only for keys, which are not explored", "_retries_for_keys"),
         "live": Rule(
             "by number", lambda owner, calls, form: tuple(form(calls[n]) for n in sorted(calls))
+        ),
+    },
+    Retries: {
+        **_out(_CONSTANT, "_round"),
+        "burst": Rule(
+            "more than there are calls is all", lambda owner, burst, form: min(burst, 8)
         ),
     },
     Call: {
