@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from . import messages
+from .call_keys import Asking, keyed_request, withdrawal
 from .call_queue import CallQueue, Retries, retries_for_keys
 from .calls import (
     Call,
     ClientSession,
+    Reply,
     Stage,
     abandoned,
     after_loss,
@@ -36,11 +38,11 @@ from .calls import (
     not_reissued,
     server_lost,
 )
-from .client_inputs import CallKey, CallSubmitted
+from .client_inputs import CallSubmitted
 from .errors import ErrorInfo
 from .key_records import CallerToken
 from .limits import ClientLimits
-from .terms import ID_BYTES, Body, Status, Verdict
+from .terms import ID_BYTES, Verdict
 
 MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""
@@ -81,16 +83,7 @@ class CallAction(enum.Enum):
     TELL = "tell the server at once what is finished"
     TELL_SOON = "tell it with others, within finish_flush_s"
     TELL_NEXT = "tell it with the next tick or request"
-
-
-class Reply(NamedTuple):
-    """An outcome as it came."""
-
-    outcome: messages.Outcome
-    status: Status
-    body: Body
-    error: ErrorInfo | None
-    """What the body says unless it is a result."""
+    WITHDRAW = "withdraw what a lost session may still have under its key"
 
 
 Effects: TypeAlias = Sequence[tuple[CallAction, Any]]
@@ -119,6 +112,7 @@ class Calls:
         is sent.  Who waits for room for its key holds up nobody."""
         self.retransmitted = 0
         self.reissued = 0
+        self.asking = Asking()
         self._retries = Retries()
         self._retries_for_keys = retries_for_keys()
 
@@ -133,6 +127,7 @@ class Calls:
         call = Call(number, body, rerun, most, most, limit_s, now_s, key=key)
         self.live[number] = call
         self.queue.put(call)
+        self.asking.begin(call)
         if limit_s is not None:
             self.timed[number] = call
         return call
@@ -146,6 +141,10 @@ class Calls:
         CANCELLED, and for the loss of a session whether its environment consents to reruns.
         """
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
+
+    def withdraw(self, call: Call, now_s: float) -> None:
+        """Nobody wants what this call has asked for under its key: tell the server so."""
+        self.new(withdrawal(call, now_s))
 
     def due(self, now_s: float) -> list[Call]:
         """Some of the calls that were refused for now and are due.  Those that hold up
@@ -188,19 +187,9 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
             session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s
         )
     else:
-        request = _keyed(calls, call, session, call.key)
+        request = keyed_request(call, session, calls.caller)
     call.frames = (messages.encode(request), call.body)
     return ((CallAction.TRANSMIT, call),)
-
-
-def _keyed(calls: Calls, call: Call, session: ClientSession, key: CallKey) -> messages.KeyedRequest:
-    """The allowance is the key's: it is not divided here, but by the server, in the
-    same way."""
-    earlier = call.earlier if call.may_have_run else None
-    return messages.KeyedRequest(
-        session.id, call.sequence, key.digest, call.rerun, call.most, call.limit_s,
-        calls.caller, key.act, *key.name, key.tag, earlier, call.proven,
-    )  # fmt: skip
 
 
 def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
@@ -239,9 +228,12 @@ def _release(calls: Calls, call: Call) -> None:
 
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     error = reply.error
+    call.stage = Stage.ANSWERED
+    calls.asking.placed(call)
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
-    call.stage = Stage.ANSWERED
+    if call.number < 0:
+        return _end(calls, call, CallAction.TELL_SOON)  # nobody waits for it
     _release(calls, call)
     return ((CallAction.ANSWER, (call, reply)),)
 
@@ -249,6 +241,12 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
 def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     """It did not run, and that is final for this id; the next server gets it."""
     return ((CallAction.STOPPING, None), *_requeue(calls, call))
+
+
+def _refuse(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
+    call.stage = Stage.ANSWERED
+    calls.asking.placed(call)
+    return _fail(calls, call, now_s, error)
 
 
 def _receive(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
@@ -325,7 +323,8 @@ def _abandon(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 def _fail(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     if call.may_have_run:
         error = after_loss(error, call.earlier, call.most)
-    return (*_end(calls, call, CallAction.TELL_NEXT), (CallAction.FAIL, (call, error)))
+    ended = _end(calls, call, CallAction.TELL_NEXT)
+    return ended if call.number < 0 else (*ended, (CallAction.FAIL, (call, error)))
 
 
 def _ask(calls: Calls, call: Call, now_s: float) -> Effects:
@@ -358,13 +357,14 @@ def _requeue(calls: Calls, call: Call) -> Effects:
 
 def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     """The call is gone; the server is told unless it never had an id."""
+    withdraw = ((CallAction.WITHDRAW, call),) if calls.asking.end(call) else ()
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
     if call.stage is Stage.QUEUED:
         calls.queue.take(call)
-        return ()
+        return withdraw
     _leave_session(calls, call)
-    return ((tell, None),)
+    return ((tell, None), *withdraw)
 
 
 def _leave_session(calls: Calls, call: Call) -> None:
@@ -389,7 +389,7 @@ TABLE: dict[CallInput, dict[Stage, Cell]] = {
         (CallInput.HOLD,      _never,        _hold,        _ignore,         _ignore),
         (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,        _ignore),
         (CallInput.DUE,       _never,        _retry,       _never,          _never),
-        (CallInput.REFUSED,   _fail,         _fail,        _fail,           _ignore),
+        (CallInput.REFUSED,   _fail,         _refuse,      _refuse,         _ignore),
         (CallInput.STOPPING,  _never,        _defer,       _defer,          _ignore),
         (CallInput.OUTCOME,   _never,        _answer,      _answer,         _ignore),
         (CallInput.RECEIVED,  _never,        _never,       _never,          _receive),

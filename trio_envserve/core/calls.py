@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import NamedTuple
 
+from . import error_records, messages
+from .client_effects import Answer
 from .client_inputs import CallKey
 from .errors import ErrorInfo
 from .key_records import KeyAct
-from .terms import Body, Epoch, SessionId, Verdict
+from .terms import Body, Epoch, SessionId, Status, Verdict
 
 
 class Stage(enum.Enum):
@@ -90,6 +93,28 @@ class ClientSession:
             else:
                 edges += (sequence, sequence + 1)
         return edges
+
+
+class Reply(NamedTuple):
+    """An outcome as it came."""
+
+    outcome: messages.Outcome
+    status: Status
+    body: Body
+    error: ErrorInfo | None
+    """What the body says unless it is a result."""
+
+    @classmethod
+    def of(cls, outcome: messages.Outcome, body: Body) -> Reply:
+        """What a message says.  A status that nobody knows is an error's."""
+        status = Status(outcome.status) if messages.is_status(outcome.status) else Status.ERROR
+        error = None if status is Status.RESULT else error_records.decode(body)
+        return cls(outcome, status, body, error)
+
+    def for_caller(self, call: Call) -> Answer:
+        """What the caller is given."""
+        worker, duration_s, executions = self.outcome[3:]
+        return Answer(call.number, self.status, self.body, worker, duration_s, executions)
 
 
 def grant(allowance: int) -> int:

@@ -29,8 +29,8 @@ from typing import Any, assert_never
 from . import client_inputs as inputs
 from . import error_records, messages
 from .call_queue import FOR_KEYS
-from .call_table import CallAction, CallInput, Calls, Reply
-from .calls import Call, ClientSession, after_loss, info, never_sent, refused, too_large
+from .call_table import CallAction, CallInput, Calls
+from .calls import Call, ClientSession, Reply, after_loss, info, never_sent, refused, too_large
 from .client_effects import Answer, ClientEffect, Fail, Reconnect, Statistics, ToServer
 from .client_sessions import Sessions
 from .errors import ErrorInfo, ProtocolError
@@ -38,7 +38,7 @@ from .health import Link, ServerStatus
 from .limits import PROTOCOL_VERSION, ClientLimits, WireLimits
 from .ranges import Ranges
 from .router_effects import Report
-from .terms import ID_BYTES, Body, Status, Verdict, short
+from .terms import ID_BYTES, Body, Verdict, short
 
 
 class ClientCore:
@@ -118,12 +118,15 @@ class ClientCore:
         for number in numbers:
             self._step(self.calls.live.get(number), CallInput.CANCEL, now_s)
         self._flush_due(now_s)
+        self._pump(now_s)  # what is to be withdrawn, and who waited for room
 
     def _close(self, given: inputs.ClientClosed) -> None:
         """End every pending call now, and tell the server."""
         self.closed = True
-        for call in list(self.calls.live.values()):
-            self._step(call, CallInput.CLOSED, given.now_s)
+        for _ in range(2):  # the second time, what was to be withdrawn: nobody hears of that
+            for call in list(self.calls.live.values()):
+                self._step(call, CallInput.CLOSED, given.now_s)
+            self._pump(given.now_s)
         for session in self.sessions:
             self._send(messages.Goodbye(session.id))
         if self._nonce:  # a hello is under way, or its welcome
@@ -138,7 +141,8 @@ class ClientCore:
                     if self.link.connected:
                         self._out.append(ToServer(what.frames))
                 case CallAction.ANSWER:
-                    self._answer(*what)
+                    answered, reply = what
+                    self._out.append(reply.for_caller(answered))
                 case CallAction.TELL_SOON:
                     self._flush_by(now_s + self.limits.finish_flush_s)
                 case CallAction.ASK:
@@ -153,17 +157,10 @@ class ClientCore:
                     self._flush_at_s = now_s
                 case CallAction.TELL_NEXT:
                     self._flush_by(0.0)
+                case CallAction.WITHDRAW:
+                    self.calls.withdraw(what, now_s)
                 case _:
                     assert_never(do)
-
-    def _answer(self, call: Call, reply: Reply) -> None:
-        outcome = reply.outcome
-        self._out.append(
-            Answer(
-                call.number, reply.status, reply.body, outcome.worker, outcome.duration_s,
-                outcome.executions,
-            )
-        )  # fmt: skip
 
     # -- the transport --------------------------------------------------------
 
@@ -214,13 +211,12 @@ class ClientCore:
         self._pump(now_s)
 
     def _outcome(self, outcome: messages.Outcome, body: Body, now_s: float) -> None:
-        status = Status(outcome.status) if messages.is_status(outcome.status) else Status.ERROR
-        error = None if status is Status.RESULT else error_records.decode(body)
+        reply = Reply.of(outcome, body)
         call = self.sessions.call(outcome.session, outcome.sequence)
-        if error is not None and error.code == "stopping" and not outcome.executions:
+        if reply.error is not None and reply.error.code == "stopping" and not outcome.executions:
             self._step(call, CallInput.STOPPING, now_s)
         else:
-            self._step(call, CallInput.OUTCOME, now_s, Reply(outcome, status, body, error))
+            self._step(call, CallInput.OUTCOME, now_s, reply)
 
     def _synced(self, synced: messages.Synced, now_s: float) -> None:
         session = self.sessions.current
@@ -228,6 +224,7 @@ class ClientCore:
             return
         self._probe_answered |= synced.probe == self._probe
         self._known = True
+        self.calls.asking.heard(synced.probe)
         self.link.status(synced.server, now_s)
         missing = Ranges.from_flat(synced.missing)
         # Walked by what is pending: what the server names may be anything.
@@ -259,6 +256,8 @@ class ClientCore:
             return
         if session is self.sessions.current:
             self.sessions.lose(session, now_s)
+            for given_up in self.calls.asking.lose():
+                self.calls.withdraw(given_up, now_s)
             if not self.closed:  # else it has taken the goodbye before it was asked again
                 self._report("warning", f"the server does not know session {short(session.id)}")
             # What was known of the old one says nothing about the new.
@@ -319,6 +318,7 @@ class ClientCore:
         self.link.asked(now_s)
         if self._probe_answered and (self.sessions.lost or self.sessions.current is not None):
             self._probe += 1
+            self.calls.asking.probe = self._probe
             self._probe_answered = False
         for sync in self.sessions.syncs(self.connections, self._probe):
             self._send(sync)
@@ -359,12 +359,10 @@ class ClientCore:
         queue, session = self.calls.queue, self.sessions.current
         if not queue or session is None or not self.link.connected:
             return
-        if self.link.server_is(ServerStatus.STOPPING):
-            return
         if not self._known or now_s > self._ping_at_s + self.limits.late_s:
             return  # to the sync that was sent on connecting, or that is long due after a sleep
-        if self.calls.no_room:
-            return  # the server has no room for what it was asked already
+        if self.link.server_is(ServerStatus.STOPPING) or self.calls.no_room:
+            return  # there is no room for what it was asked already
         self._flush_due(now_s + self._company_s)
         while queue:
             if len(session.calls) + len(session.unflushed) >= session.window:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ...core import messages
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.client_inputs import (
@@ -20,7 +21,7 @@ from ...core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
-from ...core.key_records import KeyAct, input_digest
+from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.router_effects import Report
 from ...core.terms import RequestId
 from ..kit.process import Process
@@ -230,11 +231,19 @@ class SimClient(Process):
 
     def _name(self, frames: Frames) -> None:
         """Say which call this request is: with a key nothing on the wire says so."""
-        if self.world.plan.has(Fault.KEYS) and len(frames) == 2:
-            for number, call in self.core.calls.live.items():
-                if call.frames is frames and call.key is not None and call.session is not None:
-                    request = RequestId(call.session.id, call.sequence)
-                    self.world.judge.keys.calls[request] = self._keys[number]
+        if not self.world.plan.has(Fault.KEYS) or len(frames) != 2:
+            return
+        calls = self.world.judge.keys.calls
+        for number, call in self.core.calls.live.items():
+            asks = number in self._keys and call.key is not None
+            if call.frames is frames and asks and call.session is not None:
+                calls[RequestId(call.session.id, call.sequence)] = self._keys[number]
+                return
+        message = messages.decode(frames[0], most_bytes=len(frames[0]))
+        if isinstance(message, messages.KeyedRequest):  # the core withdraws by itself
+            name = KeyName(message.namespace, message.key)
+            asked_for = (n for n, ask in self._asks.items() if ask.use and ask.use.name == name)
+            calls[RequestId(message.session, message.sequence)] = next(asked_for)
 
     def _received(self, number: int) -> None:
         if self._numbers.pop(self._keys[number], None) is not None:

@@ -1,0 +1,225 @@
+"""Keyed calls that are given up after their session was lost: the server may go on counting
+their caller, which has left its place behind, and must be told that it wants none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientClosed
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
+
+from .client_side import connect, disconnect
+from .helpers import Pair
+
+LEASE_S = 20.0
+
+
+def submit(pair: Pair, word: bytes = b"key", **how: Any) -> int:
+    name = KeyName(b"default", word)
+    return pair.submit(b"body", key=CallKey(KeyAct.ASK, name, input_digest(b"body", None)), **how)
+
+
+def cancel(pair: Pair, *calls: int) -> None:
+    pair.give_client(CallsCancelled(calls, pair.now_s))
+    pair.settle()
+
+
+def lose_session(pair: Pair) -> None:
+    """The client is cut off for longer than its lease, and its work goes on."""
+    disconnect(pair)
+    pair.advance(LEASE_S + 2.0)
+    assert len(pair.router.keys.open) == len(pair.router.keys.orphans)
+
+
+def cut_off(**how: Any) -> Pair:
+    pair = Pair(workers=2, server={"lease_s": LEASE_S}, **how)
+    submit(pair)
+    assert len(pair.runs) == 1
+    lose_session(pair)
+    return pair
+
+
+def withdrawn(pair: Pair) -> list[bytes]:
+    """Which keys the client has withdrawn, so far as it was sent."""
+    acts = [m for m in pair.sent if isinstance(m, messages.KeyedRequest)]
+    return [m.key for m in acts if m.act == KeyAct.WITHDRAW]
+
+
+def is_over(pair: Pair) -> bool:
+    """Nothing is left of the call, at the client and at the server."""
+    pair.advance(2.0)
+    assert not pair.client.calls.live
+    assert not pair.session.entries
+    return not pair.router.keys.open and len(pair.halts) == 1
+
+
+def test_work_went_on_for_a_call_that_was_given_up_while_the_client_was_cut_off():
+    pair = cut_off()
+    cancel(pair, 0)
+    connect(pair)
+    assert withdrawn(pair) == [b"key"]
+    assert is_over(pair)
+
+
+def test_work_went_on_for_a_call_that_was_given_up_before_it_was_issued_again():
+    pair = cut_off()
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    connect(pair)
+    assert not pair.client.sessions.lost  # the call waits for another session
+    cancel(pair, 0)
+    pair.lose = lambda message: False
+    pair.advance(3.0)
+    assert withdrawn(pair) == [b"key"]
+    assert is_over(pair)
+
+
+def test_work_went_on_for_a_call_whose_second_ask_was_lost():
+    pair = cut_off()
+    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
+    connect(pair)
+    cancel(pair, 0)
+    pair.lose = lambda message: False
+    pair.advance(3.0)
+    assert is_over(pair)
+
+
+@pytest.mark.parametrize("cut_for_s", [5.0, 30.0])
+def test_work_went_on_for_a_call_whose_limit_had_passed(cut_for_s: float):
+    pair = Pair(workers=2, server={"lease_s": LEASE_S, "client_gone_s": 2.0})
+    submit(pair)
+    pair.give_client(CallsCancelled((), pair.now_s))
+    call = pair.client.calls.live[0]
+    lose_session(pair)
+    call.limit_s = 1.0
+    pair.client.calls.timed[0] = call
+    pair.advance(cut_for_s)
+    connect(pair)
+    pair.advance(10.0)
+    assert len(pair.answers) == 1
+    assert is_over(pair)
+
+
+def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
+    pair = cut_off()
+    submit(pair)
+    cancel(pair, 0)
+    connect(pair)
+    pair.advance(1.0)
+    assert withdrawn(pair) == []
+    assert not pair.halts
+    cancel(pair, 1)
+    assert is_over(pair)
+
+
+def test_the_last_of_several_calls_for_a_key_withdraws_it():
+    pair = cut_off()
+    submit(pair)
+    cancel(pair, 0, 1)
+    connect(pair)
+    assert withdrawn(pair) == [b"key"]
+    assert is_over(pair)
+
+
+def test_what_was_answered_after_the_loss_is_not_withdrawn():
+    pair = cut_off()
+    connect(pair)
+    pair.end()
+    pair.receive(0)
+    submit(pair)  # it is replayed
+    pair.receive(1)
+    assert withdrawn(pair) == []
+    assert not pair.router.keys.generations[0].lost
+
+
+def test_what_was_refused_after_the_loss_is_not_withdrawn():
+    pair = Pair()
+    submit(pair)
+    pair.restart(proven=True)
+    pair.advance(5.0)
+    assert pair.failure().code == "unknown-key"
+    pair.advance(1.0)
+    assert withdrawn(pair) == []
+
+
+def test_without_a_loss_nothing_is_withdrawn():
+    pair = Pair()
+    submit(pair)
+    cancel(pair, 0)
+    pair.advance(2.0)
+    assert withdrawn(pair) == []
+
+
+def test_a_withdrawal_is_issued_again_if_it_is_lost_with_its_session():
+    pair = cut_off()
+    cancel(pair, 0)
+    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
+    connect(pair)
+    assert withdrawn(pair) == [b"key"]
+    disconnect(pair)
+    pair.advance(LEASE_S + 2.0)
+    pair.lose = lambda message: False
+    connect(pair)
+    assert is_over(pair)
+
+
+def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
+    pair = cut_off()
+    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
+    connect(pair)
+    pair.lose = lambda message: False
+    pair.give_client(ClientClosed(pair.now_s))
+    pair.settle()
+    assert isinstance(pair.sent[-1], messages.Goodbye)
+    assert withdrawn(pair) == [b"key"]
+    assert not pair.client.calls.live
+    assert not pair.router.keys.open
+
+
+def test_a_client_that_is_closed_without_a_session_leaves_nothing_behind():
+    pair = cut_off()
+    pair.give_client(ClientClosed(pair.now_s))
+    pair.settle()
+    assert not pair.client.calls.live
+    assert len(pair.answers) == 1
+
+
+def test_a_withdrawal_that_no_server_takes_ends_in_silence():
+    pair = cut_off()
+    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
+    connect(pair)
+    cancel(pair, 0)
+    disconnect(pair)
+    assert withdrawn(pair) == [b"key"]
+    pair.advance(2000.0, step_s=10.0)
+    assert not pair.client.calls.live
+    assert not pair.answers
+
+
+def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_later():
+    pair = Pair(workers=2, server={"lease_s": LEASE_S})
+    submit(pair)
+    submit(pair, b"stays")
+    cancel(pair, 0)
+    pair.advance(3.0)
+    lose_session(pair)
+    connect(pair)
+    pair.advance(1.0)
+    assert withdrawn(pair) == []
+    assert list(pair.client.calls.live) == [1]
+
+
+def test_one_that_is_given_up_beside_another_is_withdrawn_with_that():
+    pair = Pair(workers=2, server={"lease_s": LEASE_S})
+    submit(pair)
+    submit(pair)
+    disconnect(pair)
+    cancel(pair, 0)
+    pair.advance(LEASE_S + 2.0)
+    connect(pair)
+    assert withdrawn(pair) == []
+    cancel(pair, 1)
+    assert withdrawn(pair) == [b"key"]
+    assert is_over(pair)

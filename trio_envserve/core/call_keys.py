@@ -1,0 +1,102 @@
+"""What the calls of a client ask of keys.
+
+Theory of operation
+-------------------
+A waiter whose lease has ended goes on counting at the server until its caller is back
+(:mod:`.keys`).  A call that is issued again takes its old place.  One that is given up
+instead has left it behind: then the client *withdraws*, by a call of its own, unless
+another of its calls asks for the same key and will take that place.
+"""
+
+from __future__ import annotations
+
+from . import messages
+from .calls import Call, ClientSession, Stage
+from .client_inputs import CallKey, CallSubmitted
+from .key_records import CallerToken, KeyAct, KeyName
+
+
+class Asking:
+    """The keys that calls of this client ask for, and where it may count without them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[KeyName, int] = {}
+        """How many calls ask for each."""
+        self._left: set[KeyName] = set()
+        """Those of them for which a lost session may go on counting it."""
+        self._given_up: dict[KeyName, tuple[Call, int]] = {}
+        """Calls that were given up in the session in use, which may be lost by now, and the
+        last probe that was sent before."""
+        self.probe = 0
+        """The last one that was sent."""
+
+    def begin(self, call: Call) -> None:
+        """There is one more call."""
+        name = _asks_for(call)
+        if name is not None:
+            self._calls[name] = self._calls.get(name, 0) + 1
+
+    def placed(self, call: Call) -> None:
+        """The server has dealt with it, in the session where it is."""
+        name = _asks_for(call)
+        if name is not None and not _is_lost(call):
+            self._left.discard(name)
+
+    def end(self, call: Call) -> bool:
+        """It is over.  Whether its key must be withdrawn, since no call is left for it."""
+        name = _asks_for(call)
+        if name is None:
+            return False
+        self._calls[name] -= 1
+        is_last = not self._calls[name]
+        if is_last:
+            del self._calls[name]
+        answered = call.stage is Stage.ANSWERED
+        if _is_lost(call) or (call.may_have_run and not answered):
+            self._left.add(name)
+        if is_last and name in self._left:
+            self._left.remove(name)
+            return True
+        if call.session is not None and not answered:
+            self._given_up[name] = call, self.probe
+        return False
+
+    def heard(self, probe: int) -> None:
+        """The server has answered this probe, with which it was told of what was over."""
+        for name, (_, after) in list(self._given_up.items()):
+            if after < probe:
+                del self._given_up[name]
+
+    def lose(self) -> list[Call]:
+        """The session in use is lost.  Calls given up in it whose keys must be withdrawn."""
+        given_up, self._given_up = self._given_up, {}
+        self._left.update(name for name in given_up if name in self._calls)
+        return [call for name, (call, _) in given_up.items() if name not in self._calls]
+
+
+def _asks_for(call: Call) -> KeyName | None:
+    return call.key.name if call.key is not None and call.key.act is KeyAct.ASK else None
+
+
+def _is_lost(call: Call) -> bool:
+    return call.session is not None and call.session.lost_s is not None
+
+
+def withdrawal(call: Call, now_s: float) -> CallSubmitted:
+    """The call by which a client withdraws what this one has asked for.  Its number is
+    negative, as no caller's is: nobody waits for what comes of it."""
+    assert call.key is not None
+    key = CallKey(KeyAct.WITHDRAW, call.key.name)
+    return CallSubmitted(~call.number, b"", now_s, key=key)
+
+
+def keyed_request(call: Call, session: ClientSession, caller: CallerToken) -> messages.KeyedRequest:
+    """How a call asks for its key.  The allowance is the key's: it is not divided here, but
+    by the server, in the same way."""
+    key = call.key
+    assert key is not None
+    earlier = call.earlier if call.may_have_run else None
+    return messages.KeyedRequest(
+        session.id, call.sequence, key.digest, call.rerun, call.most, call.limit_s,
+        caller, key.act, *key.name, key.tag, earlier, call.proven,
+    )  # fmt: skip
