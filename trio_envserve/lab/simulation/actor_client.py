@@ -240,10 +240,15 @@ class SimClient(Process):
                 calls[RequestId(call.session.id, call.sequence)] = self._keys[number]
                 return
         message = messages.decode(frames[0], most_bytes=len(frames[0]))
-        if isinstance(message, messages.KeyedRequest):  # the core withdraws by itself
+        if isinstance(message, messages.KeyedRequest):
+            # The core withdraws by itself, for a call that is over.
             name = KeyName(message.namespace, message.key)
-            asked_for = (n for n, ask in self._asks.items() if ask.use and ask.use.name == name)
-            calls[RequestId(message.session, message.sequence)] = next(asked_for)
+            over = (
+                key for key, ask in self._asks.items()
+                if ask.use is not None and ask.use.name == name and ask.use.act is KeyAct.ASK
+                and key not in self._numbers
+            )  # fmt: skip
+            calls[RequestId(message.session, message.sequence)] = next(over)
 
     def _received(self, number: int) -> None:
         if self._numbers.pop(self._keys[number], None) is not None:
