@@ -14,7 +14,15 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from trio_envserve import Client, Rollout, Server, ServerLimits, open_client, open_server
+from trio_envserve import (
+    Client,
+    KeyLimits,
+    Rollout,
+    Server,
+    ServerLimits,
+    open_client,
+    open_server,
+)
 from trio_envserve.net import MemoryNetwork
 
 ADDRESS = "memory:server"
@@ -37,13 +45,15 @@ def virtual(test: Callable[..., Any]) -> Callable[..., None]:
 @asynccontextmanager
 async def pair(
     environment: Any, *, network: MemoryNetwork | None = None, server: ServerLimits | None = None,
-    **options: Any,
+    keys: KeyLimits | None = None, **options: Any,
 ) -> AsyncIterator[tuple[Server, Client]]:  # fmt: skip
     """A server with these limits that runs its rollouts here, and a client of it with these
     options."""
     network = network or MemoryNetwork()
     async with (
-        open_server(environment, bind=ADDRESS, workers=0, network=network, limits=server) as s,
+        open_server(
+            environment, bind=ADDRESS, workers=0, network=network, limits=server, keys=keys
+        ) as s,
         open_client(ADDRESS, network=network, **options) as client,
     ):
         yield s, client

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         EnvServeError,
         ErrorInfo,
         ExecutionCancelled,
+        KeyConflict,
         MayHaveRun,
         NeverStarted,
         NoAnswer,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         ServerStartError,
         ServerUnreachable,
         TooLarge,
+        UnknownKey,
         WorkerLost,
     )
     from .core.health import Health, ServerHealth, ServerStatus
@@ -107,6 +109,7 @@ __all__ = [
     "ErrorInfo",
     "ExecutionCancelled",
     "Health",
+    "KeyConflict",
     "KeyEnded",
     "KeyLimits",
     "Logprobs",
@@ -147,6 +150,7 @@ __all__ = [
     "TooLarge",
     "ToolCall",
     "Transport",
+    "UnknownKey",
     "Verdict",
     "WireLimits",
     "WorkerLost",

@@ -206,7 +206,8 @@ ERROR_WORDS: Mapping[str, str] = {
 MADE_BY: Mapping[str, str] = {
     "rollout-failed": "worker", "outcome-not-encodable": "worker",
     "outcome-too-large": "worker, router", "refused": "worker; client, of `Refused`",
-    "conflict": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
+    "conflict": "client, of `Refused`", "key-conflict": "client, of `Refused`",
+    "unknown-key": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
     "environment-broken": "router",
     "never-started": "router; client", "no-answer": "router; client",
     "cancelled": "worker, router",

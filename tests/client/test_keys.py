@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
+import trio
+
 from tests.memory import pair, virtual
-from trio_envserve import Rollout
+from trio_envserve import (
+    Client,
+    ExecutionCancelled,
+    KeyConflict,
+    KeyEnded,
+    KeyLimits,
+    NeverStarted,
+    NoAnswer,
+    Rollout,
+    ServerLimits,
+    UnknownKey,
+)
 
 
 class Orders:
@@ -52,3 +67,64 @@ async def test_without_a_key_an_environment_gets_a_dict_as_it_was_filled() -> No
     async with pair(environment) as (_, client):
         await client.run_rollout({"b": 2, "a": 1})
     assert environment.seen == [["b", "a"]]
+
+
+# -- what a caller is told ------------------------------------------------------
+
+
+async def waits(rollout: Rollout) -> Any:
+    await trio.sleep(rollout.input)
+    return rollout.input
+
+
+@virtual
+async def test_another_input_under_a_key_is_told_from_other_errors() -> None:
+    async with pair(waits) as (_, client):
+        await client.run_rollout(1, key="key")
+        with pytest.raises(KeyConflict):
+            await client.run_rollout(2, key="key")
+        with pytest.raises(KeyConflict):
+            await client.run_rollout(1, key="key", rerun=True)
+        assert await client.run_rollout(1, key="key") == 1
+
+
+@virtual
+async def test_an_unknown_key_is_told_from_other_errors() -> None:
+    async with pair(waits) as (_, client):
+        assert isinstance((await client.attach("key")).error, UnknownKey)
+
+
+@pytest.mark.parametrize("act", ["cancel_key", "forget"])
+@virtual
+async def test_whoever_waits_is_told_that_its_key_was_ended_by_name(act: str) -> None:
+    errors: list[Any] = []
+
+    async def ask(client: Client, **how: Any) -> None:
+        errors.append((await client.outcome(1000, **how)).error)
+
+    limits = ServerLimits(worker_capacity=1)
+    async with pair(waits, server=limits) as (_, client), trio.open_nursery() as nursery:
+        for key in ("runs", "waits"):
+            nursery.start_soon(partial(ask, client, key=key))
+            await trio.sleep(1)
+        assert await getattr(client, act)("waits") == KeyEnded(known=True, started=False)
+        assert await getattr(client, act)("runs") == KeyEnded(known=True, started=True)
+    assert [type(error) for error in errors] == [NeverStarted, ExecutionCancelled]
+
+
+@virtual
+async def test_a_limit_that_passes_without_room_for_a_key_names_what_it_waited_for() -> None:
+    async with pair(waits, keys=KeyLimits(generations=1)) as (_, client):
+        await client.run_rollout(1, key="key")
+        with pytest.raises(NoAnswer, match=r"refused it for now \(keys-full\)"):
+            await client.run_rollout(1, key="another", timeout_s=5)
+
+
+@virtual
+async def test_a_limit_that_passes_while_others_wait_says_that_it_may_go_on() -> None:
+    async with pair(waits) as (_, client), trio.open_nursery() as nursery:
+        nursery.start_soon(partial(client.run_rollout, 100, key="key"))
+        await trio.sleep(1)
+        with pytest.raises(NoAnswer):
+            await client.run_rollout(100, key="key", timeout_s=5)
+        nursery.cancel_scope.cancel()

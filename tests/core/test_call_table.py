@@ -44,7 +44,7 @@ def made(stage: Stage, **options: Any) -> tuple[Calls, ClientSession, Call]:
 def argument(input: CallInput, session: ClientSession) -> Any:
     return {
         CallInput.SEND: session, CallInput.MISSING: 1, CallInput.HOLD: 3.0,
-        CallInput.KEY_HELD: 3.0,
+        CallInput.KEY_HELD: (3.0, "keys-full"),
         CallInput.REFUSED: REFUSED, CallInput.OUTCOME: reply(),
         CallInput.LIMIT: lambda now_s: REFUSED, CallInput.CANCELLED: False,
         CallInput.PROVEN: True, CallInput.UNPROVEN: True, CallInput.SETTLED: True,

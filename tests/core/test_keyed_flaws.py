@@ -179,7 +179,7 @@ def test_a_call_for_which_there_was_no_room_once_waited_behind_all_that_wait_for
         held = CallInput.KEY_HELD if number < 499 else CallInput.HOLD
         call = calls.new(CallSubmitted(number, b"body", 0.0))
         calls.step(call, CallInput.SEND, 0.0, session)
-        calls.step(call, held, 0.0, 1.0)
+        calls.step(call, held, 0.0, 1.0 if held is CallInput.HOLD else (1.0, "keys-full"))
     assert next(call.number for call in calls.due(1.0)) == 499
 
 
@@ -188,11 +188,11 @@ def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
     for number in range(2560):
         call = calls.new(CallSubmitted(number, b"body", 0.0))
         calls.step(call, CallInput.SEND, 0.0, session)
-        calls.step(call, CallInput.KEY_HELD, 0.0, 0.0)
+        calls.step(call, CallInput.KEY_HELD, 0.0, (0.0, "keys-full"))
     tried = set()
     for _ in range(256):
         for call in calls.due(1.0):
             tried.add(call.number)
             calls.step(call, CallInput.DUE, 1.0)
-            calls.step(call, CallInput.KEY_HELD, 1.0, 1.0)
+            calls.step(call, CallInput.KEY_HELD, 1.0, (1.0, "keys-full"))
     assert len(tried) == 2560

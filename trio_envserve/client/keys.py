@@ -37,9 +37,8 @@ async def attach(
 ) -> Outcome:  # fmt: skip
     """Wait for the outcome of what was asked under a key, by whomever, without its input.
 
-    Nothing is started for it, and the work does not go on for its sake.  An error of the
-    code ``unknown-key`` says that the server knows nothing of the key: what was asked
-    earlier may have run."""
+    Nothing is started for it, and the work does not go on for its sake.  The error is
+    UnknownKey if the server knows nothing of the key: what was asked earlier may have run."""
     return await _call(client, KeyAct.ATTACH, key, namespace, timeout_s)
 
 

@@ -263,8 +263,8 @@ class Client:
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
     ) -> Outcome:
         """Wait for the outcome of what was asked under a key, by whomever, without its
-        input.  Nothing is started for it, and nothing goes on for its sake.  An error of
-        the code ``unknown-key``: the server knows nothing of it; it may have run."""
+        input.  Nothing is started for it, and nothing goes on for its sake.  The error is
+        :class:`~trio_envserve.UnknownKey` if the server knows nothing of it."""
         return await keys.attach(self, key, namespace=namespace, timeout_s=timeout_s)
 
     async def cancel_key(

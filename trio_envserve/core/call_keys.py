@@ -10,10 +10,14 @@ another of its calls asks for the same key and will take that place.
 
 from __future__ import annotations
 
+import dataclasses
+
 from . import messages
 from .calls import Call, ClientSession, Stage
 from .client_inputs import CallKey, CallSubmitted
+from .errors import ErrorInfo
 from .key_records import CallerToken, KeyAct, KeyName
+from .terms import Verdict
 
 
 class Asking:
@@ -88,6 +92,16 @@ def withdrawal(call: Call, now_s: float) -> CallSubmitted:
     assert call.key is not None
     key = CallKey(KeyAct.WITHDRAW, call.key.name)
     return CallSubmitted(~call.number, b"", now_s, key=key)
+
+
+def of_key(call: Call, error: ErrorInfo) -> ErrorInfo:
+    """The error of a call whose limit has passed: what its server knows is of the work of
+    its key, which may be that of others."""
+    if not call.waits_for_key or error.verdict is Verdict.DID_NOT_RUN:
+        return error
+    why = f"the server refused it for now ({call.held_as})" if call.held_as else "it waited"
+    text = f"the limit passed while {why}; the work of its key may have been started for others"
+    return dataclasses.replace(error, message=text)
 
 
 def keyed_request(call: Call, session: ClientSession, caller: CallerToken) -> messages.KeyedRequest:

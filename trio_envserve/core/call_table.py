@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from . import messages
-from .call_keys import Asking, keyed_request, withdrawal
+from .call_keys import Asking, keyed_request, of_key, withdrawal
 from .call_queue import CallQueue, Retries, retries_for_keys
 from .calls import (
     Call,
@@ -136,9 +136,9 @@ class Calls:
         """One input to one call: look up the cell, do it, say what follows.
 
         ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
-        answered for MISSING, until when to wait for HOLD and KEY_HELD, a :class:`Reply` for
-        OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether it was started for
-        CANCELLED, and for the loss of a session whether its environment consents to reruns.
+        answered for MISSING, until when to wait for HOLD, for KEY_HELD that and the code, a
+        :class:`Reply` for OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether
+        it was started for CANCELLED, and for a lost session whether it consents to reruns.
         """
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
 
@@ -204,7 +204,8 @@ def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
     return _hold_back(calls, call, until_s, calls._retries)
 
 
-def _hold_for_key(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
+def _hold_for_key(calls: Calls, call: Call, now_s: float, arg: tuple[float, str]) -> Effects:
+    until_s, call.held_as = arg
     return _hold_back(calls, call, until_s, calls._retries_for_keys)
 
 
@@ -217,6 +218,7 @@ def _hold_back(calls: Calls, call: Call, until_s: float, retries: Retries) -> Ef
 
 def _retry(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     _release(calls, call)
+    call.held_as = ""
     return ((CallAction.TRANSMIT, call),)
 
 
@@ -277,7 +279,8 @@ def _wait(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _cancelled(calls: Calls, call: Call, now_s: float, started: bool) -> Effects:
-    return _fail(calls, call, now_s, limit_passed(started=started or call.may_have_run))
+    error = limit_passed(started=started or call.may_have_run)
+    return _fail(calls, call, now_s, of_key(call, error))
 
 
 def _lose(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:

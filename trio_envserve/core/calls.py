@@ -57,6 +57,8 @@ class Call:
     earlier: int = 0
     """The most executions that lost sessions may have started."""
     key: CallKey | None = None
+    held_as: str = ""
+    """The code with which it is refused for now, for its key."""
     proven: bool = True
     """Whether of all lost sessions nothing runs any more."""
 

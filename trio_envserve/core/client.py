@@ -245,8 +245,11 @@ class ClientCore:
     def _refused(self, message: messages.Refused, now_s: float) -> None:
         call = self.sessions.call(message.session, message.sequence)
         if message.delay_s is not None:
-            held = CallInput.KEY_HELD if message.code in FOR_KEYS else CallInput.HOLD
-            self._step(call, held, now_s, now_s + message.delay_s)
+            until_s = now_s + message.delay_s
+            if message.code in FOR_KEYS:
+                self._step(call, CallInput.KEY_HELD, now_s, (until_s, message.code))
+            else:
+                self._step(call, CallInput.HOLD, now_s, until_s)
             return
         self._step(call, CallInput.REFUSED, now_s, refused(message.code, message.text))
 

@@ -125,6 +125,13 @@ class Conflict(DidNotRun):
     code = "conflict"
 
 
+class KeyConflict(DidNotRun):
+    """Under this key another input was asked, or the same with another consent (``rerun``).
+    That work goes on; this input did not run.  Take another key, or forget this one."""
+
+    code = "key-conflict"
+
+
 class RequestRefused(DidNotRun):
     """The server refused the request for good; the message says why."""
 
@@ -132,7 +139,8 @@ class RequestRefused(DidNotRun):
 
 
 class NeverStarted(DidNotRun):
-    """The caller's limit passed before the request was dispatched."""
+    """The caller's limit passed, or its key was cancelled, before the request was
+    dispatched; it never will be."""
 
     code = "never-started"
 
@@ -209,8 +217,16 @@ class ServerLost(MayHaveRun):
     code = "server-lost"
 
 
+class UnknownKey(MayHaveRun):
+    """Nothing is known under the key: what was asked earlier is no longer retained, was
+    cancelled or forgotten, or its server has ended.  Asking again runs it again."""
+
+    code = "unknown-key"
+
+
 class NoAnswer(MayHaveRun):
-    """The caller's limit passed and the server did not say what happened."""
+    """The caller's limit passed and the server did not say what happened; or the work of
+    its key may go on for others."""
 
     code = "no-answer"
 
@@ -222,7 +238,8 @@ class Abandoned(MayHaveRun):
 
 
 class ExecutionCancelled(MayHaveRun):
-    """The request was cancelled on the server's side (shutdown, lease)."""
+    """The request was cancelled on the server's side: it stopped, or the work of its key
+    was cancelled or forgotten by name."""
 
     code = "cancelled"
 
@@ -239,6 +256,7 @@ _CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
         NotEncodable,
         TooLarge,
         Conflict,
+        KeyConflict,
         RequestRefused,
         NeverStarted,
         ServerUnreachable,
@@ -249,6 +267,7 @@ _CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
         OutcomeTooLarge,
         WorkerLost,
         ServerLost,
+        UnknownKey,
         NoAnswer,
         Abandoned,
         ExecutionCancelled,
