@@ -81,6 +81,9 @@ def test_one_turn_ends_so_many_by_time_and_no_more():
         desk.ask(A._replace(sequence=number), KeyName(b"default", b"%d" % number))
         desk.run(number)
     desk.keys.leave_all(A.session, 0.0)
+    assert desk.keys.behind(0.0)  # one of them leaves in the next turn
+    desk.wait(0.0)
+    assert not desk.keys.behind(0.0)
     desk.wait(1.0)
     assert len(desk.keys.generations) == 1
     assert desk.keys.behind(desk.now_s)

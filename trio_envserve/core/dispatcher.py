@@ -8,7 +8,7 @@ leave the router is collected in :attr:`Dispatcher.out`, in order.
 
 What ends many requests at once (closing, a broken environment, one deadline of all)
 answers no more than :data:`ANSWERS_AT_ONCE` in one turn (G10); the rest waits here, and
-:attr:`Dispatcher.behind` says so.
+:attr:`Dispatcher.behind` says so.  In the same way requests leave their keys.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Dispatcher:
     def do(self, session: Session, effects: Effects, asker: Route | None = None) -> None:
         """Carry out what the cache says.  Answers go to the session's newest
         connection, refusals to who asked: it may be somebody else (G6)."""
+        leaving: list[Entry] = []
         for do, arg in effects:
             match do:
                 case RequestAction.ANSWER if session.own:
@@ -104,7 +105,7 @@ class Dispatcher:
                 case RequestAction.UNQUEUE:
                     self.queue.remove(arg)
                 case RequestAction.LEAVE:
-                    self.keyed.leave(arg)
+                    leaving.append(arg)
                 case RequestAction.STOP:
                     is_over = self.workforce.stop(arg, self.clock.awake_s)
                     self.take_from_workforce()
@@ -115,6 +116,8 @@ class Dispatcher:
                     delay_s = self.limits.retry_delay_s if for_now else None
                     refused = messages.Refused(session.id, arg, code, text, delay_s)
                     self.send(asker or session.route, refused)
+        if leaving and not session.ended:  # else all of it leaves (end)
+            self.keyed.leave_together(leaving)
 
     def ended(self, ended: ExecutionEnded) -> None:
         """An execution has ended, by its report or by proof of its worker's death."""

@@ -133,6 +133,10 @@ class KeyedRequests:
         self._do(effects)
         return started
 
+    def leave_together(self, entries: list[Entry]) -> None:
+        """The same of several, as many as one turn may."""
+        self._do(self.keys.leave_together([entry.id for entry in entries], self._now_s))
+
     def leave_all(self, session: Session, *, lost: bool) -> None:
         """A session ends, by its lease (lost) or by a goodbye: before the cache ends it."""
         end = self.keys.lose if lost else self.keys.leave_all
@@ -220,10 +224,10 @@ class KeyedRequests:
         return opened
 
     def _find(self, waiter: RequestId) -> list[tuple[Session, Entry]]:
-        """Its entry; none if the message that made another one leave has finished it, too."""
-        session = self._cache.sessions[waiter.session]
-        entry = session.entries.get(waiter.sequence)
-        return [] if entry is None else [(session, entry)]
+        """Its entry; none if that is finished, and it leaves with others."""
+        session = self._cache.sessions.get(waiter.session)
+        entry = None if session is None else session.entries.get(waiter.sequence)
+        return [] if session is None or entry is None else [(session, entry)]
 
     def _answer(self, entry: Entry, kept: RetainedOutcome) -> None:
         session = self._cache.sessions[entry.id.session]

@@ -35,7 +35,8 @@ the router hears                                 and calls
 ================================================ =========================================
 a request with a key and its input, or without   :meth:`Keys.ask`, :meth:`Keys.attach`
 a caller, back, wants nothing that it asked for  :meth:`Keys.withdraw`
-such a request is finished, or its deadline came :meth:`Keys.leave`
+such a request is cancelled, its deadline came  :meth:`Keys.leave`
+such requests are finished                       :meth:`Keys.leave_together`
 a goodbye, the end of a lease                    :meth:`Keys.leave_all`, :meth:`Keys.lose`: before
                                                  the dedup cache ends the session
 a cancel, a forget by key                        :meth:`Keys.cancel`, :meth:`Keys.forget`
@@ -66,7 +67,8 @@ an id of its own.  A server that closes gives what waits or is held the outcome
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import ProtocolError
@@ -88,7 +90,8 @@ from .requests import Ask, RetainedOutcome
 from .terms import RequestId, SessionId
 
 ENDED_AT_ONCE = 1024
-"""Generations that one turn ends by time; none of them after so many effects (G10)."""
+"""Waiters that leave in one turn, and generations that it ends by time; none of these after
+so many effects (G10)."""
 
 
 class Keys:
@@ -115,6 +118,8 @@ class Keys:
         """What was said to commands with ids of their own, and when; oldest first."""
         self._waiting: dict[SessionId, dict[RequestId, Generation]] = {}
         """Waiters and watchers."""
+        self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
+        """Those that leave, or are lost, and for which there was no time yet."""
         self.usage = Usage()
         self._of_namespace: dict[bytes, Usage] = {}
 
@@ -160,6 +165,11 @@ class Keys:
         if generation is None:
             return (), True
         return self._end_by(generation, KeyInput.LEAVE, waiter, now_s)
+
+    def leave_together(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
+        """The same of several, as many as one turn may (:meth:`behind`)."""
+        self._leaving.extend((waiter, KeyInput.LEAVE) for waiter in waiters)
+        return self._leave_on(now_s)
 
     def leave_all(self, session: SessionId, now_s: float) -> KeyEffects:
         """A client said goodbye: all of its requests leave."""
@@ -234,7 +244,7 @@ class Keys:
 
     def tick(self, now_s: float) -> KeyEffects:
         """End what is due by now, as much as one turn may (:meth:`behind`)."""
-        effects: list[KeyEffect] = []
+        effects = self._leave_on(now_s)
         for _ in range(ENDED_AT_ONCE):
             due = self._due(now_s)
             if due is None or len(effects) >= ENDED_AT_ONCE:
@@ -251,7 +261,7 @@ class Keys:
 
     def behind(self, now_s: float) -> bool:
         """Whether more is due than one turn could do."""
-        return self._due(now_s) is not None
+        return bool(self._leaving) or self._due(now_s) is not None
 
     def _due(self, now_s: float) -> tuple[Generation, KeyInput] | None:
         for timed, input, most_s in (
@@ -381,8 +391,16 @@ class Keys:
 
     def _each_of(self, session: SessionId, input: KeyInput, now_s: float) -> KeyEffects:
         """Watchers first: else they would hear of what the last waiter's leaving ends."""
+        waiting = self._waiting.get(session, {}).items()
+        ordered = sorted(waiting, key=lambda each: each[0] in each[1].waiters)
+        self._leaving.extend((waiter, input) for waiter, _ in ordered)
+        return self._leave_on(now_s)
+
+    def _leave_on(self, now_s: float) -> list[KeyEffect]:
         effects: list[KeyEffect] = []
-        waiting = list(self._waiting.get(session, {}).items())
-        for waiter, generation in sorted(waiting, key=lambda each: each[0] in each[1].waiters):
-            effects += self.step(generation, input, waiter, now_s)
+        for _ in range(min(len(self._leaving), ENDED_AT_ONCE)):
+            waiter, input = self._leaving.popleft()
+            generation = self._generation_of(waiter)
+            if generation is not None:  # else it has heard meanwhile that it is over
+                effects += self.step(generation, input, waiter, now_s)
         return effects
