@@ -11,7 +11,7 @@ from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientClosed
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 
-from .client_side import connect, disconnect
+from .client_side import connect, disconnect, hear
 from .helpers import Pair
 
 LEASE_S = 20.0
@@ -209,6 +209,21 @@ def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_
     pair.advance(1.0)
     assert withdrawn(pair) == []
     assert list(pair.client.calls.live) == [1]
+
+
+def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
+    pair = Pair(workers=2, server={"lease_s": LEASE_S})
+    submit(pair)
+    pair.lose = lambda message: isinstance(message, messages.Synced | messages.Finish)
+    pair.advance(1.2)
+    cancel(pair, 0)
+    probe, status = pair.client.calls.asking.probe, pair.router.status()
+    hear(pair, messages.Synced(pair.session.id, probe, [], status))
+    pair.lose = lambda message: False
+    lose_session(pair)
+    connect(pair)
+    assert withdrawn(pair) == [b"key"]
+    assert is_over(pair)
 
 
 def test_one_that_is_given_up_beside_another_is_withdrawn_with_that():

@@ -334,6 +334,19 @@ def test_g1_the_next_generation_waits_for_the_end_of_the_last():
     assert generation(pair, 1) is GenerationState.RUNNING
 
 
+def test_g7_what_is_held_and_cancelled_never_starts():
+    pair = Keyed()
+    pair.call()
+    pair.about(KeyAct.FORGET)
+    pair.call()
+    pair.about(KeyAct.CANCEL)
+    said = pair.answers[-1]
+    assert isinstance(said, Answer)
+    assert cbor2.loads(said.body) == {"generation": 1, "started": False}
+    pair.end(status=Status.CANCELLED)
+    assert len(pair.runs) == 1
+
+
 def test_g1_nothing_of_a_key_runs_beside_what_a_dying_worker_still_runs():
     pair = Keyed(workers=2)
     pair.call()
