@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import key_table
-from ...core.key_records import GenerationState, Reissue
+from ...core.dispatcher import Dispatcher
+from ...core.key_records import AnswerCancelled, GenerationState, Reissue
 from ...core.key_table import TABLE, KeyInput
 from ...core.keys import Keys
 from ...core.requests import Ask
@@ -28,15 +29,14 @@ def a_key_joins_another_input(patch: Patches) -> None:
 @FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))
 def a_waiter_is_counted_twice(patch: Patches) -> None:
     """Who joins what is under way counts for two, and leaves once."""
-    original = Keys.leave
 
-    def leave(self: Any, waiter: Any, now_s: float) -> Any:
-        generation = self._generation_of(waiter)
-        if generation is not None and list(generation.waiters)[1:] == [waiter]:
-            return (), True
-        return original(self, waiter, now_s)
+    def leave(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
+        if list(generation.waiters)[1:] == [waiter]:
+            return ()
+        return key_table._leave(keys, generation, waiter, now_s)
 
-    patch.attribute(Keys, "leave", leave)
+    for state in (*WITHOUT_OUTCOME, GenerationState.COMPLETED):
+        patch.item(TABLE[KeyInput.LEAVE], state, leave)
 
 
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
@@ -145,3 +145,32 @@ def what_is_issued_again_starts_anew(patch: Patches) -> None:
         return reissue is None or reissue.earlier < ask.allowance
 
     patch.attribute(Keys, "may_start", may_start)
+
+
+@FAMILY.mutant("G7", "G9", needs=(Fault.KEYS,))
+def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
+    """Who waits for a key that is cancelled or forgotten hears that nothing started."""
+
+    def end(keys: Any, generation: Any, arg: Any, now_s: float) -> Any:
+        return [
+            effect._replace(started=False) if isinstance(effect, AnswerCancelled) else effect
+            for effect in key_table._close(keys, generation)
+        ]
+
+    for input in (KeyInput.CANCEL, KeyInput.FORGET):
+        patch.item(TABLE[input], GenerationState.RUNNING, end)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
+    """When the deadline of one who waits for a key passes, the work is cancelled."""
+    original = Dispatcher._deadline
+
+    def deadline(self: Any, entry: Any) -> Any:
+        keys = self.keyed.keys
+        generation = keys._generation_of(entry.id)
+        if generation is not None and generation.outcome is None:
+            self.keyed._do(key_table._close(keys, generation))
+        return original(self, entry)
+
+    patch.attribute(Dispatcher, "_deadline", deadline)
