@@ -40,6 +40,7 @@ _CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when 
 _PEOPLE = "for people and statistics; nothing is decided by it"
 _CONSTANT = "the same in every state of a configuration"
 _DERIVED = "follows from what is in the form"
+_KEYS = "of keys, which are not explored"
 
 
 def _out(why: str, *fields: str) -> dict[str, Rule]:
@@ -86,6 +87,7 @@ def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]], form: For
 
 RULES: dict[type, dict[str, Rule]] = {
     Router: {
+        **_out(_KEYS, "keys"),
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "_clock"),
@@ -94,9 +96,10 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Dispatcher: {
         **_out("the router's", "cache", "pool", "queue", "workforce", "announced"),
+        **_out(_KEYS, "keyed"),
         **_out(_CONSTANT, "limits"),
         **_out(_PEOPLE, "_log_second", "_log_lines"),
-        **_out(_CLOCK, "_clock"),
+        **_out(_CLOCK, "clock"),
         **_out("empty between steps", "out", "_due", "_late", "_answers_left"),
         **_out("no server closes here", "_closing"),
         **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most_deadlines"),
@@ -229,7 +232,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
         "held": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
-        **_out("only for keys, which are not explored", "_retries_for_keys"),
+        **_out(_KEYS, "asking", "_retries_for_keys"),
         "live": Rule(
             "by number", lambda owner, calls, form: tuple(form(calls[n]) for n in sorted(calls))
         ),
