@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -14,7 +15,7 @@ import trio
 from ..core.client_inputs import CallKey
 from ..core.key_records import KeyAct
 from ..core.terms import ID_BYTES
-from .options import DEFAULT_NAMESPACE, Terms, key_name, seconds
+from .options import DEFAULT_NAMESPACE, Asked, Terms, key_name, seconds
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -31,15 +32,21 @@ class KeyEnded:
     """False: it had never been started, and now never will be.  True: it may have run."""
 
 
+async def ask(client: Client, asked: Asked, submitted: Callable[[], object]) -> Outcome:
+    """Make a call, and call ``submitted`` when it has its place among all that this client
+    asks: what is asked after that comes to the server after it."""
+    return await client._run(asked, submitted)
+
+
 async def attach(
     client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE,
-    timeout_s: float | None = None,
+    timeout_s: float | None = None, submitted: Callable[[], object] | None = None,
 ) -> Outcome:  # fmt: skip
     """Wait for the outcome of what was asked under a key, by whomever, without its input.
 
     Nothing is started for it, and the work does not go on for its sake.  The error is
     UnknownKey if the server knows nothing of the key: what was asked earlier may have run."""
-    return await _call(client, KeyAct.ATTACH, key, namespace, timeout_s)
+    return await _call(client, KeyAct.ATTACH, key, namespace, timeout_s, submitted)
 
 
 async def end(
@@ -52,10 +59,11 @@ async def end(
 
 
 async def _call(
-    client: Client, act: KeyAct, key: str, namespace: str, timeout_s: float | None
-) -> Outcome:
+    client: Client, act: KeyAct, key: str, namespace: str, timeout_s: float | None,
+    submitted: Callable[[], object] | None = None,
+) -> Outcome:  # fmt: skip
     asks = CallKey(act, key_name(key, namespace), tag=os.urandom(ID_BYTES))
     terms = Terms(limit_s=seconds(timeout_s), key=asks)
     began_s = trio.current_time()
-    ended = await client._call(b"", began_s, terms)
+    ended = await client._call(b"", began_s, terms, submitted)
     return await client._outcome(ended, began_s, trio.current_time())

@@ -138,7 +138,9 @@ class Client:
         )  # fmt: skip
         return await self._run(asked)
 
-    async def _run(self, asked: Asked) -> Outcome:
+    async def _run(
+        self, asked: Asked, submitted: Callable[[], object] | None = None
+    ) -> Outcome:
         try:
             body = await self._encoded(asked)
         except values.EncodingError as error:
@@ -149,10 +151,13 @@ class Client:
             if len(body) < HASHED_AT_ONCE
             else (await self._threads.run(lambda pause: asked.terms.of(body)))
         )
-        ended = await self._call(body, began_s, terms)
+        ended = await self._call(body, began_s, terms, submitted)
         return await self._outcome(ended, began_s, trio.current_time())
 
-    async def _call(self, body: bytes, now_s: float, terms: Terms) -> Ended:
+    async def _call(
+        self, body: bytes, now_s: float, terms: Terms,
+        submitted: Callable[[], object] | None = None,
+    ) -> Ended:  # fmt: skip
         """Submit, and wait in the caller's own task."""
         task, box, waits = trio.lowlevel.current_task(), list[Ended](), False
 
@@ -167,6 +172,8 @@ class Client:
             return trio.lowlevel.Abort.SUCCEEDED
 
         number = self._driver.submit(body, now_s, terms, ended)
+        if submitted is not None:
+            submitted()
         try:
             if box:  # it has ended at once
                 await trio.lowlevel.checkpoint()
