@@ -7,33 +7,52 @@ its form, whether there is room.  Then it becomes calls of the one client, in th
 the request; a caller who hangs up cancels that task's calls.  The door decides nothing
 about running.  Each error that a caller can see is a :class:`~.problems.Problem`.
 
-Keys are not served yet.  A request with one is refused and not run: a caller who sends a
-key will send the request again.
+A request with a key is another thing: its caller may hang up, and come back.  So its call is
+a task of the door (:mod:`.keyed_calls`), for which the request only waits.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Final, TypeAlias, final
 
+import trio
+
 from ...client import Client, Outcome
+from ...client.options import checked
 from ...core.errors import CallError, ConfigError
 from ...core.health import Health
+from ...net import unwrap_single
+from .batches import Feed, Found
 from .bodies import CBOR, JSON, LINES, PROBLEM, Codec, accepted, body_type, to_json
 from .exchange import Exchange, HungUp, Receive, Send, Share
 from .fields import BATCH, ROLLOUT, Field, check_fields
 from .guard import Guard
+from .keyed_calls import Identity, KeyedCalls
+from .keys import (
+    Named,
+    asynchronous,
+    body_digest,
+    key_of_header,
+    key_of_path,
+    kind_of,
+    namespace_of,
+    read_query,
+    wait_of,
+)
 from .limits import HttpLimits
-from .openapi import PATHS, document
-from .problems import RETRY_AFTER_S, Header, Problem, problem_of
+from .openapi import KEY_PATH, PATHS, document
+from .problems import LATER, Header, Problem, problem_of
 
 _log = logging.getLogger("trio_envserve.http")
 
-_LATER: Final[Header] = (b"retry-after", str(RETRY_AFTER_S).encode())
 _OPEN: Final = ("/livez", "/readyz")
 """Paths for probes, which carry no token."""
+
+_UNDER: Final = KEY_PATH.removesuffix("{key}")
+"""What is behind it in a path is a key."""
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
@@ -42,8 +61,11 @@ Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 class HttpApp:
     """The application.  It serves one client."""
 
-    def __init__(self, client: Client, codec: Codec, guard: Guard, limits: HttpLimits) -> None:
+    def __init__(
+        self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits
+    ) -> None:
         self._client = client
+        self._keyed = keyed
         self._codec = codec
         self._guard = guard
         self._limits = limits
@@ -54,6 +76,8 @@ class HttpApp:
             ("/readyz", "GET"): self._readyz,
             ("/v1/openapi.json", "GET"): self._openapi,
             ("/v1/rollouts", "POST"): self._rollout,
+            (KEY_PATH, "GET"): self._attach,
+            (KEY_PATH, "DELETE"): self._forget,
             ("/v1/batches", "POST"): self._batch,
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
@@ -89,7 +113,10 @@ class HttpApp:
         self._guard.check_place(exchange.headers)
         if exchange.path not in _OPEN:
             self._guard.check_token(exchange.headers)
-        methods = PATHS.get(exchange.path)
+        path = exchange.path
+        if path.startswith(_UNDER) and path != _UNDER:
+            path, exchange.of_key = KEY_PATH, True
+        methods = PATHS.get(path)
         if methods is None:
             raise Problem("not-found", "there is nothing at this path")
         method = "GET" if exchange.method == "HEAD" else exchange.method
@@ -97,7 +124,7 @@ class HttpApp:
             allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
             allow = (b"allow", ", ".join(allowed).encode())
             raise Problem("method-not-allowed", f"it has {' and '.join(allowed)}", allow)
-        return self._handlers[exchange.path, method]
+        return self._handlers[path, method]
 
     # -- what is asked of the server itself -----------------------------------
 
@@ -108,7 +135,7 @@ class HttpApp:
         if self._client.health().health is Health.HEALTHY:
             await exchange.answer(200, JSON, to_json({"status": "ready"}))
         else:  # why, says the log, or an answer to who may ask for more
-            raise Problem("not-ready", "no worker is ready", _LATER)
+            raise Problem("not-ready", "no worker is ready", LATER)
 
     async def _openapi(self, exchange: Exchange) -> None:
         await exchange.answer(200, JSON, to_json(document()))
@@ -116,29 +143,66 @@ class HttpApp:
     # -- calls ----------------------------------------------------------------
 
     async def _rollout(self, exchange: Exchange) -> None:
-        self._check_call(exchange)
+        named = self._check_call(exchange)
         media = accepted(exchange.headers, (JSON, CBOR))
-        async with self._fields(exchange, ROLLOUT) as fields:
-            with self._room(1):
+        with ExitStack() as held:
+            body = await self._body(exchange, held)
+            fields = await self._fields(exchange, body, ROLLOUT)
+            kind = fields.get("kind", "rollout")
+            if named is None:
+                held.enter_context(self._room(1))
                 self._check_ready()
                 outcome = await exchange.unless_hung_up(lambda: self._run(fields))
-                body = await self._codec.write(_record(outcome, fields.get("kind")), media)
-                await exchange.answer(200, media, body)
+            else:
+                identity = Identity(named, body_digest(body, body_type(exchange.headers)))
+                del body
+                found = await self._ask(exchange, identity, fields, held)
+                if found is None:
+                    await _later(exchange, named, kind, (b"preference-applied", b"respond-async"))
+                    return
+                outcome = found
+            await self._answer(exchange, outcome, kind, media)
 
     async def _run(self, fields: dict[str, Any]) -> Outcome:
-        """Run it.  Problem if it has no value."""
         try:
-            outcome = await self._client.outcome(**fields)
+            return await self._client.outcome(**fields)
         except ConfigError as error:
             raise Problem("bad-request", str(error)) from None
+
+    async def _ask(
+        self, exchange: Exchange, identity: Identity, fields: dict[str, Any], held: ExitStack
+    ) -> Outcome | None:
+        """The outcome under a key; None if the caller prefers not to wait for it."""
+        call, named = self._keyed.find(identity), identity.named
+        if call is None:
+            try:
+                asked = checked(**fields, key=named.key, namespace=named.namespace)
+            except ConfigError as error:
+                raise Problem("bad-request", str(error)) from None
+            held.enter_context(self._room(1))
+            self._check_ready()
+            call = self._keyed.start(identity, asked, held.pop_all())
+        wait_s = asynchronous(exchange.headers, self._limits.wait_s)
+        if wait_s is not None:
+            wait = self._keyed.wait
+            if not await exchange.unless_hung_up(lambda: wait(call, named.namespace, wait_s)):
+                return None
+        return await exchange.unless_hung_up(call.outcome)
+
+    async def _answer(
+        self, exchange: Exchange, outcome: Outcome, kind: object, media: str
+    ) -> None:
         if outcome.error is not None:
             raise _problem_of(outcome.error)
-        return outcome
+        await exchange.answer(200, media, await self._codec.write(_record(outcome, kind), media))
 
     async def _batch(self, exchange: Exchange) -> None:
-        self._check_call(exchange)
+        named = self._check_call(exchange)
         accepted(exchange.headers, (LINES, "application/jsonl", JSON))
-        async with self._fields(exchange, BATCH) as fields:
+        with ExitStack() as held:
+            body = await self._body(exchange, held)
+            fields = await self._fields(exchange, body, BATCH)
+            del body
             inputs, in_flight = fields.pop("inputs"), fields.pop("in_flight", 64)
             most = self._limits.batch_inputs
             if not isinstance(inputs, list) or len(inputs) > most:
@@ -146,56 +210,100 @@ class HttpApp:
             if not isinstance(in_flight, int) or isinstance(in_flight, bool) or in_flight < 1:
                 raise Problem("bad-request", "in_flight is a whole number, and at least 1")
             in_flight = min(in_flight, len(inputs)) or 1
-            with self._room(in_flight):
-                self._check_ready()
-                await exchange.unless_hung_up(
-                    lambda: self._stream(exchange, inputs, in_flight, fields)
-                )
+            if named is not None:
+                fields |= {"key": named.key, "namespace": named.namespace}
+            try:
+                checked(None, **fields)
+            except ConfigError as error:
+                raise Problem("bad-request", str(error)) from None
+            held.enter_context(self._room(in_flight))
+            self._check_ready()
+            arriving, arrived = trio.open_memory_channel[Found](0)
+            feed = Feed(self._client, inputs, in_flight, fields, arriving)
+            if named is None:
+                await exchange.unless_hung_up(lambda: self._fed(exchange, feed, arrived))
+            else:
+                self._keyed.go_on(feed.run, held.pop_all())
+                await exchange.unless_hung_up(lambda: self._lines(exchange, arrived))
 
-    async def _stream(
-        self, exchange: Exchange, inputs: list[Any], in_flight: int, options: dict[str, Any]
+    async def _fed(
+        self, exchange: Exchange, feed: Feed, arrived: trio.MemoryReceiveChannel[Found]
     ) -> None:
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feed.run)
+                await self._lines(exchange, arrived)
+
+    async def _lines(
+        self, exchange: Exchange, arrived: trio.MemoryReceiveChannel[Found]
+    ) -> None:
+        """The outcomes of a batch as they come, each in a line."""
+        async with arrived:
+            await exchange.begin(200, LINES)
+            async for index, outcome in arrived:
+                found = {"index": index, **_line(outcome, of_key=exchange.of_key)}
+                line = await self._codec.write(found, JSON)
+                await exchange.send_piece(line + b"\n", more=True)
+            await exchange.send_piece(b"", more=False)
+
+    # -- keys -----------------------------------------------------------------
+
+    async def _attach(self, exchange: Exchange) -> None:
+        query = read_query(exchange.query, ("namespace", "wait", "kind"))
+        named = _named_by_path(exchange, query)
+        kind, wait_s = kind_of(query), wait_of(query, self._limits.wait_s)
+        media = accepted(exchange.headers, (JSON, CBOR))
+        outcome = await exchange.unless_hung_up(lambda: self._keyed.look(named, wait_s))
+        if outcome is None:
+            await _later(exchange, named, kind)
+        else:
+            await self._answer(exchange, outcome, kind, media)
+
+    async def _forget(self, exchange: Exchange) -> None:
+        named = _named_by_path(exchange, read_query(exchange.query, ("namespace",)))
         try:
-            many = self._client.run_many(inputs, in_flight=in_flight, **options)
-            async with many as outcomes:
-                await exchange.begin(200, LINES)
-                async for index, outcome in outcomes:
-                    line = await self._codec.write({"index": index, **_line(outcome)}, JSON)
-                    await exchange.send_piece(line + b"\n", more=True)
-                await exchange.send_piece(b"", more=False)
-        except ConfigError as error:
-            raise Problem("bad-request", str(error)) from None
+            ended = await exchange.unless_hung_up(lambda: self._keyed.forget(named))
+        except CallError as error:
+            raise _problem_of(error) from None
+        body = to_json({"known": ended.known, "started": ended.started})
+        await exchange.answer(200, JSON, body)
 
     # -- before a call --------------------------------------------------------
 
-    def _check_call(self, exchange: Exchange) -> None:
-        if b"idempotency-key" in exchange.headers:
-            raise Problem("keys-not-served", "the request was not run; it carries a key")
+    def _check_call(self, exchange: Exchange) -> Named | None:
+        """The key that a request for calls names, if it does."""
+        query = read_query(exchange.query, ("namespace",))
+        key = key_of_header(exchange.headers)
+        if key is None and query:
+            raise Problem("bad-request", "a namespace is that of a key: send Idempotency-Key, too")
+        exchange.of_key = key is not None
         body_type(exchange.headers)
+        if key is not None:
+            return Named(key, namespace_of(query))
         # Before the body is read; and again when the calls are made.
         self._room(1)
         self._check_ready()
+        return None
 
     def _check_ready(self) -> None:
         health = self._client.health()
         if health.health is not Health.HEALTHY:
-            raise Problem("not-ready", health.reason or health.health.value, _LATER)
+            raise Problem("not-ready", health.reason or health.health.value, LATER)
 
-    @asynccontextmanager
-    async def _fields(
-        self, exchange: Exchange, known: Mapping[str, Field]
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """The fields of the body, whose bytes count until the block ends."""
+    async def _body(self, exchange: Exchange, held: ExitStack) -> bytes:
+        """The body, whose bytes count as long as they are held."""
         body = await exchange.read_body(self._limits, self._share)
-        try:
-            value = await self._codec.read(body, body_type(exchange.headers))
-            yield check_fields(value, known)
-        finally:
-            self._share.give_back(len(body))
+        held.callback(self._share.give_back, len(body))
+        return body
+
+    async def _fields(
+        self, exchange: Exchange, body: bytes, known: Mapping[str, Field]
+    ) -> dict[str, Any]:
+        return check_fields(await self._codec.read(body, body_type(exchange.headers)), known)
 
     def _room(self, calls: int) -> _Room:
         if self._calls + calls > self._limits.calls:
-            raise Problem("busy", f"the door has {self._limits.calls} calls at once", _LATER)
+            raise Problem("busy", f"the door has {self._limits.calls} calls at once", LATER)
         return _Room(self, calls)
 
 
@@ -213,7 +321,21 @@ class _Room:
         self._app._calls -= self._number
 
 
+async def _later(exchange: Exchange, named: Named, kind: str, *headers: Header) -> None:
+    """There is no outcome yet: where it will be."""
+    place = named.location(kind)
+    body = to_json({"status": "pending", "location": place})
+    await exchange.answer(202, JSON, body, ((b"location", place.encode()), LATER, *headers))
+
+
+def _named_by_path(exchange: Exchange, query: Mapping[str, str]) -> Named:
+    raw = exchange.path.removeprefix(_UNDER).encode("ascii")
+    return Named(key_of_path(raw), namespace_of(query))
+
+
 async def _refuse(exchange: Exchange, problem: Problem) -> None:
+    if exchange.of_key:
+        problem.of_key()
     body = to_json(problem.record)
     await exchange.answer(problem.status, PROBLEM, body, problem.headers)
 
@@ -221,7 +343,7 @@ async def _refuse(exchange: Exchange, problem: Problem) -> None:
 def _problem_of(error: CallError) -> Problem:
     problem = problem_of(error)
     if problem.status in (429, 503):
-        problem.headers = (_LATER,)
+        problem.headers = (LATER,)
     return problem
 
 
@@ -236,10 +358,11 @@ def _record(outcome: Outcome, kind: object) -> dict[str, Any]:
     return {"value": outcome.value, **_about(outcome)}
 
 
-def _line(outcome: Outcome) -> dict[str, Any]:
+def _line(outcome: Outcome, *, of_key: bool = False) -> dict[str, Any]:
     """One of several: a value or a problem."""
     if outcome.error is not None:
-        return {"problem": problem_of(outcome.error).record}
+        problem = problem_of(outcome.error)
+        return {"problem": (problem.of_key() if of_key else problem).record}
     return {"value": outcome.value, **_about(outcome)}
 
 

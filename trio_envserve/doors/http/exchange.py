@@ -51,11 +51,15 @@ class Exchange:
 
     def __init__(self, scope: Any, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path: str = scope["raw_path"].decode("ascii")
+        """As it was sent, percent-encoded, without its query."""
+        self.query: bytes = scope["query_string"]
         self.headers: Headers = _by_name(scope["headers"])
-        self.header_bytes = len(scope["raw_path"]) + sum(
+        self.header_bytes = len(scope["raw_path"]) + len(self.query) + sum(
             len(name) + len(value) + _BETWEEN for name, value in scope["headers"]
         )
+        self.of_key = False
+        """It names a key."""
         self.answered = False
         """The status has been sent."""
         self._receive = receive

@@ -27,8 +27,17 @@ class HttpLimits(_Checked):
         "commas and brackets of a body in JSON: parsing so many takes up to 100 ms; CBOR is "
         "parsed in pieces and has no such bound",
     )
-    calls: int = limit(1000, "calls at once; a batch counts as those that it has in flight")
+    calls: int = limit(
+        1000, "calls at once; a batch counts as those that it has in flight, and a call under a "
+        "key counts until it has ended, also when nobody waits for it any more",
+    )  # fmt: skip
     batch_inputs: int = limit(10_000, "inputs of one batch")
+    wait_s: float = limit(
+        300.0, "the longest wait for the outcome of a key before 202: proxies give up, too"
+    )
+    answer_s: float = limit(
+        10.0, "so long the server may take to say what it knows of a key, besides that wait"
+    )
     idle_s: float = limit(
         60.0, "without a request, or before its headers are complete, the connection is closed"
     )

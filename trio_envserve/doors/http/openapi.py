@@ -19,6 +19,40 @@ class Operation(NamedTuple):
     """Of the body; None: it has none."""
     answers: Mapping[str, Schema]
     """By media type."""
+    parameters: tuple[Mapping[str, Any], ...] = ()
+    pending: bool = False
+    """Whether 202 may be the answer."""
+
+
+KEY_PATH: Final = "/v1/rollouts/{key}"
+
+
+def _parameter(name: str, place: str, meaning: str, **schema: Any) -> Mapping[str, Any]:
+    return {
+        "name": name, "in": place, "required": place == "path", "description": meaning,
+        "schema": {"type": "string", **schema},
+    }  # fmt: skip
+
+
+_KEY_HEADER: Final = _parameter(
+    "Idempotency-Key", "header", "The key, in double quotes. Asking again under it runs nothing "
+    "a second time; the outcome is retained for an hour (the server's retention_s) after the "
+    "last one that waited has it. Keys are kept in memory: they end with the server.",
+    pattern='^"([ !#-\\[\\]-~]|\\\\["\\\\])+"$',
+)  # fmt: skip
+_NAMESPACE: Final = _parameter("namespace", "query", "Whose keys they are.", default="default")
+_PREFER: Final = _parameter(
+    "Prefer", "header", "respond-async: with a key, answer 202 at once, or, with wait=SECONDS, "
+    "after so long, if there is no outcome yet."
+)  # fmt: skip
+_KEY: Final = _parameter("key", "path", "The key, percent-encoded.")
+_WAIT: Final = _parameter(
+    "wait", "query", "How many seconds to wait for an outcome.", type="number", minimum=0,
+    default=0,
+)  # fmt: skip
+_KIND: Final = _parameter(
+    "kind", "query", "As what to show it.", enum=["rollout", "group"], default="rollout"
+)
 
 
 _ABOUT: Final = {
@@ -39,6 +73,20 @@ _OUTCOME: Final = {
     "properties": {"value": {}, "members": {"type": "array", "items": _LINE}, **_ABOUT},
     "description": "The value of a rollout, or the members of a group, in order.",
 }
+_ENDED: Final = {
+    "type": "object",
+    "properties": {
+        "known": {"type": "boolean", "description": "Whether there was anything under the key."},
+        "started": {
+            "type": "boolean",
+            "description": "False: it had never been started, and never will be.",
+        },
+    },
+}
+_PENDING: Final = {
+    "type": "object",
+    "properties": {"status": {"const": "pending"}, "location": {"type": "string"}},
+}
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}}
 
 PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
@@ -47,6 +95,23 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             "Run a rollout, or a group, and wait for its outcome.",
             ROLLOUT,
             {JSON: _OUTCOME, CBOR: _OUTCOME},
+            (_KEY_HEADER, _NAMESPACE, _PREFER),
+            pending=True,
+        ),
+    },
+    KEY_PATH: {
+        "GET": Operation(
+            "The outcome of what was asked under a key. Starts nothing; 404 if nothing is known.",
+            None,
+            {JSON: _OUTCOME, CBOR: _OUTCOME},
+            (_KEY, _NAMESPACE, _WAIT, _KIND),
+            pending=True,
+        ),
+        "DELETE": Operation(
+            "Cancel what runs under a key, and drop its outcome. The next ask is new work.",
+            None,
+            {JSON: _ENDED},
+            (_KEY, _NAMESPACE),
         ),
     },
     "/v1/batches": {
@@ -54,6 +119,7 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             "Run a rollout for each input; the answer is a line for each, as they finish.",
             BATCH,
             {LINES: _LINE},
+            (_KEY_HEADER, _NAMESPACE),
         ),
     },
     "/v1/openapi.json": {"GET": Operation("This document.", None, {JSON: {"type": "object"}})},
@@ -89,6 +155,16 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "summary": operation.summary,
         "responses": {"200": {"description": "Done.", "content": content}, "default": problem},
     }
+    if operation.parameters:
+        found["parameters"] = list(operation.parameters)
+    if operation.pending:
+        found["responses"]["202"] = {
+            "description": "There is no outcome yet. It will be at Location.",
+            "headers": {"Location": {"schema": {"type": "string"}}},
+            "content": {JSON: {"schema": _PENDING}},
+        }
+    if operation.fields is not None or operation.parameters:
+        found["security"] = [{"token": []}]
     if operation.fields is not None:
         schema = {
             "type": "object",
@@ -100,7 +176,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
             "additionalProperties": False,
         }
         media = {JSON: {"schema": schema}, CBOR: {"schema": schema}}
-        found |= {"requestBody": {"required": True, "content": media}, "security": [{"token": []}]}
+        found["requestBody"] = {"required": True, "content": media}
     return found
 
 

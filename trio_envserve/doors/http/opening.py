@@ -26,6 +26,7 @@ from .app import HttpApp
 from .bodies import Codec
 from .connections import Connections
 from .guard import Guard, check_bind, parse_hosts, read_tokens
+from .keyed_calls import open_keyed_calls
 from .limits import HttpLimits
 
 _BACKLOG = 1024
@@ -88,9 +89,14 @@ async def open_http_door(
     address = server if isinstance(server, str) else server.address
     client = open_client(address, name="http-door", wire=wire, network=network, transport=transport)
     with unwrap_single():
-        async with client as opened, trio.open_nursery() as nursery:
+        async with (
+            client as opened,
+            open_keyed_calls(opened, limits) as calls,
+            trio.open_nursery() as nursery,
+        ):
             listeners = await _listen(place)
-            connections = Connections(HttpApp(opened, Codec(limits, wire), guard, limits), limits)
+            app = HttpApp(opened, calls, Codec(limits, wire), guard, limits)
+            connections = Connections(app, limits)
             taking = await nursery.start(connections.serve, listeners)
             try:
                 yield HttpDoor(_url(place, listeners[0]), opened, connections)

@@ -65,15 +65,14 @@ KINDS: Final[Mapping[str, Kind]] = {
     "headers-too-large": Kind(431, "The headers are too large", "Send fewer, or shorter ones."),
     "busy": Kind(429, "The door has no room for now", _LATER),
     "internal": Kind(500, "The door made a mistake", _MAY_TWICE),
-    "keys-not-served": Kind(
-        501, "Idempotency keys are not served yet", "Leave the header Idempotency-Key out; "
-        "without it a request that is sent again runs again.",
-    ),
     "not-ready": Kind(503, "The server is not ready", _LATER),
     # calls that did not run
     "not-encodable": Kind(400, "The input has no encoding", _MEND),
     "too-large": Kind(413, "The input is too large for the server", "Send less at once."),
     "conflict": Kind(409, "The id was used for another request", _MEND),
+    "key-conflict": Kind(
+        422, "The key was used for another input", "Take another key, or DELETE this one first."
+    ),
     "refused": Kind(400, "The server refuses the request for good", _MEND),
     "never-started": Kind(429, "It did not start within timeout_s", _LATER),
     "server-unreachable": Kind(503, "The server cannot be reached", _LATER),
@@ -91,6 +90,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "outcome-not-decodable": Kind(500, "The outcome could not be read", _ASK_AGAIN),
     "outcome-too-large": Kind(500, "The outcome is too large", "Let the environment return less."),
     # calls that may have run
+    "unknown-key": Kind(
+        404, "Nothing is known under the key", "Asking under it runs it anew. What was asked "
+        "earlier may have run: it was deleted, its retention is over, or its server has ended.",
+    ),
     "worker-lost": Kind(
         500, "The worker died", "With rerun: true the server itself runs it again. " + _MAY_TWICE
     ),
@@ -99,6 +102,25 @@ KINDS: Final[Mapping[str, Kind]] = {
     "abandoned": Kind(500, "The door was closed", _MAY_TWICE),
     "cancelled": Kind(500, "The server cancelled it", _MAY_TWICE),
 }  # fmt: skip
+
+_REPLAYED = (
+    "Under this key the answer stays the same while it is retained. To run it anew, DELETE the "
+    "key first."
+)
+_JOINS = "Send it again under the same key: that joins what runs, or gets the outcome."
+
+WITH_KEY: Final[Mapping[str, str]] = {
+    "busy": _JOINS, "not-ready": _JOINS, "body-too-slow": _JOINS, "internal": _JOINS,
+    "server-unreachable": _JOINS,
+    "rollout-failed": _REPLAYED, "deadline": _REPLAYED, "outcome-not-encodable": _REPLAYED,
+    "outcome-not-decodable": _REPLAYED, "outcome-too-large": _REPLAYED, "worker-lost": _REPLAYED,
+    "server-lost": _JOINS, "no-answer": _JOINS, "abandoned": _JOINS,
+    "cancelled": "Asking again under the key runs it anew.",
+}  # fmt: skip
+"""What to do where a request names a key."""
+
+_EARLIER: Final = ("busy", "not-ready", "body-too-slow", "server-unreachable")
+"""What says nothing of the same request that was sent earlier under its key."""
 
 _UNKNOWN: Final[Mapping[Verdict, Kind]] = {
     Verdict.DID_NOT_RUN: Kind(503, "It did not run", _LATER),
@@ -109,6 +131,8 @@ _UNKNOWN: Final[Mapping[Verdict, Kind]] = {
 RETRY_AFTER_S: Final = 1
 """What Retry-After says.  Nobody can know when there will be room."""
 
+LATER: Final[Header] = (b"retry-after", str(RETRY_AFTER_S).encode())
+
 
 class Problem(Exception):
     """An answer that is an error."""
@@ -118,6 +142,16 @@ class Problem(Exception):
         self.status = KINDS[code].status
         self.record = _record(code, KINDS[code], _VERDICTS.get(code, Verdict.DID_NOT_RUN), detail)
         self.headers: Sequence[Header] = headers
+
+    def of_key(self) -> Problem:
+        """The same of a request that names a key: what was asked earlier under it counts."""
+        code = self.record["code"]
+        if code in WITH_KEY:
+            self.record["advice"] = WITH_KEY[code]
+        if code in _EARLIER:
+            verdict = Verdict.MAY_HAVE_RUN
+            self.record |= {"verdict": verdict.value, "ran": RAN[verdict]}
+        return self
 
 
 _VERDICTS: Final = {"internal": Verdict.MAY_HAVE_RUN}
