@@ -96,7 +96,7 @@ def test_callers_meet_at_keys():
         world = World(seed, harsh=seed % 2 == 1)
         world.run()
         calls = [call for call in world.judge.calls.values() if call.use is not None]
-        asked.update(call.use.act for call in calls)
+        asked.update(call.use.act for call in calls if call.use is not None)
         told.update(call.told for call in calls)
         results = [call for call in calls if call.told == "result" and call.input]
         works = [call for name, call in world.judge.calls.items() if "/" in name]

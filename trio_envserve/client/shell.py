@@ -138,9 +138,7 @@ class Client:
         )  # fmt: skip
         return await self._run(asked)
 
-    async def _run(
-        self, asked: Asked, submitted: Callable[[], object] | None = None
-    ) -> Outcome:
+    async def _run(self, asked: Asked, submitted: Callable[[], object] | None = None) -> Outcome:
         try:
             body = await self._encoded(asked)
         except values.EncodingError as error:

@@ -19,9 +19,7 @@ from .values_parts import PIECE_ITEMS
 Pair: TypeAlias = "tuple[object, object]"
 
 
-def in_order(
-    pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None
-) -> Iterable[Pair]:
+def in_order(pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None) -> Iterable[Pair]:
     """``count`` pairs of a map, whose keys have been lowered, in order.  If there is a
     ``pause``, they are put there in pieces."""
     if pause is None or count <= PIECE_ITEMS:

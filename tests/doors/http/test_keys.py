@@ -64,7 +64,8 @@ async def test_the_same_request_again_gets_the_same_outcome_and_runs_nothing():
         assert {answer.json()["value"]["of"] for answer in answers} == {1}
         # Other bytes of the same input, and the outcome alone, in whatever form.
         answer = await client.post(
-            "/v1/rollouts", content=b'{ "input": 1, "timeout_s": 60 }',
+            "/v1/rollouts",
+            content=b'{ "input": 1, "timeout_s": 60 }',
             headers={**KEY, "content-type": "application/json"},
         )
         assert answer.json()["value"] == {"of": 1}

@@ -189,9 +189,7 @@ class HttpApp:
                 return None
         return await exchange.unless_hung_up(call.outcome)
 
-    async def _answer(
-        self, exchange: Exchange, outcome: Outcome, kind: object, media: str
-    ) -> None:
+    async def _answer(self, exchange: Exchange, outcome: Outcome, kind: object, media: str) -> None:
         if outcome.error is not None:
             raise _problem_of(outcome.error)
         await exchange.answer(200, media, await self._codec.write(_record(outcome, kind), media))
@@ -234,9 +232,7 @@ class HttpApp:
                 nursery.start_soon(feed.run)
                 await self._lines(exchange, arrived)
 
-    async def _lines(
-        self, exchange: Exchange, arrived: trio.MemoryReceiveChannel[Found]
-    ) -> None:
+    async def _lines(self, exchange: Exchange, arrived: trio.MemoryReceiveChannel[Found]) -> None:
         """The outcomes of a batch as they come, each in a line."""
         async with arrived:
             await exchange.begin(200, LINES)

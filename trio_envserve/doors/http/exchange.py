@@ -55,8 +55,10 @@ class Exchange:
         """As it was sent, percent-encoded, without its query."""
         self.query: bytes = scope["query_string"]
         self.headers: Headers = _by_name(scope["headers"])
-        self.header_bytes = len(scope["raw_path"]) + len(self.query) + sum(
-            len(name) + len(value) + _BETWEEN for name, value in scope["headers"]
+        self.header_bytes = (
+            len(scope["raw_path"])
+            + len(self.query)
+            + sum(len(name) + len(value) + _BETWEEN for name, value in scope["headers"])
         )
         self.of_key = False
         """It names a key."""
