@@ -35,7 +35,7 @@ class Asking:
         """The last one that was sent."""
 
     def begin(self, call: Call) -> None:
-        """There is one more call."""
+        """There is one more call with a key."""
         name = _asks_for(call)
         if name is not None:
             self._calls[name] = self._calls.get(name, 0) + 1
@@ -79,7 +79,8 @@ class Asking:
 
 
 def _asks_for(call: Call) -> KeyName | None:
-    return call.key.name if call.key is not None and call.key.act is KeyAct.ASK else None
+    assert call.key is not None
+    return call.key.name if call.key.act is KeyAct.ASK else None
 
 
 def _is_lost(call: Call) -> bool:

@@ -21,9 +21,6 @@ BURST = 64
 FOR_KEYS = frozenset({"keys-full", "keys-early", "key-crowded"})
 """The codes of refusals for now that say nothing of other requests."""
 
-_OTHERS_PART = 8
-"""The part of a window that calls which wait for keys leave free: an eighth."""
-
 _ROUND = 256
 """Of calls refused for their keys so many, or fewer, tries are a round: about a minute."""
 
@@ -49,9 +46,8 @@ class CallQueue(OrderedDict[int, Call]):
 
     def first(self, session: ClientSession) -> Call | None:
         """Which call is to be sent next in this session, if there is room for one."""
-        room = session.window - min(session.window - 1, max(1, session.window // _OTHERS_PART))
-        waiting = self if session.waiting_for_keys < room else self._others
-        return next(iter(waiting.values()), None)
+        enough = session.waiting_for_keys >= session.most_waiting_for_keys
+        return next(iter((self._others if enough else self).values()), None)
 
 
 class Retries:

@@ -40,7 +40,7 @@ from .calls import (
 )
 from .client_inputs import CallSubmitted
 from .errors import ErrorInfo
-from .key_records import CallerToken
+from .key_records import CallerToken, KeyAct
 from .limits import ClientLimits
 from .terms import ID_BYTES, Verdict
 
@@ -125,9 +125,11 @@ class Calls:
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(number, body, rerun, most, most, limit_s, now_s, key=key)
+        if key is not None:
+            call.waits_for_key = key.act in (KeyAct.ASK, KeyAct.ATTACH)
+            self.asking.begin(call)
         self.live[number] = call
         self.queue.put(call)
-        self.asking.begin(call)
         if limit_s is not None:
             self.timed[number] = call
         return call
@@ -178,7 +180,6 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     call.session, call.sequence = session, session.next
     call.granted = grant(call.allowance)
     session.next += 1
-    session.waiting_for_keys += call.waits_for_key
     session.calls[call.sequence] = call
     if call.key is None:
         # The client gives no number twice: another request under this id has another one.
@@ -188,6 +189,7 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
         )
     else:
         request = keyed_request(call, session, calls.caller)
+        session.waiting_for_keys += call.waits_for_key
     call.frames = (messages.encode(request), call.body)
     return ((CallAction.TRANSMIT, call),)
 
@@ -231,12 +233,14 @@ def _release(calls: Calls, call: Call) -> None:
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     error = reply.error
     call.stage = Stage.ANSWERED
-    calls.asking.placed(call)
+    if call.key is not None:
+        calls.asking.placed(call)
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
     if call.number < 0:
         return _end(calls, call, CallAction.TELL_SOON)  # nobody waits for it
-    _release(calls, call)
+    if calls.held:
+        _release(calls, call)
     return ((CallAction.ANSWER, (call, reply)),)
 
 
@@ -247,7 +251,8 @@ def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 def _refuse(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     call.stage = Stage.ANSWERED
-    calls.asking.placed(call)
+    if call.key is not None:
+        calls.asking.placed(call)
     return _fail(calls, call, now_s, error)
 
 
@@ -360,7 +365,8 @@ def _requeue(calls: Calls, call: Call) -> Effects:
 
 def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     """The call is gone; the server is told unless it never had an id."""
-    withdraw = ((CallAction.WITHDRAW, call),) if calls.asking.end(call) else ()
+    is_left = call.key is not None and calls.asking.end(call)
+    withdraw = ((CallAction.WITHDRAW, call),) if is_left else ()
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
     if call.stage is Stage.QUEUED:
@@ -376,7 +382,8 @@ def _leave_session(calls: Calls, call: Call) -> None:
     assert session is not None
     del session.calls[call.sequence]
     session.waiting_for_keys -= call.waits_for_key
-    _release(calls, call)
+    if calls.held:
+        _release(calls, call)
     session.unflushed.append(call.sequence)
 
 

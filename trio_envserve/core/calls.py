@@ -13,8 +13,10 @@ from . import error_records, messages
 from .client_effects import Answer
 from .client_inputs import CallKey
 from .errors import ErrorInfo
-from .key_records import KeyAct
 from .terms import Body, Epoch, SessionId, Status, Verdict
+
+_OTHERS_PART = 8
+"""The part of a window that calls which wait for keys leave free: an eighth."""
 
 
 class Stage(enum.Enum):
@@ -59,13 +61,10 @@ class Call:
     key: CallKey | None = None
     held_as: str = ""
     """The code with which it is refused for now, for its key."""
+    waits_for_key: bool = False
+    """Whether it is answered when the work of a key is, which may take long to begin."""
     proven: bool = True
     """Whether of all lost sessions nothing runs any more."""
-
-    @property
-    def waits_for_key(self) -> bool:
-        """Whether it is answered when the work of a key is, which may take long to begin."""
-        return self.key is not None and self.key.act in (KeyAct.ASK, KeyAct.ATTACH)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -79,12 +78,18 @@ class ClientSession:
     next: int = 0
     calls: dict[int, Call] = dataclasses.field(default_factory=dict)
     """Not finished, by sequence, in increasing order."""
+    most_waiting_for_keys: int = dataclasses.field(init=False)
+    """How many of them may wait for keys: they leave a part of the window free."""
     waiting_for_keys: int = 0
     """How many of them do."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
     """Finished, and the server was not told yet."""
     lost_s: float | None = None
     """When the server said that it does not know it."""
+
+    def __post_init__(self) -> None:
+        others = max(1, self.window // _OTHERS_PART)
+        self.most_waiting_for_keys = max(1, self.window - others)
 
     def pending(self) -> list[int]:
         """The spans of all sequences that are not finished."""

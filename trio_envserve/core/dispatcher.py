@@ -93,15 +93,17 @@ class Dispatcher:
         leaving: list[Entry] = []
         for do, arg in effects:
             match do:
-                case RequestAction.ANSWER if session.own:
-                    self.keyed.outcome(arg)
                 case RequestAction.ANSWER:
-                    arg.kept.sent_probe = session.probe
-                    self.out.append(ToClient(session.route, arg.kept.frames))
-                case RequestAction.QUEUE if arg.key is not None:
-                    self.keyed.enter(arg)
+                    if session.own:
+                        self.keyed.outcome(arg)
+                    else:
+                        arg.kept.sent_probe = session.probe
+                        self.out.append(ToClient(session.route, arg.kept.frames))
                 case RequestAction.QUEUE:
-                    self.queue.add(arg)
+                    if arg.key is None:
+                        self.queue.add(arg)
+                    else:
+                        self.keyed.enter(arg)
                 case RequestAction.UNQUEUE:
                     self.queue.remove(arg)
                 case RequestAction.LEAVE:
@@ -178,8 +180,9 @@ class Dispatcher:
 
     def _share_left(self, session_id: SessionId) -> bool:
         session = self.cache.sessions[session_id]
-        has_room = not session.own or self.keyed.may_dispatch(session)
-        return has_room and self.cache.share_left(session)
+        if session.own and not self.keyed.may_dispatch(session):
+            return False
+        return self.cache.share_left(session)
 
     # -- answers that are not the environment's -------------------------------
 

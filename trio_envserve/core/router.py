@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from . import messages, outcomes
 from .clock import AwakeClock
@@ -118,15 +118,14 @@ class Router:
                 raise ProtocolError("no frames")
             message = messages.decode(frames[0], most_bytes=self.wire.header_bytes)
             handler = _HANDLERS.get(type(message))
-            with_body = isinstance(message, messages.Request | messages.KeyedRequest)
-            if handler is None or len(frames) != 1 + with_body:
+            if handler is None or len(frames) != 1 + (type(message) in _WITH_BODY):
                 raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
         except ProtocolError as error:
             code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
             self._malformed(f"client {short(route)}: {error}")
             self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
             return
-        if isinstance(message, messages.Request | messages.KeyedRequest):
+        if isinstance(message, _WITH_BODY):
             self._request(route, message, frames[1], now_s)
         else:
             handler(self, route, message)
@@ -431,6 +430,7 @@ _INPUTS: dict[type, Callable[..., None]] = {
     Resume: Router._resume,
 }
 
+_WITH_BODY: Final = (messages.Request, messages.KeyedRequest)
 _HANDLERS: dict[type, Callable[..., None]] = {
     messages.Hello: Router._hello,
     messages.Request: Router._request,
