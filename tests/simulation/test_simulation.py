@@ -51,6 +51,15 @@ def test_a_goodbye_to_a_forgotten_session_is_not_one_of_its_nonce():
     assert run(296001693, harsh=True).violations == ()
 
 
+@pytest.mark.parametrize("seed", [305, 774])
+def test_a_request_of_a_session_that_made_room_is_not_taken_in(seed: int):
+    """The judge took it for one that a server owes an answer as it closes, though its client
+    heard, or would have heard if it had been connected, that the session is unknown."""
+    plan = plan_of(seed, harsh=True)
+    few = dataclasses.replace(plan.server, sessions=plan.clients + 2)
+    assert run(seed, harsh=True, plan=dataclasses.replace(plan, server=few)).violations == ()
+
+
 def test_the_runs_are_worth_something():
     runs = [run(seed, harsh=seed % 2 == 1) for seed in range(80)]
     faults = Counter[str]()

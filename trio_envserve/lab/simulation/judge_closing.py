@@ -68,6 +68,8 @@ class Closings(Health):
         message = self.read(frames[0])
         if isinstance(message, (messages.Outcome, messages.Refused)):
             self.unsent.add(RequestId(message.session, message.sequence))
+        elif isinstance(message, messages.Unknown):
+            self.unknown.add(message.session)
         if isinstance(message, messages.Outcome):
             self.keys.told(message, frames)
         elif isinstance(message, messages.Refused):
@@ -77,7 +79,8 @@ class Closings(Health):
         """A server has closed: has everybody heard?"""
         for request, key in self.first.items():
             home, client = self.sessions.get(request.session, (None, ""))
-            if home is not server or client == "hostile":
+            # Who is told that its session is unknown has heard of all that was in it.
+            if home is not server or client == "hostile" or request.session in self.unknown:
                 continue
             finished = self.finished.get(request.session, ())
             told = request in self.outcomes or request in self.refused or request in self.unsent

@@ -46,6 +46,8 @@ class Wires(Book):
         """Requests that their client has asked to end, whatever came of them."""
         self.refused: set[RequestId] = set()
         """Requests that were refused for good."""
+        self.unknown: set[bytes] = set()
+        """Sessions to whose clients a server has said that it does not know them."""
         self._nonces: dict[bytes, bytes] = {}
         """By session."""
         self._said_goodbye: dict[Process, list[bytes]] = {}
@@ -191,6 +193,7 @@ class Wires(Book):
                 else:
                     self.refused.add(request)
             case messages.Unknown():
+                self.unknown.add(message.session)
                 self._owed = None
                 self.keys.lost(message.session)
                 if message.gone:
