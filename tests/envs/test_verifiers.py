@@ -151,3 +151,33 @@ async def test_a_cancelled_episode_closes_its_request(taskset):
                     nursery.cancel_scope.cancel()
                 while not endpoint.asks[0].closed:
                     await trio.sleep(0.05)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+async def test_a_harness_with_tools_runs_them(taskset):
+    """The model asks for a shell command, and answers what that has printed."""
+
+    def answer(ask):
+        if ask.turn == 0:
+            return Reply(tools=[("bash", {"command": "echo $((3 + 3))"})])
+        printed = ask.messages[-1]
+        assert printed["role"] == "tool"
+        return Reply(re.findall(r"\d+", str(printed["content"]))[0])
+
+    endpoint = Endpoint(answer)
+    with trio.fail_after(240):
+        async with serve(endpoint) as url:
+            async with open_server(
+                "verifiers:envserve_sums", args={"harness": "bash"}, workers=1,
+                worker_python=PYTHON,
+            ) as server:  # fmt: skip
+                async with open_client(server.address) as client:
+                    result = await client.run_rollout(
+                        {"index": 3}, model=url, model_name="m", state_columns=("deltas",)
+                    )
+    assert result["reward"] == 0.75
+    roles = [message["role"] for message in result["completion"]]
+    assert roles == ["assistant", "tool", "assistant"]
+    # It asks what models there are, too.
+    assert [ask.turn for ask in endpoint.asks if "messages" in ask.body] == [0, 1]
