@@ -11,16 +11,19 @@ import trio
 from tests.memory import pair, virtual
 from trio_envserve import (
     Client,
+    ConfigError,
     ExecutionCancelled,
     KeyConflict,
     KeyEnded,
     KeyLimits,
     NeverStarted,
     NoAnswer,
+    RequestRefused,
     Rollout,
     ServerLimits,
     UnknownKey,
 )
+from trio_envserve.core.limits import WireLimits
 
 
 class Orders:
@@ -128,3 +131,22 @@ async def test_a_limit_that_passes_while_others_wait_says_that_it_may_go_on() ->
         with pytest.raises(NoAnswer):
             await client.run_rollout(100, key="key", timeout_s=5)
         nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_call_whose_key_fitted_into_no_header_waited_for_ever() -> None:
+    long = "k" * WireLimits().header_bytes
+    async with pair(waits) as (_, client):
+        with trio.fail_after(60):
+            for key, namespace in ((long, "default"), ("key", long)):
+                with pytest.raises(ConfigError, match="at most 32768 bytes"):
+                    await client.run_rollout(1, key=key, namespace=namespace)
+            with pytest.raises(RequestRefused, match="1 to 256 bytes"):
+                await client.run_rollout(1, key="k" * 32768)
+
+
+@virtual
+async def test_a_namespace_that_cannot_be_encoded_is_called_so() -> None:
+    async with pair(waits) as (_, client):
+        with pytest.raises(ConfigError, match="a namespace that cannot be encoded"):
+            await client.run_rollout(1, key="key", namespace="\ud800")

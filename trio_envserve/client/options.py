@@ -12,7 +12,7 @@ from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT
 from ..core.key_records import KeyAct, KeyName, input_digest
-from ..core.limits import WireLimits
+from ..core.limits import KIB, WireLimits
 from ..core.terms import Body
 from ..envs.request import RolloutRequest
 
@@ -43,6 +43,10 @@ class CallOptions(TypedDict, total=False):
 
 
 DEFAULT_NAMESPACE = "default"
+
+MOST_NAME_BYTES = 32 * KIB
+"""Of a key or a namespace.  How many a server takes is its own to say, and it does; but what
+does not fit into a header it can answer to nobody."""
 
 
 class Terms(NamedTuple):
@@ -101,13 +105,19 @@ def checked(
 
 def key_name(key: str, namespace: str) -> KeyName:
     """A key of a caller, as it goes to the server; ConfigError if it is none."""
-    for what, text in (("key", key), ("namespace", namespace)):
-        if not isinstance(text, str) or not text:
-            raise ConfigError(f"a {what} is a text that is not empty, not {text!r}")
+    return KeyName(_name("namespace", namespace), _name("key", key))
+
+
+def _name(what: str, text: str) -> bytes:
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"a {what} is a text that is not empty, not {text!r}")
     try:
-        return KeyName(namespace.encode(), key.encode())
+        name = text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"a key that cannot be encoded: {error}") from None
+        raise ConfigError(f"a {what} that cannot be encoded: {error}") from None
+    if len(name) > MOST_NAME_BYTES:
+        raise ConfigError(f"a {what} has at most {MOST_NAME_BYTES} bytes, this one {len(name)}")
+    return name
 
 
 def _check(rerun: bool | None, max_executions: int | None) -> None:
