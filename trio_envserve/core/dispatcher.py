@@ -207,6 +207,7 @@ class Dispatcher:
     def begin_turn(self) -> None:
         """Another input may answer as many again."""
         self._answers_left = ANSWERS_AT_ONCE
+        self.keyed.begin_turn()
 
     def answer_all(self, choose: Callable[[Entry], bool], outcome: Outcome) -> None:
         """Answer all of these requests, as many now as this turn may.  Those with a key
@@ -220,8 +221,9 @@ class Dispatcher:
         self.answer_due()
 
     def answer_due(self) -> None:
-        """Go on with :meth:`answer_all`.  Whoever was answered since is left out."""
-        while self._due and self._answers_left:
+        """Go on with :meth:`answer_all`.  Whoever was answered since is left out.  Each may
+        be the work of a key for which many wait: they come first."""
+        while self._due and self._answers_left and not self.keyed.answers_due:
             self._answers_left -= 1
             due = self._due.popleft()
             session = self.cache.sessions.get(due.session)
@@ -231,13 +233,14 @@ class Dispatcher:
 
     @property
     def answers_due(self) -> bool:
-        """Whether requests of :meth:`answer_all` still wait for their answers."""
-        return bool(self._due)
+        """Whether requests of :meth:`answer_all`, or for keys, still wait for their answers."""
+        return bool(self._due) or self.keyed.answers_due
 
     def answer_late(self, now_s: float) -> None:
-        """Answer the requests whose deadlines have passed, as many as this turn may."""
+        """Answer the requests whose deadlines have passed, as many as this turn may.  Whose
+        outcome is there already gets that."""
         while self.deadlines and self.deadlines[0][0] <= now_s:
-            if not self._answers_left:
+            if not self._answers_left or self.keyed.answers_due:
                 self._late = True
                 return
             self._answers_left -= 1

@@ -8,12 +8,15 @@ are those of the cache.  The work itself (:class:`~.key_records.Generation`) is 
 of a session of the server's own, one for each namespace, whose sequences are the numbers
 of generations: so queue, workers and shares treat it as any other.
 
-What must be done about keys is decided in :mod:`.keys`; here it is carried out.
+What must be done about keys is decided in :mod:`.keys`; here it is carried out.  Many may
+wait for one key, and many keys may end at once: so no turn answers more than
+:data:`~.keys.ENDED_AT_ONCE` of those that wait, and the rest is due in the next (G10).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
@@ -37,7 +40,7 @@ from .key_records import (
     Reissue,
     Wait,
 )
-from .keys import Keys
+from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
 from .request_table import RequestInput, drop_body
 from .requests import Ask, Entry, RetainedOutcome, Session
@@ -68,6 +71,9 @@ class KeyedRequests:
         self._new_id = new_id
         self._sessions: dict[bytes, SessionId] = {}
         """Of the work, by namespace."""
+        self._answers: deque[Answer | AnswerCancelled] = deque()
+        """Those that were not given yet."""
+        self._answers_left = ENDED_AT_ONCE
 
     # -- what callers ask -------------------------------------------------------
 
@@ -142,6 +148,33 @@ class KeyedRequests:
         end = self.keys.lose if lost else self.keys.leave_all
         self._do(end(session.id, self._now_s))
 
+    # -- answers ------------------------------------------------------------------
+
+    @property
+    def answers_due(self) -> bool:
+        """Whether somebody waits whose outcome is there."""
+        return bool(self._answers)
+
+    def begin_turn(self) -> None:
+        """Another input may answer as many again."""
+        self._answers_left = ENDED_AT_ONCE
+        self._answer_due()
+
+    def _answer_due(self) -> None:
+        header: tuple[RetainedOutcome, messages.Outcome] | None = None
+        while self._answers and self._answers_left:
+            self._answers_left -= 1
+            given = self._answers.popleft()
+            for session, entry in self._find(given.waiter):
+                if isinstance(given, AnswerCancelled):
+                    kept = outcomes.key_cancelled(entry, started=given.started)
+                else:
+                    if header is None or header[0] is not given.outcome:
+                        header = given.outcome, outcomes.header_of(given.outcome)
+                    mine = outcomes.for_key(*header, entry)
+                    kept = outcomes.fitting(mine, entry, session.message_bytes)
+                self._answer(entry, kept)
+
     # -- what becomes of the work -----------------------------------------------
 
     def dispatched(self, number: int) -> None:
@@ -168,12 +201,11 @@ class KeyedRequests:
     @property
     def behind(self) -> bool:
         """Whether more is due than one turn could do."""
-        return self.keys.behind(self._now_s)
+        return self.answers_due or self.keys.behind(self._now_s)
 
     # -- effects ------------------------------------------------------------------
 
     def _do(self, effects: KeyEffects) -> None:
-        header: tuple[RetainedOutcome, messages.Outcome] | None = None
         for effect in effects:
             match effect:
                 case Enter(generation, ask):
@@ -182,21 +214,15 @@ class KeyedRequests:
                     self._finish_work(generation)
                 case Wait():
                     pass  # it is WAITING already
-                case Answer(waiter, outcome):
-                    for session, entry in self._find(waiter):
-                        if header is None or header[0] is not outcome:
-                            header = outcome, outcomes.header_of(outcome)
-                        mine = outcomes.for_key(*header, entry)
-                        self._answer(entry, outcomes.fitting(mine, entry, session.message_bytes))
-                case AnswerCancelled(waiter, started):
-                    for _, entry in self._find(waiter):
-                        self._answer(entry, outcomes.key_cancelled(entry, started=started))
+                case Answer() | AnswerCancelled():
+                    self._answers.append(effect)
                 case Refuse(waiter, why):
                     for _, entry in self._find(waiter):
                         code, for_now = REFUSALS[why]
                         self._refuse(entry, code, why.value, for_now=for_now)
                 case _:
                     assert_never(effect)
+        self._answer_due()
 
     def _enter_work(self, generation: Generation, ask: Ask) -> None:
         """Where one session may start all that is left, the next could start nothing: so

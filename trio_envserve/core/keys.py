@@ -399,6 +399,8 @@ class Keys:
     def _leave_on(self, now_s: float) -> list[KeyEffect]:
         effects: list[KeyEffect] = []
         for _ in range(min(len(self._leaving), ENDED_AT_ONCE)):
+            if len(effects) >= ENDED_AT_ONCE:  # others may wait for what they leave
+                break
             waiter, input = self._leaving.popleft()
             generation = self._generation_of(waiter)
             if generation is not None:  # else it has heard meanwhile that it is over
