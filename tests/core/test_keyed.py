@@ -456,8 +456,26 @@ def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
     assert len(pair.runs) == 2
 
 
+def test_g10_one_client_took_all_sessions_with_work_in_as_many_namespaces():
+    pair = Keyed(server={"sessions": 20, "worker_capacity": 1})
+    pair.router.keys.limits = KeyLimits(namespaces=4)
+    session, idle = pair.stranger(), pair.stranger(901)
+    for number in range(30):
+        pair.request(session, number, name=KeyName(b"%d" % number, b"key"))
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    own = [each for each in pair.router.cache.sessions.values() if each.own]
+    assert len(own) == 4
+    assert idle in pair.router.cache.sessions
+    assert pair.stranger(902) in pair.router.cache.sessions
+    pair.end()  # of the first: so there is room for another one
+    pair.request(session, 30, name=KeyName(b"another", b"key"))
+    assert len(pair.router.keys.open) == 5
+    assert sum(each.own for each in pair.router.cache.sessions.values()) == 4
+
+
 def test_g8_namespaces_of_long_ago_are_forgotten():
     pair = Keyed(server={"sessions": 4, "lease_s": 20.0})
+    pair.router.keys.limits = KeyLimits(namespaces=8)
     for number in range(12):
         pair.call(name=KeyName(b"%d" % number, b"key"))
         pair.end()

@@ -97,7 +97,7 @@ class KeyedRequests:
         assert entry.body is not None
         if asked.name not in self.keys.open:
             if not self._has_room(asked.name, len(entry.body)):
-                text = "for now: the queue has no room for the work of another key"
+                text = "for now: there is no room for the work of another key"
                 self._refuse(entry, "keys-full", text, for_now=True)
                 return
             if asked.reissue is not None and not self._dispatcher.workforce.environment:
@@ -110,9 +110,22 @@ class KeyedRequests:
     def _has_room(self, name: KeyName, size_bytes: int) -> bool:
         """Whether the work of another key may wait for a worker."""
         own = self._cache.sessions.get(self._sessions.get(name.namespace, b""))
-        if own is None:
-            return not self._cache.is_full()
-        return self._cache.may_enter(own, size_bytes)
+        if own is not None:
+            return self._cache.may_enter(own, size_bytes)
+        if len(self._sessions) >= self.keys.limits.namespaces:
+            self._end_idle()
+        return len(self._sessions) < self.keys.limits.namespaces and not self._cache.is_full()
+
+    def _end_idle(self) -> None:
+        """Where nothing waits or runs, no session is needed: callers choose namespaces, and
+        must not leave other clients without (G10)."""
+        for namespace, session_id in list(self._sessions.items()):
+            session = self._cache.sessions.get(session_id)
+            if session is not None and not session.entries and not session.live_executions:
+                self._cache.end(session)
+                self._cache.forget(session)
+            if session_id not in self._cache.sessions:
+                del self._sessions[namespace]
 
     def _command(self, asked: Keyed, entry: Entry) -> None:
         match asked.act:
@@ -242,9 +255,6 @@ class KeyedRequests:
         if known is not None and not known.ended:
             return known
         name = one_line(f"keys of {namespace.decode('utf-8', 'replace')}", 128)
-        if len(self._sessions) >= 2 * self._cache.limits.sessions:  # most are gone (G8)
-            sessions = self._cache.sessions
-            self._sessions = {n: id for n, id in self._sessions.items() if id in sessions}
         opened = self._cache.open_own(self._new_id(), self._new_id(), name, self._now_s)
         self._sessions[namespace] = opened.id
         return opened

@@ -251,6 +251,11 @@ class KeyLimits(_Checked):
     namespace_share: float = limit(
         0.5, "what one namespace may take of what the others leave of these two bounds"
     )
+    namespaces: int = limit(
+        256,
+        "namespaces whose work waits or runs: each takes turns with the sessions of clients, and "
+        "the place of one; past it keys of others wait",
+    )
     waiters: int = limit(
         1_024, "requests that wait for one generation; its end answers all of them in one turn"
     )
