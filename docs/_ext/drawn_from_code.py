@@ -174,7 +174,8 @@ WITH_BODY: Mapping[type, str] = {
 
 # Every code of a refusal, with what is true when it comes and what to do then.
 REFUSAL_WORDS: Mapping[str, str] = {
-    "conflict": "the id was used for a request with another digest or another length of body; "
+    "conflict": "the id was used for a request with another digest or another length of body, or "
+    "that asked something else of a key; "
     "the first one is not disturbed. A bug of the client",
     "finished": "the client itself has said that it is done with this id; the outcome is "
     "forgotten. Whether it ran is not known any more",

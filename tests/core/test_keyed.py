@@ -111,6 +111,24 @@ def test_g6_another_input_under_the_key_is_a_conflict():
     assert pair.failure().verdict is Verdict.DID_NOT_RUN
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"name": KeyName(b"default", b"other")}, {"act": KeyAct.FORGET}, {"caller": identifier(3)}],
+    ids=str,
+)
+def test_g6_an_id_that_asked_something_of_another_key_was_taken_for_the_same(
+    other: dict[str, Any],
+):
+    pair = Keyed()
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.request(session, 0, **other)
+    assert (pair.heard().code, pair.heard().delay_s) == ("conflict", None)
+    pair.end(payload=b"the first")
+    assert (pair.heard().sequence, pair.heard().status) == (0, Status.RESULT)
+    assert len(pair.runs) == 1
+
+
 def test_to_attach_to_nothing_may_have_run():
     pair = Keyed()
     pair.about(KeyAct.ATTACH)

@@ -303,7 +303,12 @@ class DedupCache:
         known with another payload (G6)."""
         self.counters.requests += 1
         entry = session.entries.get(sequence)
-        same = entry is None or (entry.digest == ask.digest and entry.body_bytes == len(ask.body))
+        # The digest of a request with a key is that of the input only.
+        same = entry is None or (
+            entry.digest == ask.digest
+            and entry.body_bytes == len(ask.body)
+            and entry.key == ask.key
+        )
         return self.step(
             session, sequence, RequestInput.REQUEST if same else RequestInput.OTHER_DIGEST, ask
         )
