@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.doors.http.door import HANG_S, Raw, asking, open_door, raw
-from trio_envserve import KeyLimits, open_client, open_server
+from trio_envserve import KeyLimits, ServerLimits, open_client, open_server
 from trio_envserve.doors.http import HttpLimits, open_http_door
 from trio_envserve.net import MemoryNetwork
 
@@ -301,6 +301,41 @@ async def test_delete_cancels_what_runs_and_the_next_ask_is_new_work():
             assert (answer.status_code, answer.json()["known"]) == (200, known)
         assert (await client.get(AT)).status_code == 404
     assert (runs.started, runs.cancelled) == ([1, 1], [1])
+
+
+async def test_a_post_whose_key_was_deleted_was_told_to_send_it_again_which_libraries_do():
+    network = MemoryNetwork()
+    runs = Runs(go_on=False)
+    answers = []
+    other = {"idempotency-key": '"other"'}
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(
+                runs, bind="memory:s", workers=0, network=network,
+                limits=ServerLimits(worker_capacity=1),
+            ) as server,
+            open_http_door(server, network=network) as door,
+            asking(door) as client,
+        ):  # fmt: skip
+            await door.wait_ready()
+            await client.post("/v1/rollouts", json={"input": 1}, headers=ASYNC)
+            await runs.began.wait()
+
+            async def ask() -> None:
+                answers.append(await client.post("/v1/rollouts", json={"input": 2}, headers=other))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                while (await client.get("/v1/rollouts/other")).status_code == 404:
+                    pass
+                answer = await client.delete("/v1/rollouts/other")
+                assert answer.json() == {"known": True, "started": False}
+            problem = answers[0].json()
+            assert (answers[0].status_code, problem["code"]) == (409, "key-deleted")
+            assert "retry-after" not in answers[0].headers
+            assert (problem["verdict"], problem["ran"]) == ("it did not run", False)
+            runs.may_end.set()
+    assert runs.started == [1]
 
 
 async def test_delete_ends_what_the_server_has_no_room_for():

@@ -23,7 +23,7 @@ import trio
 
 from ...client import Client, KeyEnded, Outcome, keys
 from ...client.options import Asked
-from ...core.errors import ExecutionCancelled
+from ...core.errors import ExecutionCancelled, NeverStarted
 from ...net import unwrap_single
 from .keys import Named
 from .limits import HttpLimits
@@ -53,6 +53,8 @@ class KeyedCall:
     def __init__(self) -> None:
         self.submitted = trio.Event()
         self.done = trio.Event()
+        self.deleted = False
+        """Somebody has asked that its key be forgotten."""
         self._scope = trio.CancelScope()
         self._outcome: Outcome | None = None
         self._error: Exception | None = None
@@ -77,11 +79,14 @@ class KeyedCall:
 
     async def outcome(self) -> Outcome:
         """The outcome, once there is one.  Who is cancelled here waits no more; the call
-        goes on."""
+        goes on.  Problem if its key was deleted before anything was started: a status that
+        says so, and not 429, by which libraries would ask for it again."""
         await self.done.wait()
         if self._error is not None:
             raise self._error
         assert self._outcome is not None
+        if self.deleted and isinstance(self._outcome.error, NeverStarted):
+            raise Problem("key-deleted", "its key was deleted before anything was started")
         return self._outcome
 
 
@@ -149,6 +154,8 @@ class KeyedCalls:
         not answer."""
         # From now on the same request is new work: its place among all that is asked is behind.
         here = [self._calls.pop(each) for each in list(self._calls) if each.named == named]
+        for call in here:
+            call.deleted = True
         ended = None
         with trio.move_on_after(self._limits.answer_s):
             ended = await self._client.forget(named.key, namespace=named.namespace)

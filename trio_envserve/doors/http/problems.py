@@ -73,6 +73,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "key-conflict": Kind(
         422, "The key was used for another input", "Take another key, or DELETE this one first."
     ),
+    "key-deleted": Kind(409, "The key was deleted", "Asking again under the key is new work."),
     "refused": Kind(400, "The server refuses the request for good", _MEND),
     "never-started": Kind(429, "It did not start within timeout_s", _LATER),
     "server-unreachable": Kind(503, "The server cannot be reached", _LATER),
