@@ -21,6 +21,7 @@ from trio_envserve import (
     RequestRefused,
     Rollout,
     ServerLimits,
+    ServerNotReady,
     UnknownKey,
 )
 from trio_envserve.core.limits import WireLimits
@@ -150,3 +151,44 @@ async def test_a_namespace_that_cannot_be_encoded_is_called_so() -> None:
     async with pair(waits) as (_, client):
         with pytest.raises(ConfigError, match="a namespace that cannot be encoded"):
             await client.run_rollout(1, key="key", namespace="\ud800")
+
+
+@virtual
+async def test_what_is_known_is_listed_page_by_page() -> None:
+    async with pair(Orders()) as (_, client):
+        async with client.run_many([{}] * 150, key="step", namespace="a") as outcomes:
+            assert len([index async for index, _ in outcomes]) == 150
+        await client.run_rollout({}, key="one")
+        page = await client.list_keys("a")
+        assert (len(page.keys), page.generations) == (100, 150)
+        assert page.next is not None
+        rest = await client.list_keys("a", first=page.next)
+        assert rest.next is None
+        names = {known.key for known in (*page.keys, *rest.keys)}
+        assert names == {f"step/{number}" for number in range(150)}
+        (one,) = (await client.list_keys()).keys
+        assert (one.namespace, one.key, one.executions) == ("default", "one", 1)
+        assert (await client.list_keys(None)).generations == 151
+        assert (await client.stats()).keys == 151
+
+
+@virtual
+async def test_a_server_that_is_asked_for_too_many_pages_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pair(Orders()) as (server, client):
+        await client.run_rollout({}, key="one")
+        pages = server._router._key_pages
+        real, busy = pages.page, 2
+
+        def page(namespace: bytes, first: int, *times: float) -> dict[str, Any]:
+            nonlocal busy
+            busy -= 1
+            left = {"keys": [], "next": first, "generations": 1, "size_bytes": 1}
+            return left if busy >= 0 else real(namespace, first, *times)
+
+        monkeypatch.setattr(pages, "page", page)
+        assert len((await client.list_keys()).keys) == 1
+        busy = 1_000_000
+        with pytest.raises(ServerNotReady, match="too many"):
+            await client.list_keys(timeout_s=1.0)

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
 from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ClientCounters, ServerStats
+from ..core.status import ClientCounters, KeyPage, ServerStats
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded
@@ -127,6 +127,15 @@ class AsyncioClient:
         """See :meth:`Client.forget`."""
         return await self._run(
             lambda client: client.forget(key, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    async def list_keys(
+        self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
+        timeout_s: float | None = None,
+    ) -> KeyPage:  # fmt: skip
+        """See :meth:`Client.list_keys`."""
+        return await self._run(
+            lambda client: client.list_keys(namespace, first=first, timeout_s=timeout_s)
         )
 
     # -- health and statistics ------------------------------------------------

@@ -118,8 +118,9 @@ class Driver:
         """Of the server, as far as this side knows."""
         return ServerHealth(*self.core.link.health(trio.current_time()))
 
-    async def ask_stats(self, limit_s: float) -> Body:
-        """The server's record of statistics, encoded.  ServerNotReady without one."""
+    async def ask(self, question: Callable[[int], messages.Message], limit_s: float) -> Body:
+        """The server's answer to a question that needs no session, made with the number
+        given; encoded.  ServerNotReady without one."""
         probe, self._next_ask = self._next_ask, self._next_ask + 1
         event, box = self._asked[probe] = trio.Event(), []
         try:
@@ -128,7 +129,7 @@ class Driver:
                     if self.core.closed:
                         raise ServerNotReady("the client was closed")
                     if self._socket is not None:
-                        self._socket.send_nowait((messages.encode(messages.AskStats(probe)),))
+                        self._socket.send_nowait((messages.encode(question(probe)),))
                     with trio.move_on_after(self.core.limits.ping_s):
                         await event.wait()
         finally:

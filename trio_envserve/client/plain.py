@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 from ..core.errors import NotEncodable
 from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ClientCounters, ServerStats
+from ..core.status import ClientCounters, KeyPage, ServerStats
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded
@@ -157,6 +157,15 @@ class PlainClient:
         """See :meth:`Client.forget`."""
         return self._run(
             lambda client: client.forget(key, namespace=namespace, timeout_s=timeout_s)
+        )
+
+    def list_keys(
+        self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
+        timeout_s: float | None = None,
+    ) -> KeyPage:  # fmt: skip
+        """See :meth:`Client.list_keys`."""
+        return self._run(
+            lambda client: client.list_keys(namespace, first=first, timeout_s=timeout_s)
         )
 
     # -- health and statistics ------------------------------------------------

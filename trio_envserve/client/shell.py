@@ -31,7 +31,7 @@ from typing import Any, Literal, Unpack, final
 
 import trio
 
-from ..core import values
+from ..core import messages, values
 from ..core.client import ClientCore
 from ..core.client_effects import Answer, Fail
 from ..core.errors import (
@@ -47,7 +47,7 @@ from ..core.health import Health, ServerHealth, ServerStatus
 from ..core.key_records import KeyAct
 from ..core.limit_rules import check_together
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ClientCounters, ServerStats
+from ..core.status import ClientCounters, KeyPage, ServerStats
 from ..core.terms import ID_BYTES, Body, Status
 from ..envs.turns import Threads
 from ..net import (
@@ -286,6 +286,16 @@ class Client:
         key is new work."""
         return await keys.end(self, KeyAct.FORGET, key, namespace, timeout_s)
 
+    async def list_keys(
+        self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
+        timeout_s: float | None = None,
+    ) -> KeyPage:  # fmt: skip
+        """A page of the keys that the server knows in a namespace (None: in all), in the
+        order in which they were asked for.  Go on with ``first=page.next`` until that is
+        None.  Errors as of :meth:`stats`."""
+        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
+        return await keys.page(self, namespace, first, limit_s)
+
     # -- health and statistics ------------------------------------------------
 
     def health(self) -> ServerHealth:
@@ -318,7 +328,7 @@ class Client:
         server does not answer within ``timeout_s`` (default: the limit ``start_s``);
         DecodingError or ProtocolError if the answer is malformed."""
         limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
-        record = await self._driver.ask_stats(limit_s)
+        record = await self._driver.ask(messages.AskStats, limit_s)
         return ServerStats.of(values.decode(record, limits=self._wire))
 
     def counters(self) -> ClientCounters:

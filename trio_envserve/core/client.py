@@ -182,7 +182,7 @@ class ClientCore:
             if not frames:
                 raise ProtocolError("no frames")
             message = messages.decode(frames[0], most_bytes=self.wire.header_bytes)
-            with_body = isinstance(message, (messages.Outcome, messages.Stats))
+            with_body = isinstance(message, _WITH_BODY)
             if len(frames) != 1 + with_body:
                 raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
         except ProtocolError as error:
@@ -204,7 +204,7 @@ class ClientCore:
                 self._cancelled(message, now_s)
             case messages.Error():
                 self._error(message, now_s)
-            case messages.Stats():
+            case messages.Stats() | messages.KnownKeys():
                 self._out.append(Statistics(message.probe, frames[1]))
             case _:
                 self._report("warning", f"ignored a {type(message).__name__} of the server")
@@ -403,6 +403,8 @@ class ClientCore:
     def _report(self, level: str, text: str) -> None:
         self._out.append(Report(level, text))
 
+
+_WITH_BODY = messages.Outcome, messages.Stats, messages.KnownKeys
 
 _INPUTS: dict[type, Callable[..., None]] = {
     inputs.CallSubmitted: ClientCore._submit,

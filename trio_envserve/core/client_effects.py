@@ -38,7 +38,7 @@ class Fail(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The server's answer to :class:`~.messages.AskStats`."""
+    """The server's answer to :class:`~.messages.AskStats`, or to AskKeys."""
 
     probe: int
     body: Body

@@ -118,6 +118,7 @@ class Generation:
     """Requests that are answered and never count: they did not send the input, or their
     caller asked again in another session."""
     outcome: RetainedOutcome | None = None
+    opened_s: float = 0.0
     since_s: float = 0.0
     """When nobody waited any more: the orphan deadline or the retention runs from then."""
 

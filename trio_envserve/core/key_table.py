@@ -119,6 +119,7 @@ def _open(keys: Keys, generation: None, asked: Asked, now_s: float) -> KeyEffect
     opened = Generation(
         keys.next_number, name, ask.digest, len(ask.body), ask.rerun, earlier,
         GenerationState.HELD if held else GenerationState.WAITING, ask if held else None,
+        opened_s=now_s,
     )  # fmt: skip
     keys.add(opened)
     _place(keys, opened, waiter, caller)

@@ -280,7 +280,7 @@ class Keys:
 
     def may_open(self, name: KeyName, held_bytes: int) -> bool:
         """Whether there is room for another generation (G8)."""
-        limits, mine = self.limits, self._usage(name)
+        limits, mine = self.limits, self.usage_of(name.namespace)
         others = self.usage.generations - mine.generations
         if mine.generations >= limits.namespace_share * (limits.generations - others):
             return False
@@ -291,15 +291,16 @@ class Keys:
 
     def may_dispatch(self, number: int) -> bool:
         """Whether another outcome may come to be retained."""
-        mine = self._usage(self.generations[number].name)
+        mine = self.usage_of(self.generations[number].name.namespace)
         most_bytes = self._most_bytes(self.usage.outcome_bytes - mine.outcome_bytes)
         return mine.outcome_bytes < most_bytes
 
     def _most_bytes(self, others_bytes: int) -> float:
         return self.limits.namespace_share * (self.limits.retained_bytes - others_bytes)
 
-    def _usage(self, name: KeyName) -> Usage:
-        return self._of_namespace.get(name.namespace) or Usage()
+    def usage_of(self, namespace: bytes) -> Usage:
+        """What the generations of a namespace take of the bounds; empty: those of all."""
+        return self._of_namespace.get(namespace) or Usage() if namespace else self.usage
 
     def may_start(self, ask: Ask, reissue: Reissue | None) -> bool:
         """Whether a request may open a generation: one that is issued again needs proof,

@@ -141,6 +141,15 @@ class AskStats(NamedTuple):
     probe: Uint
 
 
+class AskKeys(NamedTuple):
+    """Asks for a page of the keys of a namespace (empty: of all), from the generation with
+    the number ``first`` on; needs no session."""
+
+    probe: Uint
+    namespace: Bytes
+    first: Uint
+
+
 class Goodbye(NamedTuple):
     """Ends the session: whatever is not finished is cancelled.  ``session`` is its id,
     or, where no welcome has come yet, the nonce of the hello."""
@@ -218,6 +227,12 @@ class Cancelled(NamedTuple):
 
 class Stats(NamedTuple):
     """Answers :class:`AskStats`.  Body: an encoded record."""
+
+    probe: Uint
+
+
+class KnownKeys(NamedTuple):
+    """Answers :class:`AskKeys`.  Body: an encoded record."""
 
     probe: Uint
 
@@ -347,8 +362,8 @@ class Fetch(NamedTuple):
 
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
-    | KeyedRequest | KeyedCancel
-    | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error
+    | KeyedRequest | KeyedCancel | AskKeys
+    | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error | KnownKeys
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
     | Dispatch | Stop | Statement | Retire | Start | Fetch
 )  # fmt: skip
@@ -358,9 +373,9 @@ MESSAGES: tuple[Any, ...] = typing.get_args(Message)
 
 KINDS: dict[Any, int] = {
     Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, AskStats: 5, Goodbye: 6,
-    KeyedRequest: 7, KeyedCancel: 8,
+    KeyedRequest: 7, KeyedCancel: 8, AskKeys: 9,
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21, Stats: 22,
-    Error: 23,
+    Error: 23, KnownKeys: 24,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
     Announced: 70,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
@@ -432,7 +447,7 @@ class ForeignVersion(ProtocolError):
 
 
 def encode_record(record: dict[str, Any]) -> bytes:
-    """The body of statistics."""
+    """The body of statistics, and of a page of keys."""
     return cbor2.dumps(record)
 
 

@@ -29,13 +29,14 @@ from .dispatcher import Dispatcher
 from .errors import ProtocolError
 from .health import ServerStatus
 from .heartbeat import Heartbeat
+from .key_pages import KeyPages
 from .keyed import keyed
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput
 from .messages import ForeignVersion
 from .ranges import Ranges
 from .requests import Ask, Session
-from .router_effects import Closed, Flush, RouterEffect, TellStats
+from .router_effects import Closed, Flush, RouterEffect, TellStats, ToClient
 from .router_inputs import (
     ClientMessage,
     CloseAsked,
@@ -76,6 +77,7 @@ class Router:
             keys or KeyLimits(), new_id,
         )  # fmt: skip
         self.keys = self.dispatcher.keyed.keys
+        self._key_pages = KeyPages(self.keys)
         self.queue = self.dispatcher.queue
         self.workforce = self.dispatcher.workforce
         self.announced = self.dispatcher.announced
@@ -367,6 +369,12 @@ class Router:
             self._told = self._clock.last_s, stats
         self.dispatcher.out.append(TellStats(route, ask.probe, stats))
 
+    def _ask_keys(self, route: Route, ask: messages.AskKeys) -> None:
+        clock = self._clock
+        page = self._key_pages.page(ask.namespace, ask.first, clock.awake_s, clock.last_s)
+        frames = messages.encode(messages.KnownKeys(ask.probe)), messages.encode_record(page)
+        self.dispatcher.out.append(ToClient(route, frames))
+
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
         session = self.cache.goodbye(goodbye.session)
         if session is not None and not session.ended:
@@ -440,5 +448,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     messages.Cancel: Router._cancel,
     messages.KeyedCancel: Router._cancel,
     messages.AskStats: Router._ask_stats,
+    messages.AskKeys: Router._ask_keys,
     messages.Goodbye: Router._goodbye,
 }

@@ -74,6 +74,8 @@ def describe(router: Router) -> dict[str, Any]:
         "announced": len(router.announced),
         "announced_bytes": cache.announced_bytes,
         "held_bytes": cache.held_bytes,
+        "keys": router.keys.usage.generations,
+        "keys_bytes": router.keys.usage.size_bytes,
         "worker_restarts": pool.restarts,
         "malformed": router.malformed,
         "fenced": workforce.fenced,

@@ -16,11 +16,13 @@ from .closing import ClosingStage
 from .errors import ProtocolError
 from .health import ServerStatus
 
-T = TypeVar("T", bound="ClosingRecord | StatusRecord | CacheStats | WorkerStats")
+T = TypeVar(
+    "T", bound="ClosingRecord | StatusRecord | CacheStats | WorkerStats | KnownKey | KeyPage"
+)
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {
     "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,),
-    "int | None": (int, type(None)),
+    "int | None": (int, type(None)), "float | None": (int, float, type(None)),
 }  # fmt: skip
 """The types of plain data, by the annotation of the field that takes it."""
 
@@ -168,6 +170,10 @@ class ServerStats(StatusRecord):
     announced_bytes: int = 0
     held_bytes: int = 0
     """Bodies of requests that may still have to be dispatched."""
+    keys: int = 0
+    """Generations of keys whose outcomes are to come or retained."""
+    keys_bytes: int = 0
+    """What they take: names, retained outcomes, and inputs that wait."""
     worker_restarts: int = 0
     malformed: int = 0
     """Messages that the protocol does not allow."""
@@ -203,6 +209,64 @@ class ServerStats(StatusRecord):
         record["cache"] = {**_known(self.cache), **self.cache.more}
         record["per_worker"] = [{**each.more, **_known(each)} for each in self.per_worker]
         return {**record, **self.more}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """What a server knows of one generation of a key."""
+
+    namespace: str
+    key: str
+    generation: int
+    """Which one of the server's; a later one has a greater number."""
+    state: str
+    """``held`` (an execution of an earlier generation still ends), ``waiting``, ``running``,
+    ``completed`` (its outcome is retained), or ``closed`` (cancelled or forgotten, and its
+    execution still ends)."""
+    waiters: int = 0
+    """Who asked and waits, or has the outcome and has not said so."""
+    watchers: int = 0
+    """Who is attached, and does not count."""
+    lost: int = 0
+    """Callers that were lost with their lease, and go on counting."""
+    executions: int = 0
+    age_s: float = 0.0
+    """Since it was first asked for; time in which the server was awake."""
+    left_s: float | None = None
+    """Until it is cancelled as an orphan or its retention ends; None while neither runs."""
+    size_bytes: int = 0
+    """Of its name, its retained outcome, and its input while that is held."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPage:
+    """Some of the keys that a server knows, in the order in which they were asked for."""
+
+    keys: tuple[KnownKey, ...]
+    next: int | None = None
+    """Where the next page begins; None if this is the last one.  There may be more even
+    behind a page without keys."""
+    generations: int = 0
+    """How many there are in the namespace, or in all."""
+    size_bytes: int = 0
+    """What these take."""
+
+    @classmethod
+    def of(cls, record: Any) -> KeyPage:
+        """The page for the record on the wire.  ProtocolError if it is none."""
+        if not isinstance(record, dict):
+            raise ProtocolError(f"a page of keys is of type {type(record).__name__}")
+        return _typed(cls, record, keys=tuple(map(_known_key, _checked(record, "keys", list, []))))
+
+
+def _known_key(record: Any) -> KnownKey:
+    if not isinstance(record, dict):
+        raise ProtocolError(f"a key is of type {type(record).__name__}")
+    names = {
+        name: _checked(record, name, bytes, b"").decode("utf-8", "backslashreplace")
+        for name in ("namespace", "key")
+    }
+    return _typed(KnownKey, record, **names)
 
 
 _OF_STATUS = frozenset(field.name for field in dataclasses.fields(StatusRecord))

@@ -193,7 +193,7 @@ FROM_WORKER = tuple(cls for cls in MESSAGES if 64 <= KINDS[cls] < 80)
 TO_WORKER = tuple(cls for cls in MESSAGES if KINDS[cls] >= 80)
 """What the router sends to workers."""
 
-WITH_BODY = (wire.Request, wire.Outcome, wire.Stats)
+WITH_BODY = (wire.Request, wire.Outcome, wire.Stats, wire.KnownKeys)
 """Messages of the clients' link that have a body."""
 
 _VERSIONED = (wire.Hello, wire.WorkerHello)

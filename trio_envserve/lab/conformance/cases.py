@@ -25,7 +25,7 @@ SECTIONS = (
     "Transport", "Headers", "Bodies", "Requests", "A session", "Sync", "Connections",
     "Cancel, and a caller's limit", "Refusals", "When the session is unknown",
     "A minimal client", "A good client", "What can be asked", "Generations",
-    "Cancel and forget", "Issued again", "Versions",
+    "Cancel and forget", "Which keys there are", "Issued again", "Versions",
 )  # fmt: skip
 """The headings of ``docs/protocol.md`` from which there are cases, in its order."""
 

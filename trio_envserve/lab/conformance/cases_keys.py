@@ -8,6 +8,8 @@ from __future__ import annotations
 import secrets
 from typing import Any, NamedTuple
 
+import cbor2
+
 from ...core import messages
 from ...core.key_records import KeyAct, input_digest
 from ...core.terms import Body
@@ -315,6 +317,32 @@ async def a_cancel_of_a_request_with_a_key_never_denies_a_run(bench: Bench) -> N
         me.ask(0, bench.key(), asked)
         await peer.refused(0, "finished")
         await bench.ran(asked, 0, "it did not run")
+
+
+# -- which keys there are ---------------------------------------------------------------
+
+
+@case("Which keys there are", "wire")
+async def keys_are_listed_without_a_session(bench: Bench) -> None:
+    """AskKeys is answered without a session, page by page, with the keys of its namespace."""
+    async with bench.client() as peer, bench.connection() as stranger:
+        me, namespace = caller(peer), new_id()
+        names = [bench.key() for _ in range(3)]
+        for sequence, name in enumerate(names):
+            me.ask(sequence, name, bench.echo(), namespace=namespace)
+            await peer.result(sequence)
+        found, first = [], 0
+        while True:
+            stranger.send(messages.AskKeys(first + 1, namespace, first))
+            answer, frames = await stranger.next(messages.KnownKeys)
+            check(answer.probe == first + 1, f"the probe {first + 1}", answer)
+            page = cbor2.loads(frames[1])
+            found += [each["key"].decode() for each in page["keys"]]
+            if page["next"] is None:
+                break
+            check(page["next"] > first, f"a next page that begins after {first}", page["next"])
+            first = page["next"]
+        check(found == names, f"the keys {names}", found)
 
 
 # -- issued again -----------------------------------------------------------------------

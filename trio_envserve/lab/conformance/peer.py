@@ -46,10 +46,10 @@ WIRE = WireLimits(
 
 Spans: TypeAlias = "list[int]"
 
-_FRAMES = {messages.Outcome: 2, messages.Stats: 2}
+_FRAMES = {messages.Outcome: 2, messages.Stats: 2, messages.KnownKeys: 2}
 _OF_SERVERS = (
     messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
-    messages.Cancelled, messages.Stats, messages.Error,
+    messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys,
 )  # fmt: skip
 
 

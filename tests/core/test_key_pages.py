@@ -1,0 +1,190 @@
+"""Pages of keys: what is on them, and that none costs more than its share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cbor2
+
+from trio_envserve.core import key_pages, messages
+from trio_envserve.core.key_pages import KeyPages
+from trio_envserve.core.key_records import KeyName
+from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.router_effects import ToClient
+from trio_envserve.core.router_inputs import ClientMessage
+from trio_envserve.core.terms import RequestId
+
+from .helpers import STRANGER, Pair, identifier
+from .key_desk import NAME, OUTCOME, A, B, C, Desk
+
+MANY = KeyLimits(generations=100_000, namespace_share=1.0)
+
+
+class Pages:
+    """Pages of the keys of a desk, each question in a turn of its own."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.pages = KeyPages(desk.keys)
+        self.turn_s = 0.0
+
+    def page(
+        self, namespace: bytes = b"default", first: int = 0, *, new_turn: bool = True
+    ) -> dict[str, Any]:
+        self.turn_s += new_turn
+        return self.pages.page(namespace, first, self.desk.now_s, self.turn_s)
+
+    def all(self, namespace: bytes = b"default") -> list[bytes]:
+        first: int | None = 0
+        found: list[bytes] = []
+        while first is not None:
+            page = self.page(namespace, first)
+            assert page["next"] is None or page["next"] > first
+            found += [each["key"] for each in page["keys"]]
+            first = page["next"]
+        return found
+
+
+def many(count: int, namespaces: tuple[bytes, ...] = (b"default",), size: int = 5) -> Desk:
+    desk = Desk(MANY)
+    for number in range(count):
+        name = KeyName(namespaces[number % len(namespaces)], b"%0*d" % (size, number))
+        desk.ask(RequestId(identifier(1), number), name)
+    return desk
+
+
+def test_a_key_is_described_as_it_is():
+    desk = Desk()
+    pages = Pages(desk)
+    desk.ask(A)
+    desk.ask(B)
+    desk.attach(C)
+    desk.now_s = 7.5
+    assert pages.page() == {
+        "keys": [
+            {
+                "namespace": b"default", "key": b"key", "generation": 0, "state": "waiting",
+                "waiters": 2, "watchers": 1, "lost": 0, "executions": 0, "age_s": 7.5,
+                "left_s": None, "size_bytes": 10,
+            }
+        ],
+        "next": None, "generations": 1, "size_bytes": 10,
+    }  # fmt: skip
+
+
+def test_what_nobody_waits_for_says_how_long_it_is_kept():
+    desk = Desk()
+    pages = Pages(desk)
+    desk.ask(A)
+    desk.keys.dispatched(0)
+    desk.lose(A)
+    desk.now_s = 4.0
+    (orphan,) = pages.page()["keys"]
+    assert (orphan["state"], orphan["lost"], orphan["left_s"]) == ("running", 1, 6.0)
+    desk.keys.execution_ended(0)
+    desk.outcome()
+    desk.now_s = 11.0
+    desk.keys.tick(desk.now_s)
+    desk.now_s = 12.0
+    (retained,) = pages.page()["keys"]
+    assert (retained["state"], retained["left_s"]) == ("completed", 99.0)
+    assert retained["size_bytes"] == NAME.size_bytes + OUTCOME.size_bytes
+
+
+def test_what_is_cancelled_and_still_ends_is_shown():
+    desk = Desk()
+    pages = Pages(desk)
+    desk.ask(A)
+    desk.keys.dispatched(0)
+    desk.cancel()
+    desk.ask(B)
+    states = [(each["generation"], each["state"]) for each in pages.page()["keys"]]
+    assert states == [(0, "closed"), (1, "held")]
+
+
+def test_only_keys_of_the_namespace_are_on_its_pages():
+    pages = Pages(many(10, (b"a", b"b")))
+    assert pages.all(b"a") == [b"%05d" % number for number in range(0, 10, 2)]
+    assert pages.all(b"c") == []
+    assert len(pages.all(b"")) == 10
+    assert (pages.page(b"a")["generations"], pages.page(b"")["generations"]) == (5, 10)
+
+
+def test_all_keys_are_on_some_page_once():
+    pages = Pages(many(5000, (b"a", b"b", b"default")))
+    assert pages.all(b"") == [b"%05d" % number for number in range(5000)]
+    assert len(pages.all()) == 5000 // 3
+
+
+def test_a_page_ends_after_so_many_keys_and_so_many_bytes():
+    assert len(Pages(many(500)).page()["keys"]) == key_pages.PAGE_KEYS
+    page = Pages(many(500, size=250)).page()
+    names = sum(len(each["namespace"]) + len(each["key"]) for each in page["keys"])
+    assert names <= key_pages.PAGE_NAMES_BYTES < names + 257
+    assert len(messages.encode_record(page)) < 32 * 1024
+
+
+def test_the_fullest_page_fits_into_the_smallest_frame_that_a_peer_takes():
+    page = Pages(many(500, (b"n" * 64,), size=17)).page(b"n" * 64)
+    assert len(page["keys"]) == key_pages.PAGE_KEYS
+    assert len(messages.encode_record(page)) < 32 * 1024
+
+
+def test_a_name_larger_than_a_page_is_alone_on_one():
+    desk = Desk(KeyLimits(key_bytes=20_000))
+    for number in range(2):
+        desk.ask(RequestId(identifier(1), number), KeyName(b"a", b"%d" % number * 10_000))
+    assert [len(name) for name in Pages(desk).all(b"a")] == [10_000, 10_000]
+
+
+def test_a_page_looks_at_so_many_generations_of_other_namespaces():
+    page = Pages(many(3 * key_pages.PAGE_LOOKED_AT, (b"other",))).page()
+    assert (page["keys"], page["next"]) == ([], key_pages.PAGE_LOOKED_AT)
+
+
+def test_the_questions_of_one_turn_look_at_so_many_together():
+    pages = Pages(many(2 * key_pages.PAGE_LOOKED_AT))
+    asked = 0
+    while pages.page(b"x", new_turn=False)["next"] == key_pages.PAGE_LOOKED_AT:
+        asked += 1
+    assert asked == key_pages.TURN_LOOKED_AT // key_pages.PAGE_LOOKED_AT
+    refused = pages.page(new_turn=False)
+    assert (refused["keys"], refused["next"]) == ([], 0)
+    assert pages.page()["keys"]
+
+
+def test_what_was_opened_and_dropped_since_the_last_page_is_known():
+    desk = many(200)
+    pages = Pages(desk)
+    pages.all()
+    for number in range(200):
+        desk.leave(RequestId(identifier(1), number))
+    assert pages.all() == []
+    desk.ask(A)
+    assert pages.all() == [b"key"]
+    desk.leave(A)
+    desk.ask(B)
+    assert pages.all() == [b"key"]
+
+
+def test_a_list_that_is_mostly_of_keys_that_are_gone_is_made_anew():
+    desk = many(300)
+    pages = Pages(desk)
+    pages.all()
+    for number in range(1, 300):
+        desk.leave(RequestId(identifier(1), number))
+    assert pages.all() == [b"00000"]
+    assert len(pages.pages._numbers) == 1
+
+
+def test_whoever_asks_gets_a_page_without_a_session():
+    pair = Pair()
+    ask = messages.encode(messages.AskKeys(7, b"default", 0))
+    pair.give(ClientMessage(STRANGER, (ask,), pair.now_s))
+    (effect,) = pair.said()
+    assert isinstance(effect, ToClient)
+    assert effect.route == STRANGER
+    header, body = effect.frames
+    assert messages.decode(bytes(header), most_bytes=100) == messages.KnownKeys(7)
+    nothing: dict[str, Any] = {"keys": [], "next": None, "generations": 0, "size_bytes": 0}
+    assert cbor2.loads(bytes(body)) == nothing

@@ -1,0 +1,112 @@
+"""Which keys a server knows, a page at a time.
+
+Theory of operation
+-------------------
+A page has generations in the order in which they were opened, which is that of their
+numbers.  The next question goes on from a number, so nothing is remembered about who
+asks, and what is opened or dropped in between moves nothing else.
+
+There may be 65,536 generations, and those of one namespace lie anywhere among them.  So a
+page ends after so many keys, after so many bytes, and after so many generations of
+whatever namespace; and all pages of one turn look at a bounded number of them (G10).  A
+page may be empty, with more behind it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, final
+
+from .key_records import Generation, KeyName
+from .keys import Keys
+
+PAGE_KEYS = 100
+PAGE_NAMES_BYTES = 8 * 1024
+"""Of keys and namespaces: so a page fits into a frame of 32 KiB, which any peer takes."""
+PAGE_LOOKED_AT = 1024
+"""Generations at which one question looks."""
+TURN_LOOKED_AT = 16_384
+"""Those at which all questions of one turn look."""
+QUESTION_LOOKED_AT = 128
+"""A question costs as much as so many, however few there are."""
+
+
+@final
+class KeyPages:
+    """Answers what keys there are.  It changes no key."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._numbers: list[int] = []
+        """Of generations, in order; those that are gone are left out now and then."""
+        self._next_number = 0
+        """The first that is not among them."""
+        self._turn_s = -1.0
+        self._left = 0
+        """How many generations may still be looked at in this turn."""
+
+    def page(self, namespace: bytes, first: int, now_s: float, turn_s: float) -> dict[str, Any]:
+        """The keys of a namespace (empty: of all) from a generation's number on, as plain
+        data.  ``now_s`` is the time awake; all questions with one ``turn_s`` are of one
+        turn."""
+        if turn_s != self._turn_s:
+            self._turn_s, self._left = turn_s, TURN_LOOKED_AT
+        self._catch_up()
+        begin = bisect_left(self._numbers, first)
+        end = min(begin + min(PAGE_LOOKED_AT, self._left), len(self._numbers))
+        rows: list[dict[str, Any]] = []
+        names_bytes, at = 0, begin
+        for at in range(begin, end):
+            generation = self._keys.generations.get(self._numbers[at])
+            if generation is None or namespace not in (b"", generation.name.namespace):
+                continue
+            names_bytes += generation.name.size_bytes
+            if rows and (len(rows) == PAGE_KEYS or names_bytes > PAGE_NAMES_BYTES):
+                break
+            rows.append(self._describe(generation, now_s))
+        else:
+            at = end
+        self._left = max(0, self._left - max(at - begin, QUESTION_LOOKED_AT))
+        usage = self._keys.usage_of(namespace)
+        return {
+            "keys": rows,
+            "next": self._numbers[at] if at < len(self._numbers) else None,
+            "generations": usage.generations,
+            "size_bytes": usage.size_bytes,
+        }
+
+    def _catch_up(self) -> None:
+        """The list is made anew only where as much has changed as is in it: so a question
+        costs little, however often it is asked."""
+        known, opened = self._keys.generations, self._keys.next_number
+        if opened - self._next_number > len(known) or len(self._numbers) > 2 * len(known) + 64:
+            self._numbers = list(known)
+        else:
+            self._numbers += (n for n in range(self._next_number, opened) if n in known)
+        self._next_number = opened
+
+    def _describe(self, generation: Generation, now_s: float) -> dict[str, Any]:
+        name: KeyName = generation.name
+        return {
+            "namespace": name.namespace,
+            "key": name.key,
+            "generation": generation.number,
+            "state": generation.state.value,
+            "waiters": len(generation.waiters),
+            "watchers": len(generation.watchers),
+            "lost": len(generation.lost),
+            "executions": generation.executions,
+            "age_s": round(now_s - generation.opened_s, 3),
+            "left_s": self._left_s(generation, now_s),
+            "size_bytes": generation.size_bytes,
+        }
+
+    def _left_s(self, generation: Generation, now_s: float) -> float | None:
+        """Until its orphan deadline, or the end of its retention, whichever runs."""
+        for timed, most_s in (
+            (self._keys.orphans, self._keys.limits.orphan_s),
+            (self._keys.retained, self._keys.limits.retention_s),
+        ):
+            if generation.number in timed:
+                return max(0.0, round(generation.since_s + most_s - now_s, 3))
+        return None
