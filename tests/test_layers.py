@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "doors", "evals", "testing", "lab", "logs", "foreign",
+        "doors", "evals", "testing", "lab", "logs", "foreign", "json_values",
     },
 }  # fmt: skip
 

@@ -37,9 +37,9 @@ from ..logs import LogSetup, configure, finish
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, unwrap_single
 from .interrupts import Interrupts
 
-OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS, UNWRITTEN = 0, 1, 2, 3, 4, 5
-"""Exit codes: see :data:`EPILOG`.  After a signal ``eval`` and ``status`` end with
-128 plus its number, as a shell does."""
+OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS, UNWRITTEN, NO_OUTCOME = 0, 1, 2, 3, 4, 5, 6
+"""Exit codes: see :data:`EPILOG`.  After a signal the commands that ask a server end
+with 128 plus its number, as a shell does."""
 
 EPILOG = """\b
 Exit codes:
@@ -47,8 +47,9 @@ Exit codes:
   1  a check failed; or stopped at once: by a second signal, or because the parent ended
   2  wrong usage: an option, an address, an environment's name, a missing extra
   3  could not start: address in use, environment broken, no server
-  4  eval: finished, but some rollouts ended in errors
+  4  eval: finished, but some rollouts ended in errors; attach: the outcome is an error
   5  eval: results could not be written
+  6  attach: no outcome within --timeout
   130, 143  interrupted (Ctrl-C, SIGTERM)
 """
 

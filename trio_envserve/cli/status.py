@@ -117,6 +117,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         ("worker restarts", str(stats["worker_restarts"])),
         ("sessions", str(stats["sessions"])),
         ("waiting, running", f"{stats['waiting']}, {stats['running']}"),
+        ("keys", f"{stats['keys']} ({stats['keys_bytes'] / 1024:.1f} KiB)"),
         ("router lag p99", _milliseconds(stats.get("router_lag_p99_s"))),
         ("malformed messages", str(stats["malformed"])),
         ("epoch", str(stats["epoch"])[:8]),

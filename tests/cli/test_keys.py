@@ -1,0 +1,207 @@
+"""``keys``, ``attach``, ``cancel`` and ``forget``, with a server of another process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.cli.commands import Running, command, run, until
+from trio_envserve import Client, open_client
+from trio_envserve.cli.keys import duration
+
+pytestmark = pytest.mark.real
+
+GATED = """
+import os
+import trio
+
+async def environment(rollout):
+    name = rollout.input["name"]
+    open(f"{name}.started", "a").write("x")
+    while rollout.input["gate"] and not os.path.exists(f"{name}.open"):
+        await trio.sleep(0.01)
+    if rollout.input.get("raises"):
+        raise LookupError("no such riddle")
+    return {"reward": 1.0, "name": name}
+"""
+
+
+@asynccontextmanager
+async def served(folder: Path, *options: str) -> AsyncIterator[tuple[str, Running]]:
+    (folder / "gated.py").write_text(GATED)
+    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "0", "--json")
+    async with command(folder, "serve", "gated:environment", *bind, *options) as serving:
+        address = (await serving.event("serving"))["address"]
+        await serving.event("ready")
+        yield address, serving
+
+
+@asynccontextmanager
+async def asked(folder: Path, address: str, *keys: str, **how: object) -> AsyncIterator[Client]:
+    """While the block lasts somebody waits for these keys, and each of them runs."""
+    async with open_client(address) as client, trio.open_nursery() as nursery:
+        for key in keys:
+
+            async def ask(key: str = key) -> None:
+                await client.outcome({"name": key, "gate": True, **how}, key=key)
+
+            nursery.start_soon(ask)
+        await until(lambda: all((folder / f"{key}.started").exists() for key in keys))
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path: Path):
+    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one", "two") as client:
+        (tmp_path / "two.open").touch()
+        await client.attach("two")
+        await client.run_rollout({"name": "x", "gate": False}, key="else", namespace="other")
+        at = ("--address", address)
+        people = await run(tmp_path, "keys", *at)
+        assert people.code == 0
+        title, headings, *rows = people.out.splitlines()
+        first, second = sorted(rows)  # they were asked for at once
+        assert title == "2 of 2 keys in namespace default"
+        assert headings.split() == ["key", "state", "waiters", "age", "left", "bytes"]
+        assert first.split()[:3] == ["one", "running", "1"]
+        assert second.split()[:2] == ["two", "completed"]
+        found = (await run(tmp_path, "keys", "--all", *at, "--json")).last
+        assert {(each["namespace"], each["key"]) for each in found["keys"]} == {
+            ("default", "one"), ("default", "two"), ("other", "else"),
+        }  # fmt: skip
+        assert (found["next"], found["generations"], found["exit"]) == (None, 3, 0)
+        (only,) = (await run(tmp_path, "keys", "tw", *at, "--json")).last["keys"]
+        assert (only["key"], only["state"]) == ("two", "completed")
+
+
+async def test_a_list_of_keys_goes_on_where_the_last_one_ended(tmp_path: Path):
+    async with served(tmp_path) as (address, _), open_client(address) as client:
+        inputs = [{"name": "a", "gate": False}] * 250
+        async with client.run_many(inputs, key="step", in_flight=1) as outcomes:
+            async for _outcome in outcomes:
+                pass
+        at = ("--address", address)
+        part = await run(tmp_path, "keys", *at, "--most", "120", "--json")
+        assert len(part.last["keys"]) == 120
+        first = str(part.last["next"])
+        rest = (await run(tmp_path, "keys", *at, "--first", first, "--json")).last
+        assert [each["key"] for each in part.last["keys"] + rest["keys"]] == [
+            f"step/{number}" for number in range(250)
+        ]
+        shown = await run(tmp_path, "keys", *at, "--most", "120")
+        assert f"go on with --first {first}" in shown.err
+        none = await run(tmp_path, "keys", "missing", *at)
+        assert "no key of the 250 in namespace default begins with missing" in none.out
+        nowhere = await run(tmp_path, "keys", *at, "--namespace", "nobody")
+        assert "no keys are known in namespace nobody" in nowhere.out
+        assert "--all" in nowhere.err
+
+
+async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
+    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one"):
+        attach = ("attach", "one", "--address", address)
+        late = await run(tmp_path, *attach, "--timeout", "0.2", "--json")
+        assert (late.code, late.last["error"]["code"]) == (6, "no-answer")
+        assert "attach again" in late.err
+        async with command(tmp_path, *attach) as attaching:
+            at = ("--address", address)
+            watched = 0
+            while not watched:
+                shown = await run(tmp_path, "keys", *at, "--json")
+                watched = shown.last["keys"][0]["watchers"]
+            (tmp_path / "one.open").touch()
+            done = await attaching.wait()
+        assert done.code == 0
+        assert json.loads(done.out) == {"reward": 1.0, "name": "one"}
+        again = await run(tmp_path, *attach, "--json")
+        assert (again.last["ok"], again.last["value"]["reward"]) == (True, 1.0)
+        assert again.last["executions"] == 1
+    assert (tmp_path / "one.started").read_text() == "x"
+
+
+async def test_an_interrupted_attach_leaves_the_work_alone(tmp_path: Path):
+    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
+        async with command(tmp_path, "attach", "one", "--address", address) as attaching:
+            watched = 0
+            while not watched:
+                watched = (await client.list_keys()).keys[0].watchers
+            attaching.signal(signal.SIGINT)
+            ended = await attaching.wait()
+        assert ended.code == 130
+        assert "the work goes on" in ended.err
+        (known,) = (await client.list_keys()).keys
+        assert (known.state, known.waiters) == ("running", 1)
+        (tmp_path / "one.open").touch()
+        assert (await client.attach("one")).unwrap()["name"] == "one"
+
+
+async def test_an_unknown_key_says_what_to_do_next(tmp_path: Path):
+    async with served(tmp_path) as (address, _):
+        found = await run(tmp_path, "attach", "missing", "--address", address, "--json")
+        assert found.code == 4
+        assert found.last["error"]["code"] == "unknown-key"
+        assert f"`trio-envserve keys --all --address {address}`" in found.err
+        found.check_no_traceback()
+
+
+async def test_what_failed_is_shown_as_it_failed(tmp_path: Path):
+    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one", raises=True):
+        (tmp_path / "one.open").touch()
+        found = await run(tmp_path, "attach", "one", "--address", address, "--json")
+        assert found.code == 4
+        assert found.last["error"]["exception"] == "LookupError"
+        assert "no such riddle" in found.err
+        assert "`trio-envserve forget`" in found.err
+
+
+@pytest.mark.parametrize("verb", ["keys", "attach", "cancel", "forget"])
+async def test_no_server_there_is_told_at_once(tmp_path: Path, verb: str):
+    arguments = [] if verb == "keys" else ["key"]
+    nowhere = ("--address", "tcp://127.0.0.1:9", "--wait-s", "0.5")
+    found = await run(tmp_path, verb, *arguments, *nowhere, "--json")
+    assert found.code == 3
+    assert "no answer from tcp://127.0.0.1:9 after 0.5 s" in found.last["error"]["message"]
+    assert "--address" in found.err
+    found.check_no_traceback()
+
+
+async def test_keys_are_cancelled_and_forgotten(tmp_path: Path):
+    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
+        at = ("--address", address)
+        cancelled = await run(tmp_path, "cancel", "one", "two", *at, "--json")
+        assert (cancelled.code, cancelled.last["keys"]) == (
+            0,
+            [
+                {"key": "one", "known": True, "started": True},
+                {"key": "two", "known": False, "started": True},
+            ],
+        )
+        assert not (await client.outcome({"name": "two", "gate": False}, key="two")).ok
+        await client.run_rollout({"name": "three", "gate": False}, key="three")
+        forgotten = await run(tmp_path, "forget", "three", "four", *at)
+        assert forgotten.out.splitlines() == [
+            "three: forgotten; it may have run", "four: nothing was known under it",
+        ]  # fmt: skip
+        assert (await client.list_keys()).keys == ()
+
+
+async def test_a_key_that_is_none_is_a_wrong_usage(tmp_path: Path):
+    async with served(tmp_path) as (address, _):
+        at = ("--address", address)
+        assert (await run(tmp_path, "attach", "", *at)).code == 2
+        assert (await run(tmp_path, "keys", "--namespace", "", *at)).code == 2
+        long = await run(tmp_path, "forget", "x" * 300, *at)
+        assert (long.code, "1 to 256 bytes" in long.err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (3540, "59 min"), (9000, "2.5 h")]
+)
+def test_an_age_is_short(seconds: float, text: str):
+    assert duration(seconds) == text
