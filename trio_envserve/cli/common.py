@@ -385,15 +385,15 @@ pool_options = decorate(
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
 
-def log_options(level: str) -> Callable[[Any], Any]:
-    """Options for logging, with the verb's default level."""
+def log_options(level: str, files: str = "server.log and worker-SLOT.log") -> Callable[[Any], Any]:
+    """Options for logging, with the verb's default level and its files."""
     return decorate(
         [
             click.option("--log-level", type=LEVELS, default=level, show_default=True),
             click.option("--log-json", is_flag=True, help="Log JSON lines."),
             click.option(
                 "--log-dir", default="", metavar="DIR",
-                help="Log to server.log and worker-SLOT.log in DIR instead of standard error.",
+                help=f"Log to {files} in DIR instead of standard error.",
             ),
         ]
     )  # fmt: skip

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import click
@@ -26,6 +26,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "serve": Verb("serve", "serve", "Serve an environment at an address."),
+    "door": Verb("door", "door", "Open a door to a server, as a process of its own."),
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
     "show": Verb("show", "show", "Page through the rollouts in a file of results."),
     "compare": Verb("compare", "compare_files", "Compare two files of results, input by input."),
@@ -52,15 +53,19 @@ VERBS = {
 class LazyGroup(click.Group):
     """Imports a verb's module when the verb is used, and not before."""
 
+    def __init__(self, *args: Any, verbs: Mapping[str, Verb], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._verbs = verbs
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order of their table."""
-        return list(VERBS)
+        return list(self._verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb.  Raises UsageError, with the near names, if there is none."""
-        verb = VERBS.get(cmd_name)
+        verb = self._verbs.get(cmd_name)
         if verb is None:
-            near = difflib.get_close_matches(cmd_name, VERBS, n=2)
+            near = difflib.get_close_matches(cmd_name, self._verbs, n=2)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"no command {cmd_name!r}{hint}")
         module = importlib.import_module(f"trio_envserve.cli.{verb.module}")
@@ -70,11 +75,12 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in ``--help``, from the table."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+            formatter.write_dl([(name, verb.help) for name, verb in self._verbs.items()])
 
 
 @click.group(
     cls=LazyGroup,
+    verbs=VERBS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

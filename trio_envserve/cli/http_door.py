@@ -1,10 +1,10 @@
-"""The HTTP door of ``serve``: its options, and how it is opened."""
+"""The HTTP door, of ``serve`` and as a process of its own: its options, and how it is opened."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,6 +12,9 @@ from ..core.errors import ConfigError
 from ..net import Transport
 from ..server import Server
 from .common import decorate
+
+if TYPE_CHECKING:
+    from ..doors.http import HttpDoor
 
 
 class HttpOptions(NamedTuple):
@@ -23,12 +26,8 @@ class HttpOptions(NamedTuple):
     insecure: bool
 
 
-http_options = decorate(
+guard_options = decorate(
     [
-        click.option(
-            "--http", metavar="HOST:PORT",
-            help="Serve HTTP there, too (port 0: any free one). Needs the extra http.",
-        ),
         click.option(
             "--http-host", "http_hosts", multiple=True, metavar="NAME",
             help="A further name by which callers of --http know this server. Repeatable.",
@@ -41,6 +40,16 @@ http_options = decorate(
             "--insecure", is_flag=True,
             help="Let everybody in who reaches --http, also from other machines.",
         ),
+    ]
+)  # fmt: skip
+
+http_options = decorate(
+    [
+        click.option(
+            "--http", metavar="HOST:PORT",
+            help="Serve HTTP there, too (port 0: any free one). Needs the extra http.",
+        ),
+        guard_options,
     ]
 )  # fmt: skip
 
@@ -70,6 +79,16 @@ async def open_asked_door(
     if options is None:
         yield {}
         return
+    async with open_asked(options, server, transport) as door:
+        yield {"http": door.url}
+
+
+@asynccontextmanager
+async def open_asked(
+    options: HttpOptions, server: Server | str, transport: Transport
+) -> AsyncIterator[HttpDoor]:
+    """Open the door of a server, or of the one at an address.  Raises ConfigError without
+    the extra."""
     try:
         from ..doors.http import open_http_door
     except ImportError as error:
@@ -78,4 +97,4 @@ async def open_asked_door(
         server, bind=options.bind, hosts=options.hosts, token_file=options.token_file,
         insecure=options.insecure, transport=transport,
     ) as door:  # fmt: skip
-        yield {"http": door.url}
+        yield door

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import trio
 
-from ..client import Client
-from ..core.health import Health
+from ..core.health import Health, ServerHealth
 from .common import say
 
 LOOK_S = 0.25
@@ -17,7 +17,14 @@ PATIENCE_S = 3.0
 """A server that is only starting is not reported before."""
 
 
-async def tell_health(client: Client, wait_s: float) -> None:
+class HasHealth(Protocol):
+    """What says how a server is: a client, or a door."""
+
+    def health(self) -> ServerHealth:
+        """As far as it knows."""
+
+
+async def tell_health(client: HasHealth, wait_s: float) -> None:
     """Say why the server is not healthy, whenever that changes, and when it is
     back.  It runs until it is cancelled.  A missing server is reported after about 3 s.
     ``wait_s`` is how long the command waits in all; it may be ``inf``."""

@@ -11,6 +11,7 @@ import trio
 
 from ...client import Client, open_client
 from ...core.errors import ConfigError, ServerStartError
+from ...core.health import ServerHealth
 from ...core.limits import WireLimits
 from ...net import (
     DEFAULT_TRANSPORT,
@@ -50,6 +51,10 @@ class HttpDoor:
         """Wait until it takes calls; until then it answers 503.  Raises as
         :meth:`.Client.wait_ready` does."""
         await self._client.wait_ready(timeout_s)
+
+    def health(self) -> ServerHealth:
+        """Of its server, as :meth:`.Client.health` says it."""
+        return self._client.health()
 
     @property
     def connections(self) -> int:

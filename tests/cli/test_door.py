@@ -1,0 +1,208 @@
+"""``door http``: a door in a process of its own, whose server comes, goes and comes back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cli.commands import Running, check_nothing_left, command, run, until
+from tests.connections import held_port
+
+pytest.importorskip("hypercorn")
+httpx2 = pytest.importorskip("httpx2")
+
+pytestmark = pytest.mark.real
+
+GATED = """
+import os
+import trio
+
+async def environment(rollout):
+    open(f"{rollout.input}.started", "a").write("x")
+    while not os.path.exists(f"{rollout.input}.open"):
+        await trio.sleep(0.01)
+    return {"reward": 1.0}
+"""
+
+
+class Place:
+    """A folder with an environment, and the address of its server."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        (folder / "gated.py").write_text(GATED)
+        self.folder = folder
+        self.address = address
+
+    def starts(self, name: str) -> int:
+        file = self.folder / f"{name}.started"
+        return len(file.read_text()) if file.exists() else 0
+
+    def open(self, name: str) -> None:
+        (self.folder / f"{name}.open").touch()
+
+    @asynccontextmanager
+    async def server(self) -> AsyncIterator[Running]:
+        arguments = ("gated:environment", "--bind", self.address, "--json")
+        async with command(self.folder, "serve", *arguments) as serving:
+            await serving.event("ready")
+            yield serving
+
+    @asynccontextmanager
+    async def door(self, *options: str) -> AsyncIterator[tuple[Running, Any]]:
+        arguments = ("--address", self.address, "--http", "127.0.0.1:0", "--json", *options)
+        async with command(self.folder, "door", "http", *arguments) as door:
+            url = (await door.event("serving"))["http"]
+            async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+                yield door, client
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    with held_port() as port:
+        yield Place(tmp_path, f"tcp://127.0.0.1:{port}")
+
+
+async def ask(client: Any, name: str, key: str = "", **fields: Any) -> Any:
+    headers = {"Idempotency-Key": f'"{key}"'} if key else {}
+    return await client.post("/v1/rollouts", json={"input": name, **fields}, headers=headers)
+
+
+async def ready(client: Any, *, is_ready: bool) -> None:
+    """Ask for its readiness until it is so."""
+    while ((await client.get("/readyz")).status_code == 200) is not is_ready:  # noqa: ASYNC110  # another process
+        await trio.sleep(0.05)
+
+
+async def test_a_door_may_be_opened_before_its_server(place: Place):
+    async with AsyncExitStack() as stack:
+        door, client = await stack.enter_async_context(place.door())
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+        refused = await ask(client, "a")
+        assert (refused.status_code, refused.json()["code"]) == (503, "not-ready")
+        assert refused.json()["ran"] is False
+        of_key = await ask(client, "a", "key")
+        assert (of_key.status_code, of_key.json()["ran"]) == (503, None)
+        assert "retry-after" in of_key.headers
+        await door.said("waiting for the server")
+        assert "nothing listens" in door.err
+        await stack.enter_async_context(place.server())
+        await door.event("ready")
+        place.open("a")
+        assert (await ask(client, "a")).json()["value"]["reward"] == 1.0
+        door.signal(signal.SIGTERM)
+        ended = await door.wait()
+    assert (ended.code, ended.last["event"], ended.last["why"]) == (0, "stopped", "SIGTERM")
+    ended.check_no_traceback()
+    assert place.starts("a") == 1
+
+
+async def test_who_waited_for_a_server_that_was_killed_is_told_the_truth(place: Place):
+    async with place.door() as (_, client), trio.open_nursery() as nursery:
+        answers: dict[str, Any] = {}
+
+        async def record(name: str, *arguments: Any, **fields: Any) -> None:
+            answers[name] = await ask(client, name, *arguments, **fields)
+
+        async with place.server() as serving:
+            await ready(client, is_ready=True)
+            nursery.start_soon(record, "bare")
+            nursery.start_soon(record, "named", "key")
+            nursery.start_soon(lambda: record("consents", rerun=True))
+            await until(lambda: all(map(place.starts, ("bare", "named", "consents"))))
+            serving.signal(signal.SIGKILL)
+            await serving.wait()
+            await ready(client, is_ready=False)
+            late = await ask(client, "late")
+            assert (late.status_code, late.json()["ran"]) == (503, False)
+            looked = await client.get("/v1/rollouts/key")
+            assert (looked.status_code, looked.json()["ran"]) == (503, None)
+            assert (await client.delete("/v1/rollouts/key")).status_code == 503
+            assert answers == {}, "somebody was answered while nothing was known"
+        place.open("consents")
+        async with place.server():
+            await ready(client, is_ready=True)
+            await until(lambda: len(answers) == 3)
+            assert (answers["bare"].status_code, answers["bare"].json()["ran"]) == (500, None)
+            named = answers["named"]
+            assert (named.status_code, named.json()["code"]) == (404, "unknown-key")
+            assert named.json()["ran"] is None
+            assert answers["consents"].status_code == 200
+            assert [place.starts(name) for name in ("bare", "named", "consents", "late")] == [
+                1, 1, 2, 0,
+            ]  # fmt: skip
+            place.open("named")
+            again = await ask(client, "named", "key")
+            assert (again.status_code, place.starts("named")) == (200, 2)
+
+
+async def test_a_limit_that_passes_while_the_server_is_gone_tells_the_truth(place: Place):
+    async with place.door() as (_, client):
+        async with place.server() as serving:
+            await ready(client, is_ready=True)
+            async with trio.open_nursery() as nursery:
+
+                async def bounded() -> None:
+                    answer = await ask(client, "a", timeout_s=8.0)
+                    assert (answer.status_code, answer.json()["ran"]) == (500, None)
+                    assert answer.json()["verdict"] == "it may have run"
+
+                nursery.start_soon(bounded)
+                await until(lambda: place.starts("a"))
+                serving.signal(signal.SIGKILL)
+                await serving.wait()
+                # Not known to be gone yet, so it is taken; and it was never sent.
+                answer = await ask(client, "b", timeout_s=0.5)
+                assert (answer.status_code, answer.json()["ran"]) in ((429, False), (503, False))
+    assert place.starts("b") == 0
+
+
+async def test_the_end_of_a_door_cancels_its_calls_and_not_its_server(place: Place):
+    async with place.server() as serving:
+        async with place.door() as (door, client), trio.open_nursery() as nursery:
+            await ready(client, is_ready=True)
+
+            async def cut() -> None:
+                with pytest.raises(httpx2.RemoteProtocolError):
+                    await ask(client, "a")
+
+            nursery.start_soon(cut)
+            await until(lambda: place.starts("a"))
+            door.signal(signal.SIGTERM)
+            await door.said("what is under way is answered")
+            door.signal(signal.SIGINT)  # another one: the same twice in a moment is one
+            assert (await door.wait()).code == 1
+        place.open("b")
+        async with place.door() as (_, client):
+            await ready(client, is_ready=True)
+            assert (await ask(client, "b")).status_code == 200
+        assert serving.process.poll() is None
+    await check_nothing_left(place.folder)
+
+
+async def test_a_door_says_why_it_cannot_be_opened(tmp_path: Path):
+    for options, code, why in (
+        (("--http", "0.0.0.0:0"), 2, "may be reached from other machines"),
+        (("--http", "8080"), 2, "HOST:PORT expected"),
+        (("--address", "nowhere"), 2, "nowhere"),
+        (("--insecure", "--token-file", "x"), 2, "give one"),
+    ):
+        found = await run(tmp_path, "door", "http", *options)
+        assert (found.code, why in found.err) == (code, True), found.err
+    with held_port() as port:
+        async with command(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}") as first:
+            await first.line()
+            second = await run(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}", "--json")
+    assert (second.code, "cannot listen" in second.last["error"]["message"]) == (3, True)
+
+
+async def test_the_doors_that_there_are_have_their_lines(tmp_path: Path):
+    assert "http" in (await run(tmp_path, "door", "--help")).out
+    missing = await run(tmp_path, "door", "htp")
+    assert (missing.code, "did you mean http?" in missing.err) == (2, True)

@@ -1,0 +1,147 @@
+"""The verb ``door``: the wires of others, each as a process of its own.
+
+Theory of operation
+-------------------
+A door is a client of a server.  It is open before the server is there, and stays open
+while the server is gone: its client finds the server again by itself.  The table below has
+a line for each door; :func:`keep_open` is what they have in common.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+import click
+import trio
+
+from ..core.health import Health
+from ..logs import LogSetup, set_title
+from ..net import Transport
+from .at_server import address_option
+from .common import (
+    AT_ONCE,
+    EPILOG,
+    OK,
+    Result,
+    Stop,
+    decorate,
+    emit,
+    json_option,
+    log_options,
+    put,
+    say,
+    start_logging,
+    transport_option,
+)
+from .group import LazyGroup, Verb
+from .parent import wait_parent_gone
+from .waiting import LOOK_S, HasHealth, tell_health
+
+DOORS = {
+    "http": Verb("door_http", "http", "A door for HTTP, as `serve --http` opens it."),
+}
+
+
+@click.group(cls=LazyGroup, verbs=DOORS, epilog=EPILOG)
+def door() -> None:
+    """Open a door to a server, as a process of its own.
+
+    A door speaks the wire of others and asks the server for them. `serve` opens doors
+    in its own process. A door apart may be on another machine; it may be started
+    before its server, and stays open while the server is gone.
+    """
+
+
+class DoorOptions(NamedTuple):
+    """What every door is told."""
+
+    kind: str
+    address: str
+    transport: Transport
+    as_json: bool
+    parent: int | None
+    logs: LogSetup
+
+
+class Opened(NamedTuple):
+    """A door that is open."""
+
+    place: str
+    door: HasHealth
+
+
+door_options = decorate(
+    [
+        address_option, transport_option,
+        click.option(
+            "--exit-with-parent", is_flag=True,
+            help="Stop at once when the process that started this one has ended.",
+        ),
+        log_options("INFO", "NAME-door.log"), json_option,
+    ]
+)  # fmt: skip
+"""Options that every door has; they make :class:`DoorOptions` by :func:`told`."""
+
+
+def told(
+    kind: str, *, address: str, transport: Transport, exit_with_parent: bool, log_level: str,
+    log_json: bool, log_dir: str, as_json: bool,
+) -> DoorOptions:  # fmt: skip
+    """The options together."""
+    parent = os.getppid() if exit_with_parent else None
+    logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
+    return DoorOptions(kind, address, transport, as_json, parent, logs)
+
+
+async def keep_open(
+    opened: AbstractAsyncContextManager[Opened], options: DoorOptions, stop: Stop
+) -> Result:
+    """Keep a door open until the command is asked to stop, and say how its server is."""
+    start_logging(options.logs, f"{options.kind}-door")
+    began_s = trio.current_time()
+    with trio.CancelScope() as everything:
+        stop.kill = everything.cancel
+        async with opened as there, trio.open_nursery() as nursery:
+            set_title(f"trio-envserve {options.kind} door of {options.address}")
+            _announce(options, "serving", there.place)
+            nursery.start_soon(tell_health, there.door, float("inf"))
+            nursery.start_soon(_tell_ready, options, there)
+            if options.parent is not None:
+                nursery.start_soon(_follow_parent, options.parent, stop)
+            await stop.asked.wait()
+            say(f"{stop.why or 'asked to stop'}: no new requests; what is under way is answered")
+            nursery.cancel_scope.cancel()
+    summary: dict[str, Any] = {
+        "event": "stopped", "door": options.kind, "address": options.address,
+        "pid": os.getpid(), "why": stop.why or "parent ended",
+        "seconds": round(trio.current_time() - began_s, 3),
+    }  # fmt: skip
+    return Result(AT_ONCE if stop.at_once else OK, summary)
+
+
+def _announce(options: DoorOptions, event: str, place: str) -> None:
+    if options.as_json:
+        emit(
+            {
+                "event": event, "door": options.kind, options.kind: place,
+                "address": options.address, "pid": os.getpid(),
+            }
+        )  # fmt: skip
+    elif event == "serving":
+        put(f"serving {options.address} at {place} (pid {os.getpid()})")
+    else:
+        say(f"ready at {place}")
+
+
+async def _tell_ready(options: DoorOptions, there: Opened) -> None:
+    while there.door.health().health is not Health.HEALTHY:  # noqa: ASYNC110  # it sets no event
+        await trio.sleep(LOOK_S)
+    _announce(options, "ready", there.place)
+
+
+async def _follow_parent(parent: int, stop: Stop) -> None:
+    await wait_parent_gone(parent)
+    say("the parent process has ended; stopping at once")
+    await stop.end_at_once()
