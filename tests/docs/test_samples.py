@@ -4,8 +4,8 @@ A ``python`` block is a whole program and is run in a process of its own, in a
 folder with the files of its page: a block after ``<!-- file: NAME -->`` is such
 a file and is not run.  A block after ``<!-- part of: PATH -->`` stands in that file of
 the tree, to the letter, and is not run either.  A ``console`` block is a shell session
-of this command, of ``python`` and of ``curl``: a line that serves is a server for the
-lines after it, and where a page names a model's endpoint, at port 8000, there is one.
+of this command, of ``python`` and of ``curl``: a line that serves, or ends with ``&``, goes
+on beside the lines after it, and where a page names a model's endpoint, at port 8000, there is one.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_a_session_runs(sample: Sample, tmp_path: Path):
     with ExitStack() as stack:
         model_port = stack.enter_context(model_of(sample.page))
         write_files(tmp_path, sample.page, model_port)
-        for port in (":5555", ":8080"):
+        for port in (":5555", ":8001", ":8080"):
             text = text.replace(port, f":{stack.enter_context(held_port())}")
         text = text.replace(MODEL_PORT, model_port)
         for line in text.splitlines():
@@ -148,6 +148,8 @@ def test_a_session_runs(sample: Sample, tmp_path: Path):
                 words += ["--patience-s", "60"]  # for a busy machine
             if words[0] == "serve":
                 stack.enter_context(serving(words, tmp_path))
+            elif words[-1] == "&":
+                stack.enter_context(beside([*commands[command], *words[:-1]], tmp_path))
             else:
                 run = subprocess.run(
                     [*commands[command], *words], env={**os.environ, "QWEN_KEY": "sk-1"},
@@ -180,6 +182,18 @@ def serving(words: list[str], folder: Path) -> Iterator[None]:
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def beside(command: list[str], folder: Path) -> Iterator[None]:
+    """A program that goes on until the block ends.  Who needs it waits for it."""
+    process = subprocess.Popen(command, cwd=folder)
+    try:
+        yield
+        assert process.poll() is None, f"{command} has ended with {process.returncode}"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def program() -> str:
