@@ -26,6 +26,7 @@ DEFAULT_NAMESPACE: Final = "default"
 _STRING: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _BROKEN_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST_QUERY: Final = 8
 
 
@@ -137,6 +138,6 @@ def asynchronous(headers: Headers, most_s: float) -> float | None:
 def _checked(text: str, what: str) -> str:
     if not text:
         raise Problem("bad-request", f"the {what} is empty")
-    if not text.isprintable():
+    if _CONTROL.search(text):
         raise Problem("bad-request", f"a {what} has no control characters")
     return text
