@@ -258,7 +258,8 @@ class Model:
         word = what, name, tag
         if word in self.commands:
             return [], self.commands[word][0]
-        if len(self.commands) >= COMMANDS:
+        mine = sum(other[0] == name[0] for _, other, _ in self.commands)
+        if mine >= SHARE * (COMMANDS - (len(self.commands) - mine)):
             return [], (None, True, True)
         said: list[Said] = []
         answer: Said = (None, True, False)

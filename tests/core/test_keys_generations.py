@@ -172,6 +172,19 @@ def test_so_many_commands_are_remembered_and_the_next_is_refused_for_now():
     assert desk.cancel(b"2", KeyName(b"default", b"other")) != []
 
 
+def test_commands_of_one_namespace_left_no_room_for_those_of_others():
+    desk = Desk(KeyLimits(commands=8, command_s=20.0))
+    for number in range(8):
+        desk.keys.forget(KeyName(b"busy", b"%d" % number), b"id", 0.0)
+    assert len(desk.keys._commands) == 4
+    assert not desk.keys.forget(KeyName(b"other", b"key"), b"id", 0.0)[1].refused
+    assert desk.keys.forget(KeyName(b"busy", b"7"), b"id", 0.0)[1].refused
+    assert not desk.keys.forget(KeyName(b"busy", b"0"), b"id", 0.0)[1].refused  # is known
+    desk.wait(20.0)
+    assert not desk.keys._commands_of
+    assert not desk.keys.forget(KeyName(b"busy", b"7"), b"id", 20.0)[1].refused
+
+
 def test_started_is_false_only_if_this_cancel_ended_what_never_started():
     desk = Desk()
     desk.ask(A)

@@ -545,7 +545,7 @@ class KeysMachine(RuleBasedStateMachine):
         assert usage.outcome_bytes == sum(map(len, outcomes))
         assert {*self.keys._of_namespace} == {g.name[0] for g in there}
         assert sum(map(len, self.keys._waiting.values())) == len(self.candidates())
-        assert len(self.keys._commands) <= model.COMMANDS
+        assert self.keys._commands_of.total() == len(self.keys._commands) <= model.COMMANDS
         for generation in self.keys.open.values():
             places = len(generation.waiters) + len(generation.lost) + len(generation.watchers)
             assert places <= model.WAITERS

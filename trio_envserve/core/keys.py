@@ -67,7 +67,7 @@ an id of its own.  A server that closes gives what waits or is held the outcome
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -116,6 +116,8 @@ class Keys:
         """Cancels of keys that were never seen: each cancels the next request."""
         self._commands: OrderedDict[KeyCommand, tuple[CommandAnswer, float]] = OrderedDict()
         """What was said to commands with ids of their own, and when; oldest first."""
+        self._commands_of: Counter[bytes] = Counter()
+        """How many of them each namespace has."""
         self._waiting: dict[SessionId, dict[RequestId, Generation]] = {}
         """Waiters and watchers."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
@@ -207,12 +209,13 @@ class Keys:
                 return (), CommandAnswer()
         elif command in self._commands:
             return (), self._commands[command][0]
-        elif len(self._commands) >= self.limits.commands:
+        elif not self._may_remember(command.name.namespace):
             return (), CommandAnswer(refused=True)
         effects, started = self._end_by(generation, command.input, command, now_s)
         answer = CommandAnswer(generation.number if generation else None, started)
         if isinstance(command.tag, bytes):
             self._commands[command] = answer, now_s
+            self._commands_of[command.name.namespace] += 1
         return effects, answer
 
     def _end_by(
@@ -255,6 +258,9 @@ class Keys:
             if now_s - said_s < self.limits.command_s:
                 break
             del self._commands[command]
+            self._commands_of[command.name.namespace] -= 1
+            if not self._commands_of[command.name.namespace]:
+                del self._commands_of[command.name.namespace]
             if self.early_cancels.get(command.name) == command:
                 del self.early_cancels[command.name]
         return effects
@@ -277,6 +283,12 @@ class Keys:
 
     # A namespace may take its share of what the others leave of a bound: so several do not
     # use it up between them.
+
+    def _may_remember(self, namespace: bytes) -> bool:
+        """Whether there is room for another command with an id of its own."""
+        mine = self._commands_of[namespace]
+        others = len(self._commands) - mine
+        return mine < self.limits.namespace_share * (self.limits.commands - others)
 
     def may_open(self, name: KeyName, held_bytes: int) -> bool:
         """Whether there is room for another generation (G8)."""

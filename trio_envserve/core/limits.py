@@ -249,7 +249,8 @@ class KeyLimits(_Checked):
         "it new keys wait, and keyed dispatching pauses",
     )
     namespace_share: float = limit(
-        0.5, "what one namespace may take of what the others leave of these two bounds"
+        0.5,
+        "what one namespace may take of what the others leave of these two bounds, and of commands",
     )
     namespaces: int = limit(
         256,
@@ -260,8 +261,8 @@ class KeyLimits(_Checked):
         1_024, "requests that wait for one generation; its end answers all of them in one turn"
     )
     commands: int = limit(
-        16_384, "cancels and forgets that are remembered by their ids; past it those with new ids "
-        "are refused for now"
+        65_536, "cancels and forgets that are remembered by their ids, for command_s; past it "
+        "those with new ids are refused for now"
     )  # fmt: skip
     command_s: float = limit(
         600.0, "how late a second copy of a command, or the request that it overtook, may come"
