@@ -17,7 +17,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
-from typing import NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 import trio
 
@@ -30,6 +30,8 @@ from .limits import HttpLimits
 from .problems import LATER, Problem
 
 _log = logging.getLogger("trio_envserve.http")
+
+_SILENT: Final = "the server does not answer, or has no room for the question for now"
 
 
 class Identity(NamedTuple):
@@ -160,7 +162,7 @@ class KeyedCalls:
         with trio.move_on_after(self._limits.answer_s):
             ended = await self._client.forget(named.key, namespace=named.namespace)
         if ended is None:
-            raise Problem("not-ready", "the server does not answer", LATER)
+            raise Problem("not-ready", _SILENT, LATER)
         known = ended.known
         for call in here:
             if not call.done.is_set():  # the server has had no room for it yet
@@ -184,7 +186,7 @@ class KeyedCalls:
             # The refusals of both may have come together: that task has its turn first.
             await trio.lowlevel.checkpoint()
         if late.cancelled_caught and not call.done.is_set():
-            raise Problem("not-ready", "the server does not answer", LATER)
+            raise Problem("not-ready", _SILENT, LATER)
         return call.done.is_set()
 
 
