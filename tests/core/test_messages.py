@@ -161,3 +161,12 @@ def test_statistics_are_one_record():
 
 def test_the_statuses_are_those_of_the_protocol():
     assert [n for n in range(-1, 10) if messages.is_status(n)] == [*Status]
+
+
+@pytest.mark.parametrize("sequence", [0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32])
+@pytest.mark.parametrize("other", [0, 23, 24, 2**16, 2**62])
+def test_an_outcome_for_another_request_differs_in_its_id_only(sequence: int, other: int):
+    outcome = messages.Outcome(bytes(16), sequence, 1, "w0-1", 0.25, 3)
+    mine = outcome._replace(session=b"\x01" * 16, sequence=other)
+    header = messages.encode(outcome)
+    assert messages.readdressed(header, mine.session, other) == messages.encode(mine)

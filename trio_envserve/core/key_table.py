@@ -15,7 +15,6 @@ changes who waits ends with :func:`_who_waits`.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
@@ -115,7 +114,7 @@ def _open(keys: Keys, generation: None, asked: Asked, now_s: float) -> KeyEffect
     held = name in keys.ending
     if not keys.may_open(name, len(ask.body) if held else 0):
         return (Refuse(waiter, Refusal.FULL),)
-    ask = dataclasses.replace(ask, allowance=ask.allowance - earlier)
+    ask = Ask(ask.digest, ask.body, ask.rerun, ask.allowance - earlier)
     opened = Generation(
         keys.next_number, name, ask.digest, len(ask.body), ask.rerun, earlier,
         GenerationState.HELD if held else GenerationState.WAITING, ask if held else None,
@@ -232,10 +231,8 @@ def _release(keys: Keys, generation: Generation, arg: None, now_s: float) -> Key
 def _complete(
     keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: float
 ) -> KeyEffects:
-    keys.charge(generation, -1)
     generation.state = GenerationState.COMPLETED
-    generation.outcome, generation.ask = outcome, None
-    keys.charge(generation, +1)
+    keys.retain(generation, outcome)
     return Finish(generation), *_answers(keys, generation, outcome)
 
 

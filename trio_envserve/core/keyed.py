@@ -15,7 +15,6 @@ wait for one key, and many keys may end at once: so no turn answers more than
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -56,6 +55,8 @@ REFUSALS: dict[Refusal, tuple[str, bool]] = {
     Refusal.CROWDED: ("key-crowded", True),
 }
 """The codes of refusals, and whether they are for now."""
+
+_ACTS = tuple(KeyAct)
 
 
 class KeyedRequests:
@@ -174,7 +175,6 @@ class KeyedRequests:
         self._answer_due()
 
     def _answer_due(self) -> None:
-        header: tuple[RetainedOutcome, messages.Outcome] | None = None
         while self._answers and self._answers_left:
             self._answers_left -= 1
             given = self._answers.popleft()
@@ -182,9 +182,7 @@ class KeyedRequests:
                 if isinstance(given, AnswerCancelled):
                     kept = outcomes.key_cancelled(entry, started=given.started)
                 else:
-                    if header is None or header[0] is not given.outcome:
-                        header = given.outcome, outcomes.header_of(given.outcome)
-                    mine = outcomes.for_key(*header, entry)
+                    mine = outcomes.for_key(given.outcome, entry)
                     kept = outcomes.fitting(mine, entry, session.message_bytes)
                 self._answer(entry, kept)
 
@@ -241,7 +239,7 @@ class KeyedRequests:
         """Where one session may start all that is left, the next could start nothing: so
         this epoch starts as many as :func:`~.calls.grant` says, which callers count."""
         session = self._own(generation.name.namespace)
-        ask = dataclasses.replace(ask, allowance=grant(ask.allowance))
+        ask = Ask(ask.digest, ask.body, ask.rerun, grant(ask.allowance))
         self._dispatcher.step(session, generation.number, RequestInput.REQUEST, ask)
         self._dispatcher.answer_fresh(session, generation.number)
 
@@ -285,4 +283,4 @@ def keyed(request: messages.KeyedRequest) -> Keyed:
     """What a request asks of its key."""
     reissue = None if request.earlier is None else Reissue(request.gone, request.earlier)
     name = KeyName(request.namespace, request.key)
-    return Keyed(KeyAct(request.act), name, request.caller, request.tag, reissue)
+    return Keyed(_ACTS[request.act], name, request.caller, request.tag, reissue)

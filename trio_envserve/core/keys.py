@@ -370,6 +370,14 @@ class Keys:
         if not mine.generations:
             del self._of_namespace[namespace]
 
+    def retain(self, generation: Generation, outcome: RetainedOutcome) -> None:
+        """It has its outcome, and needs its input no more."""
+        held_bytes = len(generation.ask.body) if generation.ask is not None else 0
+        generation.outcome, generation.ask = outcome, None
+        for usage in (self.usage, self._of_namespace[generation.name.namespace]):
+            usage.size_bytes += outcome.size_bytes - held_bytes
+            usage.outcome_bytes += outcome.size_bytes
+
     def take_early_cancel(self, name: KeyName) -> bool:
         """Whether a cancel of this key came before any request.  It hits one."""
         return self.early_cancels.pop(name, None) is not None

@@ -45,7 +45,7 @@ from .fields import (
     is_uint,
 )
 from .limits import PROTOCOL_VERSION
-from .terms import Status
+from .terms import ID_BYTES, Status
 
 # -- client to router ---------------------------------------------------------
 
@@ -407,6 +407,21 @@ FEWEST_ITEMS = 64
 def encode(message: Message) -> bytes:
     """The header frame of a message."""
     return cbor2.dumps((KINDS[type(message)], *message))
+
+
+def readdressed(outcome: bytes, session: bytes, sequence: int) -> bytes:
+    """The header of an :class:`Outcome`, made by :func:`encode`, for another request.
+
+    Whoever waits for a key gets the same outcome, and only its first two fields differ: so
+    the others are copied, which takes a tenth of what it takes to read and write them."""
+    after = _SEQUENCE_AT + _UINT_BYTES.get(outcome[_SEQUENCE_AT], 1)
+    return b"".join((outcome[:2], cbor2.dumps(session), cbor2.dumps(sequence), outcome[after:]))
+
+
+_SEQUENCE_AT = 2 + 1 + ID_BYTES
+"""In the header of an outcome: behind the head of the array, the kind, and the session."""
+_UINT_BYTES = {0x18: 2, 0x19: 3, 0x1A: 5, 0x1B: 9}
+"""How long an integer is, by its first byte; else it is that byte."""
 
 
 def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:

@@ -100,16 +100,9 @@ def stopped(entry: Entry) -> RetainedOutcome:
     return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
 
 
-def header_of(outcome: RetainedOutcome) -> messages.Outcome:
-    """The header with which an outcome is sent."""
-    header = messages.decode(outcome.frames[0], most_bytes=len(outcome.frames[0]))
-    assert isinstance(header, messages.Outcome)
-    return header
-
-
-def for_key(work: RetainedOutcome, header: messages.Outcome, entry: Entry) -> RetainedOutcome:
+def for_key(work: RetainedOutcome, entry: Entry) -> RetainedOutcome:
     """The outcome of the work of a key, for one that waits for it."""
-    mine = messages.encode(header._replace(session=entry.id.session, sequence=entry.id.sequence))
+    mine = messages.readdressed(bytes(work.frames[0]), *entry.id)
     return RetainedOutcome((mine, work.frames[1]), len(mine) + len(work.frames[1]))
 
 

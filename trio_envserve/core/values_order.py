@@ -17,6 +17,7 @@ import cbor2
 from .values_parts import PIECE_ITEMS
 
 Pair: TypeAlias = "tuple[object, object]"
+_WITH_MEMBERS = frozenset((dict, list, tuple))
 
 
 def in_order(pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None) -> Iterable[Pair]:
@@ -35,8 +36,12 @@ def in_order(pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None
 def small_in_order(value: Any) -> object:
     """A value of plain types (:func:`~.values_lower.is_small`), all its maps in order."""
     if type(value) is dict:
-        return {name: small_in_order(value[name]) for name in sorted(value, key=cbor2.dumps)}
-    if type(value) is list or type(value) is tuple:
+        ordered = {name: value[name] for name in sorted(value, key=cbor2.dumps)}
+        for name, member in ordered.items():
+            if type(member) in _WITH_MEMBERS:
+                ordered[name] = small_in_order(member)
+        return ordered
+    if type(value) in _WITH_MEMBERS:
         return [small_in_order(member) for member in value]
     return value
 
