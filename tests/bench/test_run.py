@@ -22,7 +22,7 @@ pytestmark = [
 ]
 HANG_S = 120.0
 SMALL = Size(
-    outcomes=300, pending=50, clients=20, requests=500, idle_s=0.3, done=1500, window_s=0.1
+    outcomes=300, pending=50, clients=20, requests=500, idle_s=0.3, done=1500, window_s=0.1, pairs=1
 )
 
 
@@ -90,6 +90,11 @@ async def test_a_realistic_rollout_arrives_whole(tmp_path, response):
     [
         pytest.param(
             "session-done", {"early_us", "late_us", "late_over_early"}, marks=pytest.mark.slow
+        ),
+        ("keyed-calls", {"plain_us", "keyed_us", "keyed_over_plain"}),
+        (
+            "http-rollouts",
+            {"rate_over_bare", "per_s", "bare_per_s", "server_us", "bare_us"},
         ),
         pytest.param("memory-kept", {"of_their_bytes", "outcomes_mb"}, marks=pytest.mark.slow),
         pytest.param("idle-pending", {"core_percent"}, marks=pytest.mark.slow),

@@ -37,6 +37,8 @@ class Load:
     """Connections; the requests in flight are shared out among them."""
     together: bool = False
     """Ours asks by one ``run_many``, not by a task for each request in flight."""
+    keyed: bool = False
+    """Ours names each request by a key of its own."""
 
     def record(self, seconds: float, first: int) -> dict[str, Any]:
         """As the programs take it: new requests for so many seconds, each with a
@@ -92,6 +94,8 @@ CASES = (
     Case("workers-2", "2 workers, 1,000 in flight", Load(1000), 2, (OURS, PLAIN)),
     Case("workers-8", "8 workers, 1,000 in flight", Load(1000), 8, (OURS, PLAIN)),
     Case("session-done", "1,000 against 100,000 requests done in the session"),
+    Case("keyed-calls", "calls with keys, and calls without"),
+    Case("http-rollouts", "POST /v1/rollouts over 256 connections, and a bare handler"),
     Case("memory-kept", "10,000 unacknowledged outcomes of 10 kB"),
     Case("idle-pending", "1,000 long rollouts pending"),
     Case("idle-clients", "1,000 clients that ask nothing"),
@@ -115,6 +119,8 @@ class Size(NamedTuple):
     idle_s: float = 5.0
     done: int = 100_000
     window_s: float = 1.0
+    pairs: int = 5
+    """Windows of each of two that are compared."""
 
 
 Figures: TypeAlias = "dict[str, float]"
@@ -183,6 +189,8 @@ MARKS = (
     Mark("idle-clients", "core_percent", 5.0, False),
     Mark("inflight-10000", "router_us", 1.25, False, over="inflight-100"),
     Mark("session-done", "late_over_early", 1.25, False),
+    Mark("keyed-calls", "keyed_over_plain", 1.25, False),
+    Mark("http-rollouts", "rate_over_bare", 0.6, True),
     Mark("memory-kept", "of_their_bytes", 1.15, False),
     Mark("idle-pending", "core_percent", 1.0, False),
     Mark("recovery-worker", "beyond_start_s", 0.3, False),

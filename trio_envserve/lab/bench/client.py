@@ -73,7 +73,10 @@ async def carry_out(load: dict[str, Any], clients: list[Caller]) -> dict[str, An
         while True:
             call, began_s = tally.begin()
             asked = {"call": call, "response": wanted, "payload": payload}
-            got = await client.run_rollout(asked)
+            if load["keyed"]:
+                got = await cast(Client, client).run_rollout(asked, key=f"call-{call}")
+            else:
+                got = await client.run_rollout(asked)
             tally.wrong += got["call"] != call or not _is_right(got, wanted)
             tally.end(began_s)
             if not tally.more():

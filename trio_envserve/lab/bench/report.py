@@ -30,6 +30,13 @@ _WORDS = {
     "early_us": "router CPU µs, early",
     "late_us": "router CPU µs, late",
     "late_over_early": "late over early",
+    "plain_us": "CPU µs of all processes, without a key",
+    "keyed_us": "with a key",
+    "keyed_over_plain": "with a key over without",
+    "bare_per_s": "requests/s of a bare handler",
+    "rate_over_bare": "rate over that of a bare handler",
+    "server_us": "server CPU µs",
+    "bare_us": "bare handler CPU µs",
 }
 
 

@@ -1,4 +1,5 @@
-"""The special cases: memory, idling, recovery, starting; of many: :mod:`.special_many`.
+"""The special cases: memory, idling, recovery, starting; of many:
+:mod:`.special_many`; two kinds of calls beside each other: :mod:`.special_calls`.
 
 Each returns one figure for each of its measures and is run once a round.  Only
 this project takes part: the plain loop keeps nothing and recovers from nothing.
@@ -29,6 +30,7 @@ from .judge import Judge
 from .measure import cpu_s, resident_bytes, share_of_core, spent
 from .programs import module, open_program
 from .rigs import bench_server, open_server_program, serve_command
+from .special_calls import http_rollouts, keyed_calls
 from .special_many import idle_clients, many_running, many_waiting
 
 OUTCOME_BYTES = 10_000
@@ -291,6 +293,8 @@ Special: TypeAlias = Callable[[Judge, Size], Awaitable[Figures]]
 
 SPECIAL: dict[str, Special] = {
     "session-done": session_done,
+    "keyed-calls": keyed_calls,
+    "http-rollouts": http_rollouts,
     "memory-kept": memory_kept,
     "idle-pending": idle_pending,
     "idle-clients": idle_clients,
