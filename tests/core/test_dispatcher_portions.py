@@ -113,6 +113,25 @@ def test_whose_session_ends_meanwhile_is_not_answered():
     assert rest(pair) == []
 
 
+def test_leases_that_ended_together_took_one_turn_for_all_of_their_requests():
+    pair = Pair(welcomed=False, server={"worker_capacity": 1, "lease_s": 20.0})
+    sessions = [pair.stranger(901 + number) for number in range(6)]
+    for session in sessions:
+        for sequence in range(ANSWERS_AT_ONCE // 2):
+            pair.ask(session, sequence)
+    for _ in range(20):
+        pair.now_s += 1.0
+        pair.give(Tick(pair.now_s))
+    turns: list[int] = []
+    while pair.router.cache.counters.sessions_ended < len(sessions):
+        before = pair.router.cache.counters.sessions_ended
+        pair.now_s += 1.0
+        pair.give(Tick(pair.now_s))
+        turns.append(pair.router.cache.counters.sessions_ended - before)
+    assert turns == [2, 2, 2]
+    assert not pair.router.cache.queued_count
+
+
 # -- many that wait for keys ------------------------------------------------------------
 # The goodbye of a client with 16,384 of them took 187 ms, its finish as long.
 
