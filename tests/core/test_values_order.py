@@ -100,3 +100,12 @@ def test_half_a_surrogate_pair_in_a_key_is_found():
 def test_without_it_the_order_is_the_values_own():
     value = {"b": 1, "a": {"d": 1, "c": 2}}
     assert encode(value) == cbor2.dumps(value)
+
+
+@given(st.lists(st.text(alphabet=st.characters(max_codepoint=300), max_size=4), max_size=6))
+def test_text_is_in_order_however_long_it_is(short):
+    names = [name + "x" * size for name in short for size in (0, 19, 20, 21, 251, 252, 253)]
+    written = decode(encode(dict.fromkeys(names), sort_keys=True))
+    assert isinstance(written, dict)
+    encodings = [cbor2.dumps(name) for name in written]
+    assert encodings == sorted(encodings)

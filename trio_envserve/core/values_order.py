@@ -36,7 +36,7 @@ def in_order(pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None
 def small_in_order(value: Any) -> object:
     """A value of plain types (:func:`~.values_lower.is_small`), all its maps in order."""
     if type(value) is dict:
-        ordered = {name: value[name] for name in sorted(value, key=cbor2.dumps)}
+        ordered = {name: value[name] for name in _names_in_order(value)}
         for name, member in ordered.items():
             if type(member) in _WITH_MEMBERS:
                 ordered[name] = small_in_order(member)
@@ -44,6 +44,16 @@ def small_in_order(value: Any) -> object:
     if type(value) in _WITH_MEMBERS:
         return [small_in_order(member) for member in value]
     return value
+
+
+def _names_in_order(names: Iterable[Any]) -> list[Any]:
+    """Plain keys by their encodings.  Those of ASCII, which most are, need not be encoded for
+    that: the shorter text comes first, and of equal length that of the smaller letters."""
+    try:
+        is_ascii = "".join(names).isascii()
+    except TypeError:  # they are not all text
+        is_ascii = False
+    return sorted(sorted(names), key=len) if is_ascii else sorted(names, key=cbor2.dumps)
 
 
 def _encoded_key(pair: Pair) -> bytes:
