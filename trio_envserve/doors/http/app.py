@@ -25,8 +25,9 @@ from ...client.options import checked
 from ...core.errors import CallError, ConfigError
 from ...core.health import Health
 from ...net import unwrap_single
+from .answers import later, line, problem_for, record, refuse
 from .batches import Feed, Found
-from .bodies import CBOR, JSON, LINES, PROBLEM, Codec, accepted, body_type, to_json
+from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .exchange import Exchange, HungUp, Receive, Send, Share
 from .fields import BATCH, ROLLOUT, Field, check_fields
 from .guard import Guard
@@ -44,7 +45,8 @@ from .keys import (
 )
 from .limits import HttpLimits
 from .openapi import KEY_PATH, PATHS, document
-from .problems import LATER, Header, Problem, problem_of
+from .problems import LATER, Problem
+from .rooms import Rooms
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -69,7 +71,7 @@ class HttpApp:
         self._codec = codec
         self._guard = guard
         self._limits = limits
-        self._calls = 0
+        self._rooms = Rooms(limits.calls)
         self._share = Share(limits.bodies_bytes)
         self._handlers: Mapping[tuple[str, str], Handler] = {
             ("/livez", "GET"): self._livez,
@@ -96,13 +98,13 @@ class HttpApp:
             except HungUp:
                 pass
             except Problem as problem:
-                await _refuse(exchange, problem)
+                await refuse(exchange, problem)
         except Exception:
             # A mistake of this module: the caller is told that, and nothing of its inside.
             _log.exception("the HTTP door made a mistake")
             if exchange.answered:
                 raise  # the connection ends in the middle of the answer
-            await _refuse(exchange, Problem("internal", "the log of the server says more"))
+            await refuse(exchange, Problem("internal", "the log of the server says more"))
 
     def _handler(self, exchange: Exchange) -> Handler:
         """Who answers; Problem if nobody may."""
@@ -150,7 +152,7 @@ class HttpApp:
             fields = await self._fields(exchange, body, ROLLOUT)
             kind = fields.get("kind", "rollout")
             if named is None:
-                held.enter_context(self._room(1))
+                self._rooms.take(1, held)
                 self._check_ready()
                 outcome = await exchange.unless_hung_up(lambda: self._run(fields))
             else:
@@ -158,7 +160,7 @@ class HttpApp:
                 del body
                 found = await self._ask(exchange, identity, fields, held)
                 if found is None:
-                    await _later(exchange, named, kind, (b"preference-applied", b"respond-async"))
+                    await later(exchange, named, kind, (b"preference-applied", b"respond-async"))
                     return
                 outcome = found
             await self._answer(exchange, outcome, kind, media)
@@ -179,7 +181,7 @@ class HttpApp:
                 asked = checked(**fields, key=named.key, namespace=named.namespace)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
-            held.enter_context(self._room(1))
+            self._rooms.take(1, held)
             self._check_ready()
             call = self._keyed.start(identity, asked, held.pop_all())
         wait_s = asynchronous(exchange.headers, self._limits.wait_s)
@@ -191,8 +193,8 @@ class HttpApp:
 
     async def _answer(self, exchange: Exchange, outcome: Outcome, kind: object, media: str) -> None:
         if outcome.error is not None:
-            raise _problem_of(outcome.error)
-        await exchange.answer(200, media, await self._codec.write(_record(outcome, kind), media))
+            raise problem_for(outcome.error)
+        await exchange.answer(200, media, await self._codec.write(record(outcome, kind), media))
 
     async def _batch(self, exchange: Exchange) -> None:
         named = self._check_call(exchange)
@@ -214,7 +216,7 @@ class HttpApp:
                 checked(None, **fields)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
-            held.enter_context(self._room(in_flight))
+            self._rooms.take(in_flight, held)
             self._check_ready()
             arriving, arrived = trio.open_memory_channel[Found](0)
             feed = Feed(self._client, inputs, in_flight, fields, arriving)
@@ -237,9 +239,9 @@ class HttpApp:
         async with arrived:
             await exchange.begin(200, LINES)
             async for index, outcome in arrived:
-                found = {"index": index, **_line(outcome, of_key=exchange.of_key)}
-                line = await self._codec.write(found, JSON)
-                await exchange.send_piece(line + b"\n", more=True)
+                found = {"index": index, **line(outcome, of_key=exchange.of_key)}
+                written = await self._codec.write(found, JSON)
+                await exchange.send_piece(written + b"\n", more=True)
             await exchange.send_piece(b"", more=False)
 
     # -- keys -----------------------------------------------------------------
@@ -251,7 +253,7 @@ class HttpApp:
         media = accepted(exchange.headers, (JSON, CBOR))
         outcome = await exchange.unless_hung_up(lambda: self._keyed.look(named, wait_s))
         if outcome is None:
-            await _later(exchange, named, kind)
+            await later(exchange, named, kind)
         else:
             await self._answer(exchange, outcome, kind, media)
 
@@ -260,7 +262,7 @@ class HttpApp:
         try:
             ended = await exchange.unless_hung_up(lambda: self._keyed.forget(named))
         except CallError as error:
-            raise _problem_of(error) from None
+            raise problem_for(error) from None
         body = to_json({"known": ended.known, "started": ended.started})
         await exchange.answer(200, JSON, body)
 
@@ -277,7 +279,7 @@ class HttpApp:
         if key is not None:
             return Named(key, namespace_of(query))
         # Before the body is read; and again when the calls are made.
-        self._room(1)
+        self._rooms.check(1)
         self._check_ready()
         return None
 
@@ -297,73 +299,7 @@ class HttpApp:
     ) -> dict[str, Any]:
         return check_fields(await self._codec.read(body, body_type(exchange.headers)), known)
 
-    def _room(self, calls: int) -> _Room:
-        if self._calls + calls > self._limits.calls:
-            raise Problem("busy", f"the door has {self._limits.calls} calls at once", LATER)
-        return _Room(self, calls)
-
-
-@final
-class _Room:
-    """Calls that count while the block lasts."""
-
-    def __init__(self, app: HttpApp, calls: int) -> None:
-        self._app, self._number = app, calls
-
-    def __enter__(self) -> None:
-        self._app._calls += self._number
-
-    def __exit__(self, *_: object) -> None:
-        self._app._calls -= self._number
-
-
-async def _later(exchange: Exchange, named: Named, kind: str, *headers: Header) -> None:
-    """There is no outcome yet: where it will be."""
-    place = named.location(kind)
-    body = to_json({"status": "pending", "location": place})
-    await exchange.answer(202, JSON, body, ((b"location", place.encode()), LATER, *headers))
-
 
 def _named_by_path(exchange: Exchange, query: Mapping[str, str]) -> Named:
     raw = exchange.path.removeprefix(_UNDER).encode("ascii")
     return Named(key_of_path(raw), namespace_of(query))
-
-
-async def _refuse(exchange: Exchange, problem: Problem) -> None:
-    if exchange.of_key:
-        problem.of_key()
-    body = to_json(problem.record)
-    await exchange.answer(problem.status, PROBLEM, body, problem.headers)
-
-
-def _problem_of(error: CallError) -> Problem:
-    problem = problem_of(error)
-    if problem.status in (429, 503):
-        problem.headers = (LATER,)
-    return problem
-
-
-def _record(outcome: Outcome, kind: object) -> dict[str, Any]:
-    """An outcome that has a value; of a group its members."""
-    if kind == "group":
-        try:
-            members = [_line(member) for member in Outcome.members(outcome)]
-        except CallError as error:
-            raise _problem_of(error) from None
-        return {"members": members, **_about(outcome)}
-    return {"value": outcome.value, **_about(outcome)}
-
-
-def _line(outcome: Outcome, *, of_key: bool = False) -> dict[str, Any]:
-    """One of several: a value or a problem."""
-    if outcome.error is not None:
-        problem = problem_of(outcome.error)
-        return {"problem": (problem.of_key() if of_key else problem).record}
-    return {"value": outcome.value, **_about(outcome)}
-
-
-def _about(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "worker": outcome.worker, "executions": outcome.executions,
-        "duration_s": outcome.duration_s, "took_s": outcome.took_s,
-    }  # fmt: skip

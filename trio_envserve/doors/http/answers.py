@@ -1,0 +1,61 @@
+"""Outcomes as bodies of answers, and problems as answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...client import Outcome
+from ...core.errors import CallError
+from .bodies import JSON, PROBLEM, to_json
+from .exchange import Exchange
+from .keys import Named
+from .problems import LATER, Header, Problem, problem_of
+
+
+async def refuse(exchange: Exchange, problem: Problem) -> None:
+    """Answer with a problem."""
+    if exchange.of_key:
+        problem.of_key()
+    body = to_json(problem.record)
+    await exchange.answer(problem.status, PROBLEM, body, problem.headers)
+
+
+async def later(exchange: Exchange, named: Named, kind: str, *headers: Header) -> None:
+    """There is no outcome yet: where it will be."""
+    place = named.location(kind)
+    body = to_json({"status": "pending", "location": place})
+    await exchange.answer(202, JSON, body, ((b"location", place.encode()), LATER, *headers))
+
+
+def problem_for(error: CallError) -> Problem:
+    """The problem for an error that ended a call, with the headers of its status."""
+    problem = problem_of(error)
+    if problem.status in (429, 503):
+        problem.headers = (LATER,)
+    return problem
+
+
+def record(outcome: Outcome, kind: object) -> dict[str, Any]:
+    """An outcome that has a value; of a group its members."""
+    if kind == "group":
+        try:
+            members = [line(member) for member in Outcome.members(outcome)]
+        except CallError as error:
+            raise problem_for(error) from None
+        return {"members": members, **_about(outcome)}
+    return {"value": outcome.value, **_about(outcome)}
+
+
+def line(outcome: Outcome, *, of_key: bool = False) -> dict[str, Any]:
+    """One of several: a value or a problem."""
+    if outcome.error is not None:
+        problem = problem_of(outcome.error)
+        return {"problem": (problem.of_key() if of_key else problem).record}
+    return {"value": outcome.value, **_about(outcome)}
+
+
+def _about(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "worker": outcome.worker, "executions": outcome.executions,
+        "duration_s": outcome.duration_s, "took_s": outcome.took_s,
+    }  # fmt: skip
