@@ -30,8 +30,8 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, TaskGroup
 from hypercorn.utils import parse_socket_addr
 
+from .exchange import WIRE, Receive, Send
 from .exchange import Event as AppEvent
-from .exchange import Receive, Send
 from .limits import HttpLimits
 
 _log = logging.getLogger("trio_envserve.http")
@@ -110,6 +110,10 @@ class Connection:
         self._writing = trio.Lock()
         self._nursery: trio.Nursery | None = None
         self._peer_gone = False
+        self.written_bytes = 0
+        """What the kernel has taken for the peer, as long as the peer was there."""
+        self.lost = False
+        """Something could not be written, or the peer had gone before it was."""
 
     async def run(self) -> None:
         """Serve the peer until it has gone, or is to go."""
@@ -169,6 +173,7 @@ class Connection:
 
     async def _write(self, data: bytes) -> None:
         view = memoryview(data)
+        self.lost = self.lost or (self._peer_gone and bool(data))
         try:
             async with self._writing:
                 for start in range(0, len(view), _WRITE_BYTES):
@@ -176,8 +181,9 @@ class Connection:
                         await self._stream.send_all(view[start : start + _WRITE_BYTES])
                     if scope.cancelled_caught:
                         raise trio.BrokenResourceError("the peer takes nothing")
+            self.written_bytes += len(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._peer_gone = True
+            self._peer_gone = self.lost = True
             self.end()
 
     async def spawn_app(
@@ -185,6 +191,7 @@ class Connection:
     ) -> Callable[[Any], Awaitable[None]]:
         """Start the application for a request."""
         inbox = Inbox()
+        scope["extensions"] = {**(scope.get("extensions") or {}), WIRE: self}
         assert self._nursery is not None
         self._nursery.start_soon(_run, app, scope, inbox, send)
         return inbox.put

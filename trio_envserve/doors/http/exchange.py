@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Final, TypeAlias, TypeVar, final
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
 from ...net import unwrap_single
 from .guard import Headers
 from .limits import HttpLimits
-from .problems import Header, Problem
+from .problems import LATER, Header, Problem
 
 T = TypeVar("T")
 
@@ -20,6 +20,17 @@ _BETWEEN: Final = 4
 Event: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 Send: TypeAlias = Callable[[Event], Awaitable[None]]
+
+
+WIRE: Final = "trio_envserve.wire"
+"""The extension of a scope that is a :class:`Wire`."""
+
+
+class Wire(Protocol):
+    """What is known of the connection that carries an answer."""
+
+    written_bytes: int
+    lost: bool
 
 
 class HungUp(Exception):
@@ -32,6 +43,12 @@ class Share:
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    async def wait(self, size: int) -> None:
+        """Take so many bytes as soon as there is room for them."""
+        while not self.take(size):
+            await self._waiting.park()
 
     def take(self, size: int) -> bool:
         """Whether there was room for so many bytes."""
@@ -43,6 +60,7 @@ class Share:
     def give_back(self, size: int) -> None:
         """The same bytes are not held any more."""
         self._left += size
+        self._waiting.unpark_all()
 
 
 @final
@@ -62,8 +80,14 @@ class Exchange:
         )
         self.of_key = False
         """It names a key."""
+        self.of_row = False
+        """It is a row, which is its own key."""
         self.answered = False
         """The status has been sent."""
+        self.delivered = False
+        """The answer was written to the end, to a peer that was there.  Whether that peer, or
+        who is behind it, has got it, nobody can know."""
+        self._wire: Wire | None = (scope.get("extensions") or {}).get(WIRE)
         self._receive = receive
         self._send = send
         self._body_read = not (
@@ -71,29 +95,35 @@ class Exchange:
             or b"transfer-encoding" in self.headers
         )
 
-    async def read_body(self, limits: HttpLimits, share: Share) -> bytes:
+    async def read_body(self, limits: HttpLimits, share: Share, *, patient: bool = False) -> bytes:
         """The whole body.  Problem if it is too large, which is said before all of it
-        has come, or too slow.  What ``share`` gives, the caller gives back."""
+        has come, or too slow.  What ``share`` gives, the caller gives back.  Who is patient
+        waits for it, if it says how much that is."""
         told = self.headers.get(b"content-length", (b"0",))[0]
         if int(told) > limits.body_bytes:  # the server's own parser sees to its form
             raise self._too_large(limits)
         body = bytearray()
-        taken = 0
+        taken = reserved = 0
         try:
             with trio.move_on_after(limits.body_s) as scope:
+                if patient:
+                    await share.wait(int(told))
+                    taken = reserved = int(told)
                 more = True
                 while more:
                     event = await self._next()
                     piece, more = event.get("body", b""), event.get("more_body", False)
                     if len(body) + len(piece) > limits.body_bytes:
                         raise self._too_large(limits)
-                    if not share.take(len(piece)):
-                        later = (b"retry-after", b"1")
-                        raise Problem("busy", "too many bodies are held at once", later)
-                    taken += len(piece)
+                    if len(body) + len(piece) > reserved:
+                        if not share.take(len(piece)):
+                            raise self._too_many()
+                        taken += len(piece)
                     body += piece
                 self._body_read = True
             if scope.cancelled_caught:
+                if int(told) > taken and patient:
+                    raise self._too_many()
                 raise Problem("body-too-slow", f"the body took longer than {limits.body_s:g} s")
         except BaseException:
             share.give_back(taken)
@@ -102,6 +132,9 @@ class Exchange:
 
     def _too_large(self, limits: HttpLimits) -> Problem:
         return Problem("body-too-large", f"the body may have {limits.body_bytes} bytes")
+
+    def _too_many(self) -> Problem:
+        return Problem("busy", "too many bodies are held at once", LATER)
 
     async def _next(self) -> Event:
         event = await self._receive()
@@ -136,9 +169,14 @@ class Exchange:
         self, status: int, media: str, body: bytes, headers: Iterable[Header] = ()
     ) -> None:
         """The whole answer."""
-        length = (b"content-length", str(len(body)).encode())
+        wire, length = self._wire, (b"content-length", str(len(body)).encode())
+        before = wire.written_bytes if wire is not None else 0
         await self.begin(status, media, [length, *headers])
         await self.send_piece(body, more=False)
+        # Nothing at all is written for a request whose connection has ended already.
+        self.delivered = (
+            wire is not None and not wire.lost and wire.written_bytes - before > len(body)
+        )
 
     async def begin(self, status: int, media: str, headers: Iterable[Header] = ()) -> None:
         """The answer's head."""
