@@ -24,6 +24,7 @@ class HttpOptions(NamedTuple):
     hosts: Sequence[str]
     token_file: str | None
     insecure: bool
+    run_model: tuple[str, str]
 
 
 guard_options = decorate(
@@ -40,6 +41,14 @@ guard_options = decorate(
             "--insecure", is_flag=True,
             help="Let everybody in who reaches --http, also from other machines.",
         ),
+        click.option(
+            "--run-model", metavar="MODEL",
+            help="The model of rollouts that come as POST /run: oracle, random, a name of an "
+            "endpoint, or its URL. [default: oracle]",
+        ),
+        click.option(
+            "--run-model-name", metavar="NAME", help="The name of that model at its endpoint.",
+        ),
     ]
 )  # fmt: skip
 
@@ -55,20 +64,23 @@ http_options = decorate(
 
 
 def http_asked(
-    http: str | None, hosts: Sequence[str], token_file: str | None, insecure: bool
-) -> HttpOptions | None:
+    http: str | None, hosts: Sequence[str], token_file: str | None, insecure: bool,
+    run_model: str | None, run_model_name: str | None,
+) -> HttpOptions | None:  # fmt: skip
     """The options together, or None without a door.  Raises UsageError for options of a
     door that is not there, or that contradict each other."""
     if http is None:
         for name, given in (
             ("--http-host", hosts), ("--token-file", token_file), ("--insecure", insecure),
+            ("--run-model", run_model), ("--run-model-name", run_model_name),
         ):  # fmt: skip
             if given:
                 raise click.UsageError(f"{name} needs --http HOST:PORT")
         return None
     if insecure and token_file is not None:
         raise click.UsageError("--insecure lets everybody in, --token-file does not: give one")
-    return HttpOptions(http, hosts, token_file, insecure)
+    model = (run_model or "oracle", run_model_name or "")
+    return HttpOptions(http, hosts, token_file, insecure, model)
 
 
 @asynccontextmanager
@@ -95,6 +107,7 @@ async def open_asked(
         raise ConfigError(str(error)) from None
     async with open_http_door(
         server, bind=options.bind, hosts=options.hosts, token_file=options.token_file,
-        insecure=options.insecure, transport=transport,
+        insecure=options.insecure, run_model=options.run_model[0],
+        run_model_name=options.run_model[1], transport=transport,
     ) as door:  # fmt: skip
         yield door

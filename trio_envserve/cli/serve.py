@@ -122,9 +122,9 @@ def serve(
     worker_command: str | None, worker_python: str | None, args: tuple[str, ...],
     worker_memory: int | None, recycle: int | None, worker_env: tuple[str, ...],
     limits: tuple[str, ...], http: str | None, http_hosts: tuple[str, ...],
-    token_file: str | None, insecure: bool, drain_s: float,
-    keep_trying: bool, record: str | None, record_bodies: bool, exit_with_parent: bool,
-    log_level: str, log_json: bool, log_dir: str, as_json: bool,
+    token_file: str | None, insecure: bool, run_model: str | None, run_model_name: str | None,
+    drain_s: float, keep_trying: bool, record: str | None, record_bodies: bool,
+    exit_with_parent: bool, log_level: str, log_json: bool, log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve ENV (default: arithmetic) at an address.
 
@@ -153,7 +153,7 @@ def serve(
     parent = os.getppid() if exit_with_parent else None
     if record_bodies and record is None:
         raise click.UsageError("--record-bodies needs --record FILE")
-    door = http_asked(http, http_hosts, token_file, insecure)
+    door = http_asked(http, http_hosts, token_file, insecure, run_model, run_model_name)
 
     async def main(stop: Stop) -> Result:
         named = environment

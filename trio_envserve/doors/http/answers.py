@@ -15,7 +15,7 @@ from .problems import LATER, Header, Problem, problem_of
 async def refuse(exchange: Exchange, problem: Problem) -> None:
     """Answer with a problem."""
     if exchange.of_key:
-        problem.of_key()
+        problem.of_key(row=exchange.of_row)
     body = to_json(problem.record)
     await exchange.answer(problem.status, PROBLEM, body, problem.headers)
 

@@ -47,6 +47,7 @@ from .limits import HttpLimits
 from .openapi import KEY_PATH, PATHS, document
 from .problems import LATER, Problem
 from .rooms import Rooms
+from .runs import RunModel, Runs
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -64,8 +65,9 @@ class HttpApp:
     """The application.  It serves one client."""
 
     def __init__(
-        self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits
-    ) -> None:
+        self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits,
+        run_model: RunModel,
+    ) -> None:  # fmt: skip
         self._client = client
         self._keyed = keyed
         self._codec = codec
@@ -73,6 +75,7 @@ class HttpApp:
         self._limits = limits
         self._rooms = Rooms(limits.calls)
         self._share = Share(limits.bodies_bytes)
+        self._runs = Runs(keyed, codec, self._rooms, self._share, limits, run_model)
         self._handlers: Mapping[tuple[str, str], Handler] = {
             ("/livez", "GET"): self._livez,
             ("/readyz", "GET"): self._readyz,
@@ -81,6 +84,7 @@ class HttpApp:
             (KEY_PATH, "GET"): self._attach,
             (KEY_PATH, "DELETE"): self._forget,
             ("/v1/batches", "POST"): self._batch,
+            ("/run", "POST"): self._runs.answer,
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
 
@@ -263,6 +267,7 @@ class HttpApp:
             ended = await exchange.unless_hung_up(lambda: self._keyed.forget(named))
         except CallError as error:
             raise problem_for(error) from None
+        self._runs.forgotten(named)
         body = to_json({"known": ended.known, "started": ended.started})
         await exchange.answer(200, JSON, body)
 

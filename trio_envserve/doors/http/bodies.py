@@ -12,6 +12,7 @@ What takes long to write is written in a thread.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import json
 import math
@@ -21,6 +22,7 @@ from typing import Any, Final, NoReturn, final
 import trio
 
 from ...core import values
+from ...core.arrays import RawArray
 from ...core.limits import WireLimits
 from ...envs.turns import Threads
 from ...json_values import Malformed, jsonable, restored
@@ -33,6 +35,9 @@ PROBLEM = "application/problem+json"
 
 _AT_ONCE: Final = 20_000
 """Items and kilobytes that are written at once: some 10 ms."""
+
+_ELEMENT_BYTES: Final = 4
+"""Of an array that is written as a list."""
 
 
 def body_type(headers: Headers) -> str:
@@ -109,15 +114,32 @@ class Codec:
         except (values.DecodingError, Malformed) as error:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
 
+    def read_row(self, body: bytes) -> Any:
+        """The value of a body of plain JSON, in which no object means anything else.
+        Problem if it is none."""
+        try:
+            return self._read_plain(body)
+        except Malformed as error:
+            raise Problem("bad-request", f"the body cannot be read: {error}") from None
+
     def _read_json(self, body: bytes) -> Any:
+        try:
+            return restored(self._read_plain(body), strict=True)
+        except RecursionError:
+            raise Malformed("it is nested too deeply") from None
+        except Malformed:
+            raise
+        except ValueError as error:
+            raise Malformed(f"it is no JSON: {error}") from None
+
+    def _read_plain(self, body: bytes) -> Any:
         if sum(map(body.count, (b",", b"[", b"{"))) > self._limits.json_items:
             raise Problem("body-too-large", "the body has too many items for JSON; send CBOR")
         try:
-            parsed = json.loads(
+            return json.loads(
                 body.decode(), parse_constant=_no_constant, parse_float=_finite,
                 object_pairs_hook=_once,
             )  # fmt: skip
-            return restored(parsed, strict=True)
         except RecursionError:
             raise Malformed("it is nested too deeply") from None
         except Malformed:
@@ -138,14 +160,46 @@ class Codec:
             return to_json(value)
         return await trio.to_thread.run_sync(to_json, value)
 
+    async def write_row(self, value: Mapping[str, Any]) -> bytes:
+        """A mapping as plain JSON: arrays are lists, and what is no number is null."""
+        if _weight(value, _AT_ONCE, of_array=_ELEMENT_BYTES) <= _AT_ONCE:
+            return _plain_json(value)
+        return await trio.to_thread.run_sync(_plain_json, value)
+
+
+def _plain_json(value: Any) -> bytes:
+    return json.dumps(_plain(value), allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if hasattr(value, "tolist"):  # numpy's arrays and numbers
+        return _plain(value.tolist())
+    if isinstance(value, RawArray) and len(value.shape) == 1 and value.dtype in _CODES:
+        return _plain(array.array(_CODES[value.dtype], bytes(value.data)))
+    return jsonable(value)
+
+
+_CODES: Final = {
+    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
+    "uint32": "I", "uint64": "Q", "float32": "f", "float64": "d",
+}  # fmt: skip
+"""How the module array calls the elements of one that was read without numpy."""
+
 
 def to_json(value: Any) -> bytes:
     """A value as one line of JSON, without its end."""
     return json.dumps(jsonable(value), allow_nan=False).encode()
 
 
-def _weight(value: Any, most: int) -> int:
-    """What writing it takes, in items and kilobytes; more than ``most`` if it is more."""
+def _weight(value: Any, most: int, of_array: int = 1024) -> int:
+    """What writing it takes, in items and kilobytes; more than ``most`` if it is more.
+    So many bytes ``of_array`` weigh one."""
     weight, stack = 0, [value]
     while stack and weight <= most:
         found = stack.pop()
@@ -159,7 +213,7 @@ def _weight(value: Any, most: int) -> int:
             stack += found if len(found) <= most else ()
             weight += len(found)
         else:
-            weight += int(getattr(found, "nbytes", 0)) // 1024
+            weight += int(getattr(found, "nbytes", 0)) // of_array
     return weight
 
 

@@ -68,6 +68,23 @@ BATCH: Final[Mapping[str, Field]] = {
 """The body of ``POST /v1/batches``."""
 
 
+RUN: Final[Mapping[str, Field]] = {
+    "responses_create_params": Field(
+        {"type": "object"}, "What the model is asked, as OpenAI's Responses API has it; "
+        "temperature, top_p and max_output_tokens go to the model.",
+    ),
+    "_ng_rollout_id": Field(
+        {"type": ["string", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"},
+        "Names the rollout for good.",
+    ),
+    "_ng_task_index": Field({}, "The number of the task."),
+    "_ng_rollout_index": Field({}, "The number of the rollout among those of its task."),
+    "_ng_attempt_index": Field({}, "Counts the attempts: another one is another rollout."),
+    "_rowidx": Field({}, "The number of the row in its step, as NeMo RL has it."),
+}  # fmt: skip
+"""The body of ``POST /run``, which may have any others."""
+
+
 def check_fields(body: object, fields: Mapping[str, Field]) -> dict[str, Any]:
     """The body, if it has these fields only; else Problem, which names the field."""
     if not isinstance(body, dict):

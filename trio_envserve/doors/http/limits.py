@@ -38,6 +38,10 @@ class HttpLimits(_Checked):
     answer_s: float = limit(
         10.0, "so long the server may take to say what it knows of a key, besides that wait"
     )
+    delivered_s: float = limit(
+        30.0, "so long a row of POST /run without _ng_rollout_id is answered as before, once an "
+        "answer was written to its end; then it is run anew",
+    )  # fmt: skip
     idle_s: float = limit(
         60.0, "without a request, or before its headers are complete, the connection is closed"
     )

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ...core.terms import Verdict
 from .bodies import CBOR, JSON, LINES, PROBLEM
-from .fields import BATCH, ROLLOUT, Field, Schema
+from .fields import BATCH, ROLLOUT, RUN, Field, Schema
 from .problems import KINDS
 
 
@@ -22,6 +22,8 @@ class Operation(NamedTuple):
     parameters: tuple[Mapping[str, Any], ...] = ()
     pending: bool = False
     """Whether 202 may be the answer."""
+    row: bool = False
+    """Whether the body may have other fields; it is JSON then."""
 
 
 KEY_PATH: Final = "/v1/rollouts/{key}"
@@ -87,6 +89,12 @@ _PENDING: Final = {
     "type": "object",
     "properties": {"status": {"const": "pending"}, "location": {"type": "string"}},
 }
+_RUN_ANSWER: Final = {
+    "type": "object",
+    "properties": {"response": {"type": "object"}, "reward": {"type": "number"}},
+    "required": ["response", "reward"],
+    "description": "The row, and over it what the environment returned.",
+}
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}}
 
 PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
@@ -120,6 +128,15 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             BATCH,
             {LINES: _LINE},
             (_KEY_HEADER, _NAMESPACE),
+        ),
+    },
+    "/run": {
+        "POST": Operation(
+            "Run a row as NeMo Gym has it. The row is its own key: sent again to the letter, it "
+            "starts nothing. Hanging up cancels nothing.",
+            RUN,
+            {JSON: _RUN_ANSWER},
+            row=True,
         ),
     },
     "/v1/openapi.json": {"GET": Operation("This document.", None, {JSON: {"type": "object"}})},
@@ -173,9 +190,11 @@ def _operation(operation: Operation) -> dict[str, Any]:
                 for name, field in operation.fields.items()
             },
             "required": [name for name, field in operation.fields.items() if field.required],
-            "additionalProperties": False,
+            "additionalProperties": operation.row,
         }
         media = {JSON: {"schema": schema}, CBOR: {"schema": schema}}
+        if operation.row:
+            del media[CBOR]
         found["requestBody"] = {"required": True, "content": media}
     return found
 

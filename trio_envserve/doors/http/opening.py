@@ -29,6 +29,7 @@ from .connections import Connections
 from .guard import Guard, check_bind, parse_hosts, read_tokens
 from .keyed_calls import open_keyed_calls
 from .limits import HttpLimits
+from .runs import RunModel
 
 _BACKLOG = 1024
 
@@ -66,7 +67,8 @@ class HttpDoor:
 async def open_http_door(
     server: Server | str, *, bind: str = "127.0.0.1:0", hosts: Iterable[str] = (),
     token_file: str | os.PathLike[str] | None = None, insecure: bool = False,
-    limits: HttpLimits | None = None, wire: WireLimits | None = None,
+    run_model: str = "oracle", run_model_name: str = "", limits: HttpLimits | None = None,
+    wire: WireLimits | None = None,
     network: Network | None = None, transport: Transport = DEFAULT_TRANSPORT,
 ) -> AsyncGenerator[HttpDoor, None]:  # fmt: skip
     """Serve HTTP at ``bind`` (``HOST:PORT``) until the block ends::
@@ -78,7 +80,9 @@ async def open_http_door(
     ``server``: a server of this process, or the address of any.  ``hosts``: further names
     by which callers may know this door.  ``token_file``: a file of tokens, one a line, that
     nobody else may read; callers show one of them.  Without it only this machine may be
-    let in, unless ``insecure`` says that everybody may.  ``network`` and ``transport``: as
+    let in, unless ``insecure`` says that everybody may.  ``run_model`` and
+    ``run_model_name``: what the rollouts of ``POST /run`` ask, as ``model`` and ``model_name``
+    of :meth:`.Client.run_rollout`.  ``network`` and ``transport``: as
     for :func:`~trio_envserve.open_client`.
 
     Handles no signals and configures no logging.  At the end of the block answers that are
@@ -100,7 +104,8 @@ async def open_http_door(
             trio.open_nursery() as nursery,
         ):
             listeners = await _listen(place)
-            app = HttpApp(opened, calls, Codec(limits, wire), guard, limits)
+            model = RunModel(run_model, run_model_name)
+            app = HttpApp(opened, calls, Codec(limits, wire), guard, limits, model)
             connections = Connections(app, limits)
             taking = await nursery.start(connections.serve, listeners)
             try:

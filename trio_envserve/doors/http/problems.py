@@ -89,6 +89,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         500, "The environment's result has no encoding", "Mend the environment."
     ),
     "outcome-not-decodable": Kind(500, "The outcome could not be read", _ASK_AGAIN),
+    "no-reward": Kind(
+        500, "The environment's result has no reward", "Mend the environment: for POST /run it "
+        "returns a mapping with a reward.",
+    ),
     "outcome-too-large": Kind(500, "The outcome is too large", "Let the environment return less."),
     # calls that may have run
     "unknown-key": Kind(
@@ -107,6 +111,10 @@ KINDS: Final[Mapping[str, Kind]] = {
 _REPLAYED = (
     "Under this key the answer stays the same while it is retained. To run it anew, DELETE the "
     "key first."
+)
+_ROW_REPLAYED = (
+    "The same row gets the same answer while that is retained. To run it anew, send another "
+    "_ng_attempt_index with it."
 )
 _JOINS = "Send it again under the same key: that joins what runs, or gets the outcome."
 
@@ -144,18 +152,22 @@ class Problem(Exception):
         self.record = _record(code, KINDS[code], _VERDICTS.get(code, Verdict.DID_NOT_RUN), detail)
         self.headers: Sequence[Header] = headers
 
-    def of_key(self) -> Problem:
-        """The same of a request that names a key: what was asked earlier under it counts."""
+    def of_key(self, *, row: bool = False) -> Problem:
+        """The same of a request that names a key, or of a row, which is one: what was asked
+        earlier under it counts."""
         code = self.record["code"]
         if code in WITH_KEY:
-            self.record["advice"] = WITH_KEY[code]
+            replayed = row and WITH_KEY[code] is _REPLAYED
+            self.record["advice"] = _ROW_REPLAYED if replayed else WITH_KEY[code]
         if code in _EARLIER:
             verdict = Verdict.MAY_HAVE_RUN
             self.record |= {"verdict": verdict.value, "ran": RAN[verdict]}
         return self
 
 
-_VERDICTS: Final = {"internal": Verdict.MAY_HAVE_RUN}
+_VERDICTS: Final = {
+    "internal": Verdict.MAY_HAVE_RUN, "no-reward": Verdict.RAN_AND_FAILED,
+}  # fmt: skip
 
 
 def problem_of(error: CallError) -> Problem:

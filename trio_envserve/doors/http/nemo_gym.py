@@ -1,0 +1,113 @@
+"""NeMo Gym's ``POST /run``: what a row says, and what is answered for it.
+
+Theory of operation
+-------------------
+A row of that library names its rollout by ``_ng_rollout_id``, or by ``_ng_task_index``
+and ``_ng_rollout_index``, each with ``_ng_attempt_index`` where it was tried before.  NeMo
+RL numbers the rows of a step with ``_rowidx``, and others send a row once for each rollout
+of a group, with nothing that tells them apart.  The digest of the whole body is part of the
+key in each case, so an id that is used again for another row is another rollout, and the
+text before the digest is there for people.
+
+The answer is the row, and over it what the environment returned.  It has a ``reward`` that
+is a number, and a ``response`` as OpenAI's Responses API has it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ...envs.responses import response_of_messages
+from .problems import Problem
+
+NAMESPACE: Final = "nemo-gym"
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What that library takes for an id."""
+
+_SHOWN: Final = 128
+"""Characters of an id that are shown in a key."""
+
+_SAMPLING: Final = {
+    "temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_tokens",
+}  # fmt: skip
+"""Of ``responses_create_params``, by the names of chat completions."""
+
+
+class Told(enum.Enum):
+    """By what a row is told from others."""
+
+    ID = enum.auto()
+    """An id, which names one rollout for good."""
+    NUMBER = enum.auto()
+    """A number, which another step may use again."""
+    NOTHING = enum.auto()
+    """Rows with the same text are rollouts of their own."""
+
+
+class Row(NamedTuple):
+    """A row that is in order."""
+
+    fields: Mapping[str, Any]
+    told_by: Told
+    label: str
+    """For people."""
+
+    @property
+    def sampling_args(self) -> dict[str, Any]:
+        """What it says of how the model is asked."""
+        asked = self.fields.get("responses_create_params")
+        if not isinstance(asked, dict):
+            return {}
+        found = {theirs: asked.get(name) for name, theirs in _SAMPLING.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def row_of(body: object) -> Row:
+    """The row in a body.  Problem if it is none."""
+    if not isinstance(body, dict):
+        raise Problem("bad-request", "the body is a row: a mapping of fields")
+    id, attempt = body.get("_ng_rollout_id"), body.get("_ng_attempt_index")
+    if id is not None and not (isinstance(id, str) and _ID.fullmatch(id)):
+        raise Problem(
+            "bad-request", "_ng_rollout_id is text of letters, digits, dots, dashes and "
+            "underscores, which begins with a letter or digit",
+        )  # fmt: skip
+    again = f"-a{attempt}" if _is_number(attempt) and attempt else ""
+    if id is not None:
+        return Row(body, Told.ID, f"{id[:_SHOWN]}{again}")
+    task, rollout = body.get("_ng_task_index"), body.get("_ng_rollout_index")
+    if rollout is not None:
+        known = _is_number(task) and _is_number(rollout)
+        return Row(body, Told.NUMBER, f"{task}-{rollout}{again}" if known else "row")
+    if (number := body.get("_rowidx")) is not None:
+        return Row(body, Told.NUMBER, f"row-{number}" if _is_number(number) else "row")
+    return Row(body, Told.NOTHING, "row")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+
+def answer_of(row: Row, result: object) -> dict[str, Any]:
+    """What is answered for a row.  Problem if the environment's result will not do."""
+    reward = _number(result.get("reward")) if isinstance(result, dict) else None
+    if reward is None:
+        raise Problem("no-reward", "the result of the environment has no reward that is a number")
+    assert isinstance(result, dict)
+    response = result.get("response")
+    if response is None:
+        response = response_of_messages(result.get("completion"))
+    return {**row.fields, **result, "response": response, "reward": reward}
+
+
+def _number(value: object) -> float | None:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # whatever it is: numpy's, too
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and not isinstance(value, str) else None

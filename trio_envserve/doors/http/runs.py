@@ -1,0 +1,220 @@
+"""``POST /run`` as NeMo Gym has it: a row, answered when its rollout has ended.
+
+Theory of operation
+-------------------
+That library sends a row again for as long as its connection is lost, and gives up at the
+first status that is an error.  So a row names its own key (:mod:`.nemo_gym`): sent again
+to the letter, it joins what runs or is answered again.  Where others are refused for now,
+a row waits.
+
+**An exception to at most once.**  Steps of a training send the same rows again and mean new
+rollouts.  Unless a row has ``_ng_rollout_id``, its key ends ``delivered_s`` after its
+answer was first written to the end; if that answer was lost behind the door all the same,
+and the row comes again only after that, it runs a second time.  What was not written to the
+end is retained as under any key.
+
+Rows that nothing tells apart may be rollouts of one group, which are to differ.  So those
+that wait at one time have keys of their own, numbered, and a number becomes free when who
+waited for it hangs up: the next that comes takes the lowest, and finds what runs there.
+What was written to the end is nobody else's, so its key ends at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from contextlib import ExitStack
+from itertools import islice
+from typing import Final, NamedTuple, final
+
+import trio
+
+from ...client import Outcome
+from ...client.options import Asked, checked
+from ...core.errors import CallError, ConfigError
+from .answers import problem_for, refuse
+from .bodies import JSON, Codec, accepted, body_type
+from .exchange import Exchange, Share
+from .keyed_calls import Identity, KeyedCalls
+from .keys import HEADER, Named, body_digest, read_query
+from .limits import HttpLimits
+from .nemo_gym import NAMESPACE, Row, Told, answer_of, row_of
+from .problems import Problem
+from .rooms import Rooms
+
+_AT_ONCE: Final = 64
+"""Keys that are forgotten at once."""
+
+_AGAIN_S: Final = 1.0
+"""Until the server is asked once more to forget a key."""
+
+
+class RunModel(NamedTuple):
+    """The model that rollouts of rows ask; a row names none."""
+
+    endpoint: str = "oracle"
+    name: str = ""
+
+
+@final
+class Numbers:
+    """Numbers from 0 on; the lowest that is free is given out first."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        """A number that nobody has."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, number: int) -> bool:
+        """Nobody has it any more.  Whether nobody has any."""
+        heapq.heappush(self._free, number)
+        return len(self._free) == self._next
+
+
+@final
+class Runs:
+    """The rows of one door."""
+
+    def __init__(
+        self, keyed: KeyedCalls, codec: Codec, rooms: Rooms, share: Share, limits: HttpLimits,
+        model: RunModel,
+    ) -> None:  # fmt: skip
+        self._keyed, self._codec, self._limits, self._model = keyed, codec, limits, model
+        self._rooms, self._share = rooms, share
+        self._asking: Counter[Named] = Counter()
+        """How many wait for a key."""
+        self._numbers: dict[bytes, Numbers] = {}
+        """Of rows that nothing tells apart, by their digest."""
+        self._due: dict[Named, tuple[float, Identity]] = {}
+        """When a key is to be forgotten, the first one first."""
+        self._changed = trio.lowlevel.ParkingLot()
+        keyed.go_on(self._forget_due, ExitStack())
+
+    async def answer(self, exchange: Exchange) -> None:
+        """Run the row of a request, or join what runs for it."""
+        exchange.of_key = exchange.of_row = True
+        read_query(exchange.query, ())
+        if HEADER in exchange.headers:
+            raise Problem("bad-request", "a row is its own key: send no Idempotency-Key")
+        if body_type(exchange.headers) != JSON:
+            raise Problem("unsupported-media-type", "a row is sent as application/json")
+        accepted(exchange.headers, (JSON,))
+        with ExitStack() as held, ExitStack() as place:
+            body = await exchange.read_body(self._limits, self._share, patient=True)
+            held.callback(self._share.give_back, len(body))
+            row, digest = row_of(self._codec.read_row(body)), body_digest(body, JSON)
+            del body
+            identity = Identity(self._named(row, digest, place), digest)
+            asked = self._asked(row, identity.named)
+            outcome = await exchange.unless_hung_up(lambda: self._outcome(identity, asked, held))
+            try:
+                written = await self._codec.write_row(_answer(row, outcome))
+                await exchange.answer(200, JSON, written)
+            except Problem as problem:
+                await refuse(exchange, problem)
+            if exchange.delivered:
+                self._delivered(row, identity, place)
+
+    def forgotten(self, named: Named) -> None:
+        """Somebody has had a key forgotten."""
+        self._due.pop(named, None)
+
+    def _named(self, row: Row, digest: bytes, place: ExitStack) -> Named:
+        """The key of a row, as long as ``place`` is open."""
+        key = f"{row.label}/{digest.hex()}"
+        if row.told_by is Told.NOTHING:
+            number = self._numbers.setdefault(digest, Numbers()).take()
+            place.callback(self._give_back, digest, number)
+            key = f"{key}/{number}"
+        named = Named(key, NAMESPACE)
+        self._asking[named] += 1
+        place.callback(self._leave, named)
+        return named
+
+    def _give_back(self, digest: bytes, number: int) -> None:
+        if self._numbers[digest].give_back(number):
+            del self._numbers[digest]
+
+    def _leave(self, named: Named) -> None:
+        self._asking[named] -= 1
+        if not self._asking[named]:
+            del self._asking[named]
+
+    def _asked(self, row: Row, named: Named) -> Asked:
+        try:
+            return checked(
+                row.fields, model=self._model.endpoint, model_name=self._model.name,
+                sampling_args=row.sampling_args, key=named.key, namespace=named.namespace,
+            )  # fmt: skip
+        except ConfigError as error:
+            raise Problem("bad-request", str(error)) from None
+
+    async def _outcome(self, identity: Identity, asked: Asked, held: ExitStack) -> Outcome:
+        call = self._keyed.find(identity)
+        if call is None:
+            with ExitStack() as room:
+                await self._rooms.wait(room)
+                call = self._keyed.find(identity)  # the same row may have come meanwhile
+                if call is None:
+                    held.push(room.pop_all())
+                    call = self._keyed.start(identity, asked, held.pop_all())
+        return await call.outcome()
+
+    # -- what was delivered -------------------------------------------------------
+
+    def _delivered(self, row: Row, identity: Identity, place: ExitStack) -> None:
+        if row.told_by is Told.NUMBER:
+            due_s = trio.current_time() + self._limits.delivered_s
+            self._due.setdefault(identity.named, (due_s, identity))
+            self._changed.unpark_all()
+        elif row.told_by is Told.NOTHING:
+            # Its number is free when nothing is left behind it.
+            named = identity.named
+            self._keyed.go_on(lambda: self._forget(named), place.pop_all())
+
+    async def _forget(self, named: Named) -> None:
+        forgotten = False
+        while not forgotten:
+            forgotten = await self._try_to_forget(named)
+            await trio.sleep(0 if forgotten else _AGAIN_S)
+
+    async def _try_to_forget(self, named: Named) -> bool:
+        try:
+            await self._keyed.forget(named)
+        except (Problem, CallError):
+            return False  # the server does not answer
+        return True
+
+    async def _forget_due(self) -> None:
+        """Forget keys when their time has come."""
+        while True:
+            if not self._due:
+                await self._changed.park()
+                continue
+            first_s, _ = next(iter(self._due.values()))
+            await trio.sleep_until(first_s)
+            now_s = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for due_s, identity in list(islice(self._due.values(), _AT_ONCE)):
+                    if due_s <= now_s:
+                        del self._due[identity.named]
+                        nursery.start_soon(self._forget_one, identity)
+
+    async def _forget_one(self, identity: Identity) -> None:
+        named = identity.named
+        busy = named in self._asking or self._keyed.find(identity) is not None
+        if busy or not await self._try_to_forget(named):
+            due_s = trio.current_time() + self._limits.delivered_s
+            self._due.setdefault(named, (due_s, identity))
+
+
+def _answer(row: Row, outcome: Outcome) -> dict[str, object]:
+    if outcome.error is not None:
+        raise problem_for(outcome.error)
+    return answer_of(row, outcome.value)
