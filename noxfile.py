@@ -164,6 +164,21 @@ def verifiers(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "slow", "tests/envs/test_verifiers.py", env=env)
 
 
+@nox.session(python="3.12")
+def nemo_gym(session: nox.Session) -> None:
+    """The client of nemo_gym, under an interpreter of its own.  Not by default: it is large.
+
+    nemo_gym 0.4 needs 3.12.
+    """
+    install(session, "test")
+    home = Path(session.create_tmp()) / "nemo_gym"
+    session.run("python", "-m", "venv", str(home))
+    python = str(home / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", "nemo_gym==0.4.0", external=True)
+    env = {"TRIO_ENVSERVE_NEMO_GYM_PYTHON": python}
+    session.run("python", "-m", "pytest", "-m", "slow", "tests/doors/http", env=env)
+
+
 @nox.session
 def mutation(session: nox.Session) -> None:
     """Every small change of the dedup cache is caught.  Not by default: it takes minutes."""
@@ -272,6 +287,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     for name in ("tests-3.12", "tests-3.13", "slow", "mutation", "soak", "repeat", "verifiers"):
         session.notify(name)
+    session.notify("nemo_gym-3.12")
     session.notify("siege", posargs=["--minutes", "120"])
 
 
