@@ -11,10 +11,12 @@ import trio
 import trio.testing
 
 from tests.doors.http.cutting import cutting_proxy, request_like_nemo_gym
-from tests.doors.http.door import Raw, asking, open_door, raw
-from trio_envserve.doors.http import HttpDoor
+from tests.doors.http.door import HANG_S, Raw, asking, open_door, raw
+from trio_envserve import open_server
+from trio_envserve.doors.http import HttpDoor, open_http_door
 from trio_envserve.doors.http.exchange import WIRE, Exchange
 from trio_envserve.doors.http.keys import body_digest
+from trio_envserve.net import MemoryNetwork
 
 ID = {"_ng_rollout_id": "step-1.task_2"}
 NUMBER = {"_ng_task_index": 1, "_ng_rollout_index": 2}
@@ -423,6 +425,37 @@ async def test_rows_wait_for_room_in_order_and_who_hangs_up_leaves():
             runs.may_end.set()
     assert [row["_ng_rollout_index"] for row in runs.started].count(99) == 0
     assert len(runs.started) == 4
+
+
+async def test_a_row_waits_for_workers():
+    may_set_up, began = trio.Event(), trio.Event()
+
+    class Slow:
+        async def setup(self) -> None:
+            began.set()
+            await may_set_up.wait()
+
+        async def run_rollout(self, rollout: Any) -> Any:
+            return {"reward": 1.0}
+
+    network = MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            trio.open_nursery() as nursery,
+            open_server(Slow(), bind="memory:s", workers=0, network=network) as server,
+            open_http_door(server, network=network) as door,
+            asking(door) as client,
+        ):
+
+            async def ask() -> None:
+                assert (await client.post("/run", json=ID)).status_code == 200
+
+            nursery.start_soon(ask)
+            await began.wait()
+            refused = await client.post("/v1/rollouts", json={"input": 0})
+            assert (refused.status_code, refused.json()["code"]) == (503, "not-ready")
+            may_set_up.set()
+            await door.wait_ready()
 
 
 async def test_the_same_row_twice_in_the_queue_runs_once():
