@@ -51,6 +51,8 @@ async def test_the_address_of_the_door_is_printed(tmp_path: Path):
         (["--insecure"], "--insecure needs --http"),
         (["--token-file", "x"], "--token-file needs --http"),
         (["--http-host", "x"], "--http-host needs --http"),
+        (["--run-model", "random"], "--run-model needs --http"),
+        (["--run-model-name", "x"], "--run-model-name needs --http"),
         (["--http", "127.0.0.1:0", "--insecure", "--token-file", "x"], "give one"),
         (["--http", "0.0.0.0:0"], "may be reached from other machines"),
         (["--http", "8080"], "HOST:PORT expected"),

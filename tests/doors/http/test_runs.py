@@ -221,6 +221,27 @@ async def test_what_was_not_delivered_is_retained(row: dict[str, Any]):
     assert runs.started.count(row) == 1
 
 
+async def test_an_answer_that_nobody_took_is_not_delivered():
+    class Large(Runs):
+        async def __call__(self, rollout: Any) -> Any:
+            found = await super().__call__(rollout)
+            return {**found, "large": "x" * 4_000_000 if rollout.input == NUMBER else ""}
+
+    runs = Large()
+    limits = {**AT_ONCE, "write_s": 0.05, "linger_s": 0.05}
+    async with open_door(runs, limits) as door, asking(door) as client:
+        async with raw(door) as peer:
+            await post(peer, NUMBER)
+            await runs.have_started(1)
+            await nobody_is_connected(door)  # it was cut off, having read nothing
+        other = {**NUMBER, "other": True}
+        while runs.started.count(other) < 2:
+            await client.post("/run", json=other)
+        answer = await client.post("/run", json=NUMBER)
+        assert answer.json()["response"]["number"] == 1
+    assert runs.started.count(NUMBER) == 1
+
+
 async def test_what_was_deleted_and_asked_anew_does_not_end_with_the_first():
     """The end of the first life of its key came in the second."""
     runs = Runs()
