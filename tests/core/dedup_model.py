@@ -167,7 +167,7 @@ class Model:
         client = self.clients[number]
         known = client.requests.get(sequence)
         if known is not None:
-            if known.payload != payload:
+            if known.payload != payload or known.keyed != keyed:
                 return [("CONFLICT", sequence)]
             return [("ANSWER", (number, sequence))] if known.state == "completed" else []
         if client.state(sequence) == "finished":

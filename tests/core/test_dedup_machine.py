@@ -223,6 +223,11 @@ class DedupMachine(RuleBasedStateMachine):
         self.model.clients[number].heard_s = self.now_s
         self._moved(number, route, connection)
 
+    def ask(self, payload: bytes, rerun: bool | None, allowance: int, *, keyed: bool) -> Ask:
+        return Ask(
+            identifier(payload[0]), payload, rerun, allowance, "some key" if keyed else None
+        )
+
     @precondition(any_alive)
     @rule(
         data=st.data(), ahead=st.lists(AHEAD, min_size=1, max_size=5), payload=PAYLOADS,
@@ -233,8 +238,7 @@ class DedupMachine(RuleBasedStateMachine):
         allowance: int, eager: bool, keyed: bool,
     ) -> None:  # fmt: skip
         number, session = self.session(data)
-        key = "some key" if keyed else None
-        ask, base = Ask(identifier(payload[0]), payload, rerun, allowance, key), self.base(number)
+        ask, base = self.ask(payload, rerun, allowance, keyed=keyed), self.base(number)
         for sequence in (base + n for n in ahead):
             effects = self.cache.request(session, sequence, ask)
             expected = self.model.request(number, sequence, payload, rerun, allowance, keyed=keyed)
@@ -247,11 +251,9 @@ class DedupMachine(RuleBasedStateMachine):
     def retransmit(self, data: st.DataObject) -> None:
         number, session = self.session(data)
         for sequence, known in list(self.model.clients[number].requests.items()):
-            ask = Ask(identifier(known.payload[0]), known.payload, known.rerun, known.allowance)
-            effects = self.cache.request(session, sequence, ask)
-            expected = self.model.request(
-                number, sequence, known.payload, known.rerun, known.allowance
-            )
+            terms = known.payload, known.rerun, known.allowance
+            effects = self.cache.request(session, sequence, self.ask(*terms, keyed=known.keyed))
+            expected = self.model.request(number, sequence, *terms, keyed=known.keyed)
             self.check(effects, expected)
 
     @precondition(any_alive)
