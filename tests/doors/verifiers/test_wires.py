@@ -1,0 +1,71 @@
+"""What clients of verifiers say, and the answers in bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.doors.verifiers import msgpack, wire_0_4
+from trio_envserve.doors.verifiers.asks import Cancel, Health, NotUnderstood, Run
+from trio_envserve.doors.verifiers.wires import understand
+
+ID = b"0123456789abcdef0123456789abcdef"
+
+
+def test_a_probe_a_run_and_a_cancel_are_understood():
+    target = msgpack.write({"request_id": "ab"})
+    assert understand([ID, b"health", b"\x80"]) == (wire_0_4, Health(ID))
+    assert understand([ID, b"run", b"anything"]) == (wire_0_4, Run(ID, b"anything"))
+    assert understand([ID, b"cancel", target]) == (wire_0_4, Cancel(ID, b"ab"))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [ID],
+        [ID, b"health"],
+        [b"", b"health", b"\x80"],
+        [ID, b"health", b"\x80", b""],
+        [ID] * 64,
+        [b"a" * 129, b"run", b""],
+        [b"a\n", b"run", b""],
+        [b"\xff", b"run", b""],
+        ["\u00e4".encode(), b"run", b""],
+    ],
+)
+def test_what_no_release_says_is_not_understood(frames):
+    assert understand(frames) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "payload", "why"),
+    [
+        (b"", b"", "unknown method ''"),
+        (b"RUN", b"", "unknown method 'RUN'"),
+        (b"\xff" * 1000, b"", "unknown method"),
+        (b"cancel", b"", "cannot be read: it ends too early"),
+        (b"cancel", b"\x80", "names the request_id"),
+        (b"cancel", msgpack.write({"request_id": None}), "names the request_id"),
+        (b"cancel", msgpack.write({"request_id": ""}), "names the request_id"),
+        (b"cancel", msgpack.write({"request_id": "a\x00"}), "names the request_id"),
+        (b"cancel", bytes(5000), "5000 bytes"),
+    ],
+)
+def test_what_is_wrong_is_told_to_who_said_it(method, payload, why):
+    with pytest.raises(NotUnderstood) as caught:
+        understand([ID, method, payload])
+    assert caught.value.name == ID
+    assert why in caught.value.why
+    assert len(caught.value.why) < 200
+
+
+def test_the_answers_are_those_of_the_library():
+    assert wire_0_4.healthy(ID) == (ID, b"reply", b"\x82\xa7success\xc3\xa5error\xc0")
+    assert wire_0_4.failed(ID, "no") == (ID, b"reply", b"\x82\xa7success\xc2\xa5error\xa2no")
+    assert wire_0_4.cancelled(ID, True) == (
+        ID, b"reply", b"\x83\xa7success\xc3\xa5error\xc0\xa9cancelled\xc3"
+    )  # fmt: skip
+    assert wire_0_4.discard(ID, "t") == (ID, b"delta", b"\x82\xa5trace\xa1t\xa7discard\xc3")
+    assert wire_0_4.delta(ID, b"d") == (ID, b"delta", b"d")
+    assert wire_0_4.ended(ID, b"r") == (ID, b"reply", b"r")

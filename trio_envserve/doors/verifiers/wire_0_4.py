@@ -1,0 +1,99 @@
+"""The wire of verifiers 0.4, as its ``EnvClient`` speaks it.
+
+Theory of operation
+-------------------
+A client sends ``[request id, method, msgpack]`` and gets ``[request id, kind, msgpack]``:
+any number of ``delta``, and one ``reply``.  A reply says ``success`` and ``error``; that
+of a run also what the environment has to say, that of a cancel whether it stopped
+anything.  A delta ``{"trace": id, "discard": true}`` takes back all deltas of a trace; the
+same deltas again are right after it, and wrong without.
+
+Pure, and without state.  Another release of the wire has another module, with the same
+names; :mod:`.wires` finds the one that a client speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...net import Frame
+from . import msgpack
+from .asks import Ask, Cancel, Health, Message, NotUnderstood, Run
+
+NAME: Final = "verifiers-0.4"
+"""What an environment is told, so that it reads the run as that release does."""
+
+ID_BYTES: Final = 128
+"""Longest request id: the library's has 32 hex characters."""
+
+_FRAMES: Final = 3
+
+
+def read(frames: Sequence[Frame]) -> Ask | None:
+    """What a client asks; None if this is no message of this wire.  Raises NotUnderstood
+    for one that is wrong."""
+    if len(frames) != _FRAMES:
+        return None
+    request, method, payload = frames
+    if not _is_id(request):
+        return None
+    name = bytes(request)
+    match bytes(method[:16]):
+        case b"health":
+            return Health(name)
+        case b"run":
+            return Run(name, payload)
+        case b"cancel":
+            return Cancel(name, _target(name, payload))
+        case other:
+            raise NotUnderstood(name, f"unknown method {other.decode('utf-8', 'replace')!r}")
+
+
+def _target(name: bytes, payload: Frame) -> bytes:
+    try:
+        target = msgpack.read(payload).get("request_id")
+    except msgpack.NotMsgpack as error:
+        raise NotUnderstood(name, f"the cancel cannot be read: {error}") from None
+    if not isinstance(target, str) or not _is_id(target.encode()):
+        raise NotUnderstood(name, "a cancel names the request_id of a run")
+    return target.encode()
+
+
+def _is_id(name: Frame) -> bool:
+    """Printable, because it is a key, and shows up in logs."""
+    return 0 < len(name) <= ID_BYTES and all(0x20 < each < 0x7F for each in bytes(name))
+
+
+def healthy(name: bytes) -> Message:
+    """The answer to a probe."""
+    return _reply(name, msgpack.write({"success": True, "error": None}))
+
+
+def failed(name: bytes, why: str) -> Message:
+    """A reply that says why there is nothing else to say."""
+    return _reply(name, msgpack.write({"success": False, "error": why}))
+
+
+def cancelled(name: bytes, done: bool) -> Message:
+    """The answer to a cancel."""
+    return _reply(name, msgpack.write({"success": True, "error": None, "cancelled": done}))
+
+
+def ended(name: bytes, reply: bytes) -> Message:
+    """The reply of a run, as the environment has packed it."""
+    return _reply(name, reply)
+
+
+def delta(name: bytes, packed: bytes) -> Message:
+    """One piece of a run's record, as the environment has packed it."""
+    return name, b"delta", packed
+
+
+def discard(name: bytes, trace: str) -> Message:
+    """The client forgets what it has of a trace."""
+    return delta(name, msgpack.write({"trace": trace, "discard": True}))
+
+
+def _reply(name: bytes, packed: bytes) -> Message:
+    return name, b"reply", packed
