@@ -1,0 +1,588 @@
+"""Who waits for which run, and what is kept for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
+from trio_envserve.doors.verifiers.records import (
+    Deliver,
+    Effect,
+    Forget,
+    Outcome,
+    Send,
+    Stage,
+    Start,
+    Stop,
+)
+from trio_envserve.doors.verifiers.runs import GONE_S, RECORD_BYTES, Runs
+
+HERE, THERE = "10.0.0.1", "10.0.0.2"
+DONE = Outcome(reply=b"reply", deltas=[b"one", b"two"], traces=["t"])
+
+
+class Desk:
+    """A table of runs, its clock, and what became of its effects."""
+
+    def __init__(self, *, redeliver: bool = True, **limits: Any) -> None:
+        self.limits = VerifiersLimits(**limits)
+        self.runs = Runs(self.limits, redeliver=redeliver)
+        self.now_s = 0.0
+        self.routes = 0
+
+    def open(self, place: str = HERE) -> tuple[bytes, list[Effect]]:
+        self.routes += 1
+        route = b"route %d" % self.routes
+        return route, self.runs.opened(route, place)
+
+    def peer(self, place: str = HERE) -> bytes:
+        route, effects = self.open(place)
+        assert effects == []
+        return route
+
+    def close(self, route: bytes) -> list[Effect]:
+        return self.runs.closed(route, self.now_s)
+
+    def say(self, route: bytes, *frames: bytes, ready: bool = True) -> list[Effect]:
+        return self.runs.said(route, list(frames), self.now_s, ready=ready)
+
+    def run(self, route: bytes, name: bytes = b"a", payload: bytes = b"p") -> list[Effect]:
+        return self.say(route, name, b"run", payload)
+
+    def cancel(self, route: bytes, target: bytes = b"a") -> list[Effect]:
+        return self.say(route, b"c", b"cancel", msgpack.write({"request_id": target.decode()}))
+
+    def end(self, name: bytes = b"a", outcome: Outcome = DONE) -> list[Effect]:
+        return self.runs.ended(name, outcome, self.now_s)
+
+    def deliver(self, route: bytes, name: bytes = b"a") -> list[Effect]:
+        return self.runs.delivered(route, name, self.now_s)
+
+    def after(self, seconds: float) -> list[Effect]:
+        self.now_s += seconds
+        return self.runs.tick(self.now_s)
+
+    @property
+    def is_empty(self) -> bool:
+        table = self.runs
+        kinds = (table._runs, table._waiting, table._sent, table._orphans)
+        shared = (table._count, table._asked, table._kept)
+        return not any(kinds) and not any(each.total or each._taken for each in shared)
+
+
+def told(effects: list[Effect]) -> dict[str, Any]:
+    """The one reply among the effects."""
+    [(_, kind, body)] = [each.message for each in effects if isinstance(each, Send)]
+    assert kind == b"reply"
+    return msgpack.read(body)
+
+
+def started(effects: list[Effect]) -> list[bytes]:
+    return [each.name for each in effects if isinstance(each, Start)]
+
+
+# -- what is asked -----------------------------------------------------------------
+
+
+def test_a_run_is_started_and_its_outcome_sent_and_forgotten():
+    desk = Desk()
+    peer = desk.peer()
+    [start] = desk.run(peer)
+    assert isinstance(start, Start)
+    assert (start.name, start.payload, start.wire.NAME) == (b"a", b"p", "verifiers-0.4")
+    assert desk.end() == [Deliver(peer, (b"a",), False)]
+    run = desk.runs.find(b"a")
+    assert run is not None
+    assert [kind for _, kind, _ in run.messages] == [b"delta", b"delta", b"reply"]
+    assert desk.deliver(peer) == []
+    assert desk.after(desk.limits.unsure_s - 1) == []
+    assert desk.after(1) == [Forget(b"a")]
+    assert desk.is_empty
+
+
+def test_a_probe_is_answered_only_when_something_can_run():
+    desk = Desk()
+    peer = desk.peer()
+    assert desk.say(peer, b"h", b"health", b"\x80", ready=False) == []
+    assert told(desk.say(peer, b"h", b"health", b"\x80"))["success"] is True
+
+
+def test_what_is_wrong_starts_nothing():
+    desk = Desk(run_bytes=10)
+    peer = desk.peer()
+    assert desk.say(peer, b"a") == []
+    assert "did not run" in told(desk.say(peer, b"a", b"jump", b""))["error"]
+    too_large = desk.run(peer, payload=bytes(11))
+    assert "11 bytes, 10 allowed (it did not run)" in told(too_large)["error"]
+    assert desk.say(b"unknown", b"a", b"run", b"") == []
+    assert desk.runs.not_understood == 2
+    assert desk.is_empty
+
+
+def test_an_error_is_sent_in_words():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    desk.end(outcome=Outcome(error="it broke (it may have run)"))
+    run = desk.runs.find(b"a")
+    assert run is not None
+    [(_, _, body)] = run.messages
+    assert msgpack.read(body) == {"success": False, "error": "it broke (it may have run)"}
+
+
+def test_runs_that_say_nothing_take_nothing():
+    desk = Desk()
+    peer = desk.peer()
+    for name in (b"a", b"b", b"c"):
+        desk.run(peer, name, b"")
+    for name in (b"a", b"b", b"c"):
+        desk.end(name)
+        desk.deliver(peer, name)
+    desk.after(desk.limits.unsure_s)
+    assert desk.is_empty
+
+
+def test_what_did_not_run_needs_not_be_forgotten():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    desk.end(outcome=Outcome(error="no", ran=False))
+    desk.deliver(peer)
+    assert desk.after(desk.limits.unsure_s) == []
+    assert desk.is_empty
+
+
+# -- the same id again ---------------------------------------------------------------
+
+
+def test_the_same_run_is_started_once():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer(THERE)
+    assert started(desk.run(first)) == [b"a"]
+    assert desk.run(first) == desk.run(second) == []
+    assert desk.end() == [Deliver(first, (b"a",), False), Deliver(second, (b"a",), False)]
+    desk.deliver(first)
+    assert desk.after(desk.limits.unsure_s) == []  # the second one has not got it
+    desk.deliver(second)
+    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
+
+
+def test_who_was_lost_before_it_got_the_outcome_holds_it_for_nobody():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer()
+    desk.run(first)
+    desk.run(second)
+    desk.end()
+    desk.deliver(first)
+    assert desk.close(second) == []
+    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
+    assert desk.is_empty
+
+
+def test_who_repeats_a_run_gets_the_outcome_that_is_there():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer()
+    desk.run(first)
+    desk.end()
+    assert desk.run(first) == []  # it is on its way
+    desk.deliver(first)
+    assert desk.run(first) == [Deliver(first, (b"a",), True)]
+    assert desk.run(second) == [Deliver(second, (b"a",), True)]
+    desk.deliver(first)
+    assert desk.after(desk.limits.unsure_s) == []  # the second one has not got it
+
+
+def test_another_run_under_the_same_id_is_refused_and_the_first_goes_on():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer()
+    desk.run(first)
+    assert "used for another one (it did not run)" in told(desk.run(second, payload=b"q"))["error"]
+    assert desk.end() == [Deliver(first, (b"a",), False)]
+    desk.deliver(first)
+    desk.after(desk.limits.unsure_s)
+    assert "used for another one" in told(desk.run(second, payload=b"q"))["error"]
+
+
+def test_what_is_over_is_not_run_again():
+    desk = Desk(known=1)
+    peer = desk.peer()
+    desk.run(peer)
+    desk.end()
+    desk.deliver(peer)
+    desk.after(desk.limits.unsure_s)
+    assert "not run again (it ran)" in told(desk.run(peer))["error"]
+    desk.run(peer, b"b")
+    desk.cancel(peer, b"b")
+    assert "cancelled" in told(desk.run(peer, b"b"))["error"]
+
+
+# -- cancels -------------------------------------------------------------------------
+
+
+def test_a_cancel_stops_a_run_and_tells_who_waits():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    effects = desk.cancel(peer)
+    assert Stop(b"a") in effects
+    replies = [msgpack.read(each.message[2]) for each in effects if isinstance(each, Send)]
+    assert [each.get("cancelled") for each in replies] == [None, True]
+    assert replies[0]["error"] == runs.CANCELLED
+    assert desk.end() == []  # it comes too late
+    assert told(desk.cancel(peer))["cancelled"] is False
+    assert desk.is_empty
+
+
+def test_a_cancel_of_what_has_ended_changes_nothing():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    desk.end()
+    assert told(desk.cancel(peer))["cancelled"] is False
+    assert desk.runs.find(b"a") is not None
+
+
+def test_a_cancel_reaches_the_run_of_a_connection_that_was_lost():
+    desk = Desk()
+    first = desk.peer()
+    desk.run(first)
+    desk.close(first)
+    assert Stop(b"a") in desk.cancel(desk.peer())
+    assert desk.is_empty
+
+
+def test_nobody_cancels_the_run_of_another_place():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer(THERE)
+    desk.run(first)
+    assert told(desk.cancel(second))["cancelled"] is False
+    assert desk.end() == [Deliver(first, (b"a",), False)]
+
+
+def test_a_cancel_that_overtakes_its_run_stops_it():
+    desk = Desk(early_cancels=1)
+    peer = desk.peer()
+    assert told(desk.cancel(peer))["cancelled"] is False
+    assert told(desk.run(peer))["error"] == runs.EARLY
+    desk.cancel(peer, b"b")
+    desk.cancel(peer, b"c")  # takes the place of the other
+    assert started(desk.run(peer, b"b")) == [b"b"]
+
+
+# -- lost connections ------------------------------------------------------------------
+
+
+def test_an_orphan_is_offered_to_each_later_connection_from_its_place():
+    desk = Desk()
+    earlier, lost = desk.peer(), desk.peer()
+    desk.run(lost)
+    assert desk.close(lost) == []
+    later = desk.peer()
+    desk.peer(THERE)
+    assert desk.end() == [Deliver(later, (b"a",), True)]
+    assert desk.deliver(later) == []
+    third, offered = desk.open()
+    assert offered == [Deliver(third, (b"a",), True)]
+    assert desk.open(THERE)[1] == []
+    assert desk.after(desk.limits.lease_s - 1) == []
+    assert desk.after(1) == [Forget(b"a")]
+    assert desk.is_empty
+    desk.close(earlier)
+
+
+def test_what_was_sent_just_before_the_loss_is_offered_again():
+    desk = Desk()
+    lost = desk.peer()
+    desk.run(lost)
+    desk.end()
+    desk.deliver(lost)
+    later = desk.peer()
+    desk.after(desk.limits.unsure_s - 1)
+    assert desk.close(lost) == [Deliver(later, (b"a",), True)]
+    assert desk.after(desk.limits.unsure_s) == []
+    assert desk.after(desk.limits.lease_s) == [Forget(b"a")]
+
+
+def test_what_was_sent_long_before_the_loss_is_not():
+    desk = Desk()
+    lost = desk.peer()
+    desk.run(lost)
+    desk.end()
+    desk.deliver(lost)
+    desk.after(desk.limits.unsure_s)
+    assert desk.close(lost) == []
+    assert desk.open()[1] == []
+
+
+def test_nothing_is_offered_where_that_is_not_wanted():
+    desk = Desk(redeliver=False)
+    lost = desk.peer()
+    desk.run(lost)
+    desk.close(lost)
+    later = desk.peer()
+    assert desk.end() == []
+    assert desk.open()[1] == []
+    assert desk.run(later) == [Deliver(later, (b"a",), True)]  # but who asks gets it
+    assert desk.after(desk.limits.lease_s) == []  # and waits, until it was sent
+
+
+def test_a_run_for_which_nobody_comes_ends_with_its_lease():
+    desk = Desk()
+    lost = desk.peer()
+    desk.run(lost)
+    desk.close(lost)
+    assert desk.after(desk.limits.lease_s - 1) == []
+    assert desk.after(1) == [Stop(b"a")]
+    assert desk.is_empty
+    assert told(desk.run(desk.peer()))["error"] == runs.LOST
+
+
+def test_the_lease_stands_still_while_its_client_may_be_back():
+    desk = Desk()
+    lost = desk.peer()
+    desk.run(lost)
+    desk.close(lost)
+    later = desk.peer()
+    assert desk.after(10 * desk.limits.lease_s) == []
+    desk.close(later)
+    assert desk.after(desk.limits.lease_s) == [Stop(b"a")]
+
+
+def test_a_client_that_was_there_before_holds_no_lease():
+    desk = Desk()
+    desk.peer()
+    lost = desk.peer()
+    desk.run(lost)
+    desk.close(lost)
+    assert desk.after(desk.limits.lease_s) == [Stop(b"a")]
+
+
+def test_what_a_lost_connection_had_said_is_still_heard():
+    desk = Desk()
+    lost = desk.peer()
+    desk.close(lost)
+    assert started(desk.run(lost)) == [b"a"]
+    assert desk.run(lost) == []
+    later = desk.peer()
+    assert desk.end() == [Deliver(later, (b"a",), True)]
+    desk.after(GONE_S + 1)
+    assert desk.run(lost, b"b") == []
+    assert desk.runs.find(b"b") is None
+
+
+# -- bounds ----------------------------------------------------------------------------
+
+
+def test_past_the_bound_of_runs_a_run_is_refused():
+    desk = Desk(runs=4)
+    first, second = desk.peer(), desk.peer(THERE)
+    assert started(desk.run(first, b"a") + desk.run(first, b"b")) == [b"a", b"b"]
+    assert told(desk.run(first, b"c"))["error"] == runs.FULL
+    assert started(desk.run(second, b"d")) == [b"d"]
+    assert told(desk.run(second, b"e"))["error"] == runs.FULL
+    desk.end(b"a")
+    assert told(desk.run(first, b"c"))["error"] == runs.FULL  # its share is less now
+    desk.end(b"d")
+    assert started(desk.run(first, b"c")) == [b"c"]
+
+
+def test_past_the_bound_in_bytes_a_run_is_refused():
+    desk = Desk(runs_bytes=20)
+    peer = desk.peer()
+    assert told(desk.run(peer, b"a", bytes(11)))["error"] == runs.FULL
+    assert started(desk.run(peer, b"b", bytes(10))) == [b"b"]
+
+
+def test_past_the_bound_of_outcomes_those_that_were_sent_make_room():
+    desk = Desk(kept_bytes=2 * (RECORD_BYTES + 100))
+    peer = desk.peer()
+    for name in (b"a", b"b"):
+        desk.run(peer, name)
+    desk.end(b"a")
+    desk.deliver(peer, b"a")
+    assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
+
+
+def test_then_orphans_make_room():
+    desk = Desk(kept_bytes=2 * (RECORD_BYTES + 100))
+    lost, peer = desk.peer(), desk.peer()
+    desk.run(lost, b"a")
+    desk.end(b"a")
+    desk.close(lost)
+    desk.run(peer, b"b")
+    assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
+
+
+def test_then_new_runs_wait():
+    desk = Desk(kept_bytes=2 * RECORD_BYTES)
+    peer, other = desk.peer(), desk.peer(THERE)
+    desk.run(peer, b"a")
+    assert desk.end(b"a") == [Deliver(peer, (b"a",), False)]
+    assert desk.run(peer, b"b") == []
+    assert started(desk.run(other, b"c")) == [b"c"]
+
+
+def test_a_run_that_waits_is_started_when_there_is_room():
+    desk = Desk(kept_bytes=2 * RECORD_BYTES)
+    peer = desk.peer()
+    desk.run(peer, b"a")
+    desk.end(b"a")
+    assert desk.run(peer, b"b") == []
+    effects = desk.deliver(peer, b"a")
+    assert effects[0] == Forget(b"a")
+    assert started(effects) == [b"b"]
+
+
+def test_a_run_that_waits_is_cancelled_and_did_not_run():
+    desk = Desk(kept_bytes=2 * RECORD_BYTES)
+    peer = desk.peer()
+    desk.run(peer, b"a")
+    desk.end(b"a")
+    desk.run(peer, b"b")
+    effects = desk.cancel(peer, b"b")
+    assert not any(isinstance(each, Stop) for each in effects)
+    assert isinstance(effects[0], Send)
+    assert msgpack.read(effects[0].message[2])["error"] == runs.NEVER
+
+
+def test_room_that_others_give_back_is_taken():
+    desk = Desk(kept_bytes=2 * RECORD_BYTES, place_share=1.0)
+    peer, other = desk.peer(), desk.peer(THERE)
+    for name in (b"a", b"b"):
+        desk.run(other, name)
+    desk.end(b"a")
+    desk.end(b"b")
+    assert desk.run(peer, b"c") == []
+    desk.deliver(other, b"a")
+    desk.deliver(other, b"b")
+    assert started(desk.after(desk.limits.unsure_s)) == [b"c"]
+
+
+# -- the end -----------------------------------------------------------------------------
+
+
+def test_a_door_that_closes_tells_who_waits():
+    desk = Desk(kept_bytes=2 * RECORD_BYTES)
+    peer = desk.peer()
+    for name in (b"a", b"b"):
+        desk.run(peer, name)
+    desk.end(b"a")
+    desk.run(peer, b"c")
+    effects = desk.runs.close()
+    said = {
+        bytes(each.message[0]): msgpack.read(each.message[2])["error"]
+        for each in effects
+        if isinstance(each, Send)
+    }
+    assert said == {b"b": runs.CLOSED, b"c": runs.NEVER}
+    assert desk.is_empty
+
+
+def test_a_limit_must_be_positive():
+    with pytest.raises(ConfigError, match="must be a positive"):
+        VerifiersLimits(runs=0)
+
+
+# -- any history -------------------------------------------------------------------------
+
+NAMES = st.sampled_from([b"a", b"b"])
+ANY = st.integers(-4, -1)
+"""A connection, counted from the last one."""
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("open"), st.sampled_from([HERE, THERE])),
+        st.tuples(st.just("close"), ANY),
+        st.tuples(st.just("run"), ANY, NAMES, st.sampled_from([b"p", b"p", b"q"])),
+        st.tuples(st.just("cancel"), ANY, NAMES),
+        st.tuples(st.just("end"), NAMES),
+        st.tuples(st.just("deliver"), ANY, NAMES),
+        st.tuples(st.just("after"), st.sampled_from([1.0, 4.0, 40.0, 700.0])),
+    ),
+    max_size=60,
+)
+
+
+class History:
+    """Does what effects say, as far as a step has not done it yet, and judges them."""
+
+    def __init__(self, redeliver: bool) -> None:
+        self.desk = Desk(redeliver=redeliver, kept_bytes=3 * RECORD_BYTES, runs=6)
+        self.peers: dict[bytes, bool] = {}
+        """Whether a connection is open."""
+        self.live: set[bytes] = set()
+        self.ever: set[bytes] = set()
+
+    def step(self, what: str, *details: Any) -> None:
+        desk = self.desk
+        if what == "open":
+            route, effects = desk.open(*details)
+            self.peers[route] = True
+        elif what == "after":
+            effects = desk.after(*details)
+        elif what == "end":
+            if details[0] not in self.live:
+                return
+            self.live.remove(details[0])
+            effects = desk.end(details[0])
+        else:
+            if len(self.peers) < -details[0]:
+                return
+            route = list(self.peers)[details[0]]
+            if what == "close":
+                if not self.peers[route]:
+                    return
+                self.peers[route] = False
+            effects = getattr(desk, what)(route, *details[1:])
+        self.take(effects)
+        self.check()
+
+    def take(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Start(name):
+                    assert name not in self.ever, "a run was started twice"
+                    self.ever.add(name)
+                    self.live.add(name)
+                case Stop(name):
+                    self.live.remove(name)
+                case Send(route) | Deliver(route):
+                    assert isinstance(effect, Send) or self.peers[route]
+                case Forget(name):
+                    assert name not in self.live
+
+    def check(self) -> None:
+        table = self.desk.runs
+        kept = [each for each in table._runs.values() if each.stage is Stage.KEPT]
+        others = [each for each in table._runs.values() if each.stage is not Stage.KEPT]
+        assert table._kept.total == sum(each.size_bytes for each in kept)
+        assert table._count.total == len(others) <= self.desk.limits.runs
+        assert table._asked.total == sum(each.asked_bytes for each in others)
+        assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live
+        for run in table._runs.values():
+            is_orphan = run.name in table._orphans.get(run.place, {})
+            is_sent = run.name in table._sent.get(run.place, {})
+            assert is_sent is (bool(run.waiters) and all(run.waiters.values()))
+            assert is_orphan is not bool(run.waiters)
+            assert all(self.peers[route] for route in run.waiters)
+            for route in run.waiters:
+                assert run.name in table._peers[route].runs
+
+
+@given(STEPS, st.booleans())
+def test_whatever_happens_a_run_is_started_once_and_the_books_are_right(steps, redeliver):
+    history = History(redeliver)
+    for step in steps:
+        history.step(*step)
+    for route, is_open in history.peers.items():
+        if is_open:
+            history.step("close", list(history.peers).index(route) - len(history.peers))
+    for name in list(history.live):
+        history.step("end", name)
+    history.step("after", 700.0)
+    history.step("after", 700.0)
+    assert history.desk.is_empty

@@ -1,0 +1,391 @@
+"""The runs of the door: who waits for which, and what is kept for whom.  Pure.
+
+Theory of operation
+-------------------
+A run is named by its request id.  The same id again, from whatever connection, joins it
+or gets its outcome; with another payload it is refused.  What is over is remembered by
+its id, so that it is refused and not run again.
+
+A client of this wire acknowledges nothing.  Its outcome counts as received when the
+connection has lasted for ``unsure_s`` since it was sent.  If the connection is lost
+before, the run is an *orphan*: for as long as a lease it goes on, its outcome is kept,
+and whoever repeats the request gets it.  The library's own client repeats nothing, but
+connects again and goes on waiting.  So, where that is wanted, the outcome of an orphan is
+offered to every connection from the same place that was opened later than the one that
+was lost, once to each: a place is a machine, or a user of this one.  An offer proves
+nothing, so the orphan stays one until its lease ends.
+
+What is kept is bounded, and each place has a share.  Past it room is made of what was
+sent, then of orphans, the oldest first; if that is not enough, runs of this place wait.
+
+Inputs are method calls, with the time, which counts only while the loop was awake.  Each
+returns what must be done, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Final, TypeVar, final
+
+from ...net import Frame
+from .asks import Ask, Cancel, Health, NotUnderstood, Wire
+from .asks import Run as RunAsk
+from .limits import VerifiersLimits
+from .records import (
+    Deliver,
+    Effect,
+    Forget,
+    Outcome,
+    Peer,
+    Run,
+    Send,
+    Stage,
+    Start,
+    Stop,
+)
+from .shares import Shared
+from .wires import WIRES, understand
+
+GONE_S: Final = 5.0
+"""How long after the loss of a connection something that it had said may still come in."""
+
+RECORD_BYTES: Final = 4096
+"""What an outcome counts besides its bytes."""
+
+CONFLICT: Final = "the id of this run was used for another one (it did not run)"
+FULL: Final = "there are too many runs here, or too many of this client's (it did not run)"
+TOO_LARGE: Final = "the run has {} bytes, {} allowed (it did not run)"
+EARLY: Final = "it was cancelled before it came (it did not run)"
+NEVER: Final = "it was cancelled before it was started (it did not run)"
+CANCELLED: Final = "it was cancelled (it may have run)"
+CLOSED: Final = "the server was closed (it may have run)"
+LOST: Final = "nobody came for it within the lease, and it was cancelled (it may have run)"
+OVER: Final = "it has ended, its outcome is kept no longer, and it is not run again (it ran)"
+
+
+_Named = TypeVar("_Named", bound=MutableMapping[bytes, Any])
+
+
+@final
+class Runs:
+    """All runs of one door."""
+
+    def __init__(self, limits: VerifiersLimits, *, redeliver: bool) -> None:
+        self._limits = limits
+        self._redeliver = redeliver
+        self._numbers = itertools.count()
+        self._peers: dict[bytes, Peer] = {}
+        self._at: dict[str, dict[bytes, Peer]] = {}
+        """The open connections by place."""
+        self._runs: dict[bytes, Run] = {}
+        self._waiting: dict[str, OrderedDict[bytes, Run]] = {}
+        """Runs that wait for room, by place."""
+        self._sent: dict[str, OrderedDict[bytes, Run]] = {}
+        """Those whose outcome was sent to all that wait, by place, the oldest first."""
+        self._orphans: dict[str, OrderedDict[bytes, Run]] = {}
+        """Those for which nobody waits, by place, the oldest first."""
+        self._over: OrderedDict[bytes, tuple[bytes, str]] = OrderedDict()
+        """The digests of runs that are over, and what a repeated one is told."""
+        self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        """Cancels that came before their runs."""
+        share = limits.place_share
+        self._count = Shared(limits.runs, share)
+        self._asked = Shared(limits.runs_bytes, share)
+        self._kept = Shared(limits.kept_bytes, share)
+        self.not_understood = 0
+        """Messages that were dropped."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def find(self, name: bytes) -> Run | None:
+        """The run with this id, if it is not over."""
+        return self._runs.get(name)
+
+    # -- connections ----------------------------------------------------------
+
+    def opened(self, route: bytes, place: str) -> list[Effect]:
+        """A connection was opened."""
+        peer = self._peers[route] = Peer(route, place, next(self._numbers))
+        self._at.setdefault(place, {})[route] = peer
+        if not self._redeliver:
+            return []
+        names = tuple(each.name for each in _at(self._orphans, place) if each.messages)
+        return [Deliver(route, names, True)] if names else []
+
+    def closed(self, route: bytes, now_s: float) -> list[Effect]:
+        """A connection was lost."""
+        peer = self._peers[route]
+        peer.closed_s = now_s
+        _take(self._at, peer.place, route)
+        effects: list[Effect] = []
+        for run in peer.runs.values():
+            del run.waiters[route]
+            effects += self._settle(run, now_s) if run.waiters else self._orphan(run, now_s)
+        peer.runs.clear()
+        return effects
+
+    def _orphan(self, run: Run, now_s: float) -> list[Effect]:
+        """Nobody waits for it any more."""
+        _take(self._sent, run.place, run.name)
+        run.since_s = now_s
+        self._orphans.setdefault(run.place, OrderedDict())[run.name] = run
+        return self._offer(run)
+
+    def _offer(self, run: Run) -> list[Effect]:
+        """Offer the outcome of an orphan to who came after the one that was lost."""
+        if not (self._redeliver and run.messages):
+            return []
+        later = (each for each in self._at.get(run.place, {}).values() if each.number > run.newest)
+        return [Deliver(each.route, (run.name,), True) for each in later]
+
+    # -- messages -------------------------------------------------------------
+
+    def said(self, route: bytes, frames: list[Frame], now_s: float, *, ready: bool) -> list[Effect]:
+        """A message has come.  ``ready``: whether the server can run something."""
+        peer = self._peers.get(route)
+        if peer is None:
+            return []
+        try:
+            understood = understand(frames)
+        except NotUnderstood as error:
+            self.not_understood += 1
+            return [Send(route, WIRES[0].failed(error.name, f"{error.why} (it did not run)"))]
+        if understood is None:
+            self.not_understood += 1
+            return []
+        return self._do(peer, *understood, now_s, ready)
+
+    def _do(self, peer: Peer, wire: Wire, ask: Ask, now_s: float, ready: bool) -> list[Effect]:
+        match ask:
+            case Health():
+                # A client takes a failure for the end, and silence for "not yet".
+                return [Send(peer.route, wire.healthy(ask.name))] if ready else []
+            case Cancel():
+                return self._cancel(peer, wire, ask)
+            case RunAsk():
+                return self._ask(peer, wire, ask, now_s)
+
+    def _ask(self, peer: Peer, wire: Wire, ask: RunAsk, now_s: float) -> list[Effect]:
+        size = len(ask.payload)
+        most = self._limits.run_bytes
+        if size > most:
+            return _refuse(peer, wire, ask, TOO_LARGE.format(size, most))
+        digest = hashlib.blake2b(ask.payload, digest_size=16).digest()
+        run = self._runs.get(ask.name)
+        known, why = (run.digest, "") if run else self._over.get(ask.name, (digest, ""))
+        if known != digest:
+            return _refuse(peer, wire, ask, CONFLICT)
+        if run is not None:
+            return self._join(peer, run)
+        if why:
+            return _refuse(peer, wire, ask, why)
+        if (peer.place, ask.name) in self._early:
+            del self._early[peer.place, ask.name]
+            self._remember(ask.name, digest, EARLY)
+            return _refuse(peer, wire, ask, EARLY)
+        if not (self._count.has_room(peer.place, 1) and self._asked.has_room(peer.place, size)):
+            return _refuse(peer, wire, ask, FULL)
+        return self._enter(peer, wire, ask, digest, now_s)
+
+    def _join(self, peer: Peer, run: Run) -> list[Effect]:
+        """One more connection asks for a run, or the same one again."""
+        if peer.closed_s is not None:
+            return []
+        is_queued = run.waiters.get(peer.route) is False
+        _take(self._orphans, run.place, run.name)
+        _take(self._sent, run.place, run.name)
+        run.newest = max(run.newest, peer.number)
+        run.waiters[peer.route] = False
+        peer.runs[run.name] = run
+        return [Deliver(peer.route, (run.name,), True)] if run.messages and not is_queued else []
+
+    def _enter(
+        self, peer: Peer, wire: Wire, ask: RunAsk, digest: bytes, now_s: float
+    ) -> list[Effect]:
+        size = len(ask.payload)
+        run = Run(ask.name, digest, wire, peer.place, size, bytes(ask.payload), peer.number)
+        self._runs[run.name] = run
+        self._count.take(run.place, 1)
+        self._asked.take(run.place, size)
+        self._waiting.setdefault(run.place, OrderedDict())[run.name] = run
+        if peer.closed_s is None:
+            run.waiters[peer.route] = False
+            peer.runs[run.name] = run
+        else:
+            self._orphan(run, now_s)
+        return self._start(run.place)
+
+    def _start(self, place: str) -> list[Effect]:
+        """Start what waits at this place, while there is room for outcomes."""
+        effects: list[Effect] = []
+        while self._kept.has_room(place, 0):
+            run = next(_at(self._waiting, place), None)
+            if run is None:
+                break
+            _take(self._waiting, place, run.name)
+            assert run.payload is not None
+            effects.append(Start(run.name, run.wire, run.payload))
+            run.stage, run.payload = Stage.RUNNING, None
+        return effects
+
+    def _cancel(self, peer: Peer, wire: Wire, ask: Cancel) -> list[Effect]:
+        run = self._runs.get(ask.target)
+        if run is not None and run.place == peer.place and not run.messages:
+            done = Send(peer.route, wire.cancelled(ask.name, True))
+            return [*self._end(run, _stopped(run, CANCELLED)), done]
+        if run is None and ask.target not in self._over:
+            self._early[peer.place, ask.target] = None
+            if len(self._early) > self._limits.early_cancels:
+                self._early.popitem(last=False)
+        return [Send(peer.route, wire.cancelled(ask.name, False))]
+
+    # -- outcomes -------------------------------------------------------------
+
+    def ended(self, name: bytes, outcome: Outcome, now_s: float) -> list[Effect]:
+        """A run has an outcome."""
+        run = self._runs.get(name)
+        if run is None:
+            return []  # it was cancelled
+        wire = run.wire
+        self._release(run)
+        run.stage, run.forget = Stage.KEPT, outcome.ran
+        if outcome.error:
+            run.messages = (wire.failed(name, outcome.error),)
+        else:
+            deltas = [wire.delta(name, each) for each in outcome.deltas]
+            run.messages = (*deltas, wire.ended(name, outcome.reply))
+            run.afresh = [wire.discard(name, each) for each in outcome.traces]
+        frames = itertools.chain.from_iterable(run.messages)
+        run.size_bytes = RECORD_BYTES + sum(map(len, frames))
+        self._kept.take(run.place, run.size_bytes)
+        effects: list[Effect] = [Deliver(route, (name,), False) for route in run.waiters]
+        if not run.waiters:
+            run.since_s = now_s
+            effects += self._offer(run)
+        return effects + self._make_room(run.place)
+
+    def delivered(self, route: bytes, name: bytes, now_s: float) -> list[Effect]:
+        """The outcome of a run was sent to one that waits for it."""
+        run = self._runs.get(name)
+        if run is None or route not in run.waiters or not run.messages:
+            return []  # it was only an offer, or the connection is lost
+        run.waiters[route] = True
+        return self._settle(run, now_s)
+
+    def _settle(self, run: Run, now_s: float) -> list[Effect]:
+        """If all that wait were sent the outcome, it makes room when there is need."""
+        if not (run.messages and all(run.waiters.values())):
+            return []
+        if run.name not in self._sent.get(run.place, {}):
+            run.since_s = now_s
+            self._sent.setdefault(run.place, OrderedDict())[run.name] = run
+        return self._make_room(run.place)
+
+    def _make_room(self, place: str) -> list[Effect]:
+        """Of what is kept, drop what is most likely not wanted; start what may start."""
+        effects: list[Effect] = []
+        while not self._kept.has_room(place, 0):
+            kept = (each for each in _at(self._orphans, place) if each.messages)
+            run = next(itertools.chain(_at(self._sent, place), kept), None)
+            if run is None:
+                break
+            effects += self._end(run, OVER)
+        return effects + self._start(place)
+
+    # -- time -----------------------------------------------------------------
+
+    def tick(self, now_s: float) -> list[Effect]:
+        """Time has passed."""
+        effects: list[Effect] = []
+        limits = self._limits
+        for run in _older(self._sent, now_s - limits.unsure_s):
+            effects += self._end(run, OVER)
+        self._hold_orphans(now_s)
+        for run in _older(self._orphans, now_s - limits.lease_s):
+            effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
+        gone = [
+            each.route for each in self._peers.values()
+            if each.closed_s is not None and each.closed_s + GONE_S < now_s
+        ]  # fmt: skip
+        for route in gone:
+            del self._peers[route]
+        for place in list(self._waiting):
+            effects += self._start(place)  # others have given room back
+        return effects
+
+    def _hold_orphans(self, now_s: float) -> None:
+        """The lease of an orphan does not run while it may still be waited for: its client
+        has connected again, and says nothing."""
+        if not self._redeliver:
+            return
+        for place, runs in self._orphans.items():
+            latest = max((each.number for each in self._at.get(place, {}).values()), default=-1)
+            for run in runs.values():
+                if latest > run.newest and not run.messages:
+                    run.since_s = now_s
+
+    def close(self) -> list[Effect]:
+        """The door closes: nobody waits in vain."""
+        # Those that wait come first: the end of another one would start them.
+        runs = sorted(self._runs.values(), key=lambda run: run.stage is not Stage.WAITING)
+        return [effect for run in runs for effect in self._end(run, _stopped(run, CLOSED))]
+
+    # -- the end of a run -----------------------------------------------------
+
+    def _end(self, run: Run, why: str) -> list[Effect]:
+        """It is over; who repeats it is told why."""
+        del self._runs[run.name]
+        for kind in (self._waiting, self._sent, self._orphans):
+            _take(kind, run.place, run.name)
+        effects: list[Effect] = []
+        for route in run.waiters:
+            del self._peers[route].runs[run.name]
+            if run.stage is not Stage.KEPT:
+                effects.append(Send(route, run.wire.failed(run.name, why)))
+        if run.stage is Stage.KEPT:
+            self._kept.give(run.place, run.size_bytes)
+            effects += [Forget(run.name)] if run.forget else []
+        else:
+            self._release(run)
+            effects += [Stop(run.name)] if run.stage is Stage.RUNNING else []
+        self._remember(run.name, run.digest, why)
+        return effects + self._start(run.place)
+
+    def _release(self, run: Run) -> None:
+        """Give back what a run takes until it has an outcome."""
+        self._count.give(run.place, 1)
+        self._asked.give(run.place, run.asked_bytes)
+
+    def _remember(self, name: bytes, digest: bytes, why: str) -> None:
+        self._over[name] = digest, why
+        if len(self._over) > self._limits.known:
+            self._over.popitem(last=False)
+
+
+def _at(places: MutableMapping[str, OrderedDict[bytes, Run]], place: str) -> Iterator[Run]:
+    """The runs of one place, the oldest first."""
+    runs = places.get(place)
+    return iter(()) if runs is None else iter(runs.values())
+
+
+def _take(places: MutableMapping[str, _Named], place: str, name: bytes) -> None:
+    """Take something out of a place; a place without any has no entry."""
+    named = places.get(place)
+    if named is not None and named.pop(name, None) is not None and not named:
+        del places[place]
+
+
+def _older(places: MutableMapping[str, OrderedDict[bytes, Run]], than_s: float) -> list[Run]:
+    return [run for runs in places.values() for run in runs.values() if run.since_s <= than_s]
+
+
+def _stopped(run: Run, why: str) -> str:
+    return NEVER if run.stage is Stage.WAITING else why
+
+
+def _refuse(peer: Peer, wire: Wire, ask: RunAsk, why: str) -> list[Effect]:
+    return [Send(peer.route, wire.failed(ask.name, why))]
