@@ -22,7 +22,7 @@ from ..address import Address, parse_peer_address, parse_transport
 from ..binding import ipc_file, listen, remove_ipc_file
 from ..groups import unwrap_single
 from ..interface import ConnectionEvent, OnEvent
-from .sockets import ZmtpDealer, ZmtpRouter
+from .sockets import OnPeer, ZmtpDealer, ZmtpRouter
 
 
 @final
@@ -31,13 +31,15 @@ class ZmtpNetwork:
 
     @asynccontextmanager
     async def open_router(
-        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None
-    ) -> AsyncIterator[ZmtpRouter]:
-        """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses."""
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None,
+        on_peer: OnPeer | None = None,
+    ) -> AsyncIterator[ZmtpRouter]:  # fmt: skip
+        """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses.  ``on_peer``
+        is told of each connection that is opened or lost."""
         parsed = parse_transport(address)
         listener, bound = await listen(parsed)
         file = ipc_file(parsed)
-        router = ZmtpRouter(listener, bound, limits)
+        router = ZmtpRouter(listener, bound, limits, on_peer)
         try:
             with unwrap_single():
                 async with trio.open_nursery() as nursery:

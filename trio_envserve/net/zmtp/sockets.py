@@ -26,8 +26,8 @@ import random
 import resource
 import select
 import socket
-from collections.abc import Collection, Sequence
-from typing import Final, final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeAlias, final
 
 import trio
 
@@ -38,7 +38,7 @@ from ..outbox import Outbox
 from .connection import Connection, ConnectionState
 from .connections import TURN_BYTES
 from .hub import Hub
-from .streams import connect, peer_name, prepare
+from .streams import connect, peer_name, place_of, prepare
 from .traffic import EPOLLIN
 
 ACCEPTS_MOST: Final = 64
@@ -59,6 +59,12 @@ and files."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+OnPeer: TypeAlias = Callable[[bytes, "str | None"], None]
+"""Called with the route of a connection that was opened and the place of its peer, and
+with the route and None when it is lost.  It is called in the middle of things: it may only
+take note."""
+
+
 @final
 class ZmtpRouter(Hub):
     """A bound ROUTER.  Opened by :meth:`ZmtpNetwork.open_router`."""
@@ -66,8 +72,12 @@ class ZmtpRouter(Hub):
     _socket_type = b"ROUTER"
     _routed = True
 
-    def __init__(self, listener: socket.socket, address: str, limits: WireLimits) -> None:
+    def __init__(
+        self, listener: socket.socket, address: str, limits: WireLimits,
+        on_peer: OnPeer | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(address, limits)
+        self._on_peer = on_peer
         self._listener = listener
         self._routes: dict[bytes, Connection] = {}
         self._pauses = 0
@@ -183,9 +193,12 @@ class ZmtpRouter(Hub):
 
     def _opened(self, connection: Connection) -> None:
         self._routes[connection.route] = connection
+        if self._on_peer is not None:
+            self._on_peer(connection.route, place_of(connection.sock, connection.peer))
 
     def _lost(self, connection: Connection) -> None:
-        self._routes.pop(connection.route, None)
+        if self._routes.pop(connection.route, None) is not None and self._on_peer is not None:
+            self._on_peer(connection.route, None)
         self._undelivered += connection.outbox.clear()
 
     def _outbox_of_next(self) -> Outbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from typing import Any, Final
 
 import trio
@@ -26,6 +27,9 @@ a peer whose loop is blocked for a minute must keep its connection."""
 BUFFER_BYTES: Final = 1024 * 1024
 """The requested buffer of a unix socket; for TCP the system knows better."""
 
+_CREDENTIALS: Final = struct.Struct("iII")
+"""Process, user and group of the peer of a unix socket."""
+
 
 def prepare(sock: socket.socket) -> None:
     """Set the options of a new connection."""
@@ -47,6 +51,17 @@ def prepare(sock: socket.socket) -> None:
 def peer_name(name: Any) -> str:
     """A peer's address as the log shows it."""
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+
+
+def place_of(sock: socket.socket, name: str) -> str:
+    """Where the peer with this name is: the address of its machine, or, over a unix socket,
+    its user.  Connections of one program have the same, and others may have it, too."""
+    if sock.family != socket.AF_UNIX:
+        return name.rpartition(":")[0]
+    _, user, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return f"user {user}"
 
 
 async def connect(address: Address) -> socket.socket:
