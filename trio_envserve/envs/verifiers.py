@@ -14,6 +14,11 @@ loaded.
 An episode that failed is a failed rollout with the library's reason, never a reward of 0.
 What the library would have sent to its own client while the episode ran is kept: the
 state column ``deltas``.
+
+A client of the library asks by way of the door for verifiers.  Its run comes as it was
+packed, and names the task, the model and the client to ask it with; the result is what the
+library's server would have sent.  An episode that failed is an answer there: that client
+reads the errors itself.
 """
 
 from __future__ import annotations
@@ -27,6 +32,9 @@ from .. import foreign
 from ..core.errors import ConfigError
 from ..models.endpoints import read_endpoints
 from .interface import Backend, Rollout
+
+WIRE = "verifiers-0.4"
+"""The release of the library's wire whose runs are understood."""
 
 _NO_KEY = "TRIO_ENVSERVE_NO_KEY"
 """A variable that is not set, for endpoints without a key."""
@@ -49,6 +57,10 @@ class Verifiers:
     data.  The model is that of the request, which must be an endpoint over HTTP.  A
     result has ``reward``, ``rewards`` by name and weighted, ``completion``, ``metrics``, and
     in ``state`` ``episode`` (the library's record) and ``deltas``.
+
+    The input of a run of the library's own client is ``{"wire": "verifiers-0.4", "run":
+    bytes}``; its result has in ``state`` ``deltas``, ``reply``, and ``traces``, the ids of
+    the traces that the deltas are of.
 
     Raises :class:`ConfigError` if the library is missing or another than 0.4, or refuses the
     taskset or the configuration.
@@ -115,22 +127,17 @@ class Verifiers:
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
         """One episode.  Raises :class:`EpisodeFailed`."""
         from verifiers.v1.clients import ModelContext
-        from verifiers.v1.serve.delta import DeltaStreamer, dump, pack
+        from verifiers.v1.serve.delta import dump
         from verifiers.v1.types import SamplingConfig
 
+        if isinstance(rollout.input, Mapping) and "wire" in rollout.input:
+            return await self._run_of_wire(rollout.input)
         context = ModelContext(
             client=_client(rollout.endpoint),
             model=rollout.model_name,
             sampling=SamplingConfig.model_validate(dict(rollout.sampling_args)),
         )
-        (slot,) = self._env.slots(await self._task(rollout.input))
-        deltas: list[bytes] = []
-
-        async def keep(delta: dict[str, Any]) -> None:
-            deltas.append(pack(delta))
-
-        async with DeltaStreamer(lambda: slot.traces, keep) as streamer:
-            episode = await self._env.run_slot(slot, context, None, on_trace=streamer.watch)
+        episode, deltas, _ = await self._episode(await self._task(rollout.input), context)
         _check(episode)
         columns = rollout.state_columns
         return {
@@ -142,12 +149,58 @@ class Verifiers:
             },
         }
 
+    async def _run_of_wire(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What the library's server would have sent for a run of its client."""
+        from verifiers.v1.clients import ModelContext
+        from verifiers.v1.serve.delta import TraceSummary, dump, pack, unpack
+        from verifiers.v1.serve.types import RunRequest, RunResponse
+
+        if asked["wire"] != WIRE:
+            raise ValueError(f"a run of {WIRE} expected, not of {asked['wire']!r}")
+        data_kind = type(self._env.taskset).task_type().data_type()
+        left_out = [name for name, field in data_kind.model_fields.items() if field.exclude]
+        if left_out:
+            # What the client sends lacks them, and they would get their defaults here.
+            raise ValueError(f"{data_kind.__name__} does not send {left_out} (exclude=True)")
+        run = RunRequest.model_validate(unpack(asked["run"]))
+        context = ModelContext(client=run.client, model=run.model, sampling=run.sampling)
+        episode, deltas, traces = await self._episode(self._task_of(run.task_data), context)
+        reply = RunResponse(
+            head=dump(episode, exclude={"traces"}),
+            traces=[
+                TraceSummary(id=trace.id, nodes=len(trace.nodes), calls=len(trace.calls))
+                for trace in episode.traces
+            ],
+        )
+        packed = pack(reply.model_dump(mode="python"))
+        return {"state": {"deltas": deltas, "reply": packed, "traces": traces}}
+
+    async def _episode(self, task: Any, context: Any) -> tuple[Any, list[bytes], list[str]]:
+        """Run one; returns it, its deltas, and the ids of the traces that they are of."""
+        from verifiers.v1.serve.delta import DeltaStreamer, pack
+
+        (slot,) = self._env.slots(task)
+        deltas: list[bytes] = []
+        traces: dict[str, None] = {}
+
+        async def keep(delta: dict[str, Any]) -> None:
+            deltas.append(pack(delta))
+            traces[delta["trace"]] = None
+
+        async with DeltaStreamer(lambda: slot.traces, keep) as streamer:
+            episode = await self._env.run_slot(slot, context, None, on_trace=streamer.watch)
+        return episode, deltas, list(traces)
+
+    def _task_of(self, data: Mapping[str, Any]) -> Any:
+        """A task from its data, as the library's server makes it."""
+        kind = type(self._env.taskset).task_type()
+        made = kind.data_type().model_validate(dict(data))
+        return kind(made, self._env.config.taskset.task)
+
     async def _task(self, asked: Any) -> Any:
         data = asked.get("task") if isinstance(asked, Mapping) else None
         if isinstance(data, Mapping):
-            kind = type(self._env.taskset).task_type()
-            made = kind.data_type().model_validate(dict(data))
-            return kind(made, self._env.config.taskset.task)
+            return self._task_of(data)
         index = asked.get("index") if isinstance(asked, Mapping) else None
         if type(index) is not int or index < 0:
             raise ValueError('an input of verifiers is {"index": int >= 0} or {"task": {...}}')
