@@ -1,5 +1,6 @@
 """The door for verifiers: its clients ask this server as they would ask their own."""
 
 from .limits import VerifiersLimits
+from .opening import VerifiersDoor, open_verifiers_door
 
-__all__ = ["VerifiersLimits"]
+__all__ = ["VerifiersDoor", "VerifiersLimits", "open_verifiers_door"]

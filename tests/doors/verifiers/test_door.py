@@ -1,0 +1,386 @@
+"""The door over real sockets, with a client of the pure wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.doors.verifiers.door import (
+    ANY_PORT,
+    DELTAS,
+    HANG_S,
+    REPLY,
+    answer,
+    asking,
+    asking_later,
+    open_door,
+)
+from tests.net import raw_zmtp
+from trio_envserve import ConfigError, open_server
+from trio_envserve.doors.verifiers import msgpack, open_verifiers_door
+from trio_envserve.net import MemoryNetwork
+
+DISCARD = (b"delta", msgpack.write({"trace": "t", "discard": True}))
+WHOLE = [(b"delta", each) for each in DELTAS] + [(b"reply", REPLY)]
+
+
+class Held:
+    """An environment that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Any] = []
+        self.started = trio.Event()
+        self.go = trio.Event()
+        self.cancelled = 0
+
+    async def __call__(self, rollout: Any) -> Any:
+        self.inputs.append(rollout.input)
+        self.started.set()
+        try:
+            await self.go.wait()
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+        return await answer(rollout)
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await trio.sleep(0.005)
+
+
+# -- what a client asks ------------------------------------------------------------------
+
+
+async def test_a_run_gets_its_deltas_before_its_reply():
+    async with open_door(answer) as door, asking(door) as peer:
+        peer.run(b"a" * 32)
+        assert await peer.outcome(b"a" * 32) == WHOLE
+        peer.say(b"h", b"health", b"\x80")
+        assert (await peer.reply(b"h"))["success"] is True
+
+
+async def test_what_a_run_asks_passes_unread():
+    held = Held()
+    held.go.set()
+    payload = bytes(range(256)) * 1000
+    async with open_door(held) as door, asking(door) as peer:
+        peer.run(b"a", payload)
+        assert (await peer.outcome(b"a"))[-1] == (b"reply", REPLY + payload)
+        assert held.inputs == [{"wire": "verifiers-0.4", "run": payload}]
+
+
+async def test_many_runs_each_get_their_own_reply():
+    async with open_door(answer) as door, asking(door) as peer:
+        for i in range(300):
+            peer.run(b"run-%d" % i, b"%d" % i)
+        replies: dict[bytes, bytes] = {}
+        while len(replies) < 300:
+            name, kind, body = await peer.hear()
+            if kind == b"reply":
+                replies[name] = body
+        assert replies == {b"run-%d" % i: REPLY + b"%d" % i for i in range(300)}
+
+
+async def test_a_probe_is_not_answered_before_something_can_run():
+    ready = trio.Event()
+
+    class Slow:
+        async def setup(self) -> None:
+            await ready.wait()
+
+        async def run_rollout(self, rollout: Any) -> Any:
+            return await answer(rollout)
+
+    network = MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(Slow(), bind="memory:server", workers=0, network=network) as server,
+            open_verifiers_door(server, bind=ANY_PORT, network=network) as door,
+            asking(door) as peer,
+        ):
+            peer.say(b"h1", b"health", b"\x80")
+            peer.say(b"wrong", b"jump", b"")
+            assert "unknown method" in (await peer.reply(b"wrong"))["error"]
+            peer.check_silent()
+            ready.set()
+            await door.wait_ready()
+            peer.say(b"h2", b"health", b"\x80")
+            await peer.reply(b"h2")
+
+
+async def test_an_error_says_whether_it_ran():
+    async def fail(rollout: Any) -> Any:
+        raise ValueError("the task is broken")
+
+    async with open_door(fail) as door, asking(door) as peer:
+        peer.run(b"a")
+        told = await peer.reply(b"a")
+        assert told["success"] is False
+        assert "the task is broken" in told["error"]
+        assert "(it ran and failed) [rollout-failed]" in told["error"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, "text", {}, {"reward": 1.0}, {"state": {}}, {"state": {"reply": b""}},
+        {"state": {"reply": b"", "deltas": [], "traces": None}},
+        {"state": {"reply": b"", "deltas": ["text"], "traces": []}},
+        {"state": {"reply": b"", "deltas": [], "traces": [b""]}},
+        {"state": {"reply": "text", "deltas": [], "traces": []}},
+    ],
+)  # fmt: skip
+async def test_an_environment_of_another_kind_is_told_apart(value: Any):
+    async def other(rollout: Any) -> Any:
+        return value
+
+    async with open_door(other) as door, asking(door) as peer:
+        peer.run(b"a")
+        assert "serve verifiers:TASKSET (it ran and failed)" in (await peer.reply(b"a"))["error"]
+
+
+async def test_a_part_that_is_too_large_for_the_wire_is_an_error():
+    async def large(rollout: Any) -> Any:
+        return {"state": {"deltas": [bytes(200_000)], "reply": b"", "traces": []}}
+
+    async with open_door(large, {"frame_bytes": 100_000}) as door, asking(door) as peer:
+        peer.run(b"a")
+        assert "200000 bytes, 100000 allowed" in (await peer.reply(b"a"))["error"]
+
+
+# -- the same id again -------------------------------------------------------------------
+
+
+async def test_a_run_that_is_repeated_is_run_once():
+    held = Held()
+    async with open_door(held) as door, asking(door) as first, asking(door) as second:
+        first.run(b"a")
+        await held.started.wait()
+        for _ in range(5):
+            first.run(b"a")
+            second.run(b"a")
+        second.run(b"a", b"other")
+        assert "it did not run" in (await second.reply(b"a"))["error"]
+        held.go.set()
+        assert await first.outcome(b"a") == WHOLE
+        assert await second.outcome(b"a") == WHOLE
+        assert len(held.inputs) == 1
+
+
+# -- cancels -----------------------------------------------------------------------------
+
+
+async def test_a_cancel_reaches_the_environment():
+    held = Held()
+    async with open_door(held) as door, asking(door) as peer:
+        peer.run(b"a")
+        await held.started.wait()
+        name = peer.cancel(b"a")
+        assert "cancelled (it may have run)" in (await peer.reply(b"a"))["error"]
+        assert (await peer.reply(name))["cancelled"] is True
+        await until(lambda: held.cancelled)
+        name = peer.cancel(b"a")
+        assert (await peer.reply(name))["cancelled"] is False
+
+
+async def test_a_cancel_that_overtakes_its_run_stops_it():
+    held = Held()
+    async with open_door(held) as door, asking(door) as peer:
+        name = peer.cancel(b"a")
+        assert (await peer.reply(name))["cancelled"] is False
+        peer.run(b"a")
+        assert "it did not run" in (await peer.reply(b"a"))["error"]
+        assert not held.inputs
+
+
+# -- lost connections --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+async def test_a_client_that_comes_back_gets_what_it_waited_for(scheme: str, tmp_path: Any):
+    bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/door"
+    held = Held()
+    async with open_door(held, bind=bind) as door:
+        async with asking(door) as lost:
+            lost.run(b"a")
+            await held.started.wait()
+        async with asking(door) as later:
+            later.say(b"h", b"health", b"\x80")
+            await later.reply(b"h")
+            later.check_silent()
+            held.go.set()
+            assert await later.outcome(b"a") == [DISCARD, *WHOLE]
+        async with asking(door) as third:  # nothing is consumed by an offer
+            assert await third.outcome(b"a") == [DISCARD, *WHOLE]
+        assert len(held.inputs) == 1
+
+
+async def test_others_get_nothing_where_anybody_may_connect():
+    held = Held()
+    async with open_door(held, bind="tcp://0.0.0.0:0", insecure=True) as door:
+        address = door.address.replace("0.0.0.0", "127.0.0.1")
+        async with asking(address) as lost:
+            lost.run(b"a")
+            await held.started.wait()
+        async with asking(address) as later:
+            held.go.set()
+            for i in range(20):
+                later.say(b"%d" % i, b"health", b"\x80")
+                await later.reply(b"%d" % i)
+            later.run(b"a")
+            assert await later.outcome(b"a") in ([DISCARD, *WHOLE], WHOLE)
+        assert len(held.inputs) == 1
+
+
+async def test_it_is_offered_there_if_that_is_wanted():
+    held = Held()
+    bind = "tcp://0.0.0.0:0"
+    async with open_door(held, bind=bind, insecure=True, redeliver=True) as door:
+        address = door.address.replace("0.0.0.0", "127.0.0.1")
+        async with asking(address) as lost:
+            lost.run(b"a")
+            await held.started.wait()
+        async with asking(address) as later:
+            held.go.set()
+            assert await later.outcome(b"a") == [DISCARD, *WHOLE]
+
+
+# -- opening and closing -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bind", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "tcp://a:1"])
+async def test_other_machines_are_let_in_only_by_who_says_so(bind: str):
+    with pytest.raises(ConfigError, match=r"clients of verifiers have no keys.*--insecure"):
+        async with open_door(answer, bind=bind):
+            pass
+
+
+async def test_a_door_that_closes_leaves_nobody_waiting():
+    held = Held()
+    async with asking_later() as peer:
+        async with open_door(held) as door:
+            peer.socket.connect(door.address)
+            peer.run(b"a")
+            await held.started.wait()
+        assert held.cancelled
+        assert "the server was closed (it may have run)" in (await peer.reply(b"a"))["error"]
+
+
+async def test_a_server_that_is_gone_leaves_nobody_waiting():
+    held = Held()
+    network = MemoryNetwork()
+    close, closed = trio.Event(), trio.Event()
+
+    async def serve(task_status: trio.TaskStatus[str]) -> None:
+        async with open_server(held, bind="memory:server", workers=0, network=network) as server:
+            task_status.started(server.address)
+            await close.wait()
+        closed.set()
+
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve)
+            async with (
+                open_verifiers_door(address, bind=ANY_PORT, network=network) as door,
+                asking(door) as peer,
+            ):
+                await door.wait_ready()
+                peer.run(b"a")
+                await held.started.wait()
+                close.set()
+                assert "(it may have run)" in (await peer.reply(b"a"))["error"]
+                await closed.wait()
+                heard = b"h"
+                while heard == b"h":  # until the door itself has heard of it
+                    peer.say(b"h", b"health", b"\x80")
+                    peer.say(b"wrong", b"jump", b"")
+                    heard = (await peer.hear())[0]
+                    if heard == b"h":
+                        await peer.reply(b"wrong")
+
+
+# -- strangers ---------------------------------------------------------------------------
+
+
+async def test_what_nobody_understands_harms_nobody():
+    async with open_door(answer) as door, asking(door) as odd, asking(door) as peer:
+        for frames in ([b""], [b"a"], [b"a", b"run"], [b"a", b"run", b"", b""], [b"x"] * 60):
+            odd.say(*frames)
+        odd.say(b"\xff", b"run", b"")
+        odd.say(b"b", b"\xff\xff", b"")
+        assert "unknown method" in (await odd.reply(b"b"))["error"]
+        odd.say(b"c", b"cancel", b"\xdf\xff\xff\xff\xff" + bytes(100))
+        assert "cannot be read" in (await odd.reply(b"c"))["error"]
+        odd.run(b"d", b"this is no msgpack, and none of our business")
+        assert (await odd.outcome(b"d"))[-1][0] == b"reply"
+        peer.run(b"a")
+        assert await peer.outcome(b"a") == WHOLE
+
+
+async def test_a_frame_of_a_gigabyte_ends_its_connection():
+    async with open_door(answer) as door, asking(door) as peer:
+        sock = await trio.to_thread.run_sync(raw_zmtp.shake, door.address)
+        with sock:
+            sock.sendall(b"\x01\x01a" + b"\x01\x03run" + b"\x02" + (1 << 30).to_bytes(8, "big"))
+            await trio.to_thread.run_sync(raw_zmtp.until_closed, sock)
+        peer.run(b"a")
+        assert await peer.outcome(b"a") == WHOLE
+
+
+async def test_a_run_over_the_limit_did_not_run():
+    held = Held()
+    async with open_door(held, {"run_bytes": 1000}) as door, asking(door) as peer:
+        peer.run(b"a", bytes(1001))
+        assert "1001 bytes, 1000 allowed (it did not run)" in (await peer.reply(b"a"))["error"]
+        assert not held.inputs
+
+
+async def test_runs_past_the_bound_did_not_run():
+    held = Held()
+    async with open_door(held, {"runs": 4}) as door, asking(door) as peer:
+        for i in range(3):
+            peer.run(b"%d" % i)
+        assert "too many runs" in (await peer.reply(b"2"))["error"]
+        held.go.set()
+        assert {(await peer.hear())[0] for _ in range(8)} == {b"0", b"1"}
+
+
+# -- workers -----------------------------------------------------------------------------
+
+ENVIRONMENT = """
+import os, signal
+from tests.doors.verifiers.door import answer
+
+async def run_rollout(rollout):
+    if rollout.input["run"] == b"die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await answer(rollout)
+
+def make():
+    return run_rollout
+"""
+
+
+@pytest.mark.real
+async def test_the_runs_of_a_killed_worker_fail_and_the_next_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "deadly.py").write_text(ENVIRONMENT)
+    monkeypatch.syspath_prepend(tmp_path)
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server("deadly:make", bind=ANY_PORT, workers=1) as server,
+            open_verifiers_door(server, bind=ANY_PORT) as door,
+            asking(door) as peer,
+        ):
+            peer.run(b"a", b"die")
+            error = (await peer.reply(b"a"))["error"]
+            assert "(it may have run) [worker-lost]" in error
+            peer.run(b"b")
+            assert await peer.outcome(b"b") == WHOLE
+            peer.run(b"a", b"die")  # it is not run again
+            assert (await peer.reply(b"a"))["error"] == error

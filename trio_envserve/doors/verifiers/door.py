@@ -1,0 +1,181 @@
+"""The shell of the door: it moves messages, keeps time, and makes the calls.
+
+Theory of operation
+-------------------
+:class:`~.runs.Runs` decides.  Three tasks give it inputs: the receiver, the clock, and one
+that hears of connections; and so does each run, which is a call of the client under the
+run's key, in a task of its own.  Cancelling that task cancels the work.
+
+The clock counts only while the loop was awake, so a loop that was held ends no lease.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, final
+
+import trio
+
+from ...client import Client
+from ...core.errors import CallError
+from ...core.health import Health
+from ...net import RouterSocket
+from .limits import VerifiersLimits
+from .records import Deliver, Effect, Forget, Outcome, Send, Start, Stop
+from .runs import Runs
+from .sending import Sending
+from .values import COLUMNS, input_of, outcome_of
+
+_log = logging.getLogger("trio_envserve.verifiers")
+
+NAMESPACE: Final = "verifiers"
+"""Of the keys of runs."""
+
+TICK_S: Final = 0.25
+
+FORGETTERS: Final = 8
+"""Keys that are forgotten at once."""
+
+FORGET_S: Final = 60.0
+"""How long that may take.  After that the retention of the server ends them."""
+
+LAST_WORDS_S: Final = 1.0
+
+
+@final
+class Door:
+    """One door while it is open."""
+
+    def __init__(self, client: Client, limits: VerifiersLimits, *, redeliver: bool) -> None:
+        self.client = client
+        self._limits = limits
+        self._runs = Runs(limits, redeliver=redeliver)
+        self._news: deque[tuple[bytes, str | None]] = deque()
+        """Connections that were opened or lost, and not taken in yet."""
+        self._heard = trio.Event()
+        self._scopes: dict[bytes, trio.CancelScope] = {}
+        """Of runs, by name."""
+        self._awake_s = 0.0
+        self._ticked_s = trio.current_time()
+        self._forgetting, self._to_forget = trio.open_memory_channel[bytes](float("inf"))
+        self._complained = 0
+
+    def on_peer(self, route: bytes, place: str | None) -> None:
+        """A connection was opened, or is lost."""
+        self._news.append((route, place))
+        self._heard.set()
+
+    async def serve(self, router: RouterSocket, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until cancelled.  Then whoever waits is told."""
+        self._router = router
+        self._sending = Sending(router, self._runs.find, self._delivered)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._hear)
+                nursery.start_soon(self._keep_time)
+                nursery.start_soon(self._sending.run)
+                for _ in range(FORGETTERS):
+                    nursery.start_soon(self._forget, self._to_forget.clone())
+                task_status.started()
+                await self._receive()
+        finally:
+            # Bookkeeping first: the tasks of the runs have ended, nobody answers any more.
+            for effect in self._runs.close():
+                if isinstance(effect, Send):
+                    router.send_nowait(effect.route, effect.message)
+            with trio.move_on_after(LAST_WORDS_S, shield=True):
+                await router.flush()
+
+    # -- inputs ---------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        while True:
+            batch = await self._router.receive()
+            self._take_news()
+            ready = self.client.health().health is Health.HEALTHY
+            for route, *frames in batch:
+                self._do(self._runs.said(bytes(route), frames, self._now_s(), ready=ready))
+
+    async def _hear(self) -> None:
+        while True:
+            await self._heard.wait()
+            self._heard = trio.Event()
+            self._take_news()
+
+    def _take_news(self) -> None:
+        while self._news:
+            route, place = self._news.popleft()
+            if place is not None:
+                self._sending.opened(route)
+                self._do(self._runs.opened(route, place))
+            else:
+                self._sending.lost(route)
+                self._do(self._runs.closed(route, self._now_s()))
+
+    async def _keep_time(self) -> None:
+        while True:
+            await trio.sleep(TICK_S)
+            self._do(self._runs.tick(self._now_s()))
+            odd = self._runs.not_understood + self._sending.dropped
+            if odd > self._complained:
+                _log.warning("%d messages were not understood, or had no room", odd)
+                self._complained = 2 * odd  # a flood is no flood of lines
+
+    def _now_s(self) -> float:
+        """Seconds in which this loop was awake."""
+        now_s = trio.current_time()
+        self._awake_s += min(now_s - self._ticked_s, 2 * TICK_S)
+        self._ticked_s = now_s
+        return self._awake_s
+
+    def _delivered(self, route: bytes, name: bytes) -> None:
+        self._do(self._runs.delivered(route, name, self._now_s()))
+
+    # -- effects --------------------------------------------------------------
+
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(route, message):
+                    self._sending.say(route, message)
+                case Deliver():
+                    self._sending.deliver(effect)
+                case Start():
+                    scope = self._scopes[effect.name] = trio.CancelScope()
+                    self._nursery.start_soon(self._run, effect, scope)
+                case Stop(name):
+                    self._scopes[name].cancel()
+                case Forget(name):
+                    self._forgetting.send_nowait(name)
+
+    async def _run(self, start: Start, scope: trio.CancelScope) -> None:
+        """Make the call of a run, and say what it has come to."""
+        with scope:
+            try:
+                outcome = await self._call(start)
+            finally:
+                if self._scopes.get(start.name) is scope:
+                    del self._scopes[start.name]
+            self._do(self._runs.ended(start.name, outcome, self._now_s()))
+
+    async def _call(self, start: Start) -> Outcome:
+        try:
+            ended = await self.client.outcome(
+                input_of(start.wire.NAME, start.payload), state_columns=COLUMNS,
+                key=start.name.decode(), namespace=NAMESPACE,
+            )  # fmt: skip
+            return outcome_of(ended, most_bytes=self._limits.frame_bytes)
+        except Exception:
+            # A mistake of the door ends one run, and its client is told so.
+            _log.exception("the door for verifiers made a mistake")
+            return Outcome(error="the door made a mistake (it may have run)")
+
+    async def _forget(self, names: trio.MemoryReceiveChannel[bytes]) -> None:
+        async for name in names:
+            try:
+                await self.client.forget(name.decode(), namespace=NAMESPACE, timeout_s=FORGET_S)
+            except CallError as error:
+                _log.info("an outcome stays retained: %s", error)

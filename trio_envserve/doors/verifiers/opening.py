@@ -1,0 +1,98 @@
+"""Opening the door for verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import final
+
+import trio
+
+from ...client import Client, open_client
+from ...core.errors import ConfigError
+from ...core.limits import MIB, WireLimits
+from ...net import (
+    DEFAULT_TRANSPORT,
+    Network,
+    Transport,
+    is_loopback,
+    need_trio,
+    open_zmtp_network,
+    unwrap_single,
+)
+from ...server import Server
+from .door import Door
+from .limits import VerifiersLimits
+
+
+@final
+class VerifiersDoor:
+    """An open door for verifiers.  Made by :func:`open_verifiers_door`."""
+
+    def __init__(self, address: str, client: Client) -> None:
+        self._address = address
+        self._client = client
+
+    @property
+    def address(self) -> str:
+        """Where it is (a port 0 is resolved)."""
+        return self._address
+
+    async def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until it runs what it is asked.  Raises as :meth:`.Client.wait_ready` does."""
+        await self._client.wait_ready(timeout_s)
+
+
+@asynccontextmanager
+async def open_verifiers_door(
+    server: Server | str, *, bind: str = "tcp://127.0.0.1:5000", insecure: bool = False,
+    redeliver: bool = False, limits: VerifiersLimits | None = None,
+    wire: WireLimits | None = None, network: Network | None = None,
+    transport: Transport = DEFAULT_TRANSPORT,
+) -> AsyncGenerator[VerifiersDoor, None]:  # fmt: skip
+    """Serve clients of verifiers at ``bind`` until the block ends::
+
+        async with open_server("verifiers:my-taskset", worker_python=python) as server:
+            async with open_verifiers_door(server) as door:
+                ...
+
+    ``server``: a server of this process, or the address of any.  ``insecure``: other
+    machines may be let in; clients of this wire cannot show who they are.  ``redeliver``:
+    outcomes of a connection that was lost are offered to later connections from the same
+    machine (or, over a unix socket, of the same user), which see those of each other; at
+    an address that only this machine reaches they always are.  ``wire``, ``network`` and
+    ``transport``: as for :func:`~trio_envserve.open_client`.
+
+    It needs Linux.  Raises ConfigError for wrong arguments, and ServerStartError if the
+    address cannot be had.
+    """
+    need_trio("open_verifiers_door")
+    limits = limits or VerifiersLimits()
+    is_near = is_loopback(bind)
+    if not (is_near or insecure):
+        raise ConfigError(
+            f"{bind} may be reached from other machines, and clients of verifiers have no keys: "
+            "bind to 127.0.0.1, or let everybody run the environment (--insecure)"
+        )
+    address = server if isinstance(server, str) else server.address
+    client = open_client(
+        address, name="verifiers-door", wire=wire, network=network, transport=transport
+    )
+    with unwrap_single():
+        async with client as opened, open_zmtp_network() as sockets:
+            door = Door(opened, limits, redeliver=redeliver or is_near)
+            front = sockets.open_router(bind, limits=_front_limits(limits), on_peer=door.on_peer)
+            async with front as router, trio.open_nursery() as nursery:
+                await nursery.start(door.serve, router)
+                try:
+                    yield VerifiersDoor(router.address, opened)
+                finally:
+                    nursery.cancel_scope.cancel()
+
+
+def _front_limits(limits: VerifiersLimits) -> WireLimits:
+    """The bounds of the socket for strangers."""
+    return WireLimits(
+        message_bytes=limits.frame_bytes, connections=limits.connections,
+        peer_queue_bytes=16 * MIB, arriving_bytes=256 * MIB, waiting_bytes=256 * MIB,
+    )  # fmt: skip

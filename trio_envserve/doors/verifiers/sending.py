@@ -1,0 +1,150 @@
+"""What is to be sent to peers: a line for each, and one task that serves all of them.
+
+Theory of operation
+-------------------
+An outcome is many messages, and together they may be more than a peer's outbox takes.
+So they are not put into it at once: the line of a peer says which outcomes it is to get,
+and the task puts in what there is room for, a share for each peer in turn.  Whatever else
+is said to a peer goes past the line, or, when its outbox is full, waits at its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, final
+
+import trio
+
+from ...net import RouterSocket
+from .asks import Message
+from .records import Deliver, Run
+
+SHARE_MESSAGES: Final = 64
+SHARE_BYTES: Final = 1024 * 1024
+"""What is put into one outbox before the others have their turn."""
+
+SAID_MOST: Final = 1000
+"""Messages that may wait in one line, besides outcomes.  Who lets more wait does not read."""
+
+RETRY_S: Final = 0.05
+"""How soon a full outbox is tried again."""
+
+
+@final
+class _Line:
+    """What one peer is to get."""
+
+    def __init__(self) -> None:
+        self.items: deque[Deliver | Message] = deque()
+        self.said = 0
+        """How many of them are messages."""
+        self.going: tuple[bytes, Iterator[Message]] | None = None
+        """The outcome that is being sent, and what is left of it."""
+        self.next: Message | None = None
+        """Its next message, which did not go."""
+
+
+@final
+class Sending:
+    """All lines of one door."""
+
+    def __init__(
+        self, router: RouterSocket, find: Callable[[bytes], Run | None],
+        delivered: Callable[[bytes, bytes], None],
+    ) -> None:  # fmt: skip
+        self._router = router
+        self._find = find
+        self._delivered = delivered
+        self._lines: dict[bytes, _Line] = {}
+        self._wake = trio.Event()
+        self.dropped = 0
+        """Messages for which there was no room."""
+
+    def opened(self, route: bytes) -> None:
+        """There is a new peer."""
+        self._lines[route] = _Line()
+
+    def lost(self, route: bytes) -> None:
+        """A peer is gone."""
+        del self._lines[route]
+
+    def say(self, route: bytes, message: Message) -> None:
+        """Send one message, before all that waits, or else behind it."""
+        line = self._lines.get(route)
+        if line is None or (not line.said and self._router.send_nowait(route, message)):
+            return
+        if line.said >= SAID_MOST:
+            self.dropped += 1
+            return
+        line.said += 1
+        line.items.append(message)
+        self._wake.set()
+
+    def deliver(self, item: Deliver) -> None:
+        """Send outcomes, when their turn has come."""
+        line = self._lines.get(item.route)
+        if line is not None:
+            line.items.append(item)
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            is_blocked = False
+            for route in list(self._lines):
+                line = self._lines.get(route)
+                if line is not None and (line.items or line.going):
+                    is_blocked |= not self._send_some(route, line)
+                    await trio.lowlevel.checkpoint()
+            if is_blocked:
+                with trio.move_on_after(RETRY_S):
+                    await self._wake.wait()
+                self._wake.set()
+
+    def _send_some(self, route: bytes, line: _Line) -> bool:
+        """Send a share; returns False if the outbox is full."""
+        left = SHARE_BYTES
+        for _ in range(SHARE_MESSAGES):
+            if line.next is None:
+                line.next = self._take(route, line)
+            if line.next is None:
+                return True  # all is sent
+            if not self._router.send_nowait(route, line.next):
+                return False
+            left -= sum(map(len, line.next))
+            line.next = None
+            if left <= 0:
+                break
+        self._wake.set()
+        return True
+
+    def _take(self, route: bytes, line: _Line) -> Message | None:
+        """The next message of a line; None if there is none."""
+        while True:
+            if line.going is not None:
+                name, messages = line.going
+                message = next(messages, None)
+                if message is not None:
+                    return message
+                line.going = None
+                self._delivered(route, name)
+                continue
+            if not line.items:
+                return None
+            item = line.items.popleft()
+            if not isinstance(item, Deliver):
+                line.said -= 1
+                return item
+            first, rest = item.names[0], item.names[1:]
+            if rest:
+                line.items.appendleft(item._replace(names=rest))
+            self._begin(line, first, item.afresh)
+
+    def _begin(self, line: _Line, name: bytes, afresh: bool) -> None:
+        run = self._find(name)
+        if run is not None:
+            messages: Sequence[Message] = run.messages
+            line.going = name, iter((*run.afresh, *messages) if afresh else messages)
