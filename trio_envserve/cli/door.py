@@ -10,6 +10,7 @@ a line for each door; :func:`keep_open` is what they have in common.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
@@ -41,6 +42,9 @@ from .waiting import LOOK_S, HasHealth, tell_health
 
 DOORS = {
     "http": Verb("door_http", "http", "A door for HTTP, as `serve --http` opens it."),
+    "verifiers": Verb(
+        "door_verifiers", "verifiers", "A door for clients of verifiers, as `serve` opens it."
+    ),
 }
 
 
@@ -85,14 +89,13 @@ door_options = decorate(
 """Options that every door has; they make :class:`DoorOptions` by :func:`told`."""
 
 
-def told(
-    kind: str, *, address: str, transport: Transport, exit_with_parent: bool, log_level: str,
-    log_json: bool, log_dir: str, as_json: bool,
-) -> DoorOptions:  # fmt: skip
+def told(kind: str, given: Mapping[str, Any]) -> DoorOptions:
     """The options together."""
-    parent = os.getppid() if exit_with_parent else None
-    logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
-    return DoorOptions(kind, address, transport, as_json, parent, logs)
+    parent = os.getppid() if given["exit_with_parent"] else None
+    level, as_json = given["log_level"].upper(), given["log_json"]
+    logs = LogSetup(level=level, json=as_json, directory=given["log_dir"])
+    place = given["address"], given["transport"]
+    return DoorOptions(kind, *place, given["as_json"], parent, logs)
 
 
 async def keep_open(

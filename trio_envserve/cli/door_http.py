@@ -10,7 +10,7 @@ import click
 
 from .common import EPILOG, Result, Stop, run_verb
 from .door import DoorOptions, Opened, door_options, keep_open, told
-from .http_door import HttpOptions, guard_options, http_asked, open_asked
+from .doors import HttpOptions, http_asked, http_options, open_http
 
 
 @click.command(epilog=EPILOG)
@@ -18,11 +18,9 @@ from .http_door import HttpOptions, guard_options, http_asked, open_asked
     "--http", "bind", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT",
     help="Where to serve HTTP (port 0: any free one). Needs the extra http.",
 )  # fmt: skip
-@guard_options
+@http_options
 @door_options
-def http(
-    bind: str, http_hosts: tuple[str, ...], token_file: str | None, insecure: bool, **common: Any
-) -> int:
+def http(bind: str, **given: Any) -> int:
     """Serve HTTP for the server at --address.
 
     \b
@@ -43,9 +41,8 @@ def http(
       {"event": "ready", ...}                 the server is there, and ready
       {"event": "stopped", ..., "exit": 0}    the last line
     """  # noqa: D301  # click wants the character itself
-    asked = http_asked(bind, http_hosts, token_file, insecure)
-    assert asked is not None
-    options = told("http", **common)
+    asked = http_asked(bind, given)
+    options = told("http", given)
 
     async def main(stop: Stop) -> Result:
         return await keep_open(_opened(asked, options), options, stop)
@@ -55,5 +52,5 @@ def http(
 
 @asynccontextmanager
 async def _opened(asked: HttpOptions, options: DoorOptions) -> AsyncIterator[Opened]:
-    async with open_asked(asked, options.address, options.transport) as door:
+    async with open_http(asked, options.address, options.transport) as door:
         yield Opened(door.url, door)

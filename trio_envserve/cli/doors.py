@@ -1,10 +1,10 @@
-"""The HTTP door, of ``serve`` and as a process of its own: its options, and how it is opened."""
+"""Doors, of ``serve`` and each as a process of its own: their options, and how they are opened."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,6 +15,7 @@ from .common import decorate
 
 if TYPE_CHECKING:
     from ..doors.http import HttpDoor
+    from ..doors.verifiers import VerifiersDoor
 
 
 class HttpOptions(NamedTuple):
@@ -27,7 +28,22 @@ class HttpOptions(NamedTuple):
     run_model: tuple[str, str]
 
 
-guard_options = decorate(
+class VerifiersOptions(NamedTuple):
+    """What the command was told of its door for verifiers."""
+
+    bind: str
+    redeliver: bool
+    insecure: bool
+
+
+class ServeDoors(NamedTuple):
+    """The doors that ``serve`` was asked for."""
+
+    http: HttpOptions | None
+    verifiers: VerifiersOptions | None
+
+
+_of_http = decorate(
     [
         click.option(
             "--http-host", "http_hosts", multiple=True, metavar="NAME",
@@ -36,10 +52,6 @@ guard_options = decorate(
         click.option(
             "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
             help="Let in by --http only who shows a token of FILE (one a line, chmod 600).",
-        ),
-        click.option(
-            "--insecure", is_flag=True,
-            help="Let everybody in who reaches --http, also from other machines.",
         ),
         click.option(
             "--run-model", metavar="MODEL",
@@ -52,62 +64,123 @@ guard_options = decorate(
     ]
 )  # fmt: skip
 
-http_options = decorate(
+_redeliver = click.option(
+    "--redeliver", is_flag=True,
+    help="At --verifiers-bind: offer what a lost connection waited for to later ones "
+    "from the same machine, whoever they are. At a loopback address always.",
+)  # fmt: skip
+
+
+def _insecure(where: str) -> Any:
+    text = f"Let everybody in who reaches {where}, also from other machines."
+    return click.option("--insecure", is_flag=True, help=text)
+
+
+http_options = decorate([_of_http, _insecure("--http")])
+"""Of a process that is an HTTP door, besides where it is."""
+
+verifiers_options = decorate([_redeliver, _insecure("--verifiers-bind")])
+"""Of a process that is a door for verifiers, besides where it is."""
+
+serve_options = decorate(
     [
         click.option(
             "--http", metavar="HOST:PORT",
             help="Serve HTTP there, too (port 0: any free one). Needs the extra http.",
         ),
-        guard_options,
+        _of_http,
+        click.option(
+            "--verifiers-bind", metavar="ADDRESS",
+            help="Serve clients of verifiers 0.4 there, too: tcp://HOST:PORT or ipc://PATH.",
+        ),
+        _redeliver,
+        _insecure("--verifiers-bind, or --http without tokens"),
     ]
 )  # fmt: skip
+"""Of ``serve``, which opens the doors that are named."""
+
+_HTTP, _VERIFIERS = "--http HOST:PORT", "--verifiers-bind ADDRESS"
 
 
-def http_asked(
-    http: str | None, hosts: Sequence[str], token_file: str | None, insecure: bool,
-    run_model: str | None, run_model_name: str | None,
-) -> HttpOptions | None:  # fmt: skip
-    """The options together, or None without a door.  Raises UsageError for options of a
-    door that is not there, or that contradict each other."""
-    if http is None:
-        for name, given in (
-            ("--http-host", hosts), ("--token-file", token_file), ("--insecure", insecure),
-            ("--run-model", run_model), ("--run-model-name", run_model_name),
-        ):  # fmt: skip
-            if given:
-                raise click.UsageError(f"{name} needs --http HOST:PORT")
-        return None
-    if insecure and token_file is not None:
+def doors_asked(given: Mapping[str, Any]) -> ServeDoors:
+    """Put the options of doors together.  Raises UsageError for those of a door that is not
+    there, or that contradict each other."""
+    has_http, has_verifiers = given["http"] is not None, given["verifiers_bind"] is not None
+    for option in ("http_hosts", "token_file", "run_model", "run_model_name"):
+        _needs(given, option, _HTTP, there=has_http)
+    _needs(given, "redeliver", _VERIFIERS, there=has_verifiers)
+    _needs(given, "insecure", f"{_HTTP} or {_VERIFIERS}", there=has_http or has_verifiers)
+    # With tokens it is meant for the other door.
+    of_http = {**given, "insecure": given["insecure"] and not (has_verifiers and _tokens(given))}
+    return ServeDoors(
+        http_asked(given["http"], of_http) if has_http else None,
+        verifiers_asked(given["verifiers_bind"], given) if has_verifiers else None,
+    )
+
+
+def _tokens(given: Mapping[str, Any]) -> bool:
+    return given["token_file"] is not None
+
+
+def _needs(given: Mapping[str, Any], option: str, doors: str, *, there: bool) -> None:
+    if given[option] and not there:
+        name = option.removesuffix("s") if option == "http_hosts" else option
+        raise click.UsageError(f"--{name.replace('_', '-')} needs {doors}")
+
+
+def http_asked(bind: str, given: Mapping[str, Any]) -> HttpOptions:
+    """Put the options of an HTTP door together.  Raises UsageError if they contradict each
+    other."""
+    if given["insecure"] and _tokens(given):
         raise click.UsageError("--insecure lets everybody in, --token-file does not: give one")
-    model = (run_model or "oracle", run_model_name or "")
-    return HttpOptions(http, hosts, token_file, insecure, model)
+    model = (given["run_model"] or "oracle", given["run_model_name"] or "")
+    return HttpOptions(bind, given["http_hosts"], given["token_file"], given["insecure"], model)
+
+
+def verifiers_asked(bind: str, given: Mapping[str, Any]) -> VerifiersOptions:
+    """Put the options of a door for verifiers together."""
+    return VerifiersOptions(bind, given["redeliver"], given["insecure"])
 
 
 @asynccontextmanager
-async def open_asked_door(
-    options: HttpOptions | None, server: Server, transport: Transport
+async def open_asked_doors(
+    doors: ServeDoors, server: Server, transport: Transport
 ) -> AsyncIterator[dict[str, str]]:
-    """Open the door, if one was asked for; yields what to announce of it."""
-    if options is None:
-        yield {}
-        return
-    async with open_asked(options, server, transport) as door:
-        yield {"http": door.url}
+    """Open the doors that were asked for; yields what to announce of each."""
+    addresses: dict[str, str] = {}
+    async with AsyncExitStack() as stack:
+        if doors.http is not None:
+            door = await stack.enter_async_context(open_http(doors.http, server, transport))
+            addresses["http"] = door.url
+        if doors.verifiers is not None:
+            place = open_verifiers(doors.verifiers, server, transport)
+            addresses["verifiers"] = (await stack.enter_async_context(place)).address
+        yield addresses
 
 
-@asynccontextmanager
-async def open_asked(
+def open_http(
     options: HttpOptions, server: Server | str, transport: Transport
-) -> AsyncIterator[HttpDoor]:
+) -> AbstractAsyncContextManager[HttpDoor]:
     """Open the door of a server, or of the one at an address.  Raises ConfigError without
     the extra."""
     try:
         from ..doors.http import open_http_door
     except ImportError as error:
         raise ConfigError(str(error)) from None
-    async with open_http_door(
+    return open_http_door(
         server, bind=options.bind, hosts=options.hosts, token_file=options.token_file,
         insecure=options.insecure, run_model=options.run_model[0],
         run_model_name=options.run_model[1], transport=transport,
-    ) as door:  # fmt: skip
-        yield door
+    )  # fmt: skip
+
+
+def open_verifiers(
+    options: VerifiersOptions, server: Server | str, transport: Transport
+) -> AbstractAsyncContextManager[VerifiersDoor]:
+    """Open the door of a server, or of the one at an address."""
+    from ..doors.verifiers import open_verifiers_door
+
+    return open_verifiers_door(
+        server, bind=options.bind, redeliver=options.redeliver, insecure=options.insecure,
+        transport=transport,
+    )  # fmt: skip

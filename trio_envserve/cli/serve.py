@@ -51,7 +51,7 @@ from .common import (
     worker_environ,
     workers_option,
 )
-from .http_door import HttpOptions, http_asked, http_options, open_asked_door
+from .doors import ServeDoors, doors_asked, open_asked_doors, serve_options
 from .models import endpoints_option
 from .parent import wait_parent_gone
 
@@ -66,7 +66,7 @@ class _Options(NamedTuple):
     drain_s: float
     keep_trying: bool
     parent: int | None
-    http: HttpOptions | None
+    doors: ServeDoors
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_server`."""
 
@@ -86,7 +86,7 @@ class _Options(NamedTuple):
 @arg_option
 @pool_options
 @endpoints_option
-@http_options
+@serve_options
 @click.option(
     "--drain-s",
     type=click.FloatRange(min=0),
@@ -121,10 +121,9 @@ def serve(
     environment: str | None, bind: str, workers: int, transport: Transport,
     worker_command: str | None, worker_python: str | None, args: tuple[str, ...],
     worker_memory: int | None, recycle: int | None, worker_env: tuple[str, ...],
-    limits: tuple[str, ...], http: str | None, http_hosts: tuple[str, ...],
-    token_file: str | None, insecure: bool, run_model: str | None, run_model_name: str | None,
-    drain_s: float, keep_trying: bool, record: str | None, record_bodies: bool,
-    exit_with_parent: bool, log_level: str, log_json: bool, log_dir: str, as_json: bool,
+    limits: tuple[str, ...], drain_s: float,
+    keep_trying: bool, record: str | None, record_bodies: bool, exit_with_parent: bool,
+    log_level: str, log_json: bool, log_dir: str, as_json: bool, **of_doors: Any,
 ) -> int:  # fmt: skip
     """Serve ENV (default: arithmetic) at an address.
 
@@ -139,6 +138,7 @@ def serve(
       trio-envserve serve my_envs:Maze --arg level=3 --bind tcp://127.0.0.1:0
       trio-envserve serve --worker-command "node worker.js" --workers 4
       trio-envserve serve arithmetic --http 127.0.0.1:8080
+      trio-envserve serve verifiers:gsm8k --verifiers-bind tcp://127.0.0.1:5000
 
     The address is printed when it is bound. Ctrl-C or SIGTERM stops the server: it
     takes no new work, waits for running work (--drain-s), cancels the rest, and ends
@@ -153,7 +153,7 @@ def serve(
     parent = os.getppid() if exit_with_parent else None
     if record_bodies and record is None:
         raise click.UsageError("--record-bodies needs --record FILE")
-    door = http_asked(http, http_hosts, token_file, insecure, run_model, run_model_name)
+    doors = doors_asked(of_doors)
 
     async def main(stop: Stop) -> Result:
         named = environment
@@ -163,7 +163,7 @@ def serve(
                 check_spec(named)
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
-            named or worker_command or "", as_json, drain_s, keep_trying, parent, door,
+            named or worker_command or "", as_json, drain_s, keep_trying, parent, doors,
             {
                 "environment": named,
                 "worker_command": worker_command,
@@ -210,8 +210,8 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
         stop.kill = server.kill
         address = server.address
         set_title(f"trio-envserve server of {options.served} at {address}")
-        async with open_asked_door(options.http, server, options.open["transport"]) as door:
-            _announce(options, "serving", server, door)
+        async with open_asked_doors(options.doors, server, options.open["transport"]) as doors:
+            _announce(options, "serving", server, doors)
             with stop.hurry:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collect_seldom)
@@ -247,7 +247,7 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
 
 
 def _announce(
-    options: _Options, event: str, server: Server, door: Mapping[str, str] | None = None
+    options: _Options, event: str, server: Server, doors: Mapping[str, str] | None = None
 ) -> None:
     if options.as_json:
         status = server.status()
@@ -255,11 +255,11 @@ def _announce(
             {
                 "event": event, "environment": options.served, "address": server.address,
                 "pid": os.getpid(), "ready": status.ready, "workers": status.workers,
-                **(door or {}),
+                **(doors or {}),
             }
         )  # fmt: skip
     elif event == "serving":
-        also = f" and {door['http']}" if door else ""
+        also = "".join(f" and {address}" for address in (doors or {}).values())
         put(f"serving {options.served} at {server.address}{also} (pid {os.getpid()})")
     else:
         say(f"ready at {server.address}")

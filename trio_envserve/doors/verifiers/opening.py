@@ -10,6 +10,7 @@ import trio
 
 from ...client import Client, open_client
 from ...core.errors import ConfigError
+from ...core.health import ServerHealth
 from ...core.limits import MIB, WireLimits
 from ...net import (
     DEFAULT_TRANSPORT,
@@ -41,6 +42,10 @@ class VerifiersDoor:
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until it runs what it is asked.  Raises as :meth:`.Client.wait_ready` does."""
         await self._client.wait_ready(timeout_s)
+
+    def health(self) -> ServerHealth:
+        """Of its server, as :meth:`.Client.health` says it."""
+        return self._client.health()
 
 
 @asynccontextmanager
