@@ -153,7 +153,9 @@ def hostile_bytes(session: nox.Session) -> None:
 
 @nox.session
 def verifiers(session: nox.Session) -> None:
-    """Tasksets of verifiers under an interpreter of their own.  Not by default: it is large."""
+    """Tasksets of verifiers under an interpreter of their own, and its client at the door for
+    it.  Not by default: it is large.
+    """
     install(session, "test")
     home = Path(session.create_tmp()) / "verifiers"
     session.run("python", "-m", "venv", str(home))
@@ -161,7 +163,8 @@ def verifiers(session: nox.Session) -> None:
     wanted = ["-e", ".[models]", "verifiers>=0.4.0,<0.5", "uv"]
     session.run(python, "-m", "pip", "install", "-q", *wanted, external=True)
     env = {"TRIO_ENVSERVE_VERIFIERS_PYTHON": python}
-    session.run("python", "-m", "pytest", "-m", "slow", "tests/envs/test_verifiers.py", env=env)
+    chosen = ["tests/envs/test_verifiers.py", "tests/doors/verifiers/test_library.py"]
+    session.run("python", "-m", "pytest", "-m", "slow", *chosen, *session.posargs, env=env)
 
 
 @nox.session(python="3.12")

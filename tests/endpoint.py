@@ -77,6 +77,8 @@ class Reply:
     delay_s: float = 0.0
     hold: bool = False
     """Never answer."""
+    until: trio.Event | None = None
+    """Answer when this is set."""
     token_ids: Sequence[int] | None = None
     """Other tokens than those of the text."""
     logprobs: Sequence[float] | None = None
@@ -166,6 +168,8 @@ class Endpoint:
             await trio.sleep(reply.delay_s)
             if reply.hold:
                 await trio.sleep_forever()
+            if reply.until is not None:
+                await reply.until.wait()
         if isinstance(reply, Status):
             await _send(send, ask, reply.status, reply.headers, [reply.body])
         elif reply is not None:
