@@ -364,6 +364,13 @@ def http_limits() -> str:
     return limits_table(HttpLimits)
 
 
+def verifiers_limits() -> str:
+    """The limits of the door for verifiers."""
+    from trio_envserve.doors.verifiers import VerifiersLimits
+
+    return limits_table(VerifiersLimits)
+
+
 def http_problems() -> str:
     """All codes of problems, with their status and what to do."""
     from trio_envserve.doors.http.problems import KINDS
@@ -686,6 +693,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "limit_rules.md": limit_rules_table,
     "http_limits.md": http_limits,
     "http_problems.md": http_problems,
+    "verifiers_limits.md": verifiers_limits,
     "states.md": state_table,
     "calls.md": calls_table,
     "lives.md": lives_table,
