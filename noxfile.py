@@ -157,14 +157,38 @@ def verifiers(session: nox.Session) -> None:
     it.  Not by default: it is large.
     """
     install(session, "test")
+    env = {"TRIO_ENVSERVE_VERIFIERS_PYTHON": verifiers_python(session)}
+    chosen = ["tests/envs/test_verifiers.py", VERIFIERS_DOOR]
+    session.run("python", "-m", "pytest", "-m", "slow", *chosen, *session.posargs, env=env)
+
+
+@nox.session
+def verifiers_newest(session: nox.Session) -> None:
+    """The client of the newest verifiers at the door.  Not by default: it is large, and red as
+    soon as a release of theirs changes the wire."""
+    install(session, "test")
+    client = str(Path(session.create_tmp()) / "newest" / "bin" / "python")
+    session.run("python", "-m", "venv", str(Path(client).parent.parent))
+    session.run(client, "-m", "pip", "install", "-q", "--upgrade", "verifiers", external=True)
+    env = {
+        "TRIO_ENVSERVE_VERIFIERS_PYTHON": verifiers_python(session),
+        "TRIO_ENVSERVE_VERIFIERS_CLIENT": client,
+        "TRIO_ENVSERVE_VERIFIERS_RUNS": "20",
+    }
+    session.run("python", "-m", "pytest", "-m", "slow", VERIFIERS_DOOR, *session.posargs, env=env)
+
+
+VERIFIERS_DOOR = "tests/doors/verifiers/test_library.py"
+
+
+def verifiers_python(session: nox.Session) -> str:
+    """The path of an interpreter with verifiers 0.4 and this package."""
     home = Path(session.create_tmp()) / "verifiers"
     session.run("python", "-m", "venv", str(home))
     python = str(home / "bin" / "python")
     wanted = ["-e", ".[models]", "verifiers>=0.4.0,<0.5", "uv"]
     session.run(python, "-m", "pip", "install", "-q", *wanted, external=True)
-    env = {"TRIO_ENVSERVE_VERIFIERS_PYTHON": python}
-    chosen = ["tests/envs/test_verifiers.py", "tests/doors/verifiers/test_library.py"]
-    session.run("python", "-m", "pytest", "-m", "slow", *chosen, *session.posargs, env=env)
+    return python
 
 
 @nox.session(python="3.12")
@@ -288,7 +312,8 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
-    for name in ("tests-3.12", "tests-3.13", "slow", "mutation", "soak", "repeat", "verifiers"):
+    names = ("tests-3.12", "tests-3.13", "slow", "mutation", "soak", "repeat")
+    for name in (*names, "verifiers", "verifiers_newest"):
         session.notify(name)
     session.notify("nemo_gym-3.12")
     session.notify("siege", posargs=["--minutes", "120"])

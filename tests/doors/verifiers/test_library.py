@@ -1,6 +1,8 @@
 """The door and the unchanged client of verifiers 0.4, under an interpreter of its own.
 
 See tests/envs/test_verifiers.py for that interpreter; without it these are skipped.
+TRIO_ENVSERVE_VERIFIERS_CLIENT is the path of another one for the client alone, which may
+have a newer release of the library.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ __all__ = ["taskset"]
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("taskset")]
 
 PROGRAM = Path(__file__).with_name("library_client.py")
+
+CLIENT = os.environ.get("TRIO_ENVSERVE_VERIFIERS_CLIENT", PYTHON)
 
 RUNS = int(os.environ.get("TRIO_ENVSERVE_VERIFIERS_RUNS", "200"))
 """Each is an episode in a process of its own, which takes a second of processor time."""
@@ -80,7 +84,7 @@ async def asking(
         ):  # fmt: skip
             while workers > 1 and server.status().ready < workers:
                 await trio.sleep(0.05)
-            command = [PYTHON, str(PROGRAM), verb, door.address, url, str(count)]
+            command = [CLIENT, str(PROGRAM), verb, door.address, url, str(count)]
             start = partial(
                 trio.run_process, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": str(folder)},
