@@ -208,7 +208,11 @@ def nemo_gym(session: nox.Session) -> None:
 
 @nox.session
 def mutation(session: nox.Session) -> None:
-    """Every small change of the dedup cache is caught.  Not by default: it takes minutes."""
+    """Every small change of the dedup cache is caught.  Not by default: it takes minutes.
+
+    ``nox -s mutation -- client.driver`` does that for the modules that are named, and
+    ``shells`` names those of the shells whose survivors were read.
+    """
     install(session, "test")
     session.run("python", "tests/mutation/run.py", *session.posargs)
 
@@ -312,10 +316,11 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
-    names = ("tests-3.12", "tests-3.13", "slow", "mutation", "soak", "repeat")
+    names = ("tests-3.12", "tests-3.13", "slow", "soak", "repeat")
     for name in (*names, "verifiers", "verifiers_newest"):
         session.notify(name)
     session.notify("nemo_gym-3.12")
+    session.notify("mutation", posargs=["dedup", "request_table", "shells"])
     session.notify("siege", posargs=["--minutes", "120"])
 
 

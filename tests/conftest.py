@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # No deadline and no complaint about slowness: a test must not depend on the
 # speed of the machine.  A failure prints the blob that replays it anywhere.
@@ -30,8 +30,9 @@ settings.register_profile("quick", EVERY, max_examples=50, stateful_step_count=4
 settings.register_profile("ci", EVERY, max_examples=200, stateful_step_count=60)
 settings.register_profile("nightly", EVERY, max_examples=20_000, stateful_step_count=150)
 settings.register_profile(
-    "mutation", EVERY, max_examples=100, stateful_step_count=60, derandomize=True, database=None
-)
+    "mutation", EVERY, max_examples=100, stateful_step_count=60, derandomize=True, database=None,
+    phases=[Phase.explicit, Phase.generate],  # nobody reads the smallest example
+)  # fmt: skip
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

@@ -1,16 +1,38 @@
-"""Changes the core in every small way there is, and looks which change no test sees.
+"""Changes the core and the shells in every small way there is, and looks which change no
+test sees.
 
-    python tests/mutation/run.py [MODULE ...] [--list] [--only TEXT]
+    python tests/mutation/run.py [MODULE ...] [--list] [--only TEXT] [--share N]
 
-For each module of the core (by default the dedup cache) every mutation of
-:mod:`mutate` is tried in a process of its own: the module is loaded from the changed
-source, the tests that are named for it run until one fails, and then, if none did, the
-simulator with some seeds.  Exit status 0 only if each mutation that survives is listed
+For each module (by default those of the dedup cache) every mutation of :mod:`mutate` is
+tried in a process of its own: the module is loaded from the changed source, the tests that
+are named for it run until one fails, and then, if none did and it is a module of the core,
+the simulator with some seeds.  Exit status 0 only if each mutation that survives is listed
 in ``survivors.toml`` with the reason why a reader agrees that it changes nothing that
-matters, and each of those does survive.
+matters, and each of those does survive.  With ``--share N`` only each N-th mutation is
+tried, the same ones each time; of the modules in SHARES that is so without the option.
 
-A mutation that makes a test hang is caught by the clock: LIMIT_S, far beyond what the
-tests take.
+A module of the core has its name alone (``dedup``), one of a shell that of its layer, too
+(``client.driver``).  ``shells`` stands for those of the shells whose survivors were read
+(READ); the others are tried by their names until somebody has read theirs.
+
+The tests of shells that judge here are those that start no processes and wait for nobody:
+in memory, with a virtual clock.  Modules are left out that no such test reaches, because
+what they do is done by the system:
+
+- what speaks to sockets and waits for them: ``net.libzmq``, ``net.zeromq``, ``net.sockets``,
+  ``net.binding``, and all of ``net.zmtp`` but ``engine`` and ``mechanism``;
+- what starts, guards, signals or forks processes: ``host.processes``, ``host.workers``,
+  ``host.interpreters``, ``host.allocator``, ``net.forks``, ``worker.main``, ``worker.forks``,
+  ``worker.guard``, ``worker.heartbeat``;
+- the client's other faces, which have a thread each: ``client.thread``, ``client.plain``,
+  ``client.aio``.
+
+Others have such tests and are not named yet: the rest of ``net``, ``host.locks``,
+``server.opening`` and ``server.recording``, and the rest of ``worker``.
+
+A mutation that makes a test hang, or take memory without end, is caught by the clock, far
+beyond what the tests take without it: by that of the processor, so that a busy machine
+catches nothing, or, if the test sleeps, by that of the room.
 """
 
 from __future__ import annotations
@@ -22,22 +44,29 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import resource
 import signal
 import sys
+import tempfile
 import time
 import tomllib
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.mutation.mutate import Mutation, mutations  # noqa: E402  # not on the path before
+from tests.mutation.mutate import Mutation, mutations, shipped  # noqa: E402  # not on the path before
 
-LIMIT_S = 120
+PROCESSOR_S, PROCESSOR_TIMES = 5, 3
+SECONDS, TIMES = 60, 10
+"""A mutation has so many seconds, and so many times what the tests take without it: of a
+processor, and of any kind."""
+
+MEMORY_BYTES = 4 << 30
 SEEDS = 40
 """How many seeds the simulator gets, in each mode."""
 
@@ -58,27 +87,97 @@ TESTS = {
     "scheduler": ("tests/core/test_scheduler.py",),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
 }
-"""The tests of each module that may be mutated."""
+"""The tests of each module of the core that may be mutated."""
+
+CLIENT = ("tests/client/test_shell.py", "tests/client/test_shell_calls.py")
+MEMORY = ("tests/net/test_memory.py", "tests/net/test_conformance.py")
+SERVER = (
+    "tests/server/test_shell.py",
+    "tests/server/test_shell_failures.py",
+    "tests/server/test_shell_portions.py",
+    "tests/server/test_shell_closing.py",
+    "tests/server/test_opening.py",
+    *CLIENT,
+)
+WORKER = ("tests/worker/test_shell.py", "tests/worker/test_shell_left_behind.py")
+SHELLS = {
+    "net.outbox": ("tests/net/test_outbox.py",),
+    "net.framing": ("tests/net/test_framing.py",),
+    "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
+    "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
+    "net.stream": ("tests/net/test_stream.py",),
+    "net.memory": MEMORY,
+    "net.memory_sockets": MEMORY,
+    "client.driver": ("tests/client/test_driver.py", *CLIENT),
+    "client.shell": (*CLIENT, "tests/client/test_shell_large_values.py"),
+    "client.many": ("tests/client/test_many.py",),
+    "client.options": ("tests/client/test_options.py", *CLIENT),
+    "client.outcome": ("tests/client/test_outcome.py", *CLIENT),
+    "worker.runners": ("tests/worker/test_runners.py", "tests/worker/test_runners_cancel.py"),
+    "worker.outcomes": (*WORKER, "tests/worker/test_shell_large_values.py"),
+    "worker.shell": WORKER,
+    "server.shell": SERVER,
+}
+"""The same of each module of a shell, the quickest first."""
+
+READ = (
+    "net.outbox",
+    "net.zmtp.engine",
+    "net.zmtp.mechanism",
+    "client.driver",
+    "client.many",
+    "client.outcome",
+    "worker.runners",
+)
+"""The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
+
+SHARES = {"client.many": 4, "worker.runners": 3}
+"""Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
+all."""
+
+ALL = TESTS | SHELLS
+NO_PROCESSES = "not soak and not slow and not real"
 
 SURVIVED, BY_TESTS, BY_SIMULATOR, BY_CLOCK = 0, 1, 2, 3
 WHO = {BY_TESTS: "tests", BY_SIMULATOR: "simulator", BY_CLOCK: "clock"}
 
 
+class Limits(NamedTuple):
+    """What a mutation may take."""
+
+    seconds: float
+    processor_s: float
+
+
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Loads one module from changed source; all others as ever."""
 
-    def __init__(self, name: str, source: str) -> None:
+    def __init__(self, name: str, path: Path, source: str) -> None:
         self.name = name
+        self.path = path
         self.source = source
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        return importlib.util.spec_from_loader(name, self) if name == self.name else None
+        if name != self.name:
+            return None
+        return importlib.util.spec_from_file_location(name, self.path, loader=self)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self.source, f"<mutant of {self.name}>", "exec"), module.__dict__)
+        # Under its own path, by which the frames of this package are known in tracebacks.
+        exec(compile(self.source, self.path, "exec"), module.__dict__)
+
+
+def full_name(module: str) -> str:
+    """A module's name below the package."""
+    return module if module in SHELLS else f"core.{module}"
+
+
+def path_of(module: str) -> Path:
+    """Where a module's source is."""
+    return ROOT.joinpath("trio_envserve", *full_name(module).split(".")).with_suffix(".py")
 
 
 def judge(module: str, mutation: Mutation) -> int:
@@ -86,16 +185,21 @@ def judge(module: str, mutation: Mutation) -> int:
     import pytest
 
     os.chdir(ROOT)
-    name = f"trio_envserve.core.{module}"
-    sys.meta_path.insert(0, Changed(name, mutation.source))
+    name = f"trio_envserve.{full_name(module)}"
+    sys.meta_path.insert(0, Changed(name, path_of(module), mutation.source))
     importlib.import_module(name)  # now: pytest rewrites the asserts of what it finds itself
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
+    options += ["-p", "no:anyio"]  # no test needs it
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before: see main
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    if pytest.main([*options, *TESTS[module]]) != 0:
+    if module in SHELLS:
+        options += ["-m", NO_PROCESSES]
+    if pytest.main([*options, *ALL[module]]) != 0:
         return BY_TESTS
+    if module in SHELLS:
+        return SURVIVED  # the simulator runs none of them
     from trio_envserve.lab.simulation.simulator import run
 
     for seed in range(SEEDS):
@@ -104,43 +208,74 @@ def judge(module: str, mutation: Mutation) -> int:
     return SURVIVED
 
 
-def fork(module: str, mutation: Mutation) -> int:
+def fork(module: str, mutation: Mutation, limits: Limits) -> int:
     """Judge in a child of this process, which has imported what takes long; its pid."""
     pid = os.fork()
     if pid == 0:
         code = BY_TESTS  # whatever breaks at import was seen by a test
         with contextlib.suppress(BaseException):
+            os.setsid()  # a signal to its group is for nobody else
+            processor_s = int(limits.processor_s)
+            resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             code = judge(module, mutation)
         os._exit(code)
     return pid
 
 
-def try_all(module: str, chosen: list[Mutation]) -> list[tuple[Mutation, int]]:
+def limits_of(module: str, source: str) -> Limits:
+    """What its mutations may take: the tests take a fraction of it.  They must pass."""
+    began_s = time.monotonic()
+    pid = fork(module, shipped(source), Limits(0.0, 600.0))
+    _, status, usage = os.wait4(pid, 0)
+    if os.waitstatus_to_exitcode(status) != SURVIVED:
+        raise SystemExit(f"{module}: its tests fail without any mutation")
+    used_s = usage.ru_utime + usage.ru_stime
+    seconds = time.monotonic() - began_s
+    return Limits(SECONDS + TIMES * seconds, PROCESSOR_S + PROCESSOR_TIMES * used_s)
+
+
+def try_all(
+    module: str, chosen: list[Mutation], limits: Limits, jobs: int
+) -> list[tuple[Mutation, int]]:
     """Every mutation and who caught it; progress goes to standard error."""
     left = list(enumerate(chosen))[::-1]
     running: dict[int, tuple[int, float]] = {}
     codes: dict[int, int] = {}
-    while left or running:
-        while left and len(running) < (os.cpu_count() or 1):
-            index, mutation = left.pop()
-            running[fork(module, mutation)] = index, time.monotonic() + LIMIT_S
-        time.sleep(0.01)
-        for pid, (index, until_s) in list(running.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                codes[index] = os.waitstatus_to_exitcode(status)
-                if codes[index] == SURVIVED and len(chosen) > 1:
-                    sys.stderr.write(f"survives: {chosen[index].name}\n")
-            elif time.monotonic() > until_s:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                codes[index] = BY_CLOCK
-            else:
-                continue
-            del running[pid]
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{module}: {len(codes)} of {len(chosen)} ")
+    try:
+        while left or running:
+            while left and len(running) < jobs:
+                index, mutation = left.pop()
+                pid = fork(module, mutation, limits)
+                running[pid] = index, time.monotonic() + limits.seconds
+            time.sleep(0.01)
+            for pid, (index, until_s) in list(running.items()):
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    codes[index] = os.waitstatus_to_exitcode(status)
+                    if codes[index] == SURVIVED:
+                        sys.stderr.write(f"survives: {chosen[index].name}\n")
+                    elif codes[index] < 0:
+                        codes[index] = BY_CLOCK  # its limit of processor time has killed it
+                elif time.monotonic() > until_s:
+                    kill(pid)
+                    codes[index] = BY_CLOCK
+                else:
+                    continue
+                del running[pid]
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r{module}: {len(codes)} of {len(chosen)} ")
+    finally:
+        for pid in running:
+            kill(pid)
     return [(mutation, codes[index]) for index, mutation in enumerate(chosen)]
+
+
+def kill(pid: int) -> None:
+    """End a child of this process."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def survivors(module: str) -> dict[str, str]:
@@ -150,34 +285,36 @@ def survivors(module: str) -> dict[str, str]:
     return reasons
 
 
-def examine(module: str, only: str, *, as_json: bool) -> bool:
+def examine(module: str, options: argparse.Namespace) -> bool:
     """Try a module's mutations and say what survived; whether all is as agreed."""
-    source = (ROOT / "trio_envserve" / "core" / f"{module}.py").read_text(encoding="utf-8")
-    chosen = [each for each in mutations(source) if only in each.name]
+    source = path_of(module).read_text(encoding="utf-8")
+    chosen = [each for each in mutations(source) if options.only in each.name]
+    share = options.share or SHARES.get(module, 1)
+    chosen = chosen[::share]
     began_s = time.monotonic()
-    shipped = Mutation("the module", "as it is", "as it is", 1, 0, source)
-    if try_all(module, [shipped])[0][1] != SURVIVED:
-        raise SystemExit(f"{module}: its tests fail without any mutation")
-    judged = try_all(module, chosen)
+    judged = try_all(module, chosen, limits_of(module, source), options.jobs)
     agreed = survivors(module)
     alive = [mutation for mutation, code in judged if code == SURVIVED]
     unknown = [mutation for mutation in alive if mutation.name not in agreed]
-    stale = [] if only else sorted(agreed.keys() - {mutation.name for mutation in alive})
+    tried = {mutation.name for mutation in chosen}
+    if not options.only and share == 1:
+        tried |= agreed.keys()  # also those that are not there any more
+    stale = sorted((agreed.keys() & tried) - {mutation.name for mutation in alive})
     caught = Counter(WHO.get(code, "tests") for _, code in judged if code != SURVIVED)
     figures = {
-        "module": module, "mutations": len(judged), "caught": dict(caught),
+        "module": module, "share": share, "mutations": len(judged), "caught": dict(caught),
         "survived": len(alive), "agreed": len(alive) - len(unknown),
         "unknown": [mutation.name for mutation in unknown], "stale": stale,
         "seconds": round(time.monotonic() - began_s, 1),
     }  # fmt: skip
-    if as_json:
+    if options.json:
         print(json.dumps(figures))
         return not unknown and not stale
-    share = len(alive) / max(1, len(judged))
+    part = len(alive) / max(1, len(judged))
     print(
-        f"{module}: {len(judged)} mutations, caught by "
+        f"{module}: {len(judged)} mutations{f' (1 of {share})' if share > 1 else ''}, caught by "
         + ", ".join(f"{who} {count}" for who, count in caught.most_common())
-        + f"; {len(alive)} survived ({share:.1%}), {figures['agreed']} of them agreed; "
+        + f"; {len(alive)} survived ({part:.1%}), {figures['agreed']} of them agreed; "
         f"{figures['seconds']} s"
     )
     for mutation in unknown:
@@ -192,23 +329,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=words)
     parser.add_argument("modules", nargs="*", default=["dedup", "request_table"], metavar="MODULE")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
+    parser.add_argument("--share", type=int, default=0, metavar="N", help="each N-th mutation")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at the same time")
     parser.add_argument("--list", action="store_true", help="name the mutations, try none")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each module")
     options = parser.parse_args()
-    unknown = [module for module in options.modules if module not in TESTS]
+    named = [each for name in options.modules for each in (READ if name == "shells" else [name])]
+    unknown = [module for module in named if module not in ALL]
     if unknown:
-        parser.error(f"no such module: {unknown[0]}; there are {', '.join(TESTS)}")
+        parser.error(f"no such module: {unknown[0]}; there are shells, {', '.join(ALL)}")
+    if options.share < 0 or options.jobs < 1:
+        parser.error("--share and --jobs are numbers >= 1")
     if options.list:
-        for module in options.modules:
-            source = (ROOT / "trio_envserve" / "core" / f"{module}.py").read_text(encoding="utf-8")
-            for mutation in mutations(source):
+        for module in named:
+            for mutation in mutations(path_of(module).read_text(encoding="utf-8")):
                 print(f"{module}:{mutation.line}: {mutation.name}")
         return 0
     os.environ.setdefault("HYPOTHESIS_PROFILE", "mutation")
     # What takes long to import and is not the package, once for all children.
     for name in ("pytest", "hypothesis.stateful", "trio", "numpy", "cbor2"):
         importlib.import_module(name)
-    good = [examine(module, options.only, as_json=options.json) for module in options.modules]
+    with tempfile.TemporaryDirectory() as compiled:
+        # Each child would compile all that it imports, where no compiled files are written.
+        sys.dont_write_bytecode, sys.pycache_prefix = False, compiled
+        good = [examine(module, options) for module in named]
     return 0 if all(good) else 1
 
 
