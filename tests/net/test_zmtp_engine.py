@@ -117,6 +117,20 @@ def test_two_engines_understand_each_other():
     assert one.replies() == two.replies() == b""
 
 
+def test_who_has_something_to_say_says_so():
+    """The hub asks nobody else for replies."""
+    engine = new_engine()
+    assert engine.has_replies is True
+    assert engine.shake(GREETING + ready())
+    engine.replies()
+    assert engine.has_replies is False
+    engine.decoder.feed(ping())
+    engine.take(1)
+    assert engine.has_replies is True
+    engine.replies()
+    assert engine.has_replies is False
+
+
 def test_the_greeting_of_libzmq_comes_in_three_parts():
     engine = new_engine()
     assert not engine.shake(GREETING[:10])
@@ -132,6 +146,8 @@ def test_the_greeting_of_libzmq_comes_in_three_parts():
         (b"GET / HTTP/1.1\r\n\r\n", "does not speak ZMTP 3: its first byte is 0x47"),
         (b"\x01\0", "does not speak ZMTP 3"),
         (b"\xff" + bytes(8) + b"\x00", "speaks ZMTP 1.0"),
+        (b"\xff" + bytes(8) + b"\x02", "speaks ZMTP 1.0"),
+        (b"\xff" + bytes(8) + b"\x7f\x00", "speaks ZMTP 1.0; version 3.0 or newer"),
         (b"\xff" + bytes(8) + b"\x7f\x01", "speaks ZMTP 2.0; version 3.0 or newer"),
         (GREETING.replace(b"NULL", b"CURV"), "wants the mechanism CURV; NULL is spoken here"),
         (GREETING.replace(b"NULL", b"NULLX"[:4])[:12] + b"\xe9" * 20, "xe9"),
@@ -140,8 +156,11 @@ def test_the_greeting_of_libzmq_comes_in_three_parts():
         (GREETING + ready(b"SUB"), "a ROUTER does not talk to a socket of type b'SUB'"),
         (GREETING + encode_command(b"\x05ERROR\x03400"), "refuses: '400'"),
         (GREETING + encode_command(b"\x05ERROR"), "refuses: ''"),
+        (GREETING + encode_command(b"\x05ERROR\x03400 and more"), "refuses: '400'"),
+        (GREETING + ready(b"S" * 17), f"a socket of type b'{'S' * 16}'"),
         (GREETING + encode_command(b"\x05READY\x05abc"), "malformed metadata"),
         (GREETING + encode_command(b"\x05READY\0\0\0\0\0"), "malformed metadata"),
+        (GREETING + encode_command(b"\x05READY\x01a\0\0\0\x02b"), "malformed metadata"),
         (GREETING + b"\x06" + bytes(6) + b"\xff\xff" + bytes(99), "a command of 65535 bytes"),
     ],
 )
@@ -160,6 +179,37 @@ def test_a_peer_of_another_type_is_told_so():
     assert not engine.is_ready
 
 
+def test_a_peer_that_refuses_gets_no_refusal_back():
+    engine = new_engine()
+    engine.replies()
+    with pytest.raises(HandshakeError):
+        engine.shake(GREETING + encode_command(b"\x05ERROR\x03400"))
+    assert engine.replies() == b""
+
+
+class Asking:
+    """A mechanism in which this side answers."""
+
+    name = b"ASKING"
+    is_done = False
+
+    def begin(self) -> list[bytes]:
+        return []
+
+    def command(self, body: bytes) -> list[bytes]:
+        self.is_done = body == b"\x03BYE"
+        return [b"\x02TO" + body]
+
+
+def test_what_a_mechanism_answers_is_written():
+    engine = Engine(Asking(), LIMITS)
+    engine.replies()
+    assert not engine.shake(GREETING.replace(b"NULL\0\0", b"ASKING") + encode_command(b"\x02HI"))
+    assert engine.replies() == encode_command(b"\x02TO\x02HI")
+    assert engine.shake(encode_command(b"\x03BYE"))
+    assert engine.replies() == encode_command(b"\x02TO\x03BYE")
+
+
 @pytest.mark.parametrize("peer", [ready(b"DEALER"), encode_command(b"\x05READY")])
 def test_a_missing_socket_type_is_taken(peer):
     engine = new_engine()
@@ -171,11 +221,11 @@ def test_only_the_newest_ping_is_answered():
     engine = new_engine()
     assert engine.shake(GREETING + ready())
     engine.replies()
-    engine.decoder.feed(ping(300, b"old") * 50 + ping(12, b"0123456789abcdefXYZ"))
+    engine.decoder.feed(ping(12, b"old") * 50 + ping(300, b"0123456789abcdefXYZ"))
     while not engine.take(9) and engine.decoder.is_backlogged:
         pass
     assert engine.replies() == encode_command(b"\x04PONG0123456789abcdef")
-    assert engine.ttl_s == 1.2
+    assert engine.ttl_s == 30.0
     assert engine.replies() == b""
     engine.decoder.feed(ping(0))
     engine.take(1)
