@@ -188,6 +188,28 @@ async def test_each_attempt_has_its_own_copy_of_the_input():
     assert await run(environment("trio", body), asked) == [[1], {"seed": [1]}]
 
 
+async def test_only_the_last_attempt_runs_in_the_task_that_asks():
+    tasks = []
+
+    async def body(rollout):
+        tasks.append(trio.lowlevel.current_task())
+        if rollout.attempt == 1:
+            raise ValueError("again")
+        return {"state": {"a": rollout.attempt, "b": 2}}
+
+    async def ask(runner):
+        tasks.append(trio.lowlevel.current_task())
+        asked = request(max_retries=1, state_columns=("a",))
+        value = await runner.run(asked, request_id="r", here=True)
+        assert value == {"state": {"a": 2}}
+
+    async with opened(load(body), threads=1) as runner, trio.open_nursery() as nursery:
+        nursery.start_soon(ask, runner)
+    asks, first, second = tasks
+    assert first is not asks
+    assert second is asks
+
+
 async def test_a_result_of_the_wrong_shape_is_a_failure():
     env = environment("trio", lambda rollout: {"state": [1]})
     with pytest.raises(EnvironmentFailure, match="'state' must be a mapping"):
@@ -265,6 +287,17 @@ async def test_a_cancel_scope_left_open_ends_with_its_rollout():
             scope.cancel()
             await trio.sleep_forever()
         assert scope.cancelled_caught
+
+
+async def test_a_nursery_left_open_by_a_member_is_its_failure_alone():
+    async def leaves(rollout):
+        if rollout.member == 0:
+            await trio.open_nursery().__aenter__()
+        return rollout.member
+
+    bad, good = await run(load(leaves), request([1, 2], "group"))
+    assert bad["ok"] is False
+    assert good == {"ok": True, "value": 1}
 
 
 variable = contextvars.ContextVar("variable", default=0)
