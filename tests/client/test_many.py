@@ -41,6 +41,33 @@ async def test_each_outcome_goes_to_one_of_those_who_iterate() -> None:
 
 
 @virtual
+async def test_who_waits_when_the_inputs_end_is_told_that_there_are_none() -> None:
+    async with pair(echo) as (_, client), client.run_many([]) as outcomes:
+        with trio.fail_after(5):
+            assert [each async for each in outcomes] == []
+
+
+@virtual
+async def test_others_have_turns_beside_one_who_takes_what_is_there() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with pair(echo) as (_, client), client.run_many(range(300)) as outcomes:
+        await trio.sleep(5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            for _ in range(4 * many.AT_ONCE):
+                await anext(outcomes)
+            assert turns >= 2
+            nursery.cancel_scope.cancel()
+
+
+@virtual
 async def test_g4_a_taker_that_is_cancelled_loses_no_outcome() -> None:
     taken = []
     async with pair(after) as (_, client), client.run_many([3, 1, 2, 4]) as outcomes:
@@ -233,3 +260,10 @@ async def test_leaving_run_many_early_cancels_what_is_left() -> None:
             while server.stats().running:
                 await trio.sleep(0.1)
     assert sum(how == "cancelled" for _, how in probe.ended) == 20
+
+
+@pytest.mark.parametrize("in_flight", [0, -1, "many", 1.5, True, None])
+def test_what_is_no_number_of_calls_is_refused(in_flight: object) -> None:
+    many.check_in_flight(1)
+    with pytest.raises(ConfigError, match="in_flight"):
+        many.check_in_flight(in_flight)
