@@ -125,13 +125,12 @@ READ = (
     "net.zmtp.engine",
     "net.zmtp.mechanism",
     "client.driver",
-    "client.many",
     "client.outcome",
     "worker.runners",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
-SHARES = {"client.many": 4, "worker.runners": 3}
+SHARES = {"worker.runners": 3}
 """Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
 all."""
 
