@@ -45,9 +45,8 @@ class Watched:
 
 def submit(client: Client, given: object, ended: Callable[[Ended], None]) -> int:
     asked = checked(given)
-    body = client._encode(asked.body)
-    now_s = trio.current_time()
-    return client._driver.submit(body, now_s, *asked.terms, ended)
+    body = asked.encoded(client._wire)
+    return client._driver.submit(body, trio.current_time(), asked.terms.of(body), ended)
 
 
 @virtual

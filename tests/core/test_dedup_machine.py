@@ -224,9 +224,7 @@ class DedupMachine(RuleBasedStateMachine):
         self._moved(number, route, connection)
 
     def ask(self, payload: bytes, rerun: bool | None, allowance: int, *, keyed: bool) -> Ask:
-        return Ask(
-            identifier(payload[0]), payload, rerun, allowance, "some key" if keyed else None
-        )
+        return Ask(identifier(payload[0]), payload, rerun, allowance, "some key" if keyed else None)
 
     @precondition(any_alive)
     @rule(
