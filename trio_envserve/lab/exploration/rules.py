@@ -87,7 +87,7 @@ def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]], form: For
 
 RULES: dict[type, dict[str, Rule]] = {
     Router: {
-        **_out(_KEYS, "keys"),
+        **_out(_KEYS, "keys", "_key_pages"),
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "_clock"),
