@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from trio_envserve.lab.fuzzing.failure import examine, is_harsh, text
 from trio_envserve.lab.fuzzing.tally import Tally
-from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.mutants import MUTANTS, find
 from trio_envserve.lab.mutants.patching import ANY
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE
 from trio_envserve.lab.simulation.faults import Fault
@@ -21,6 +22,17 @@ def test_the_table_of_mutants_is_that_of_the_code():
         for m in MUTANTS
     ]
     assert f"in {len(MUTANTS)} ways" in PAGE
+
+
+def test_the_failure_that_is_shown_is_what_the_command_says():
+    name = "reruns-without-consent"
+    command = re.search(rf"trio-envserve fuzz --seed (\d+) --mutant {name}\n", PAGE)
+    assert command is not None
+    seed = int(command[1])
+    with find(name).applied():
+        found = examine(seed, harsh=is_harsh(seed), guarantee="G2", mutant=name)
+    assert found is not None
+    assert f"```text\n{text(found)}\n```" in PAGE
 
 
 def test_every_kind_of_fault_is_named():

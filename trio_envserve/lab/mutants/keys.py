@@ -6,7 +6,7 @@ from typing import Any
 
 from ...core import key_table
 from ...core.dispatcher import Dispatcher
-from ...core.key_records import AnswerCancelled, GenerationState, Reissue
+from ...core.key_records import AnswerCancelled, GenerationState, Reissue, Wait
 from ...core.key_table import TABLE, KeyInput
 from ...core.keys import Keys
 from ...core.requests import Ask
@@ -174,3 +174,59 @@ def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
         return original(self, entry)
 
     patch.attribute(Dispatcher, "_deadline", deadline)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def a_lost_waiter_counts_no_more(patch: Patches) -> None:
+    """Who waits for a key and whose lease ends is taken for one that leaves."""
+    for state in (*WITHOUT_OUTCOME, GenerationState.COMPLETED):
+        patch.item(TABLE[KeyInput.LOSE], state, key_table._leave)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def an_early_cancel_by_key_is_forgotten(patch: Patches) -> None:
+    """A cancel of a key that was never seen leaves nothing behind: the next request runs."""
+    patch.item(TABLE[KeyInput.CANCEL], GenerationState.ABSENT, key_table._ignore)
+
+
+@FAMILY.mutant("G7", needs=(Fault.KEYS,))
+def a_doubled_command_hits_the_next_generation(patch: Patches) -> None:
+    """A cancel or forget that comes again ends whatever is open by then."""
+    original = Keys._command
+
+    def command(self: Any, command: Any, now_s: float) -> Any:
+        self._commands.pop(command, None)
+        return original(self, command, now_s)
+
+    patch.attribute(Keys, "_command", command)
+
+
+@FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))
+def a_withdrawal_is_ignored(patch: Patches) -> None:
+    """A caller that is back and wants nothing of what it asked for goes on counting."""
+    for state in (*WITHOUT_OUTCOME, GenerationState.COMPLETED):
+        patch.item(TABLE[KeyInput.WITHDRAW], state, key_table._ignore)
+
+
+@FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))
+def who_is_back_counts_twice(patch: Patches) -> None:
+    """A caller that asks in a new session counts there, and in the old one as before."""
+
+    def place(keys: Any, generation: Any, waiter: Any, caller: Any) -> None:
+        generation.waiters[waiter] = caller
+        keys.index(waiter, generation)
+
+    patch.attribute(key_table, "_place", place)
+
+
+@FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))
+def attaching_counts_as_waiting(patch: Patches) -> None:
+    """Work goes on for those who only attached, though nobody is left who asked for it."""
+
+    def watch(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
+        generation.waiters[waiter] = b"attached" + bytes(8)
+        keys.index(waiter, generation)
+        return Wait(waiter, generation), *key_table._who_waits(keys, generation, now_s)
+
+    for state in WITHOUT_OUTCOME:
+        patch.item(TABLE[KeyInput.ATTACH], state, watch)

@@ -140,7 +140,10 @@ class SimClient(Process):
             if act is not None:
                 use = dataclasses.replace(ask.use, act=act)
                 body = ask.body if act is KeyAct.ASK else b""
-                yield dataclasses.replace(ask, key=name + "'", at_s=0.0, body=body, use=use)
+                after_s = self.rng.choice((ask.cancel_after_s, self.rng.uniform(0.0, 1.5)))
+                yield dataclasses.replace(
+                    ask, key=name + "'", at_s=0.0, body=body, use=use, cancel_after_s=after_s
+                )
 
     # -- its connection -------------------------------------------------------
 

@@ -200,6 +200,7 @@ class SimServer(Process):
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
                     self.events.note(self.name, effect.text)
+        world.judge.keys.work.dealt(self)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
         if self.router.behind and not self._catching_up:
             self._catching_up = True

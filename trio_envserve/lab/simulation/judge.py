@@ -22,7 +22,7 @@ from ...core import error_records
 from ...core.errors import ErrorInfo
 from ...core.terms import RequestId, Status, Verdict
 from .judge_closing import Closings
-from .judge_keys import label_of
+from .judge_keys_work import label_of
 from .judge_records import Call, Execution
 
 if TYPE_CHECKING:

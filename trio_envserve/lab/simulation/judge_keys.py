@@ -18,10 +18,10 @@ one whose caller has asked again in another session, of what closed without a wo
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import cbor2
 
@@ -29,6 +29,7 @@ from ...core import error_records, messages
 from ...core.key_records import KeyAct
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
+from .judge_keys_work import Place, Waiter, Wanted, label_of
 from .judge_records import Call, Execution, key_of
 
 if TYPE_CHECKING:
@@ -37,30 +38,6 @@ if TYPE_CHECKING:
 
 SLACK_S = 1.0
 """A retention may seem shorter than it is by so much: some ticks."""
-
-Place: TypeAlias = "tuple[Process, str]"
-"""A server, and how the log names a key."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Waiter:
-    """A request that waits for a key, or has its outcome and was not finished."""
-
-    request: RequestId
-    call: Call
-    caller: bytes
-    order: int
-    generation: int | None = None
-    """In which it surely waits."""
-    answered: bool = False
-    counts: bool = True
-    """False once its caller has asked in another session, and always if it attached."""
-
-
-def label_of(name: str) -> str:
-    """The key of an input; empty for the name of a call without one."""
-    label, slash, _ = name.partition("/")
-    return label if slash else ""
 
 
 class KeyJudge:
@@ -86,9 +63,13 @@ class KeyJudge:
         self._fresh: set[Place] = set()
         """Keys for which somebody asked who may start their work: not again without
         proof and consent."""
+        self._early: dict[Place, float] = {}
+        """Keys of which nothing was known when a cancel came, and when that was."""
+        self._answers: dict[tuple[Place, KeyAct, bytes], tuple[Any, float]] = {}
+        """What was said to commands with ids of their own, and when."""
         self._never: dict[Place, int] = {}
         """When it was said that what is open was not started, and ends."""
-        self._closed: dict[tuple[Process, int], int] = {}
+        self.closed: dict[tuple[Process, int], int] = {}
         """Generations that a command has closed, and when."""
         self._unstarted: set[tuple[Process, int]] = set()
         """Generations that, it was said, were never started."""
@@ -101,6 +82,7 @@ class KeyJudge:
         self._by_payload: dict[bytes, Execution] = {}
         self._owed: dict[str, tuple[bytes, RequestId, Process]] = {}
         """The outcome that came while a call waited for it."""
+        self.work = Wanted(book, self._waiters)
 
     # -- who waits ------------------------------------------------------------
 
@@ -117,6 +99,7 @@ class KeyJudge:
                 self._place[request] = place
                 return
             case KeyAct.WITHDRAW:
+                self.work.is_back(place, message.caller)
                 self._replace(here, message.caller, request)
                 self._place[request] = place
                 return
@@ -130,6 +113,7 @@ class KeyJudge:
             self._asked[place] = order
             if message.earlier is None or (message.gone and call.consent):
                 self._fresh.add(place)
+            self.work.is_back(place, message.caller)
             self._replace(here, message.caller, request)
         new.generation = next((w.generation for w in self._sure(place)), None)
         here[request] = new
@@ -155,9 +139,11 @@ class KeyJudge:
 
     def finished(self, session: bytes, finished: Ranges) -> None:
         """A client wants no more of these."""
+        gone = self._book.unheard(session)  # then the server may not know what that was
         for request in [r for r in self._place if r.session == session]:
             if request.sequence in finished:
-                self._leave(request)
+                leave = self._lose if gone else self._leave
+                leave(request)
 
     def _leave(self, request: RequestId) -> Waiter | None:
         place = self._place.pop(request, None)
@@ -170,7 +156,14 @@ class KeyJudge:
     def lost(self, session: bytes) -> None:
         """A server does not know this session."""
         for request in [r for r in self._place if r.session == session]:
-            self._leave(request)
+            self._lose(request)
+
+    def _lose(self, request: RequestId) -> None:
+        """It waits no more, and its caller may go on counting."""
+        place = self._place[request]
+        waiter = self._leave(request)
+        if waiter is not None and waiter.counts:
+            self.work.lost(place, waiter.caller)
 
     # -- what they are told ---------------------------------------------------
 
@@ -233,7 +226,7 @@ class KeyJudge:
             self._broken("G3", text, call)
         if execution is not self._of[place[0], number][-1]:
             self._broken("G3", f"{call.key} gets the outcome of an earlier execution", call)
-        if self._closed.get((place[0], number), waiter.order) < waiter.order:
+        if self.closed.get((place[0], number), waiter.order) < waiter.order:
             text = f"{call.key} gets generation {number}, which a command had closed before"
             self._broken("G7", text, call)
         waiter.generation = number
@@ -241,6 +234,8 @@ class KeyJudge:
     def _failed(self, place: Place, waiter: Waiter, payload: bytes) -> None:
         """It is told that there is no outcome, or that there will be none."""
         call, error = waiter.call, error_records.decode(payload)
+        if "was cancelled by name" in error.message:
+            self._early.pop(place, None)
         if "was cancelled by name" in error.message and waiter.counts and self._here(waiter):
             last = self._commands.get(place, -1)
             if last < (waiter.order if waiter.generation is not None else 0):
@@ -255,13 +250,15 @@ class KeyJudge:
         """A command by key is answered."""
         number, started = record["generation"], record["started"]
         server, label = place
+        assert call.use is not None
+        if isinstance(call.use.tag, bytes) and call.use.tag:
+            self._said_again(place, call, call.use.act, call.use.tag, record)
         if number is None:
             return
-        assert call.use is not None
         if isinstance(call.use.tag, int) and call.use.tag != number:
             text = f"{call.key} names generation {call.use.tag}, and {number} is closed"
             self._broken("G7", text, call)
-        self._closed.setdefault((server, number), next(self._order))
+        self.closed.setdefault((server, number), next(self._order))
         if not started:
             self._unstarted.add((server, number))
             if self._of.get((server, number)):
@@ -271,6 +268,26 @@ class KeyJudge:
             if waiter.generation == number:
                 text = f"{waiter.call.key} still waits for generation {number}, which was closed"
                 self._broken("G7", text, waiter.call)
+
+    def _said_again(
+        self, place: Place, call: Call, act: KeyAct, tag: bytes, record: dict[str, Any]
+    ) -> None:
+        """Each copy of a command is answered as the first one, and hits nothing else."""
+        now_s, most_s = self._book.clock(), self._book.plan.keys.command_s
+        first, said_s = self._answers.get((place, act, tag), (None, 0.0))
+        if first is None or now_s - said_s >= most_s - SLACK_S:
+            self._answers[place, act, tag] = record, now_s
+            unknown = record["generation"] is None and act is KeyAct.CANCEL
+            if unknown and not self._may_live(place):
+                self._early[place] = now_s
+        elif first != record:
+            text = f"{call.key} comes again, and is told {record}; it was {first}"
+            self._broken("G7", text, call)
+
+    def _may_live(self, place: Place) -> bool:
+        """Whether an execution of this key may live, as far as its server knows."""
+        server, label = place
+        return any(e.server is server and not e.delivered for e in self._runs.get(label, ()))
 
     def cancelled(self, message: messages.Cancelled) -> None:
         """What is said to the cancel of one request."""
@@ -311,8 +328,12 @@ class KeyJudge:
         if (server, number) in self._unstarted:
             text = f"generation {number} is started, and it was said that it never would be"
             self._book.violation("G7", text, place[1])
-        if (server, number) in self._closed:
+        if (server, number) in self.closed:
             text = f"generation {number} is started, and a command had closed it"
+            self._book.violation("G7", text, place[1])
+        early_s = self._early.pop(place, -math.inf)
+        if self._book.clock() - early_s < self._book.plan.keys.command_s - SLACK_S:
+            text = f"generation {number} is started, and a cancel had come before its request"
             self._book.violation("G7", text, place[1])
         self._retained(place, number)
         for waiter in self._waiters.get(place, {}).values():
@@ -353,6 +374,7 @@ class KeyJudge:
             text = f"{key} starts for the {len(mine)}. time, {most} allowed"
             book.violation("G2", text, key)
         call.executions.append(execution)
+        self.work.started(execution)
 
     def ended(self, execution: Execution) -> None:
         """Environment code has ended."""

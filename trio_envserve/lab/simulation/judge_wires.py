@@ -14,7 +14,8 @@ from ...core import messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status
-from .judge_keys import KeyJudge, label_of
+from .judge_keys import KeyJudge
+from .judge_keys_work import label_of
 from .judge_records import Book, Call, Hearing, key_of
 
 if TYPE_CHECKING:
@@ -270,6 +271,9 @@ class Wires(Book):
         message = self.read(frames[1])
         if isinstance(message, messages.Retire):
             self.leaving.add(worker)
+        if isinstance(message, messages.Stop):
+            for number in Ranges.from_flat(message.numbers):
+                self.keys.work.stop_sent(worker, number)
         if not isinstance(message, messages.Dispatch):
             return
         request = RequestId(message.session, message.sequence)

@@ -13,7 +13,7 @@ from random import Random
 
 from ...core.key_records import KeyAct, Tag
 from ...core.limits import KeyLimits
-from .faults import Ask, Fault, KeyUse, Plan
+from .faults import PLAIN_LEASE_S, Ask, Fault, KeyUse, Plan, body_of
 
 HAVE_KEYS = (2, 5)
 """The seeds that have keys, modulo 7."""
@@ -21,6 +21,9 @@ HAVE_KEYS = (2, 5)
 ACTS = (
     *[KeyAct.ASK] * 12, *[KeyAct.ATTACH] * 2, KeyAct.CANCEL, KeyAct.FORGET, KeyAct.WITHDRAW,
 )  # fmt: skip
+
+LONG = 0.3
+"""How much of the work lasts for so long that callers come and go meanwhile."""
 
 SPANS = 4
 """The time of a run has so many spans, with keys of their own."""
@@ -37,7 +40,7 @@ def with_keys(plan: Plan, rng: Random) -> Plan:
     words = rng.choice((1, 2, 4))
     inputs = {
         (namespace, f"k{span}{word}", variant): _input(
-            rng.choice(plain), f"{namespace}.k{span}{word}/{variant}"
+            rng, rng.choice(plain), f"{namespace}.k{span}{word}/{variant}"
         )
         for namespace in ("a", "b")
         for span in range(SPANS)
@@ -52,18 +55,30 @@ def with_keys(plan: Plan, rng: Random) -> Plan:
         )
         for client, asks in enumerate(plan.asks)
     )
+    commands = [ask for mine in asks for ask in mine if ask.use is not None and ask.use.tag]
+    asks = tuple(
+        mine + _copies(rng, f"c{client}:copy", plan.busy_s, commands)
+        for client, mine in enumerate(asks)
+    )
     return dataclasses.replace(
-        plan, faults=plan.faults | {Fault.KEYS}, asks=asks,
+        plan,
+        faults=plan.faults | {Fault.KEYS},
+        asks=asks,
         keys=_limits(rng, tiny=plan.has(Fault.TINY_BOUNDS)),
-    )  # fmt: skip
+        server=dataclasses.replace(
+            plan.server, lease_s=min(plan.server.lease_s, rng.choice((2.5, PLAIN_LEASE_S)))
+        ),
+    )
 
 
-def _input(like: Ask, label: str) -> Ask:
+def _input(rng: Random, like: Ask, label: str) -> Ask:
     """One input under a key.  Its consent is part of it."""
-    behaviour = like.behaviour
-    body = f"{label}|{behaviour}|{like.duration_s:.4f}|".encode()
+    behaviour, duration_s = like.behaviour, like.duration_s
+    if behaviour == "return" and rng.random() < LONG:
+        duration_s = rng.uniform(1.0, 7.0)
     padding = like.body[len(like.body.rstrip(b".")) :]
-    return dataclasses.replace(like, body=body + padding)
+    body = body_of(label, behaviour, duration_s) + padding
+    return dataclasses.replace(like, duration_s=duration_s, body=body)
 
 
 def _ask(
@@ -86,6 +101,15 @@ def _ask(
         cancel_after_s=rng.uniform(0.0, 1.5) if rng.random() < 0.25 else None,
         body=like.body if act is KeyAct.ASK else b"",
         use=KeyUse(act, namespace, word, tag if act in (KeyAct.CANCEL, KeyAct.FORGET) else b""),
+    )
+
+
+def _copies(rng: Random, name: str, busy_s: float, commands: list[Ask]) -> tuple[Ask, ...]:
+    """Commands that come again, from whomever, when others may have asked since."""
+    firsts = [rng.choice(commands) for _ in range(3)] if commands else []
+    return tuple(
+        dataclasses.replace(first, key=f"{name}{n}", at_s=rng.uniform(first.at_s, busy_s))
+        for n, first in enumerate(firsts)
     )
 
 
