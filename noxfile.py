@@ -290,6 +290,7 @@ def laboratory(session: nox.Session) -> None:
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seed", "0", "--runs", "1500", "--json")
     session.run("trio-envserve", "explore", "--json")
+    session.run("trio-envserve", "explore", "--config", "keys", "--json")
 
 
 @nox.session
@@ -316,6 +317,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
+    session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     names = ("tests-3.12", "tests-3.13", "slow", "soak", "repeat")
     for name in (*names, "verifiers", "verifiers_newest"):
         session.notify(name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import check_nothing_left, command, run
-from trio_envserve.lab.exploration.configurations import TABLE
+from trio_envserve.lab.exploration.configurations import ALL
 
 pytestmark = pytest.mark.real
 
@@ -34,10 +34,19 @@ async def test_a_table_for_people(tmp_path: Path):
     assert "distinct states" in done.out
 
 
+async def test_callers_that_share_a_key(tmp_path: Path):
+    done = await run(tmp_path, "explore", "--config", "keys-rerun")
+    assert done.code == 0, done.err
+    assert "in how many states each input came to a generation of the key" in done.out
+    done = await run(tmp_path, "explore", "--config", "keys-rerun", "--json")
+    assert done.last["key_pairs"]["running: its execution has ended"] > 10
+    assert "closed: request" in done.last["key_pairs_that_cannot_occur"]
+
+
 async def test_the_list(tmp_path: Path):
     done = await run(tmp_path, "explore", "--list")
     names = [line.split()[0] for line in done.out.splitlines()[1:]]
-    assert names == [each.name for each in TABLE]
+    assert names == [each.name for each in ALL]
     done = await run(tmp_path, "explore", "--list", "--json")
     assert (done.code, len(done.out.splitlines())) == (0, 1)
     assert done.last["configurations"]["ci"]["restarts"] == 1

@@ -59,7 +59,7 @@ def test_a_counterexample_is_a_shortest_way_and_can_be_walked_again():
         assert [action[0] for action in found.path[found.opening :]] == [
             "ask", "up", "wdown", "end", "wup", "down", "up",
         ]  # fmt: skip
-        world = World(search.world.configuration)
+        world = World(configuration("crash"))
         state = world.blank()
         for action in found.path:
             state, violations = world.move(state, action)

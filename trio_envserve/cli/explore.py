@@ -12,10 +12,19 @@ from typing import Any
 import click
 import trio
 
-from ..lab.exploration.configurations import TABLE, Configuration, configuration, showing
+from ..core.key_records import GenerationState
+from ..core.key_table import KeyInput
+from ..lab.exploration.configurations import (
+    ALL,
+    Configuration,
+    KeyConfiguration,
+    any_configuration,
+    showing,
+)
 from ..lab.exploration.search import Figures, Search
 from ..lab.exploration.story import tell
 from ..lab.mutants import find
+from ..lab.simulation.coverage import name_of
 from .common import Result, Stop, json_option, put, run_verb, say
 from .render import PLAIN_EVERY_S, Table, show_tables
 
@@ -58,7 +67,8 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
     """Try every interleaving in a small system and look for a broken guarantee.
 
     The system is the pure code that ships: a server with its restarts, workers, and
-    clients. Messages keep their order on each link, and each kind of fault comes as
+    clients; in the configurations of keys, a server, a worker, and callers that are
+    played. Messages keep their order on each link, and each kind of fault comes as
     often as the configuration says. States that differ only in names, clock readings
     and counters count as one. The search is breadth first, so it prints a shortest way
     to break a guarantee.
@@ -68,6 +78,7 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
       trio-envserve explore
       trio-envserve explore --list
       trio-envserve explore --config restart
+      trio-envserve explore --config keys
       trio-envserve explore --mutant acknowledged-on-arrival
     """  # noqa: D301  # click wants the character itself
     chosen = _chosen(name, mutant)
@@ -82,17 +93,17 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
     return run_verb(main, as_json=as_json)
 
 
-def _chosen(name: str | None, mutant: str | None) -> Configuration:
+def _chosen(name: str | None, mutant: str | None) -> Configuration | KeyConfiguration:
     """The chosen configuration.  Raises UsageError if there is none."""
     try:
         if mutant:
             find(mutant)
         if name is not None:
-            return configuration(name)
+            return any_configuration(name)
     except KeyError as error:
         raise click.UsageError(error.args[0]) from None
     if not mutant:
-        return configuration("ci")
+        return any_configuration("ci")
     shown_in = showing(mutant)
     if not shown_in:
         text = f"no configuration is known to show {mutant}: choose one with --config"
@@ -101,7 +112,7 @@ def _chosen(name: str | None, mutant: str | None) -> Configuration:
 
 
 async def _explore(
-    chosen: Configuration, mutant: str | None, stop: Stop, *, as_json: bool
+    chosen: Configuration | KeyConfiguration, mutant: str | None, stop: Stop, *, as_json: bool
 ) -> Result:
     say(f"exploring {chosen.name}: {chosen.describe()}" + (f"; mutant {mutant}" if mutant else ""))
     search = Search(chosen)
@@ -123,7 +134,7 @@ async def _explore(
     if not as_json:
         if path:
             put("\n".join(path))
-        show_tables([_table(figures, record)], put)
+        show_tables([_table(figures, record), *_pairs(figures)], put)
     elif path:
         say("the shortest way to it:\n" + "\n".join(path))
     if mutant:
@@ -147,12 +158,25 @@ def _table(figures: Figures, record: dict[str, Any]) -> Table:
     return Table(f"explore {verdict} ({figures.configuration.name})", (), rows)
 
 
+def _pairs(figures: Figures) -> list[Table]:
+    """Where there are keys: inputs down, states across; ``-`` is what cannot occur."""
+    if not figures.key_pairs:
+        return []
+    pairs = figures.key_pairs
+    rows = [
+        (input.value, *(str(pairs.get(name_of((state, input)), "-")) for state in GenerationState))
+        for input in KeyInput
+    ]
+    title = "in how many states each input came to a generation of the key"
+    return [Table(title, ("input", *(state.value for state in GenerationState)), rows)]
+
+
 def _list(*, as_json: bool) -> int:
     async def main(stop: Stop) -> Result:
         if not as_json:
-            rows = [(each.name, each.describe()) for each in TABLE]
+            rows = [(each.name, each.describe()) for each in ALL]
             show_tables([Table("configurations", (), rows)], put)
-        record = {each.name: each.record() for each in TABLE}
+        record = {each.name: each.record() for each in ALL}
         return Result(0, {"configurations": record})
 
     return run_verb(main, as_json=as_json)

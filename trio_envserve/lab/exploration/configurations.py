@@ -9,16 +9,42 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from typing import ClassVar
 
+from ...core.key_records import GenerationState
+from ...core.key_table import KeyInput
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
+from ..simulation.coverage import KeyPair
 
-_ALWAYS = ("clients", "requests", "workers")
+
+class Described:
+    """What is said of a configuration; a mixin of dataclasses."""
+
+    __slots__ = ()
+    ALWAYS: ClassVar[tuple[str, ...]] = ()
+    """What is named even if it is as usual."""
+
+    def describe(self) -> str:
+        """One line for people: what is not as usual."""
+        parts = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # see above
+            value = getattr(self, field.name)
+            if field.name != "name" and (value != field.default or field.name in self.ALWAYS):
+                parts.append(field.name if value is True else f"{field.name} {value}")
+        return ", ".join(parts)
+
+    def record(self) -> dict[str, int | bool | None]:
+        """For programs: all its bounds."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # see above
+        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Described):
     """A small system and its bounds.  What has no bound here is free: deliveries, ends
     of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
+
+    ALWAYS: ClassVar = ("clients", "requests", "workers")
 
     name: str
     clients: int = 1
@@ -93,20 +119,6 @@ class Configuration:
         consent = self.declared if self.consent is None else self.consent
         return self.allowance if consent else 1
 
-    def describe(self) -> str:
-        """One line for people: what is not as usual."""
-        parts = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name != "name" and (value != field.default or field.name in _ALWAYS):
-                parts.append(field.name if value is True else f"{field.name} {value}")
-        return ", ".join(parts)
-
-    def record(self) -> dict[str, int | bool | None]:
-        """For programs: all its bounds."""
-        fields = dataclasses.fields(self)
-        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
-
     def server_limits(self) -> ServerLimits:
         """The limits of its servers."""
         return ServerLimits(
@@ -123,6 +135,56 @@ class Configuration:
 BOUNDED = (
     "pings", "beats", "losses", "strays", "cuts", "worker_cuts", "crashes", "kills", "restarts",
     "cancels", "limits", "leases", "despairs", "closes", "forgeries",
+)  # fmt: skip
+"""The kinds of trouble that are counted, in the order in which a state counts them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyConfiguration(Described):
+    """Callers, one key, one worker, and how much may happen (:mod:`.keyed_world`).  What
+    has no bound here is free: taking outcomes, coming back in a new session, issuing
+    again or withdrawing there, ends of executions and of times."""
+
+    ALWAYS: ClassVar = ("callers", "asks")
+
+    name: str
+    callers: int = 2
+    asks: int = 1
+    """How often each caller asks by itself."""
+    consent: bool = False
+    allowance: int = 3
+
+    others: int = 0
+    """A caller asks with another input."""
+    attaches: int = 0
+    commands: int = 0
+    """A cancel or a forget by key: with an id, or naming any generation."""
+    copies: int = 0
+    """A command comes again."""
+    repeats: int = 0
+    """A request comes again."""
+    cancels: int = 0
+    """A caller gives up."""
+    limits: int = 0
+    """The deadline of a request passes."""
+    leases: int = 0
+    deaths: int = 0
+    """A caller's process dies and is started again; its session stays."""
+    goodbyes: int = 0
+    crashes: int = 0
+    """The worker dies."""
+    closes: int = 0
+    """The server closes, with a drain or without."""
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """How often each kind of trouble may come."""
+        return {name: getattr(self, name) for name in KEY_BOUNDED}
+
+
+KEY_BOUNDED = (
+    "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases", "deaths",
+    "goodbyes", "crashes", "closes",
 )  # fmt: skip
 """The kinds of trouble that are counted, in the order in which a state counts them."""
 
@@ -171,7 +233,35 @@ TABLE: tuple[Configuration, ...] = (
         allowance=2,
     ),
 )  # fmt: skip
-"""All configurations, the small ones first."""
+"""All configurations without keys, the small ones first."""
+
+KEY_TABLE: tuple[KeyConfiguration, ...] = (
+    KeyConfiguration(name="keys-shared", attaches=1, repeats=1, crashes=1),
+    KeyConfiguration(name="keys-other", others=1, crashes=1),
+    KeyConfiguration(name="keys-held", others=1, commands=1),
+    KeyConfiguration(name="keys-cancel", attaches=1, cancels=1),
+    KeyConfiguration(name="keys-command", commands=1, copies=1),
+    KeyConfiguration(name="keys-waiting", commands=1, cancels=1, crashes=1),
+    KeyConfiguration(name="keys-lease", leases=1, crashes=1, consent=True),
+    KeyConfiguration(name="keys-back", deaths=1, cancels=1),
+    KeyConfiguration(name="keys-goodbye", goodbyes=1, limits=1),
+    KeyConfiguration(name="keys-rerun", crashes=2, consent=True, allowance=4),
+    KeyConfiguration(name="keys-close", closes=1, crashes=1),
+    # A bit of everything, and much of it.
+    KeyConfiguration(name="keys", commands=1, leases=1, cancels=1),
+    KeyConfiguration(name="keys-nightly", commands=1, leases=1, cancels=1, attaches=1),
+)
+"""Those with keys."""
+
+ALL: tuple[Configuration | KeyConfiguration, ...] = (*TABLE, *KEY_TABLE)
+
+_HELD = "what is held has no request of its own: a server that closes answers it once it has"
+
+KEY_PAIRS_BEYOND: dict[KeyPair, str] = {
+    (GenerationState.HELD, KeyInput.OUTCOME): _HELD,
+    (GenerationState.HELD, KeyInput.NEVER_RAN): _HELD,
+}
+"""The pairs of state and input of a key's generation that no server comes to, and why."""
 
 SHOWS: dict[str, tuple[str, ...]] = {
     "lost": (
@@ -213,6 +303,24 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "forged": ("digest-is-not-compared", "conflict-replaces-the-first"),
     "allowed": ("a-new-session-resets-the-allowance",),
     "ghost": ("a-worker-takes-any-incarnation",),
+    "keys-shared": (
+        "a-waiter-is-counted-twice", "retention-forgets-what-runs", "nothing-is-retained",
+    ),
+    "keys-other": ("a-key-joins-another-input",),
+    "keys-cancel": (
+        "the-first-who-leaves-cancels", "who-leaves-is-told-that-it-never-ran",
+        "attaching-counts-as-waiting",
+    ),
+    "keys-command": (
+        "a-command-hits-any-generation", "a-doubled-command-hits-the-next-generation",
+        "a-generation-starts-beside-the-last", "an-early-cancel-by-key-is-forgotten",
+        "who-is-cancelled-by-key-is-told-that-it-never-ran",
+    ),
+    "keys-back": (
+        "a-lost-waiter-counts-no-more", "a-withdrawal-is-ignored", "orphans-are-never-given-up",
+        "what-is-issued-again-starts-anew", "who-is-back-counts-twice",
+    ),
+    "keys-goodbye": ("the-limit-of-one-ends-the-work-of-all",),
     "small": (
         "a-lost-request-is-not-repeated", "a-cancel-is-not-told", "acknowledged-on-arrival",
         "a-replacement-is-never-started", "answers-go-to-the-first-connection",
@@ -262,17 +370,25 @@ BEYOND: dict[str, str] = {
 """The mutants that no configuration shows, and why."""
 
 
-def configuration(name: str) -> Configuration:
+def any_configuration(name: str) -> Configuration | KeyConfiguration:
     """The configuration of this name.  KeyError with the near ones if there is none."""
-    for each in TABLE:
+    for each in ALL:
         if each.name == name:
             return each
-    names = [each.name for each in TABLE]
+    names = [each.name for each in ALL]
     near = difflib.get_close_matches(name, names, n=2)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
     raise KeyError(f"no configuration {name!r}; {hint}")
 
 
-def showing(mutant: str) -> list[Configuration]:
+def configuration(name: str) -> Configuration:
+    """The one of this name without keys.  KeyError as :func:`any_configuration`."""
+    found = any_configuration(name)
+    if not isinstance(found, Configuration):
+        raise KeyError(f"{name!r} is a configuration of keys")
+    return found
+
+
+def showing(mutant: str) -> list[Configuration | KeyConfiguration]:
     """The configurations that show this mutant, the smallest first."""
-    return [each for each in TABLE if mutant in SHOWS.get(each.name, ())]
+    return [each for each in ALL if mutant in SHOWS.get(each.name, ())]

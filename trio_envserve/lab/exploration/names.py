@@ -40,6 +40,11 @@ def session(life: int, nonce: bytes) -> bytes:
     return _id(b"e%d-" % life + nonce.rstrip(b"."))
 
 
+def own_session(life: int) -> bytes:
+    """The session, and its nonce, in which this server does the work of keys."""
+    return _id(b"e%d-own" % life)
+
+
 def nonce(client: int, number: int) -> bytes:
     """A client's next nonce."""
     return _id(b"n%d-c%d-" % (number, client))
@@ -110,7 +115,8 @@ class ServerIds:
 
     ``session`` is set before a hello is handed in: the id of the session that
     it would open.  For a worker the slot that has just counted one more life
-    says whose incarnation is asked for.
+    says whose incarnation is asked for.  Else it is for a session of the server's
+    own; there is one namespace of keys, and so one of these.
     """
 
     def __init__(self, life: int) -> None:
@@ -133,7 +139,7 @@ class ServerIds:
             if slot.lives != self._lives[index]:
                 self._lives[index] = slot.lives
                 return incarnation(self.life, b"w%d-%d" % (index, slot.lives))
-        raise AssertionError("an id is asked for, and nothing starts")
+        return own_session(self.life)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ServerIds, (self.life,)

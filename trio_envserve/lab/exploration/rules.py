@@ -20,6 +20,9 @@ from ...core.dedup import DedupCache
 from ...core.dispatcher import Dispatcher
 from ...core.executions import Execution, Worker
 from ...core.health import Link
+from ...core.key_records import Generation
+from ...core.keyed import KeyedRequests
+from ...core.keys import Keys
 from ...core.lives import Life
 from ...core.requests import Entry, RetainedOutcome, Session
 from ...core.router import Router
@@ -40,7 +43,7 @@ _CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when 
 _PEOPLE = "for people and statistics; nothing is decided by it"
 _CONSTANT = "the same in every state of a configuration"
 _DERIVED = "follows from what is in the form"
-_KEYS = "of keys, which are not explored"
+_NO_KEYS = "of keys, which no client asks for here"
 
 
 def _out(why: str, *fields: str) -> dict[str, Rule]:
@@ -85,23 +88,27 @@ def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]], form: For
     return tuple((session, tuple(map(form, line))) for session, line in lines.items())
 
 
+def _numbers(keys: Keys, generations: dict[Any, Generation], form: Form) -> Any:
+    return tuple(generation.number for generation in generations.values())
+
+
 RULES: dict[type, dict[str, Rule]] = {
     Router: {
-        **_out(_KEYS, "keys", "_key_pages"),
+        **_out("in the form of the dispatcher", "keys"),
+        **_out("looks at what is in the form, between steps", "_key_pages"),
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "_clock"),
-        **_out("no server closes here", "closing"),
+        "closing": Rule("its times are clock readings", lambda owner, it, form: form(it.stage)),
         "starting": Rule("the text is for people", lambda owner, text, form: bool(text)),
     },
     Dispatcher: {
         **_out("the router's", "cache", "pool", "queue", "workforce", "announced"),
-        **_out(_KEYS, "keyed"),
         **_out(_CONSTANT, "limits"),
         **_out(_PEOPLE, "_log_second", "_log_lines"),
         **_out(_CLOCK, "clock"),
         **_out("empty between steps", "out", "_due", "_late", "_answers_left"),
-        **_out("no server closes here", "_closing"),
+        **_out("the router's", "_closing"),
         **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most_deadlines"),
         "deadlines": Rule("those of what is answered or gone do nothing", _live_deadlines),
     },
@@ -124,13 +131,13 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_DERIVED, "name", "nonce"),
         "route": Rule(
             "each connection has a route of its own",
-            lambda session, route, form: Counted(
-                "connection", names.owner(route), names.connection_of(route)
-            ),
+            lambda session, route, form: route
+            and Counted("connection", names.owner(route), names.connection_of(route)),
         ),
         "connection": Rule(
             "compared with each other only",
-            lambda session, number, form: Counted("connection", names.owner(session.id), number),
+            lambda session, number, form: number
+            and Counted("connection", names.owner(session.id), number),
         ),
         "probe": Rule(
             "compared with each other only; 0 is before all",
@@ -148,6 +155,36 @@ RULES: dict[type, dict[str, Rule]] = {
         "frames": Rule(
             "decoded; texts are for people", lambda kept, frames, form: frames_form(frames)
         ),
+    },
+    KeyedRequests: {
+        **_out("the router's", "_cache", "_dispatcher"),
+        **_out(_CONSTANT, "_new_id"),
+        **_out("empty between steps: few wait", "_answers", "_answers_left"),
+        **_out(_CLOCK, "_clock"),
+    },
+    Keys: {
+        **_out(_CONSTANT, "limits"),
+        **_out(_DERIVED, "usage", "_of_namespace"),
+        **_out("empty between steps", "_leaving"),
+        **dict.fromkeys(
+            ("open", "ending", "orphans", "retained"),
+            Rule("in the form of the generations", _numbers),
+        ),
+        "_commands": Rule(
+            "when they were said is a clock reading; the explorer ends the oldest",
+            lambda owner, commands, form: tuple(
+                (form(command), form(answer)) for command, (answer, _) in commands.items()
+            ),
+        ),
+        "_waiting": Rule(
+            "in the form of the generations, but for their order in a session",
+            lambda owner, waiting, form: Bag(
+                tuple(tuple(map(form, requests)) for requests in waiting.values())
+            ),
+        ),
+    },
+    Generation: {
+        **_out(_CLOCK, "since_s"),
     },
     Scheduler: {
         "_lines": Rule("their entries are in the form of the cache", _lines),
@@ -232,7 +269,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
         "held": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
-        **_out(_KEYS, "asking", "_retries_for_keys"),
+        **_out(_NO_KEYS, "asking", "_retries_for_keys"),
         "live": Rule(
             "by number", lambda owner, calls, form: tuple(form(calls[n]) for n in sorted(calls))
         ),

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .configurations import Configuration
-from .rest import at_rest, is_quiet, run_to_rest
-from .state import SystemState
+from ..simulation.coverage import KEY_PAIRS, NO_KEY_PAIRS, name_of
+from .configurations import KEY_PAIRS_BEYOND, Configuration, KeyConfiguration
+from .keyed_world import KeyWorld
 from .step import Action
 from .world import World
 
@@ -56,7 +56,7 @@ class Counterexample:
 class Figures:
     """How far the exploration of a configuration is."""
 
-    configuration: Configuration
+    configuration: Configuration | KeyConfiguration
     states: int = 0
     transitions: int = 0
     depth: int = 0
@@ -66,6 +66,8 @@ class Figures:
     quiet: int = 0
     """States in which nothing more happens by itself, each run to its rest."""
     local_states: dict[str, int] = dataclasses.field(default_factory=dict)
+    key_pairs: dict[str, int] = dataclasses.field(default_factory=dict)
+    """How often each input came to a generation of a key in each state."""
     seconds: float = 0.0
     exhausted: bool = False
     found: Counterexample | None = None
@@ -82,6 +84,8 @@ class Figures:
             "exhausted": self.exhausted,
             "quiet_states": self.quiet,
             "local_states": self.local_states,
+            "key_pairs": self.key_pairs,
+            "key_pairs_that_cannot_occur": _beyond() if self.key_pairs else {},
             "transitions_per_second": round(self.transitions / max(self.seconds, 1e-9)),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "seconds": round(self.seconds, 2),
@@ -92,11 +96,18 @@ class Figures:
         }
 
 
+def _beyond() -> dict[str, str]:
+    reasons = {**NO_KEY_PAIRS, **KEY_PAIRS_BEYOND}
+    return {name_of(pair): reason for pair, reason in reasons.items()}
+
+
 class Search:
     """One exploration.  Iterate over :meth:`run`; it ends at the first violation."""
 
-    def __init__(self, configuration: Configuration, *, most_states: int | None = None) -> None:
-        self.world = World(configuration)
+    def __init__(
+        self, configuration: Configuration | KeyConfiguration, *, most_states: int | None = None
+    ) -> None:
+        self.world = _world(configuration)
         self.figures = Figures(configuration)
         self._most_states = most_states
         self._opening: list[Action] = []
@@ -120,10 +131,10 @@ class Search:
         world, figures = self.world, self.figures
         figures.states = len(self._seen)
         figures.seconds = time.monotonic() - began_s
-        figures.local_states = {
-            "router": len(world.routers), "client": len(world.clients),
-            "worker": len(world.workers), "messages": len(world.mail.frames),
-        }  # fmt: skip
+        figures.local_states = world.sizes()
+        if isinstance(world, KeyWorld):
+            pairs = (pair for pair in KEY_PAIRS if pair not in KEY_PAIRS_BEYOND)
+            figures.key_pairs = {name_of(pair): world.routers.pairs[pair] for pair in pairs}
 
     # -- the walk ---------------------------------------------------------------
 
@@ -135,7 +146,7 @@ class Search:
         layer = [(first, 0)]
         looked = 0
         while layer:
-            found: list[tuple[SystemState, int]] = []
+            found: list[tuple[Any, int]] = []
             for count, (state, index) in enumerate(layer, 1):
                 if not self._look(state, index, found):
                     return
@@ -150,9 +161,9 @@ class Search:
         self.figures.frontier = 0
         self.figures.exhausted = True
 
-    def _open(self) -> SystemState | None:
+    def _open(self) -> Any:
         """The first state; None if something is violated before it is reached."""
-        state = self.world.blank()
+        state: Any = self.world.blank()
         for action in self.world.opening():
             self._opening.append(action)
             state, violations = self.world.move(state, action)
@@ -163,18 +174,19 @@ class Search:
                 return None
         return state
 
-    def _look(self, state: SystemState, index: int, found: list[tuple[SystemState, int]]) -> bool:
+    def _look(self, state: Any, index: int, found: list[tuple[Any, int]]) -> bool:
         """Look at one state; False if it, or an action from it, violates something."""
         world, figures, seen = self.world, self.figures, self._seen
         actions = world.certain(state)
-        if is_quiet(world, state, actions):
+        if world.is_quiet(state, actions):
             figures.quiet += 1
-            violations, way = run_to_rest(world, state)
+            violations, way = world.run_to_rest(state)
             if violations:
                 self._report(violations, index, aftermath=way)
                 return False
-            if not at_rest(world, state):
+            if not world.at_rest(state):
                 actions += world.timers(state)
+        after: Any
         for action in (*actions, *world.trouble(state)):
             after, violations = world.move(state, action)
             figures.transitions += 1
@@ -226,7 +238,15 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def explore(configuration: Configuration, *, most_states: int | None = None) -> Search:
+def _world(configuration: Configuration | KeyConfiguration) -> World | KeyWorld:
+    if isinstance(configuration, KeyConfiguration):
+        return KeyWorld(configuration)
+    return World(configuration)
+
+
+def explore(
+    configuration: Configuration | KeyConfiguration, *, most_states: int | None = None
+) -> Search:
     """Explore to the end, or to the first violation, or to so many states."""
     search = Search(configuration, most_states=most_states)
     for _ in search.run():

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
+from ...core.closing import ClosingStage
 from ...core.lives import Phase
 from ...core.messages import Hello
 from ...core.router import Router
 from ...core.router_effects import Kill, Lost, RouterEffect, Spawn, ToClient, ToWorker
-from ...core.router_inputs import ClientMessage, Exited, PoolOpened, Tick, WorkerMessage
+from ...core.router_inputs import (
+    ClientMessage,
+    CloseAsked,
+    Exited,
+    PoolOpened,
+    Tick,
+    WorkerMessage,
+)
 from ..simulation.bounds import audit, unfinished
+from ..simulation.coverage import KeyPair, counted_keys
 from . import names
 from .machines import LONG_AGO_S, NOT_YET_S, NOW_S, Catalogue
 from .mail import Mail
@@ -29,6 +39,8 @@ class RouterInfo(NamedTuple):
     """Workers with executions that were told to stop."""
     sessions: tuple[bytes, ...]
     deadlines: tuple[tuple[bytes, int], ...]
+    unwanted: bool
+    """Whether there is a generation of a key for which nobody waits."""
     closed: bool
     """Whether it may not start workers yet."""
     requests: tuple[tuple[bytes, int], ...]
@@ -41,8 +53,12 @@ class RouterInfo(NamedTuple):
 class Routers(Catalogue):
     """Servers."""
 
+    pairs: Counter[KeyPair]
+    """How often each input came to a generation of a key in each state."""
+
     def __init__(self, mail: Mail, limits: tuple[Any, ...], slots: int, capacity: int) -> None:
         super().__init__(mail, limits)
+        self.pairs = Counter()
         self._slots = slots
         self._at_once = slots * capacity
 
@@ -75,6 +91,8 @@ class Routers(Catalogue):
         for worker in machine.workforce.workers.values():
             for execution in worker.live.values():
                 execution.stop_s = None if execution.stop_s is None else NOW_S
+        for generation in machine.keys.generations.values():
+            generation.since_s = NOW_S
 
     def look(self, machine: Router) -> RouterInfo:
         """See :class:`RouterInfo`."""
@@ -98,6 +116,7 @@ class Routers(Catalogue):
                 if session in sessions and sequence in sessions[session].entries
                 and sessions[session].entries[sequence].kept is None
             ),
+            unwanted=bool(machine.keys.orphans or machine.keys.retained),
             closed=bool(machine.starting),
             requests=tuple((s.id, n) for s in sessions.values() for n in s.entries),
             wrong=tuple(audit(machine, self._at_once)),
@@ -106,22 +125,28 @@ class Routers(Catalogue):
 
     def run(self, machine: Router, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """``client`` and ``worker`` messages; everything else is a timer or a death."""
+        with counted_keys(machine.keys, self.pairs):
+            effects = self._run(machine, given)
+        return tuple(filter(None, map(self._effect, effects)))
+
+    def _run(self, machine: Router, given: tuple[Any, ...]) -> list[RouterEffect]:
         match given:
             case ("client", route, message):
-                effects = self._client(machine, route, message)
+                return self._client(machine, route, message)
             case ("worker", worker, message):
                 frames = (worker, *self.mail.frames[message])
-                effects = machine.take(WorkerMessage(frames, NOW_S))
+                return machine.take(WorkerMessage(frames, NOW_S))
             case ("exited", worker):
-                effects = machine.take(Exited(worker, NOW_S, "it ended"))
+                return machine.take(Exited(worker, NOW_S, "it ended"))
             case ("open", dead_epochs):
-                effects = machine.take(PoolOpened(dead_epochs, NOW_S))
+                return machine.take(PoolOpened(dead_epochs, NOW_S))
+            case ("close", stage):
+                return machine.take(CloseAsked(NOW_S, ClosingStage[stage]))
             case ("tick",):
-                effects = machine.take(Tick(NOW_S))
+                pass
             case (timer, *which):
                 getattr(self, f"_due_{timer}")(machine, *which)
-                effects = machine.take(Tick(NOW_S))
-        return tuple(filter(None, map(self._effect, effects)))
+        return machine.take(Tick(NOW_S))
 
     def _client(self, machine: Router, route: bytes, message: int) -> list[RouterEffect]:
         hello = self.mail.message[message]
@@ -156,6 +181,16 @@ class Routers(Catalogue):
             for each in machine.dispatcher.deadlines
         ]
         heapq.heapify(machine.dispatcher.deadlines)
+
+    def _due_unwanted(self, machine: Router) -> None:
+        """The orphan deadline, or the retention, of what nobody waits for."""
+        for generation in (*machine.keys.orphans.values(), *machine.keys.retained.values()):
+            generation.since_s = LONG_AGO_S
+
+    def _due_command(self, machine: Router) -> None:
+        """The oldest command by key need not be known any more."""
+        command, (answer, _) = next(iter(machine.keys._commands.items()))
+        machine.keys._commands[command] = answer, LONG_AGO_S
 
     def _effect(self, effect: Any) -> Any:
         match effect:

@@ -11,6 +11,8 @@ from typing import Any
 
 from ...core import messages
 from ...core.ranges import Ranges
+from .keyed_story import tell_of_keys
+from .keyed_world import KeyWorld
 from .search import Counterexample
 from .state import DEAD, SystemState
 from .step import Action
@@ -23,8 +25,10 @@ _HIDDEN = {
 _SPANS = {"finished", "pending", "missing", "numbers", "live", "cancelled", "seen"}
 
 
-def tell(world: World, found: Counterexample) -> list[str]:
+def tell(world: World | KeyWorld, found: Counterexample) -> list[str]:
     """The lines of a counterexample, violations last."""
+    if isinstance(world, KeyWorld):
+        return tell_of_keys(world, found)
     state = world.blank()
     lines: list[str] = []
     whole = (*found.path, *found.aftermath)

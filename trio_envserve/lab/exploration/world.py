@@ -16,6 +16,7 @@ from .judge import CallPast, Past
 from .leaves import Counted
 from .mail import Mail
 from .moves import Move
+from .rest import at_rest, is_quiet, run_to_rest
 from .servers import Routers
 from .state import DEAD, ClientPart, SystemState, WorkerPart
 from .step import Action
@@ -89,6 +90,25 @@ class World:
             yield ("connect", client)
             yield ("up", client)
             yield ("down", client)
+
+    def sizes(self) -> dict[str, int]:
+        """How many local states there are of each kind."""
+        return {
+            "router": len(self.routers), "client": len(self.clients),
+            "worker": len(self.workers), "messages": len(self.mail.frames),
+        }  # fmt: skip
+
+    def is_quiet(self, state: SystemState, certain: list[Action]) -> bool:
+        """See :mod:`.rest`."""
+        return is_quiet(self, state, certain)
+
+    def run_to_rest(self, state: SystemState) -> tuple[list[str], list[Action]]:
+        """See :mod:`.rest`."""
+        return run_to_rest(self, state)
+
+    def at_rest(self, state: SystemState) -> bool:
+        """See :mod:`.rest`."""
+        return at_rest(self, state)
 
     def move(self, state: SystemState, action: Action) -> Transition:
         """The state after an action, and what it violates."""

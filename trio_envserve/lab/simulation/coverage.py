@@ -1,4 +1,4 @@
-"""Which (state, input) pairs of the dedup cache a run has reached.
+"""Which (state, input) pairs of the dedup cache, and of keys, a run has reached.
 
 Theory of operation
 -------------------
@@ -15,16 +15,23 @@ reason is wrong, or the code is.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from ...core.dedup import DedupCache
+from ...core.key_records import Generation, GenerationState, KeyEffects
+from ...core.key_table import TABLE as KEY_TABLE
+from ...core.key_table import KeyInput
+from ...core.keys import Keys
 from ...core.request_table import TABLE, Effects, RequestInput
 from ...core.requests import RequestState, Session
 
 Pair: TypeAlias = tuple[RequestState, RequestInput]
+KeyPair: TypeAlias = tuple[GenerationState, KeyInput]
 
 
-def name_of(pair: Pair) -> str:
+def name_of(pair: Pair | KeyPair) -> str:
     """A pair for people and for JSON."""
     state, input = pair
     return f"{state.value}: {input.value}"
@@ -87,3 +94,40 @@ def count_pairs(cache: DedupCache, pairs: Counter[Pair]) -> None:
         return step(session, sequence, input, arg)
 
     cache.step = counting  # type: ignore[method-assign]  # this cache's alone, to look on
+
+
+# -- keys ------------------------------------------------------------------------------
+
+NO_KEY_PAIRS: dict[KeyPair, str] = {
+    (state, input): "the table's cell says that it cannot be"
+    for input, row in KEY_TABLE.items()
+    for state, cell in row.items()
+    if cell is KEY_TABLE[KeyInput.DISPATCH][GenerationState.ABSENT]  # the cell that raises
+}
+"""The pairs of a key's generation that cannot occur, and why."""
+
+KEY_PAIRS: tuple[KeyPair, ...] = tuple(
+    (state, input)
+    for input in KeyInput
+    for state in GenerationState
+    if (state, input) not in NO_KEY_PAIRS
+)
+"""All others, input by input."""
+
+
+@contextmanager
+def counted_keys(keys: Keys, pairs: Counter[KeyPair]) -> Iterator[None]:
+    """Count every step of these keys within the block."""
+    step = keys.step
+
+    def counting(
+        generation: Generation | None, input: KeyInput, arg: Any, now_s: float
+    ) -> KeyEffects:
+        pairs[GenerationState.ABSENT if generation is None else generation.state, input] += 1
+        return step(generation, input, arg, now_s)
+
+    keys.step = counting  # type: ignore[method-assign]  # these keys' alone, to look on
+    try:
+        yield
+    finally:
+        del keys.step

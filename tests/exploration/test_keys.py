@@ -1,0 +1,110 @@
+"""Two callers and one key: nothing is broken, and everything that can be is reached."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from trio_envserve.lab.exploration.configurations import KEY_PAIRS_BEYOND, KEY_TABLE
+from trio_envserve.lab.exploration.keyed_judge import KeyJudge, KeyPast
+from trio_envserve.lab.exploration.keyed_world import KeyWorld
+from trio_envserve.lab.exploration.search import Search, explore
+from trio_envserve.lab.exploration.story import tell
+from trio_envserve.lab.mutants import find
+from trio_envserve.lab.simulation.coverage import KEY_PAIRS, NO_KEY_PAIRS, KeyPair
+
+PAGE = Path(__file__).parent.parent.parent.joinpath("docs/exploring.md").read_text(encoding="utf-8")
+
+LARGE = {"keys", "keys-held", "keys-nightly", "keys-waiting"}
+OF = {each.name: each for each in KEY_TABLE}
+
+
+@cache
+def explored(name: str) -> Search:
+    return explore(OF[name])
+
+
+def pairs_of(search: Search) -> Counter[KeyPair]:
+    assert isinstance(search.world, KeyWorld)
+    return search.world.routers.pairs
+
+
+def assert_it_holds(name: str) -> None:
+    figures = explored(name).figures
+    assert figures.found is None
+    assert figures.exhausted
+    assert figures.quiet > 0
+    assert figures.transitions > figures.states > 100
+    assert row_of(name) == (figures.states, figures.transitions, figures.depth)
+
+
+def row_of(name: str) -> tuple[int, ...]:
+    """The figures that the page has."""
+    row = re.search(rf"^\| `{name}` \| .+ \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert row is not None
+    return tuple(int(each.replace(",", "")) for each in row.groups())
+
+
+@pytest.mark.parametrize("name", sorted(OF.keys() - LARGE))
+def test_a_small_configuration_is_exhausted_and_holds(name: str):
+    assert_it_holds(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LARGE - {"keys-nightly"}))
+def test_a_larger_one_is_exhausted_and_holds(name: str):
+    assert_it_holds(name)
+
+
+@pytest.mark.slow
+def test_every_pair_of_state_and_input_is_reached_or_has_a_reason():
+    reached = Counter[KeyPair]()
+    for name in OF.keys() - {"keys-nightly"}:
+        reached.update(pairs_of(explored(name)))
+    assert set(reached) | KEY_PAIRS_BEYOND.keys() == set(KEY_PAIRS)
+    assert not set(reached) & KEY_PAIRS_BEYOND.keys()
+
+
+def test_the_page_counts_the_pairs():
+    beyond, never = len(KEY_PAIRS_BEYOND), len(NO_KEY_PAIRS)
+    assert f"Of the {len(KEY_PAIRS) + never} pairs, {len(KEY_PAIRS) - beyond} are" in PAGE
+    assert f"of {never} the table's own cells say that they cannot be. The other {beyond}" in PAGE
+
+
+def test_callers_that_are_exchanged_are_the_same():
+    world = explored("keys-cancel").world
+    assert isinstance(world, KeyWorld)
+    first = world.blank()
+    for action in world.opening():
+        first, violations = world.move(first, action)
+        assert not violations
+    ways = [world.move(first, ("ask", c, b"x"))[0] for c in (0, 1)]
+    assert ways[0] != ways[1]
+    assert world.canonical(ways[0]) == world.canonical(ways[1]) != world.canonical(first)
+
+
+def test_a_counterexample_says_who_did_what():
+    with find("the-first-who-leaves-cancels").applied():
+        search = explore(OF["keys-cancel"])
+        found = search.figures.found
+        assert found is not None
+        lines = tell(search.world, found)
+    text = "\n".join(lines)
+    assert "1  c0 asks: x" in text
+    assert "execution 0 begins, of generation 0" in text
+    assert lines[-1] == f"VIOLATED {found.violations[-1]}"
+    assert lines[-1].startswith("VIOLATED G7: ")
+
+
+def test_the_judge_expects_no_more_than_was_promised():
+    """What is told in the place of something else names the promise that is broken."""
+    judge = KeyJudge(KeyPast(), consent=False, allowance=3)
+    judge.asked((b"s", 0), b"c0", b"x")
+    judge.asked((b"t", 0), b"c1", b"y")
+    judge.told((b"s", 0), ("result", b"0@0"))
+    judge.settle({}, free=True)
+    assert [each[:2] for each in judge.violations] == ["G6", "G3", "G9"]

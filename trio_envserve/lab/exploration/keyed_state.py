@@ -1,0 +1,63 @@
+"""What a state is where callers share a key."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import names
+from .keyed_judge import KeyPast, Told
+from .state import WorkerPart
+
+INPUT, OTHER = b"x", b"y"
+"""What is asked under the key, and something else."""
+
+
+class Said(NamedTuple):
+    """A request of a caller that is not over for it."""
+
+    sequence: int
+    message: int
+    input: bytes
+    """Empty if it did not send any."""
+    told: Told | None = None
+
+
+class CallerPart(NamedTuple):
+    """A caller: a process, or the next one that has its name."""
+
+    sessions: int = 0
+    """How many it has had."""
+    here: bool = False
+    """Whether the last of them is in use."""
+    next: int = 0
+    """Its next sequence there."""
+    asked: int = 0
+    """How often it has asked, what was issued again not counted."""
+    said: tuple[Said, ...] = ()
+    lost: bool = False
+    """Whether it has asked in a session that is over, and has no outcome."""
+    left: tuple[bytes, ...] = ()
+    """Sessions of processes that died, whose leases have not ended."""
+
+
+class KeyState(NamedTuple):
+    """The whole system at one moment."""
+
+    router: int
+    worker: WorkerPart | None
+    callers: tuple[CallerPart, ...]
+    commands: tuple[tuple[int, bytes], ...]
+    """The acts and tags that were used."""
+    left: tuple[int, ...]
+    """How often each kind of trouble may still come."""
+    past: KeyPast
+
+
+def token(c: int) -> bytes:
+    """How a caller is known again."""
+    return b"c%d" % c + b"." * 14
+
+
+def session_of(c: int, caller: CallerPart) -> bytes:
+    """The session that it uses."""
+    return names.session(0, names.nonce(c, caller.sessions))

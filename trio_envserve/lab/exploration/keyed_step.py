@@ -1,0 +1,356 @@
+"""One step where callers share a key: an action, and all that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import cbor2
+
+from ...core import error_records, messages
+from ...core.key_records import KeyAct, Tag, input_digest
+from ...core.terms import Status
+from . import names
+from .configurations import KEY_BOUNDED
+from .keyed_judge import KeyJudge, Told
+from .keyed_state import INPUT, OTHER, KeyState, Said, session_of, token
+from .state import DEAD, Running, WorkerPart
+from .step import Action
+
+if TYPE_CHECKING:
+    from .keyed_world import KeyWorld
+
+NAMESPACE, KEY = b"a", b"k"
+MOST_BYTES = 1 << 20
+
+
+class KeyStep:
+    """From a state to the next.  One method for each action."""
+
+    def __init__(self, world: KeyWorld, state: KeyState) -> None:
+        self._world = world
+        self._router, self._worker, callers, self._commands, self._left, past = state
+        self._callers = list(callers)
+        asked = world.configuration
+        self.judge = KeyJudge(past, asked.consent, asked.allowance)
+
+    def take(self, action: Action) -> None:
+        """Let it happen."""
+        name, *where = action
+        getattr(self, f"_{name}")(*where)
+        worker, live, free = self._worker, dict[int, bool](), False
+        if worker is not None and worker.core != DEAD and not worker.doomed:
+            live = {run.number: run.halted for run in self._of_generations(worker)}
+            free = len(live) < 2
+        self.judge.settle(live, free)
+        for wrong in self._world.routers.info[self._router].wrong:
+            self.judge.violation("G8", wrong)
+
+    def state(self) -> KeyState:
+        """The state after it."""
+        return KeyState(
+            self._router, self._worker, tuple(self._callers), self._commands, self._left,
+            self.judge.past(),
+        )  # fmt: skip
+
+    def _of_generations(self, worker: WorkerPart) -> Iterator[Running]:
+        """What it runs, by the number of the generation."""
+        for run in worker.runs:
+            yield run._replace(number=int(run.key))
+
+    def _spend(self, kind: str) -> None:
+        index = KEY_BOUNDED.index(kind)
+        self._left = (*self._left[:index], self._left[index] - 1, *self._left[index + 1 :])
+
+    # -- callers --------------------------------------------------------------------
+
+    def _back(self, c: int) -> None:
+        """A process of this caller opens a session."""
+        caller = self._callers[c]
+        self._callers[c] = caller = caller._replace(sessions=caller.sessions + 1, here=True, next=0)
+        nonce = names.nonce(c, caller.sessions)
+        self._client(c, messages.Hello(1, nonce, 1, names.client_name(c), MOST_BYTES))
+
+    def _ask(self, c: int, input: bytes) -> None:
+        caller = self._callers[c]
+        if input == OTHER:
+            self._spend("others")
+        else:
+            self._callers[c] = caller._replace(asked=caller.asked + 1)
+        request = session_of(c, caller), caller.next
+        self.judge.asked(request, token(c), input)
+        self._request(c, KeyAct.ASK, input)
+
+    def _again(self, c: int, gone: bool) -> None:
+        """What it asked in a session that is over is issued again."""
+        caller = self._callers[c]
+        self._callers[c] = caller._replace(lost=False)
+        request = session_of(c, caller), caller.next
+        self.judge.asked(request, token(c), INPUT, 1, gone)
+        self._request(c, KeyAct.ASK, INPUT, earlier=1, gone=gone)
+
+    def _withdraw(self, c: int) -> None:
+        caller = self._callers[c]
+        self._callers[c] = caller._replace(lost=False)
+        self.judge.withdrew((session_of(c, caller), caller.next), token(c))
+        self._request(c, KeyAct.WITHDRAW)
+        self._take(c, caller.next)
+
+    def _attach(self, c: int) -> None:
+        self._spend("attaches")
+        self.judge.attached((session_of(c, self._callers[c]), self._callers[c].next))
+        self._request(c, KeyAct.ATTACH)
+
+    def _command(self, act: int, tag: Tag) -> None:
+        self._spend("commands")
+        if isinstance(tag, bytes):
+            self._commands = (*self._commands, (act, tag))
+        self._by_key(act, tag)
+
+    def _copy(self, act: int, tag: bytes) -> None:
+        """A command comes once more, in whatever session."""
+        self._spend("copies")
+        self._by_key(act, tag)
+
+    def _by_key(self, act: int, tag: Tag) -> None:
+        """By the first who is there: whose it is matters to nobody."""
+        c = next((c for c, caller in enumerate(self._callers) if caller.here), 0)
+        if not self._callers[c].here:
+            self._back(c)
+        caller = self._callers[c]
+        request = session_of(c, caller), caller.next
+        self.judge.commanded(request, act, tag, forget=act == KeyAct.FORGET)
+        self._request(c, KeyAct(act), tag=tag)
+        self._take(c, request[1])
+
+    def _request(
+        self, c: int, act: KeyAct, body: bytes = b"", tag: Tag = b"", *, earlier: int | None = None,
+        gone: bool = True,
+    ) -> None:  # fmt: skip
+        caller, asked = self._callers[c], self._world.configuration
+        message = messages.KeyedRequest(
+            session_of(c, caller), caller.next, input_digest(body, asked.consent), asked.consent,
+            asked.allowance, 60.0 if asked.limits and act is KeyAct.ASK else None, token(c), act,
+            NAMESPACE, KEY, tag, earlier, gone,
+        )  # fmt: skip
+        number = self._world.mail.number((messages.encode(message), body))
+        self._callers[c] = caller._replace(
+            next=caller.next + 1, said=(*caller.said, Said(caller.next, number, body))
+        )
+        self._send(c, number)
+
+    def _repeat(self, c: int, sequence: int) -> None:
+        """A transmission comes again."""
+        self._spend("repeats")
+        caller = self._callers[c]
+        said = next(each for each in caller.said if each.sequence == sequence)
+        self.judge.repeated((session_of(c, caller), sequence), said.told)
+        self._send(c, said.message)
+
+    def _cancel(self, c: int, sequence: int) -> None:
+        self._spend("cancels")
+        session = session_of(c, self._callers[c])
+        self.judge.cancelled((session, sequence))
+        self._client(c, messages.KeyedCancel(session, sequence))
+        self._drop(c, sequence)
+
+    def _take(self, c: int, sequence: int) -> None:
+        """Its caller has what it was told."""
+        session = session_of(c, self._callers[c])
+        self.judge.left((session, sequence))
+        self._drop(c, sequence)
+        self._client(c, messages.Finish(session, [sequence, sequence + 1]))
+
+    def _drop(self, c: int, sequence: int) -> None:
+        caller = self._callers[c]
+        said = tuple(each for each in caller.said if each.sequence != sequence)
+        self._callers[c] = caller._replace(said=said)
+
+    def _goodbye(self, c: int) -> None:
+        self._spend("goodbyes")
+        session = session_of(c, self._callers[c])
+        self._callers[c] = self._callers[c]._replace(here=False, said=())
+        self.judge.said_goodbye(session)
+        self._client(c, messages.Goodbye(session))
+
+    def _gone(self, c: int) -> None:
+        """Its process dies, and its session stays until the lease ends."""
+        self._spend("deaths")
+        caller = self._callers[c]
+        self._leave(c, (*caller.left, session_of(c, caller)))
+
+    def _lease(self, c: int, session: bytes) -> None:
+        """A lease ends: of the session in use, or of one that was left."""
+        caller = self._callers[c]
+        if session in caller.left:
+            left = tuple(each for each in caller.left if each != session)
+            self._callers[c] = caller._replace(left=left)
+        else:
+            self._spend("leases")
+            self._leave(c, caller.left)
+        self.judge.lost(session)
+        self._server("lease", session)
+
+    def _leave(self, c: int, left: tuple[bytes, ...]) -> None:
+        caller = self._callers[c]
+        lost = caller.lost or any(s.input == INPUT and s.told is None for s in caller.said)
+        self._callers[c] = caller._replace(here=False, said=(), lost=lost, left=left)
+
+    # -- the server -------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._server("open", ())
+
+    def _start(self, slot: int) -> None:
+        self._server("start", slot)
+
+    def _settle(self, worker: bytes) -> None:
+        self._server("settle", worker)
+
+    def _limit(self, session: bytes, sequence: int) -> None:
+        self._spend("limits")
+        self.judge.out_of_time((session, sequence))
+        self._server("deadline", session, sequence)
+
+    def _unwanted(self) -> None:
+        self.judge.unwanted()
+        self._server("unwanted")
+
+    def _expire(self) -> None:
+        self.judge.expired()
+        self._server("command")
+
+    def _close(self, stage: str) -> None:
+        self._spend("closes")
+        self.judge.closed(cancelling=stage == "CANCELLING")
+        self._server("close", stage)
+
+    def _client(self, c: int, message: Any) -> None:
+        self._send(c, self._world.mail.number((messages.encode(message),)))
+
+    def _send(self, c: int, number: int) -> None:
+        self._server("client", names.route(c, self._callers[c].sessions), number)
+
+    def _server(self, *given: Any) -> None:
+        """The router's machine steps, and all follows that follows at once."""
+        self._router, effects = self._world.routers.step(self._router, given)
+        for effect in effects:
+            match effect:
+                case ("client", _, message):
+                    self._told(message)
+                case ("worker", _, message):
+                    self._dispatched(message)
+                    self._work("message", message)
+                case ("spawn", worker, incarnation):
+                    self._worker = WorkerPart(worker, 0, self._world.workers.new(incarnation))
+                    self._work("hello")
+                case ("kill", _):
+                    assert self._worker is not None
+                    self._worker = self._worker._replace(doomed=True)
+                case ("lost", _):
+                    self._lost()
+                case ("crash", text):
+                    self.judge.violation("CRASH", text)
+
+    def _told(self, number: int) -> None:
+        """A caller hears it."""
+        header, frames = self._world.mail.message[number], self._world.mail.frames[number]
+        match header:
+            case messages.Outcome():
+                told = _told(header, frames[1])
+            case messages.Refused():
+                told = ("refused", header.code)
+            case messages.Cancelled():
+                to = "cancel", (header.session, header.sequence)
+                self.judge.told(to, ("left", header.started))
+                return
+            case _:
+                return
+        self.judge.told((header.session, header.sequence), told)
+        c = names.owner(header.session)
+        caller = self._callers[c]
+        if not caller.here or header.session != session_of(c, caller):
+            return
+        said = (s._replace(told=told) if s.sequence == header.sequence else s for s in caller.said)
+        over = told[0] == "refused"
+        self._callers[c] = caller._replace(
+            said=tuple(s for s in said if not (over and s.sequence == header.sequence))
+        )
+
+    # -- the worker -------------------------------------------------------------------
+
+    def _dispatched(self, number: int) -> None:
+        """What was dispatched counts as run, whether or not the worker gets to it."""
+        message = self._world.mail.message[number]
+        if not isinstance(message, messages.Dispatch):
+            return
+        worker, body = self._worker, self._world.mail.frames[number][2]
+        assert worker is not None
+        self.judge.started(message.sequence, body, [int(run.key) for run in worker.runs])
+        run = Running(message.number, b"%d" % message.sequence, message.session, halted=False)
+        self._worker = worker._replace(runs=(*worker.runs, run))
+
+    def _work(self, *given: Any) -> None:
+        """The worker's machine steps, if it lives."""
+        worker = self._worker
+        if worker is None or worker.core == DEAD:
+            return
+        core, effects = self._world.workers.step(worker.core, given)
+        self._worker = worker._replace(core=core)
+        for effect in effects:
+            worker = self._worker
+            match effect:
+                case ("router", message):
+                    self._server("worker", worker.id, message)
+                case ("halt", number):
+                    runs = [r._replace(halted=r.halted or r.number == number) for r in worker.runs]
+                    self._worker = worker._replace(runs=tuple(runs))
+                case ("exit",):
+                    self._worker = worker._replace(doomed=True)
+                case ("crash", text):
+                    self.judge.violation("CRASH", text)
+
+    def _end(self, number: int, result: bool) -> None:
+        """Environment code ends: with a result, or, if it was told to, without."""
+        worker = self._worker
+        assert worker is not None
+        run = next(each for each in worker.runs if each.number == number)
+        self._worker = worker._replace(runs=tuple(r for r in worker.runs if r is not run))
+        generation = int(run.key)
+        payload = b"%d@%d" % (generation, number)
+        self.judge.ended(generation, ("result", payload))
+        status = Status.RESULT if result else Status.CANCELLED
+        self._work("ended", number, int(status), payload)
+        self._work("beat")  # and the router says that it has the outcome
+
+    def _crash(self) -> None:
+        self._spend("crashes")
+        self._die()
+
+    def _die(self) -> None:
+        assert self._worker is not None
+        self._worker = self._worker._replace(core=DEAD, doomed=False)
+
+    def _reap(self) -> None:
+        assert self._worker is not None
+        self._worker = self._worker._replace(reaped=True)
+        self._server("exited", self._worker.id)
+
+    def _lost(self) -> None:
+        """Its executions are proven over."""
+        assert self._worker is not None
+        for run in self._worker.runs:
+            self.judge.ended(int(run.key), None)
+        self._worker = None
+
+
+def _told(outcome: messages.Outcome, payload: bytes) -> Told:
+    if outcome.status == Status.RESULT:
+        if payload[:1].isdigit():
+            return "result", payload
+        record = cbor2.loads(payload)
+        return "said", record["generation"], record["started"]
+    code = error_records.decode(payload).code
+    if outcome.status == Status.CANCELLED:
+        return "cancelled", code != "never-started"
+    return "error", code
