@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trio_envserve.lab.exploration.configurations import (
@@ -36,6 +38,10 @@ def test_the_tables_name_what_there_is():
     assert shown <= NAMES
     assert set(BEYOND) <= NAMES
     assert not shown & set(BEYOND)
+    assert shown | set(BEYOND) == NAMES
+    page = Path(__file__).parent.parent.parent.joinpath("docs/laboratory.md").read_text("utf-8")
+    assert f"all {len(NAMES)} mutants caught" in page
+    assert f"{len(shown)} of {len(NAMES)} shown by some configuration" in page
     assert len(shown) >= 40
     assert len(SHOWS["ci"]) >= 15
 

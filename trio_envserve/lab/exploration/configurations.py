@@ -301,7 +301,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     ),
     "recycle": ("work-goes-to-who-retires",),
     "forged": ("digest-is-not-compared", "conflict-replaces-the-first"),
-    "allowed": ("a-new-session-resets-the-allowance",),
+    "allowed": ("a-new-session-resets-the-allowance", "every-lost-session-was-settled"),
     "ghost": ("a-worker-takes-any-incarnation",),
     "keys-shared": (
         "a-waiter-is-counted-twice", "retention-forgets-what-runs", "nothing-is-retained",
@@ -356,6 +356,7 @@ BEYOND: dict[str, str] = {
     "work-begins-while-closing": "servers are killed here, and do not drain",
     "what-closing-cancels-did-not-run": "servers are killed here, and do not drain",
     "a-connection-opens-any-number-of-sessions": "each connection has one session here",
+    "a-session-at-work-makes-room": "there is room for all sessions here",
     "an-ended-nonce-is-forgotten": "a client that has left asks nothing more; all it costs is room",
     "window-is-not-kept": "all clients keep to their window here",
     "cancelled-is-kept": "the next statement of its client repairs it before anybody can tell",
