@@ -115,7 +115,10 @@ class Wanted:
         for waiter in self._waiters.get((server, label_of(execution.key)), {}).values():
             if waiter.answered or not waiter.counts or waiter.generation != number:
                 continue
-            heard = book.heard[waiter.request.session]
+            session = waiter.request.session
+            if session in book.unknown:
+                continue  # what came late is no sign that it was still held
+            heard = book.heard[session]
             for_s = book.clock() - heard.at_s
             if for_s < plan.server.lease_s + plan.keys.orphan_s - 1.0:
                 text = f"{execution.key} is stopped, and {waiter.call.key} counts for it"
