@@ -45,8 +45,8 @@ async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
     await check_nothing_left(tmp_path)
 
 
-async def test_the_address_of_the_door_is_printed(tmp_path: Path):
-    door = f"ipc://{tmp_path}/door"
+async def test_the_address_of_the_door_is_printed(tmp_path: Path, folder: str):
+    door = f"ipc://{folder}/door"
     async with command(tmp_path, "serve", *BIND, "--verifiers-bind", door) as serving:
         assert f" and {door} " in await serving.line()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 
 import pytest
 import trio
@@ -18,11 +17,11 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
 async def test_each_connection_is_told_once_with_its_place_and_once_when_it_is_lost(
-    scheme: str, tmp_path: pathlib.Path
+    scheme: str, folder: str
 ):
     address, place = {
         "tcp": ("tcp://127.0.0.1:0", "127.0.0.1"),
-        "ipc": (f"ipc://{tmp_path}/router", f"user {os.getuid()}"),
+        "ipc": (f"ipc://{folder}/router", f"user {os.getuid()}"),
     }[scheme]
     news: list[tuple[bytes, str | None]] = []
     with trio.fail_after(600):

@@ -88,7 +88,7 @@ async def cutting_proxy(url: str) -> AsyncIterator[CuttingProxy]:
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=1024)
         proxy.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        nursery.start_soon(trio.serve_listeners, proxy.serve, listeners)
+        await nursery.start(trio.serve_listeners, proxy.serve, listeners)
         yield proxy
         nursery.cancel_scope.cancel()
 

@@ -201,8 +201,8 @@ async def test_a_cancel_that_overtakes_its_run_stops_it():
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-async def test_a_client_that_comes_back_gets_what_it_waited_for(scheme: str, tmp_path: Any):
-    bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/door"
+async def test_a_client_that_comes_back_gets_what_it_waited_for(scheme: str, folder: str):
+    bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{folder}/door"
     held = Held()
     async with open_door(held, bind=bind) as door:
         async with asking(door) as lost:
