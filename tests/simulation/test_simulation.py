@@ -65,6 +65,11 @@ def test_a_message_that_comes_after_the_lease_keeps_no_key_wanted():
     assert run(716, harsh=True).violations == ()
 
 
+def test_a_withdrawal_in_a_session_that_the_server_does_not_know_withdraws_nothing():
+    """The judge took it as done, and the work that went on for one that nobody waited for."""
+    assert run(1332).violations == ()
+
+
 def test_the_runs_are_worth_something():
     runs = [run(seed, harsh=seed % 2 == 1) for seed in range(80)]
     faults = Counter[str]()

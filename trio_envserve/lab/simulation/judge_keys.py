@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cbor2
@@ -50,6 +51,10 @@ class KeyJudge:
         self._order = itertools.count()
         """What came before what, within one moment too."""
         self._waiters: dict[Place, dict[RequestId, Waiter]] = {}
+        self._asking: RequestId | None = None
+        """The request that the server is dealing with."""
+        self._undo: list[Callable[[], None]] = []
+        """Takes back what that has replaced, for a server that will not have it."""
         self._place: dict[RequestId, Place] = {}
         self._left: dict[RequestId, Waiter] = {}
         """Those that were finished, by their client or by a deadline."""
@@ -92,6 +97,7 @@ class KeyJudge:
         call = self._book.calls[self.calls[request]]
         assert call.use is not None
         place, order = (server, call.use.label), next(self._order)
+        self._asking = request
         here = self._waiters.setdefault(place, {})
         match KeyAct(message.act):
             case KeyAct.CANCEL | KeyAct.FORGET:
@@ -99,8 +105,7 @@ class KeyJudge:
                 self._place[request] = place
                 return
             case KeyAct.WITHDRAW:
-                self.work.is_back(place, message.caller)
-                self._replace(here, message.caller, request)
+                self._is_back(place, message.caller, message.session)
                 self._place[request] = place
                 return
         if request in here or request in self._answered:
@@ -113,17 +118,30 @@ class KeyJudge:
             self._asked[place] = order
             if message.earlier is None or (message.gone and call.consent):
                 self._fresh.add(place)
-            self.work.is_back(place, message.caller)
-            self._replace(here, message.caller, request)
+            self._is_back(place, message.caller, message.session)
         new.generation = next((w.generation for w in self._sure(place)), None)
         here[request] = new
         self._place[request] = place
 
-    def _replace(self, here: dict[RequestId, Waiter], caller: bytes, by: RequestId) -> None:
+    def _is_back(self, place: Place, caller: bytes, session: bytes) -> None:
         """What a caller asked in other sessions counts no more."""
-        for waiter in here.values():
-            if waiter.caller == caller and waiter.request.session != by.session:
+        if self.work.is_back(place, caller):
+            self._undo.append(partial(self.work.lost, place, caller))
+        for waiter in self._waiters[place].values():
+            if waiter.caller == caller and waiter.request.session != session and waiter.counts:
                 waiter.counts = False
+                self._undo.append(partial(setattr, waiter, "counts", True))
+
+    def _not_taken(self) -> None:
+        """The request that the server is dealing with has replaced nobody."""
+        for undo in self._undo:
+            undo()
+        self.dealt()
+
+    def dealt(self) -> None:
+        """The server has said all that follows from one message."""
+        self._asking = None
+        self._undo.clear()
 
     def _sure(self, place: Place) -> Iterator[Waiter]:
         """Those whose generation is known, and still open."""
@@ -155,6 +173,8 @@ class KeyJudge:
 
     def lost(self, session: bytes) -> None:
         """A server does not know this session."""
+        if self._asking is not None and self._asking.session == session:
+            self._not_taken()
         for request in [r for r in self._place if r.session == session]:
             self._lose(request)
 
@@ -171,6 +191,8 @@ class KeyJudge:
         """A request is refused, for good or for now: it does not wait."""
         request = RequestId(message.session, message.sequence)
         place = self._place.get(request)
+        if request == self._asking:
+            self._not_taken()
         waiter = self._leave(request)
         if waiter is None or place is None:
             return

@@ -61,9 +61,12 @@ class Wanted:
         self._early: set[tuple[Process, int]] = set()
         """Dispatches that were to stop before they began."""
 
-    def is_back(self, place: Place, caller: bytes) -> None:
-        """A caller asks again, or withdraws."""
-        self._lost.get(place, set()).discard(caller)
+    def is_back(self, place: Place, caller: bytes) -> bool:
+        """A caller asks again, or withdraws.  Whether it was lost."""
+        lost = self._lost.get(place, set())
+        was_lost = caller in lost
+        lost.discard(caller)
+        return was_lost
 
     def lost(self, place: Place, caller: bytes) -> None:
         """A session is lost in which this caller counted."""

@@ -128,6 +128,7 @@ class Wires(Book):
 
     def server_has_dealt(self) -> None:
         """Everything that follows from the last message was sent."""
+        self.keys.dealt()
         if self._owed is not None:
             (request, key), self._owed = self._owed, None
             first = self.first.get(request, "?")
