@@ -68,6 +68,7 @@ def test_a_dearer_router_is_noticed(monkeypatch):
     assert any(problem.startswith("the router executes") for problem in found)
 
 
+@pytest.mark.slow
 def test_a_cost_that_grows_with_what_is_pending_is_noticed(monkeypatch):
     plain = Router.take
 
@@ -82,6 +83,7 @@ def test_a_cost_that_grows_with_what_is_pending_is_noticed(monkeypatch):
     assert any("with 10,000 in flight" in problem for problem in found)
 
 
+@pytest.mark.slow
 def test_dearer_machine_code_is_noticed(record):
     dearer = {**record, "instructions": 110_000.0, "expected_instructions": 100_000}
     assert problems(dearer) == [

@@ -15,7 +15,14 @@ LARGE = {"ci", "nightly", "pair", "couple", "ghost", "allowed"}
 PLAIN = Configuration(name="plain")
 
 
-@pytest.mark.parametrize("name", [each.name for each in TABLE if each.name not in LARGE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(each.name, marks=[pytest.mark.slow] * (each.name == "announced"))
+        for each in TABLE
+        if each.name not in LARGE
+    ],
+)
 def test_a_small_configuration_is_exhausted_and_holds(name: str):
     figures = explore(configuration(name)).figures
     assert figures.found is None
