@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.commands import ROOT, check_nothing_left, command, run
 from trio_envserve.lab.mutants import MUTANTS
-from trio_envserve.lab.simulation.coverage import POSSIBLE
+from trio_envserve.lab.simulation.coverage import POSSIBLE, POSSIBLE_OF_KEYS
 from trio_envserve.lab.simulation.faults import Fault
 
 pytestmark = pytest.mark.real
@@ -29,6 +29,7 @@ async def test_many_runs_have_figures(tmp_path: Path):
     assert last["harsh_runs"] == 6
     assert len(last["faults"]) == len(Fault)
     assert len(last["pairs"]) == len(POSSIBLE)
+    assert len(last["key_pairs"]) == len(POSSIBLE_OF_KEYS)
     assert last["least"]["clients"] >= 2
     assert last["least"]["workers"] >= 2
     assert last["least"]["requests"] >= 50
@@ -46,6 +47,7 @@ async def test_a_time_and_a_table(tmp_path: Path):
     assert done.code == 0, done.err
     assert "fuzz passed" in done.out
     assert "runs a minute" in done.out
+    assert "how often each input came to a generation of a key in each state" in done.out
     for fault in Fault:
         assert fault.value in done.out
     assert "all harsh" in done.err

@@ -9,7 +9,12 @@ from trio_envserve.lab.fuzzing.failure import examine, is_harsh, text
 from trio_envserve.lab.fuzzing.tally import Tally
 from trio_envserve.lab.mutants import MUTANTS, find
 from trio_envserve.lab.mutants.patching import ANY
-from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE
+from trio_envserve.lab.simulation.coverage import (
+    IMPOSSIBLE,
+    IMPOSSIBLE_OF_KEYS,
+    POSSIBLE,
+    POSSIBLE_OF_KEYS,
+)
 from trio_envserve.lab.simulation.faults import Fault
 
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/fuzzing.md").read_text(encoding="utf-8")
@@ -43,4 +48,5 @@ def test_every_kind_of_fault_is_named():
 def test_every_figure_is_explained():
     explained = set(re.findall(r"`(\w+)`", PAGE))
     assert set(Tally().figures(1.0)) <= explained
-    assert f"the other {len(IMPOSSIBLE)} of {len(IMPOSSIBLE) + len(POSSIBLE)} pairs" in PAGE
+    for possible, impossible in ((POSSIBLE, IMPOSSIBLE), (POSSIBLE_OF_KEYS, IMPOSSIBLE_OF_KEYS)):
+        assert f"the other {len(impossible)} of {len(impossible) + len(possible)} pairs" in PAGE

@@ -13,12 +13,20 @@ from random import Random
 import pytest
 
 from trio_envserve.core import dispatcher
-from trio_envserve.core.key_records import KeyAct
+from trio_envserve.core.key_records import GenerationState, KeyAct
+from trio_envserve.core.key_table import TABLE as KEY_TABLE
+from trio_envserve.core.key_table import KeyInput, _never
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.lab.simulation.actor_server import SimServer
-from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
+from trio_envserve.lab.simulation.coverage import (
+    IMPOSSIBLE,
+    IMPOSSIBLE_OF_KEYS,
+    POSSIBLE,
+    POSSIBLE_OF_KEYS,
+    name_of,
+)
 from trio_envserve.lab.simulation.faults import (
     HARSH_ONLY,
     PLAIN_MESSAGE_BYTES,
@@ -98,6 +106,24 @@ def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
     assert len(POSSIBLE) == 29
 
 
+def test_every_pair_of_a_key_is_possible_or_has_a_reason():
+    possible, impossible = set(POSSIBLE_OF_KEYS), set(IMPOSSIBLE_OF_KEYS)
+    assert possible | impossible == {(s, i) for s in GenerationState for i in KeyInput}
+    assert not possible & impossible
+    assert len(possible) == 49
+    raising = {
+        (state, input)
+        for input, row in KEY_TABLE.items()
+        for state, cell in row.items()
+        if cell is _never
+    }
+    assert impossible - raising == {
+        (GenerationState.HELD, KeyInput.OUTCOME),
+        (GenerationState.HELD, KeyInput.NEVER_RAN),
+    }
+    assert raising <= impossible
+
+
 @pytest.mark.parametrize("harsh", [False, True], ids=["usual", "harsh"])
 def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bool):
     for seed in range(20):
@@ -128,9 +154,13 @@ def test_callers_meet_at_keys():
     assert again > 1
 
 
-def test_what_cannot_occur_is_a_violation():
+@pytest.mark.parametrize("of_a_key", [False, True], ids=["request", "key"])
+def test_what_cannot_occur_is_a_violation(of_a_key: bool):
     world = World(0, plan=few_calls())
-    world.pairs[RequestState.FINISHED, RequestInput.OUTCOME] += 1
+    if of_a_key:
+        world.key_pairs[GenerationState.HELD, KeyInput.OUTCOME] += 1
+    else:
+        world.pairs[RequestState.FINISHED, RequestInput.OUTCOME] += 1
     world.run()
     (violation,) = world.judge.violations
     assert violation.guarantee == "CRASH"

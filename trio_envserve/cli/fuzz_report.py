@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
+from ..core.key_records import GenerationState
+from ..core.key_table import KeyInput
 from ..core.request_table import RequestInput
 from ..core.requests import RequestState
 from ..lab.fuzzing.hunt import Catch
 from ..lab.fuzzing.tally import SIZES, Tally
 from ..lab.kit.tally import BaseTally
-from ..lab.simulation.coverage import IMPOSSIBLE, name_of
 from .common import say
 from .render import PLAIN_EVERY_S, Table
 
@@ -85,7 +86,7 @@ def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
         ("of the runs harsh", f"{tally.harsh:,}"),
         ("executions", f"{tally.executions:,}"),
     ]
-    return [*any_tables(tally, figures, SIZES, rows), pairs_table(tally)]
+    return [*any_tables(tally, figures, SIZES, rows), *pair_tables(tally)]
 
 
 def any_tables(
@@ -115,17 +116,25 @@ def any_tables(
     ]
 
 
-def pairs_table(tally: Tally) -> Table:
+def pair_tables(tally: Tally) -> list[Table]:
     """Inputs down, states across; ``-`` is what cannot occur."""
-    rows = []
-    for input in RequestInput:
-        cells = [
-            "-" if (state, input) in IMPOSSIBLE else f"{tally.pairs[name_of((state, input))]:,}"
-            for state in RequestState
-        ]
-        rows.append((input.value, *cells))
-    title = "how often each input came to a request in each state"
-    return Table(title, ("input", *(state.value for state in RequestState)), rows)
+    return [
+        _pairs("to a request", RequestInput, RequestState, tally.every_pair()),
+        _pairs("to a generation of a key", KeyInput, GenerationState, tally.every_key_pair()),
+    ]
+
+
+def _pairs(whom: str, inputs: Iterable[Any], states: Iterable[Any], times: dict[str, int]) -> Table:
+    names = [state.value for state in states]
+    rows = [
+        (input.value, *(_times(times.get(f"{name}: {input.value}")) for name in names))
+        for input in inputs
+    ]
+    return Table(f"how often each input came {whom} in each state", ("input", *names), rows)
+
+
+def _times(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 def catches_table(catches: Sequence[Catch]) -> Table:

@@ -11,10 +11,7 @@ import dataclasses
 import difflib
 from typing import ClassVar
 
-from ...core.key_records import GenerationState
-from ...core.key_table import KeyInput
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
-from ..simulation.coverage import KeyPair
 
 
 class Described:
@@ -254,14 +251,6 @@ KEY_TABLE: tuple[KeyConfiguration, ...] = (
 """Those with keys."""
 
 ALL: tuple[Configuration | KeyConfiguration, ...] = (*TABLE, *KEY_TABLE)
-
-_HELD = "what is held has no request of its own: a server that closes answers it once it has"
-
-KEY_PAIRS_BEYOND: dict[KeyPair, str] = {
-    (GenerationState.HELD, KeyInput.OUTCOME): _HELD,
-    (GenerationState.HELD, KeyInput.NEVER_RAN): _HELD,
-}
-"""The pairs of state and input of a key's generation that no server comes to, and why."""
 
 SHOWS: dict[str, tuple[str, ...]] = {
     "lost": (

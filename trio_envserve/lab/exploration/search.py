@@ -24,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..simulation.coverage import KEY_PAIRS, NO_KEY_PAIRS, name_of
-from .configurations import KEY_PAIRS_BEYOND, Configuration, KeyConfiguration
+from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
+from .configurations import Configuration, KeyConfiguration
 from .keyed_world import KeyWorld
 from .step import Action
 from .world import World
@@ -85,7 +85,7 @@ class Figures:
             "quiet_states": self.quiet,
             "local_states": self.local_states,
             "key_pairs": self.key_pairs,
-            "key_pairs_that_cannot_occur": _beyond() if self.key_pairs else {},
+            "key_pairs_that_cannot_occur": _cannot_occur() if self.key_pairs else {},
             "transitions_per_second": round(self.transitions / max(self.seconds, 1e-9)),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "seconds": round(self.seconds, 2),
@@ -96,9 +96,8 @@ class Figures:
         }
 
 
-def _beyond() -> dict[str, str]:
-    reasons = {**NO_KEY_PAIRS, **KEY_PAIRS_BEYOND}
-    return {name_of(pair): reason for pair, reason in reasons.items()}
+def _cannot_occur() -> dict[str, str]:
+    return {name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()}
 
 
 class Search:
@@ -133,8 +132,8 @@ class Search:
         figures.seconds = time.monotonic() - began_s
         figures.local_states = world.sizes()
         if isinstance(world, KeyWorld):
-            pairs = (pair for pair in KEY_PAIRS if pair not in KEY_PAIRS_BEYOND)
-            figures.key_pairs = {name_of(pair): world.routers.pairs[pair] for pair in pairs}
+            pairs = world.routers.pairs
+            figures.key_pairs = {name_of(pair): pairs[pair] for pair in POSSIBLE_OF_KEYS}
 
     # -- the walk ---------------------------------------------------------------
 

@@ -7,7 +7,13 @@ from collections import Counter
 from typing import Any
 
 from ..kit.tally import BaseTally
-from ..simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
+from ..simulation.coverage import (
+    IMPOSSIBLE,
+    IMPOSSIBLE_OF_KEYS,
+    POSSIBLE,
+    POSSIBLE_OF_KEYS,
+    name_of,
+)
 from ..simulation.faults import Fault
 from ..simulation.simulator import Run
 
@@ -22,6 +28,7 @@ class Tally(BaseTally[Run]):
     harsh: int = 0
     executions: int = 0
     pairs: Counter[str] = dataclasses.field(default_factory=Counter)
+    key_pairs: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def sizes(self, run: Run) -> dict[str, int]:
         """By the names of :data:`SIZES`."""
@@ -35,6 +42,7 @@ class Tally(BaseTally[Run]):
         self.harsh += run.harsh
         self.executions += run.executions
         self.pairs.update(run.pairs)
+        self.key_pairs.update(run.key_pairs)
 
     # -- what to tell ---------------------------------------------------------
 
@@ -44,7 +52,11 @@ class Tally(BaseTally[Run]):
 
     def every_pair(self) -> dict[str, int]:
         """All pairs that can occur, those that never did with 0."""
-        return {name_of(pair): self.pairs[name_of(pair)] for pair in POSSIBLE}
+        return {name: self.pairs[name] for name in map(name_of, POSSIBLE)}
+
+    def every_key_pair(self) -> dict[str, int]:
+        """The same of the generations of keys."""
+        return {name: self.key_pairs[name] for name in map(name_of, POSSIBLE_OF_KEYS)}
 
     def average(self) -> dict[str, float]:
         """What a run has on average."""
@@ -60,4 +72,8 @@ class Tally(BaseTally[Run]):
             "faults": self.every_fault(),
             "pairs": self.every_pair(),
             "pairs_that_cannot_occur": {name_of(pair): why for pair, why in IMPOSSIBLE.items()},
+            "key_pairs": self.every_key_pair(),
+            "key_pairs_that_cannot_occur": {
+                name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()
+            },
         }

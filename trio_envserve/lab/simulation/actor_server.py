@@ -40,7 +40,7 @@ from ...core.router_inputs import (
 from ..kit.process import Process
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy
-from .coverage import count_pairs
+from .coverage import count_key_pairs, count_pairs
 from .faults import Fault
 from .network import Frames, Link
 
@@ -73,6 +73,7 @@ class SimServer(Process):
             keys=world.plan.keys,
         )  # fmt: skip
         count_pairs(self.router.cache, world.pairs)
+        count_key_pairs(self.router.keys, world.key_pairs)
         self.events.note(self.name, "starts")
         self._clock()
 

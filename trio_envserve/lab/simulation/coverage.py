@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 from ...core.dedup import DedupCache
 from ...core.key_records import Generation, GenerationState, KeyEffects
-from ...core.key_table import TABLE as KEY_TABLE
 from ...core.key_table import KeyInput
 from ...core.keys import Keys
 from ...core.request_table import TABLE, Effects, RequestInput
@@ -98,26 +97,62 @@ def count_pairs(cache: DedupCache, pairs: Counter[Pair]) -> None:
 
 # -- keys ------------------------------------------------------------------------------
 
-NO_KEY_PAIRS: dict[KeyPair, str] = {
-    (state, input): "the table's cell says that it cannot be"
-    for input, row in KEY_TABLE.items()
-    for state, cell in row.items()
-    if cell is KEY_TABLE[KeyInput.DISPATCH][GenerationState.ABSENT]  # the cell that raises
+_OVER = "what is closed is found under no key: nobody waits for it, and no time runs"
+_NO_WORK = "what is held has no work of its own yet"
+_ANSWERED = "its work is finished, and has its outcome"
+
+_WHY: dict[KeyPair, str] = {
+    (GenerationState.ABSENT, KeyInput.OTHER_INPUT): "there is no input to differ from",
+    (GenerationState.ABSENT, KeyInput.LEAVE): "who waits, waits for a generation",
+    (GenerationState.ABSENT, KeyInput.LOSE): "who waits, waits for a generation",
+    (GenerationState.ABSENT, KeyInput.DISPATCH): "work is that of a generation",
+    (GenerationState.ABSENT, KeyInput.EXECUTION_ENDED): "work is that of a generation",
+    (GenerationState.ABSENT, KeyInput.OUTCOME): "work is that of a generation",
+    (GenerationState.ABSENT, KeyInput.NEVER_RAN): "work is that of a generation",
+    (GenerationState.ABSENT, KeyInput.ORPHANED): "time runs for generations",
+    (GenerationState.ABSENT, KeyInput.RETENTION_ENDED): "time runs for generations",
+    (GenerationState.HELD, KeyInput.DISPATCH): _NO_WORK,
+    (GenerationState.HELD, KeyInput.EXECUTION_ENDED): _NO_WORK,
+    (GenerationState.WAITING, KeyInput.EXECUTION_ENDED): "nothing of it runs",
+    (GenerationState.RUNNING, KeyInput.DISPATCH): "it runs already",
+    (GenerationState.RUNNING, KeyInput.NEVER_RAN): "it was started",
+    (GenerationState.COMPLETED, KeyInput.DISPATCH): _ANSWERED,
+    (GenerationState.COMPLETED, KeyInput.OUTCOME): _ANSWERED,
+    (GenerationState.COMPLETED, KeyInput.NEVER_RAN): _ANSWERED,
+    **{
+        (state, KeyInput.RETENTION_ENDED): "retention begins with the outcome"
+        for state in (GenerationState.HELD, GenerationState.WAITING, GenerationState.RUNNING)
+    },
+    **{
+        (GenerationState.CLOSED, input): _OVER
+        for input in KeyInput
+        if input is not KeyInput.EXECUTION_ENDED
+    },
 }
+"""Why no input of these comes to a cell that says it cannot be."""
+
+_HELD = "what is held has no request of its own: a server that closes answers it once it has"
+
+_BEYOND: dict[KeyPair, str] = {
+    (GenerationState.HELD, KeyInput.OUTCOME): _HELD,
+    (GenerationState.HELD, KeyInput.NEVER_RAN): _HELD,
+}
+"""Those that the table can do and that no server comes to."""
+
+IMPOSSIBLE_OF_KEYS: dict[KeyPair, str] = _WHY | _BEYOND
 """The pairs of a key's generation that cannot occur, and why."""
 
-KEY_PAIRS: tuple[KeyPair, ...] = tuple(
+POSSIBLE_OF_KEYS: tuple[KeyPair, ...] = tuple(
     (state, input)
     for input in KeyInput
     for state in GenerationState
-    if (state, input) not in NO_KEY_PAIRS
+    if (state, input) not in IMPOSSIBLE_OF_KEYS
 )
 """All others, input by input."""
 
 
-@contextmanager
-def counted_keys(keys: Keys, pairs: Counter[KeyPair]) -> Iterator[None]:
-    """Count every step of these keys within the block."""
+def count_key_pairs(keys: Keys, pairs: Counter[KeyPair]) -> None:
+    """Count every step of these keys from now on."""
     step = keys.step
 
     def counting(
@@ -127,6 +162,12 @@ def counted_keys(keys: Keys, pairs: Counter[KeyPair]) -> Iterator[None]:
         return step(generation, input, arg, now_s)
 
     keys.step = counting  # type: ignore[method-assign]  # these keys' alone, to look on
+
+
+@contextmanager
+def counted_keys(keys: Keys, pairs: Counter[KeyPair]) -> Iterator[None]:
+    """The same within the block."""
+    count_key_pairs(keys, pairs)
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ from .actor_client import SimClient
 from .actor_server import SimServer
 from .actor_worker import SimWorker
 from .bounds import unanswered, unfinished
-from .coverage import IMPOSSIBLE, Pair, name_of
+from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, KeyPair, Pair, name_of
 from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
 from .judge import Judge
@@ -57,6 +57,8 @@ class Run:
     faults: dict[str, int]
     pairs: dict[str, int]
     """How often each (state, input) of the dedup cache occurred."""
+    key_pairs: dict[str, int]
+    """The same of the generations of keys."""
     asked: int
     told: dict[str, int]
     executions: int
@@ -90,6 +92,7 @@ class World(BaseWorld[Fault]):
         self.wire = WireLimits(message_bytes=self.plan.message_bytes)
         self.faults: Counter[Fault] = Counter()
         self.pairs: Counter[Pair] = Counter()
+        self.key_pairs: Counter[KeyPair] = Counter()
         self.judge = Judge(lambda: self.events.now_s, self.events.note, self.plan)
         rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
         self.network = Network(self.events, rates)
@@ -280,6 +283,9 @@ class World(BaseWorld[Fault]):
         self.judge.end(self.left())
         for pair in IMPOSSIBLE.keys() & self.pairs.keys():
             self.judge.violation("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
+        for key_pair in IMPOSSIBLE_OF_KEYS.keys() & self.key_pairs.keys():
+            why = IMPOSSIBLE_OF_KEYS[key_pair]
+            self.judge.violation("CRASH", f"of a key, {name_of(key_pair)}: {why}, and it was")
 
     def times(self) -> dict[str, int]:
         """How often each kind of fault struck, by what people call it."""
@@ -335,6 +341,7 @@ def run(
         virtual_s=world.events.now_s,
         faults=world.times(),
         pairs={name_of(pair): n for pair, n in world.pairs.items()},
+        key_pairs={name_of(pair): n for pair, n in world.key_pairs.items()},
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),
         executions=sum(len(call.executions) for call in judge.calls.values()),
