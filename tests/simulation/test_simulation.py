@@ -19,6 +19,7 @@ from trio_envserve.core.key_table import KeyInput, _never
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState
+from trio_envserve.lab.fuzzing.failure import is_harsh
 from trio_envserve.lab.simulation.actor_server import SimServer
 from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE,
@@ -122,6 +123,26 @@ def test_every_pair_of_a_key_is_possible_or_has_a_reason():
         (GenerationState.HELD, KeyInput.NEVER_RAN),
     }
     assert raising <= impossible
+
+
+STAYING = 264
+"""A seed whose plan has work that stays after its cancel (`keyed_asks`)."""
+
+
+def test_a_client_is_away_for_longer_than_its_orphan_deadline_while_its_key_is_held():
+    reached = run(STAYING).key_pairs
+    for state in (GenerationState.HELD, GenerationState.WAITING):
+        assert reached[name_of((state, KeyInput.ORPHANED))]
+    assert reached[name_of((GenerationState.HELD, KeyInput.LOSE))]
+
+
+@pytest.mark.slow
+def test_every_pair_that_can_occur_does():
+    """`trio-envserve fuzz --seed 0 --runs 1500` in short: seeds without keys add nothing."""
+    reached = set[str]()
+    for seed in filter(have_keys, range(1500)):
+        reached.update(run(seed, harsh=is_harsh(seed)).key_pairs)
+    assert reached == set(map(name_of, POSSIBLE_OF_KEYS))
 
 
 @pytest.mark.parametrize("harsh", [False, True], ids=["usual", "harsh"])

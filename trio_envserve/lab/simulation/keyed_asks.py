@@ -3,7 +3,9 @@
 Drawn apart from the rest of the plan: two seeds of seven have keys, and those without
 are what they were before there were any.  Keys are few and near in time, so that
 callers meet: some ask the same, some another thing under the same key, some only
-attach, and some cancel or forget what others wait for.
+attach, and some cancel or forget what others wait for.  Where clients are stopped, half of
+the runs have work, too, that goes on for seconds after it was cancelled by key, and a client
+that is away for longer than its lease while it waits for that (:func:`_with_work_that_stays`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ ACTS = (
 
 LONG = 0.3
 """How much of the work lasts for so long that callers come and go meanwhile."""
+
+STAYS_S = 9.0
+"""How long at most what was cancelled goes on where somebody is away meanwhile."""
 
 SPANS = 4
 """The time of a run has so many spans, with keys of their own."""
@@ -60,7 +65,7 @@ def with_keys(plan: Plan, rng: Random) -> Plan:
         mine + _copies(rng, f"c{client}:copy", plan.busy_s, commands)
         for client, mine in enumerate(asks)
     )
-    return dataclasses.replace(
+    keyed = dataclasses.replace(
         plan,
         faults=plan.faults | {Fault.KEYS},
         asks=asks,
@@ -69,6 +74,49 @@ def with_keys(plan: Plan, rng: Random) -> Plan:
             plan.server, lease_s=min(plan.server.lease_s, rng.choice((2.5, PLAIN_LEASE_S)))
         ),
     )
+    if plan.has(Fault.STOP_CLIENT) and rng.random() < 0.5:
+        return _with_work_that_stays(keyed, rng)
+    return keyed
+
+
+def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
+    """Every worker is given work that ignores its cancel.  One of these is cancelled by key and
+    asked for again, so that the next generation is held; another key waits for a worker.
+    Then clients are stopped, with luck the one that waits, beyond lease and orphan deadline;
+    faults that would end all this sooner strike later.
+    """
+    cancel_s = rng.uniform(1.3, 2.0)
+    like = rng.choice([ask for asks in plan.asks for ask in asks if ask.use is None])
+
+    def ask(at_s: float, name: str, word: str, act: KeyAct = KeyAct.ASK) -> Ask:
+        body = body_of(f"a.{word}/x", "ignore", STAYS_S - 2.0) if act is KeyAct.ASK else b""
+        return dataclasses.replace(
+            like, key=name, at_s=at_s, behaviour="ignore", duration_s=STAYS_S - 2.0,
+            limit_s=None, cancel_after_s=None, body=body,
+            use=KeyUse(act, "a", word, b"" if act is KeyAct.ASK else name.encode()),
+        )  # fmt: skip
+
+    first = tuple(ask(0.01, f"c0:stays{n}", f"stays{n}") for n in range(plan.workers))
+    other = (
+        ask(cancel_s, "c1:stays-cancel", "stays0", KeyAct.CANCEL),
+        ask(cancel_s + 0.1, "c1:stays0", "stays0"),
+        ask(cancel_s + 0.1, "c1:waits", "waits"),
+    )
+    stops = sorted(cancel_s + rng.uniform(0.2, 0.5) for _ in range(2))
+    return dataclasses.replace(
+        plan,
+        asks=(plan.asks[0] + first, plan.asks[1] + other, *plan.asks[2:]),
+        moments=(
+            *((at_s, Fault.STOP_CLIENT) for at_s in stops),
+            *((at_s + STAYS_S, fault) for at_s, fault in plan.moments),
+        ),
+        busy_s=plan.busy_s + STAYS_S,
+        server=dataclasses.replace(
+            plan.server, lease_s=2.5, worker_capacity=1,
+            cancel_grace_s=STAYS_S, cancel_kill_s=STAYS_S,
+        ),
+        keys=dataclasses.replace(plan.keys, orphan_s=0.5),
+    )  # fmt: skip
 
 
 def _input(rng: Random, like: Ask, label: str) -> Ask:
