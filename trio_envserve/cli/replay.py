@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import click
 import trio
 
+from ..core.key_pages import KeyPages
 from ..core.requests import RequestState, Session
 from ..core.router import Router
+from ..core.status import KeyPage, KnownKey
 from ..core.terms import short
 from ..lab.recording import Player
 from ..lab.recording_sequence import Event, RequestName, RequestWatch, sequence_text
@@ -21,8 +25,8 @@ from .render import Table, show_tables
 TURN_INPUTS = 512
 """How many inputs are replayed before signals have a turn."""
 SAY_EVERY_S = 3.0
-MOST_SESSIONS = 20
-"""Sessions in the table for people; ``--json`` has all."""
+MOST_SHOWN = 20
+"""Sessions, and keys, in the tables for people; ``--json`` has all."""
 
 
 @click.command(epilog=EPILOG)
@@ -143,9 +147,21 @@ def _summary(player: Player, events: list[Event] | None) -> dict[str, Any]:
 
 
 def state_of(router: Router) -> dict[str, Any]:
-    """The statistics of a router, and each of its sessions."""
+    """The statistics of a router, and each of its sessions and keys."""
     sessions = [_session(router, each) for each in router.cache.sessions.values()]
-    return {**router.stats(), "per_session": sessions}
+    keys = [dataclasses.asdict(each) for each in _keys(router)]
+    return {**router.stats(), "per_session": sessions, "per_key": keys}
+
+
+def _keys(router: Router) -> Iterator[KnownKey]:
+    """All that it knows, as its clients would be told, page by page."""
+    pages, first, turn_s = KeyPages(router.keys), 0, 0.0
+    while True:
+        page = KeyPage.of(pages.page(b"", first, router._clock.awake_s, turn_s))
+        yield from page.keys
+        if page.next is None:
+            return
+        first, turn_s = page.next, turn_s + 1.0  # each page in a turn of its own
 
 
 def _session(router: Router, session: Session) -> dict[str, Any]:
@@ -199,15 +215,28 @@ def _state_tables(state: dict[str, Any]) -> list[Table]:
         reverse=True,
     )  # fmt: skip
     names = ("session", "name", "waiting", "running", "completed", "finished", "unheard_s")
-    shown = [tuple(str(each[name]) for name in names) for each in sessions[:MOST_SESSIONS]]
-    title = f"sessions ({len(sessions)})"
-    if len(sessions) > MOST_SESSIONS:
-        title = f"sessions ({len(sessions)}, of which {MOST_SESSIONS} are shown)"
-    columns = ("worker", "phase", "pid", "pending", "done", "failed", "restarts")
-    workers = [tuple(str(each[name]) for name in columns) for each in state["per_worker"]]
+    keys = _some("keys", state["per_key"], _KEY_COLUMNS, left=(0, 1, 2))
     return [
         Table("router", (), router),
         Table("counters", (), [(name, str(count)) for name, count in cache.items()]),
-        Table(title, names, shown),
-        Table("workers", columns, workers),
+        _some("sessions", sessions, names),
+        *([keys] if state["per_key"] else []),
+        Table("workers", _WORKER_COLUMNS, _rows(state["per_worker"], _WORKER_COLUMNS)),
     ]
+
+
+_KEY_COLUMNS = ("key", "namespace", "state", "generation", "waiters", "executions", "size_bytes")
+_WORKER_COLUMNS = ("worker", "phase", "pid", "pending", "done", "failed", "restarts")
+
+
+def _some(
+    what: str, records: list[dict[str, Any]], columns: tuple[str, ...], left: tuple[int, ...] = (0,)
+) -> Table:
+    """The first of these, if there are many."""
+    rows = _rows(records[:MOST_SHOWN], columns)
+    shown = f", of which {MOST_SHOWN} are shown" if len(rows) < len(records) else ""
+    return Table(f"{what} ({len(records)}{shown})", columns, rows, left=left)
+
+
+def _rows(records: list[dict[str, Any]], columns: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [tuple(str(each[name]) for name in columns) for each in records]

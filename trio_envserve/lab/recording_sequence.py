@@ -6,6 +6,9 @@ A request is known by its session's first bytes, as logs show them, and its
 sequence.  Each moment of a replay is searched for what concerns it: messages
 that name it, statements that include it, stops of its executions, the end of
 their workers.
+
+A request that names a key has no executions of its own: its story says which request
+of the server's own does the work, whose story can be asked for, too.
 """
 
 from __future__ import annotations
@@ -17,15 +20,25 @@ from typing import Any, NamedTuple
 
 from ..core import messages
 from ..core.errors import ConfigError, ProtocolError
+from ..core.key_records import KeyAct, KeyName
 from ..core.ranges import Ranges
 from ..core.requests import RequestState
 from ..core.router_effects import Kill, Lost, ToClient, ToWorker
 from ..core.router_inputs import ClientMessage, Exited, WorkerMessage
-from ..core.terms import Status
+from ..core.terms import Status, short
 from .recording import Moment, RecordedInput
 
-CLIENT, ROUTER = "client", "router"
+CLIENT, ROUTER, KEY = "client", "router", "key"
 WANTED = "sync: it is wanted"
+
+_WAITING_ACTS = (KeyAct.ASK, KeyAct.ATTACH)
+_ACTS = {
+    KeyAct.ASK: "ask of a key",
+    KeyAct.ATTACH: "attach to a key",
+    KeyAct.CANCEL: "cancel of a key",
+    KeyAct.FORGET: "forget of a key",
+    KeyAct.WITHDRAW: "withdrawal of a key",
+}
 
 
 class RequestName(NamedTuple):
@@ -59,7 +72,7 @@ class Event(NamedTuple):
     step: int
     source: str
     target: str
-    """:data:`CLIENT`, :data:`ROUTER`, or the name of a worker."""
+    """:data:`CLIENT`, :data:`ROUTER`, :data:`KEY`, or the name of a worker."""
     what: str
     state: str
     """The state of the request after the step."""
@@ -86,7 +99,7 @@ class RequestWatch:
     def see(self, moment: Moment) -> None:
         """The next moment."""
         one, at = moment.input, (moment.input.at_s, moment.input.step)
-        found = list(self._of_input(one))
+        found = [*self._of_input(one), *self._of_key(moment)]
         # A loss is told last, and is the reason for the rest.
         for effect in sorted(moment.effects, key=lambda each: not isinstance(each, Lost)):
             found += self._of_effect(effect)
@@ -108,8 +121,10 @@ class RequestWatch:
         return self._stories[sessions[0]].events
 
     def _state(self, moment: Moment, session: bytes) -> str:
-        known = moment.router.cache.sessions.get(session)
-        return (RequestState.FINISHED if known is None else known.state(self.name.sequence)).value
+        known, sequence = moment.router.cache.sessions.get(session), self.name.sequence
+        if known is None or (known.own and sequence not in known.entries):
+            return RequestState.FINISHED.value
+        return known.state(sequence).value
 
     # -- inputs ---------------------------------------------------------------
 
@@ -133,6 +148,9 @@ class RequestWatch:
             case messages.Request(sequence=number) if number == sequence:
                 what = f"request, {_bytes(frames[1:])}"
                 self._stories[message.session].open = True
+            case messages.KeyedRequest(sequence=number) if number == sequence:
+                what = f"{_ACTS[KeyAct(message.act)]}, {_bytes(frames[1:])}"
+                self._stories[message.session].open = True
             case messages.Cancel(sequence=number) if number == sequence:
                 what = "cancel"
             case messages.Finish() if sequence in Ranges.from_flat(message.finished):
@@ -148,6 +166,20 @@ class RequestWatch:
                 what = "goodbye"
         if what:
             yield message.session, CLIENT, ROUTER, what
+
+    def _of_key(self, moment: Moment) -> Iterator[tuple[bytes, str, str, str]]:
+        given, router = moment.input.given, moment.router
+        if not isinstance(given, ClientMessage) or not given.frames:
+            return
+        message = self._message(given.frames[0])
+        asks = isinstance(message, messages.KeyedRequest) and message.act in _WAITING_ACTS
+        if not asks or message.sequence != self.name.sequence:
+            return
+        generation = router.keys.open.get(KeyName(message.namespace, message.key))
+        for session in router.cache.sessions.values():
+            if generation is not None and session.own and generation.number in session.entries:
+                work = f"{short(session.id)}/{generation.number}"
+                yield message.session, ROUTER, KEY, f"its work is request {work}"
 
     def _of_worker(self, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
         worker = frames[0]

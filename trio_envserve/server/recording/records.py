@@ -27,6 +27,7 @@ from hashlib import blake2b
 from typing import Any, get_args
 
 from ...core.closing import ClosingStage
+from ...core.keys import Keys
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, ToClient, ToWorker
 from ...core.router_inputs import ClientMessage, RouterInput, WorkerMessage
@@ -140,7 +141,7 @@ class EffectsHash:
 
 
 def state_digest(router: Router) -> bytes:
-    """A hash of what a router counts, and of what each session holds."""
+    """A hash of what a router counts, and of what each session and each key holds."""
     sessions = [
         (
             each.id, each.route, each.connection, each.probe, each.ended, each.queued_count,
@@ -150,4 +151,19 @@ def state_digest(router: Router) -> bytes:
         for each in router.cache.sessions.values()
     ]  # fmt: skip
     text = repr((router.stats(), sessions))
+    if router.keys.next_number or router.keys.early_cancels:
+        text += _of_keys(router.keys)  # recordings without keys have no such part
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
+
+
+def _of_keys(keys: Keys) -> str:
+    generations = [
+        (
+            each.number, each.name, each.digest, each.state.value, each.executions, each.live,
+            list(each.waiters), list(each.watchers), sorted(each.lost), each.since_s,
+            each.size_bytes,
+        )
+        for each in keys.generations.values()
+    ]  # fmt: skip
+    timed = [list(numbers) for numbers in (keys.orphans, keys.retained)]
+    return repr((keys.next_number, generations, timed, list(keys.early_cancels)))
