@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages as wire
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.limits import MIB
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.values import DecodingError, decode, encode
 from trio_envserve.envs.request import RolloutRequest
 from trio_envserve.testing import strategies
@@ -54,10 +57,20 @@ def test_every_kind_of_field_has_right_values(cddl: str, data: st.DataObject):
 def test_frames_are_a_header_and_a_body_where_there_is_one(frames: list[bytes]):
     message = wire.decode(frames[0], most_bytes=MIB)
     assert type(message) in strategies.TO_ROUTER
-    if isinstance(message, wire.Request):
+    if isinstance(message, wire.KeyedRequest) and message.act != KeyAct.ASK:
+        assert frames[1:] == [b""]
+    elif isinstance(message, wire.Request | wire.KeyedRequest):
         assert isinstance(RolloutRequest.from_body(decode(frames[1])), RolloutRequest)
     else:
         assert len(frames) == 1
+
+
+@given(strategies.frames())
+def test_frames_are_as_many_as_a_router_takes(frames: list[bytes]):
+    """Keyed requests had no body, and every one of them was refused as malformed."""
+    router = Router(epoch=bytes(16), slots=1, now_s=0.0, new_id=lambda: bytes(16))
+    router.take(ClientMessage(b"route", frames, 0.0))
+    assert router.stats()["malformed"] == 0
 
 
 @given(strategies.frames(wire.Outcome))

@@ -32,6 +32,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ..core import messages as wire
 from ..core.fields import MAX_UINT
+from ..core.key_records import KeyAct
 from ..core.limits import PROTOCOL_VERSION
 from ..core.messages import FIELDS, KINDS, MESSAGES
 from ..core.ranges import Ranges
@@ -193,7 +194,7 @@ FROM_WORKER = tuple(cls for cls in MESSAGES if 64 <= KINDS[cls] < 80)
 TO_WORKER = tuple(cls for cls in MESSAGES if KINDS[cls] >= 80)
 """What the router sends to workers."""
 
-WITH_BODY = (wire.Request, wire.Outcome, wire.Stats, wire.KnownKeys)
+WITH_BODY = (wire.Request, wire.KeyedRequest, wire.Outcome, wire.Stats, wire.KnownKeys)
 """Messages of the clients' link that have a body."""
 
 _VERSIONED = (wire.Hello, wire.WorkerHello)
@@ -256,7 +257,9 @@ def _framed(message: Any) -> SearchStrategy[list[bytes]]:
     if not isinstance(message, WITH_BODY):
         return st.just([header])
     body = bodies()
-    if isinstance(message, wire.Request):
+    if isinstance(message, wire.KeyedRequest) and message.act != KeyAct.ASK:
+        body = st.just(b"")  # only who asks sends an input
+    elif isinstance(message, wire.Request | wire.KeyedRequest):
         body = request_bodies()
     elif isinstance(message, wire.Outcome) and message.status != Status.RESULT.value:
         body = plain_values().map(encode)
