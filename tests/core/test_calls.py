@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import calls
 from trio_envserve.core.calls import Call, ClientSession
+from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Verdict
@@ -58,14 +60,35 @@ def test_g9_a_lost_server_says_why_the_call_was_not_issued_again(proven, consent
     assert words in info.message
 
 
+def lost(earlier: int, most: int, act: KeyAct | None = None) -> Call:
+    """A call of whose executions lost sessions may have started so many."""
+    key = None if act is None else CallKey(act, KeyName(b"n", b"k"))
+    return Call(0, b"", None, most, most, None, 0.0, may_have_run=True, earlier=earlier, key=key)
+
+
 def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():
     here = ErrorInfo("too-large", Verdict.DID_NOT_RUN, "5 bytes")
-    after = calls.after_loss(here, 3, 4)
+    after = calls.after_loss(here, lost(3, 4))
     assert (after.code, after.verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "at most 3 of the 4 executions" in after.message
-    lost = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "died")
-    after = calls.after_loss(lost, 37, 50)
+    died = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "died")
+    after = calls.after_loss(died, lost(37, 50, KeyAct.ASK))
     assert (after.code, after.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
     assert "at most 37 of the 50 executions" in after.message
     failed = ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "text")
-    assert calls.after_loss(failed, 1, 4) is failed
+    assert calls.after_loss(failed, lost(1, 4)) is failed
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (KeyAct.ATTACH, "may have run the work of its key before, for others"),
+        (KeyAct.CANCEL, "may have carried it out before"),
+        (KeyAct.FORGET, "may have carried it out before"),
+    ],
+)
+def test_g9_who_sends_nothing_that_runs_was_told_of_executions_of_its_own(act, words):
+    never = ErrorInfo("never-started", Verdict.DID_NOT_RUN, "cancelled")
+    after = calls.after_loss(never, lost(1, 4, act))
+    assert (after.code, after.verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert after.message == f"cancelled; servers that were lost {words}"

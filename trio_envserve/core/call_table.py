@@ -330,7 +330,7 @@ def _abandon(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 def _fail(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     if call.may_have_run:
-        error = after_loss(error, call.earlier, call.most)
+        error = after_loss(error, call)
     ended = _end(calls, call, CallAction.TELL_NEXT)
     return ended if call.number < 0 else (*ended, (CallAction.FAIL, (call, error)))
 

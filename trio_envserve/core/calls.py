@@ -13,6 +13,7 @@ from . import error_records, messages
 from .client_effects import Answer
 from .client_inputs import CallKey
 from .errors import ErrorInfo
+from .key_records import KeyAct
 from .terms import Body, Epoch, SessionId, Status, Verdict
 
 _OTHERS_PART = 8
@@ -194,20 +195,30 @@ def not_reissued() -> ErrorInfo:
     return info("server-lost", Verdict.MAY_HAVE_RUN, text)
 
 
-def after_loss(error: ErrorInfo, earlier: int, most: int) -> ErrorInfo:
-    """What an error says of a call of whose executions, ``most`` in all, sessions that
-    are lost may have started ``earlier``: that it did not run here is not that it did
-    not run (G9), and what is counted here is not all."""
+def after_loss(error: ErrorInfo, call: Call) -> ErrorInfo:
+    """What an error says of a call that sessions had which are lost: that it did not run
+    here is not that it did not run (G9), and what is counted here is not all."""
     if error.verdict is Verdict.RAN_AND_FAILED:
         return error
-    text = (
-        f"{error.message}; servers that were lost may have run it before: "
-        f"at most {earlier} of the {most} executions allowed (max_executions)"
-    )
+    text = f"{error.message}; {_lost_before(call)}"
     if error.verdict is Verdict.MAY_HAVE_RUN:
         return dataclasses.replace(error, message=text)
     return dataclasses.replace(
         error, code="server-lost", verdict=Verdict.MAY_HAVE_RUN, message=text
+    )
+
+
+def _lost_before(call: Call) -> str:
+    """What the lost ones may have done of it.  Nothing that can run was sent by who only
+    attaches, cancels or forgets."""
+    act = KeyAct.ASK if call.key is None else call.key.act
+    if act is KeyAct.ATTACH:
+        return "servers that were lost may have run the work of its key before, for others"
+    if act is not KeyAct.ASK:
+        return "servers that were lost may have carried it out before"
+    return (
+        "servers that were lost may have run it before: at most "
+        f"{call.earlier} of the {call.most} executions allowed (max_executions)"
     )
 
 

@@ -89,7 +89,7 @@ class ClientCore:
         """The error of an answer that was not received yet, and what lost sessions may
         have run of its call before."""
         call, error = self.calls.live[answer.call], error_records.decode(answer.body)
-        return after_loss(error, call.earlier, call.most) if call.may_have_run else error
+        return after_loss(error, call) if call.may_have_run else error
 
     def wake_at_s(self) -> float:
         """When the next tick is due at the latest."""
