@@ -68,4 +68,4 @@ Choice: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
 Spans: TypeAlias = Annotated["list[int]", Field("spans", _is_ranges)]
-Record: TypeAlias = Annotated["dict[str, Any]", Field("{* tstr => any}", _is_record)]
+Record: TypeAlias = Annotated[dict[str, Any], Field("{* tstr => any}", _is_record)]

@@ -1,12 +1,12 @@
-"""Every message of both links, and the codec of their headers.
+"""All messages of both links, and the codec of their headers.
 
 Theory of operation
 -------------------
 A header is one CBOR array: the message's kind, then its fields in the order
-of the class below.  The class *is* the schema: each annotation carries a
-checker and the CDDL of the field, so that decoding, the protocol document and
-the tests read the same lines.  A body, if a message has one, is a frame of its
-own that nobody here looks into.
+of its class (:mod:`.client_messages`, :mod:`.worker_messages`).  The class *is* the
+schema: each annotation carries a checker and the CDDL of the field, so that decoding,
+the protocol document and the tests read the same lines.  A body, if a message has one,
+is a frame of its own that nobody here looks into.
 
 ``decode`` believes nothing: definite lengths only, shallow, no tags, the right
 number of fields, each of exactly the right type and size.  Anything else is a
@@ -21,344 +21,100 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import cbor2
 
 from . import strict_cbor
-from .errors import ProtocolError
-from .fields import (
-    Act,
-    Bool,
-    Bytes,
-    Choice,
-    Count,
-    Digest,
-    Field,
-    Id,
-    Record,
-    Seconds,
-    Spans,
-    Tag,
-    Text,
-    Uint,
-    is_uint,
+from .client_messages import (
+    AskKeys,
+    AskStats,
+    Cancel,
+    Cancelled,
+    Error,
+    Finish,
+    Goodbye,
+    Hello,
+    KeyedCancel,
+    KeyedRequest,
+    KnownKeys,
+    Outcome,
+    Refused,
+    Request,
+    Stats,
+    Sync,
+    Synced,
+    Unknown,
+    Welcome,
 )
+from .errors import ProtocolError
+from .fields import Field, is_uint
 from .limits import PROTOCOL_VERSION
 from .terms import ID_BYTES, Status
-
-# -- client to router ---------------------------------------------------------
-
-
-class Hello(NamedTuple):
-    """Asks for a session.  The same nonce gets the same session, while that is open."""
-
-    version: Uint
-    nonce: Id
-    connection: Uint
-    name: Text
-    message_bytes: Uint
-
-
-class Request(NamedTuple):
-    """Asks for one execution.  Every transmission has the same bytes.
-
-    ``digest`` is any 16 bytes that differ when body or options differ.
-    ``rerun`` is consent (null: as the environment declares); ``allowance`` the
-    most executions this session may start for it.  Body: the encoded value.
-    """
-
-    session: Id
-    sequence: Uint
-    digest: Id
-    rerun: Choice
-    allowance: Uint
-    deadline_s: Seconds
-
-
-class KeyedRequest(NamedTuple):
-    """Asks something of a key.  ``act``: 0 ask, 1 attach, 2 cancel, 3 forget, 4 withdraw.
-
-    ``digest`` is a strong hash of input and consent (:func:`~.key_records.input_digest`).
-    ``caller`` is the same in all sessions of who asks.  ``allowance`` is the key's, for all
-    of its life.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the request is
-    issued again, and so many executions may have been started for it in sessions that were
-    lost; ``gone``: nothing of those runs any more.  Body: of an ask the encoded value, else
-    empty.
-    """
-
-    session: Id
-    sequence: Uint
-    digest: Digest
-    rerun: Choice
-    allowance: Uint
-    deadline_s: Seconds
-    caller: Id
-    act: Act
-    namespace: Bytes
-    key: Bytes
-    tag: Tag
-    earlier: Count
-    gone: Bool
-
-
-class Finish(NamedTuple):
-    """The client has the outcomes of these sequences, or wants none."""
-
-    session: Id
-    finished: Spans
-
-
-class Sync(NamedTuple):
-    """States what the client holds: all below ``next`` and not in ``pending``
-    is finished.  Also the ping; answered by :class:`Synced` or :class:`Unknown`."""
-
-    session: Id
-    epoch: Id
-    connection: Uint
-    probe: Uint
-    next: Uint
-    pending: Spans
-
-
-class Cancel(NamedTuple):
-    """Finishes one sequence and asks whether it ever started."""
-
-    session: Id
-    sequence: Uint
-
-
-class KeyedCancel(NamedTuple):
-    """The same of a :class:`KeyedRequest`, for whose work others may wait."""
-
-    session: Id
-    sequence: Uint
-
-
-class AskStats(NamedTuple):
-    """Asks for the server's statistics; needs no session."""
-
-    probe: Uint
-
-
-class AskKeys(NamedTuple):
-    """Asks for a page of the keys of a namespace (empty: of all), from the generation with
-    the number ``first`` on; needs no session."""
-
-    probe: Uint
-    namespace: Bytes
-    first: Uint
-
-
-class Goodbye(NamedTuple):
-    """Ends the session: whatever is not finished is cancelled.  ``session`` is its id,
-    or, where no welcome has come yet, the nonce of the hello."""
-
-    session: Id
-
-
-# -- router to client ---------------------------------------------------------
-
-
-class Welcome(NamedTuple):
-    """Grants a session.  ``server`` is the status record of :class:`Synced`."""
-
-    version: Uint
-    nonce: Id
-    session: Id
-    epoch: Id
-    window: Uint
-    message_bytes: Uint
-    server: Record
-
-
-class Outcome(NamedTuple):
-    """The outcome of a request, byte for byte the same however often sent.
-
-    Body: the encoded value if ``status`` is a result, else an error record.
-    """
-
-    session: Id
-    sequence: Uint
-    status: Uint
-    worker: Text
-    duration_s: Seconds
-    executions: Uint
-
-
-class Synced(NamedTuple):
-    """Answers a sync: ``missing`` are the pending sequences never seen here."""
-
-    session: Id
-    probe: Uint
-    missing: Spans
-    server: Record
-
-
-class Refused(NamedTuple):
-    """A request was not taken.  With ``delay_s``: for now, try again then.
-    Without: for good.  Nothing has run for this transmission."""
-
-    session: Id
-    sequence: Uint
-    code: Text
-    text: Text
-    delay_s: Seconds
-
-
-class Unknown(NamedTuple):
-    """The session is not known.  ``gone``: it is proven that nothing of it
-    runs any more and nothing of it ever will.  ``settled``: besides, nothing of it was
-    unfinished when it was forgotten; so what its client still has pending never ran."""
-
-    session: Id
-    gone: Bool
-    epoch: Id
-    settled: Bool
-
-
-class Cancelled(NamedTuple):
-    """Answers a cancel.  ``started`` false: it never ran and never will."""
-
-    session: Id
-    sequence: Uint
-    started: Bool
-
-
-class Stats(NamedTuple):
-    """Answers :class:`AskStats`.  Body: an encoded record."""
-
-    probe: Uint
-
-
-class KnownKeys(NamedTuple):
-    """Answers :class:`AskKeys`.  Body: an encoded record."""
-
-    probe: Uint
-
-
-class Error(NamedTuple):
-    """A message could not be taken at all (malformed, foreign version)."""
-
-    version: Uint
-    code: Text
-    text: Text
-
-
-# -- worker to router ---------------------------------------------------------
-
-
-class WorkerHello(NamedTuple):
-    """The worker's environment is set up; repeated until a :class:`Statement` comes."""
-
-    version: Uint
-    pid: Uint
-    environment: Text
-    rerun: Bool
-
-
-UNLOADABLE = "unloadable"
-"""Code of a :class:`WorkerBroken`: the environment cannot be found, imported or made, and
-another start would do no better."""
-
-
-class WorkerBroken(NamedTuple):
-    """The environment could not be set up; the worker exits."""
-
-    error: Record
-
-
-class Beat(NamedTuple):
-    """A sign of life of the worker's loop; answered by :class:`Statement`.
-    ``seen`` are the numbers of the dispatches that have arrived."""
-
-    beat: Uint
-    seen: Spans
-    stats: Record
-
-
-class WorkerOutcome(NamedTuple):
-    """The outcome of a dispatch.  Exactly five frames for the router: its worker's id
-    is put before these."""
-
-    session: Id
-    sequence: Uint
-    number: Uint
-    status: Uint
-    duration_s: Seconds
-
-
-class Missing(NamedTuple):
-    """Dispatches that :class:`Statement` named live and that never arrived."""
-
-    numbers: Spans
-
-
-class Declined(NamedTuple):
-    """Dispatches that never arrived and are cancelled: they will not be run,
-    should they arrive yet."""
-
-    numbers: Spans
-
-
-class Announced(NamedTuple):
-    """A dispatch has ended, with an outcome whose body has so many bytes.  The worker
-    keeps it until :class:`Fetch` asks for it."""
-
-    session: Id
-    sequence: Uint
-    number: Uint
-    size_bytes: Uint
-
-
-# -- router to worker ---------------------------------------------------------
-
-
-class Dispatch(NamedTuple):
-    """Runs a request.  ``number`` counts per incarnation; each runs at most once."""
-
-    session: Id
-    sequence: Uint
-    number: Uint
-    client: Text
-
-
-class Stop(NamedTuple):
-    """Cancels these dispatches, also those that have not arrived yet."""
-
-    numbers: Spans
-
-
-class Statement(NamedTuple):
-    """States what the router holds: of all numbers below ``next`` only ``live``
-    still want an outcome, and of those ``cancelled`` want it at once.
-    ``beat`` is the beat that it answers, 0 for a hello."""
-
-    beat: Uint
-    next: Uint
-    live: Spans
-    cancelled: Spans
-
-
-class Retire(NamedTuple):
-    """The worker will get no more work and is to tear down and exit."""
-
-
-class Start(NamedTuple):
-    """The first message to a worker: its id.  Body: an encoded record, what it is to
-    host and by which limits."""
-
-    version: Uint
-    worker: Text
-
-
-class Fetch(NamedTuple):
-    """Asks for announced outcomes: for those of ``numbers`` there is room.  For those of
-    ``later`` there is none yet; their announcements have arrived."""
-
-    numbers: Spans
-    later: Spans
-
+from .worker_messages import (
+    UNLOADABLE,
+    Announced,
+    Beat,
+    Declined,
+    Dispatch,
+    Fetch,
+    Missing,
+    Retire,
+    Start,
+    Statement,
+    Stop,
+    WorkerBroken,
+    WorkerHello,
+    WorkerOutcome,
+)
+
+__all__ = [
+    "EDGE_BYTES",
+    "FEWEST_ITEMS",
+    "FIELDS",
+    "KINDS",
+    "MESSAGES",
+    "UNLOADABLE",
+    "Announced",
+    "AskKeys",
+    "AskStats",
+    "Beat",
+    "Cancel",
+    "Cancelled",
+    "Declined",
+    "Dispatch",
+    "Error",
+    "Fetch",
+    "Finish",
+    "ForeignVersion",
+    "Goodbye",
+    "Hello",
+    "KeyedCancel",
+    "KeyedRequest",
+    "KnownKeys",
+    "Message",
+    "Missing",
+    "Outcome",
+    "Refused",
+    "Request",
+    "Retire",
+    "Start",
+    "Statement",
+    "Stats",
+    "Stop",
+    "Sync",
+    "Synced",
+    "Unknown",
+    "Welcome",
+    "WorkerBroken",
+    "WorkerHello",
+    "WorkerOutcome",
+    "decode",
+    "encode",
+    "encode_record",
+    "is_status",
+    "readdressed",
+]  # fmt: skip
 
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye

@@ -1,0 +1,222 @@
+"""Every message between clients and the router.
+
+A class *is* the schema of a header (:mod:`.messages`): its fields in this order, each
+annotation with a checker and the CDDL of the field.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .fields import (
+    Act,
+    Bool,
+    Bytes,
+    Choice,
+    Count,
+    Digest,
+    Id,
+    Record,
+    Seconds,
+    Spans,
+    Tag,
+    Text,
+    Uint,
+)
+
+# -- client to router ---------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """Asks for a session.  The same nonce gets the same session, while that is open."""
+
+    version: Uint
+    nonce: Id
+    connection: Uint
+    name: Text
+    message_bytes: Uint
+
+
+class Request(NamedTuple):
+    """Asks for one execution.  Every transmission has the same bytes.
+
+    ``digest`` is any 16 bytes that differ when body or options differ.
+    ``rerun`` is consent (null: as the environment declares); ``allowance`` the
+    most executions this session may start for it.  Body: the encoded value.
+    """
+
+    session: Id
+    sequence: Uint
+    digest: Id
+    rerun: Choice
+    allowance: Uint
+    deadline_s: Seconds
+
+
+class KeyedRequest(NamedTuple):
+    """Asks something of a key.  ``act``: 0 ask, 1 attach, 2 cancel, 3 forget, 4 withdraw.
+
+    ``digest`` is a strong hash of input and consent (:func:`~.key_records.input_digest`).
+    ``caller`` is the same in all sessions of who asks.  ``allowance`` is the key's, for all
+    of its life.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the request is
+    issued again, and so many executions may have been started for it in sessions that were
+    lost; ``gone``: nothing of those runs any more.  Body: of an ask the encoded value, else
+    empty.
+    """
+
+    session: Id
+    sequence: Uint
+    digest: Digest
+    rerun: Choice
+    allowance: Uint
+    deadline_s: Seconds
+    caller: Id
+    act: Act
+    namespace: Bytes
+    key: Bytes
+    tag: Tag
+    earlier: Count
+    gone: Bool
+
+
+class Finish(NamedTuple):
+    """The client has the outcomes of these sequences, or wants none."""
+
+    session: Id
+    finished: Spans
+
+
+class Sync(NamedTuple):
+    """States what the client holds: all below ``next`` and not in ``pending``
+    is finished.  Also the ping; answered by :class:`Synced` or :class:`Unknown`."""
+
+    session: Id
+    epoch: Id
+    connection: Uint
+    probe: Uint
+    next: Uint
+    pending: Spans
+
+
+class Cancel(NamedTuple):
+    """Finishes one sequence and asks whether it ever started."""
+
+    session: Id
+    sequence: Uint
+
+
+class KeyedCancel(NamedTuple):
+    """The same of a :class:`KeyedRequest`, for whose work others may wait."""
+
+    session: Id
+    sequence: Uint
+
+
+class AskStats(NamedTuple):
+    """Asks for the server's statistics; needs no session."""
+
+    probe: Uint
+
+
+class AskKeys(NamedTuple):
+    """Asks for a page of the keys of a namespace (empty: of all), from the generation with
+    the number ``first`` on; needs no session."""
+
+    probe: Uint
+    namespace: Bytes
+    first: Uint
+
+
+class Goodbye(NamedTuple):
+    """Ends the session: whatever is not finished is cancelled.  ``session`` is its id,
+    or, where no welcome has come yet, the nonce of the hello."""
+
+    session: Id
+
+
+# -- router to client ---------------------------------------------------------
+
+
+class Welcome(NamedTuple):
+    """Grants a session.  ``server`` is the status record of :class:`Synced`."""
+
+    version: Uint
+    nonce: Id
+    session: Id
+    epoch: Id
+    window: Uint
+    message_bytes: Uint
+    server: Record
+
+
+class Outcome(NamedTuple):
+    """The outcome of a request, byte for byte the same however often sent.
+
+    Body: the encoded value if ``status`` is a result, else an error record.
+    """
+
+    session: Id
+    sequence: Uint
+    status: Uint
+    worker: Text
+    duration_s: Seconds
+    executions: Uint
+
+
+class Synced(NamedTuple):
+    """Answers a sync: ``missing`` are the pending sequences never seen here."""
+
+    session: Id
+    probe: Uint
+    missing: Spans
+    server: Record
+
+
+class Refused(NamedTuple):
+    """A request was not taken.  With ``delay_s``: for now, try again then.
+    Without: for good.  Nothing has run for this transmission."""
+
+    session: Id
+    sequence: Uint
+    code: Text
+    text: Text
+    delay_s: Seconds
+
+
+class Unknown(NamedTuple):
+    """The session is not known.  ``gone``: it is proven that nothing of it
+    runs any more and nothing of it ever will.  ``settled``: besides, nothing of it was
+    unfinished when it was forgotten; so what its client still has pending never ran."""
+
+    session: Id
+    gone: Bool
+    epoch: Id
+    settled: Bool
+
+
+class Cancelled(NamedTuple):
+    """Answers a cancel.  ``started`` false: it never ran and never will."""
+
+    session: Id
+    sequence: Uint
+    started: Bool
+
+
+class Stats(NamedTuple):
+    """Answers :class:`AskStats`.  Body: an encoded record."""
+
+    probe: Uint
+
+
+class KnownKeys(NamedTuple):
+    """Answers :class:`AskKeys`.  Body: an encoded record."""
+
+    probe: Uint
+
+
+class Error(NamedTuple):
+    """A message could not be taken at all (malformed, foreign version)."""
+
+    version: Uint
+    code: Text
+    text: Text

@@ -1,0 +1,133 @@
+"""Every message between workers and the router.
+
+A class *is* the schema of a header (:mod:`.messages`): its fields in this order, each
+annotation with a checker and the CDDL of the field.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .fields import (
+    Bool,
+    Id,
+    Record,
+    Seconds,
+    Spans,
+    Text,
+    Uint,
+)
+
+# -- worker to router ---------------------------------------------------------
+
+
+class WorkerHello(NamedTuple):
+    """The worker's environment is set up; repeated until a :class:`Statement` comes."""
+
+    version: Uint
+    pid: Uint
+    environment: Text
+    rerun: Bool
+
+
+UNLOADABLE = "unloadable"
+"""Code of a :class:`WorkerBroken`: the environment cannot be found, imported or made, and
+another start would do no better."""
+
+
+class WorkerBroken(NamedTuple):
+    """The environment could not be set up; the worker exits."""
+
+    error: Record
+
+
+class Beat(NamedTuple):
+    """A sign of life of the worker's loop; answered by :class:`Statement`.
+    ``seen`` are the numbers of the dispatches that have arrived."""
+
+    beat: Uint
+    seen: Spans
+    stats: Record
+
+
+class WorkerOutcome(NamedTuple):
+    """The outcome of a dispatch.  Exactly five frames for the router: its worker's id
+    is put before these."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    status: Uint
+    duration_s: Seconds
+
+
+class Missing(NamedTuple):
+    """Dispatches that :class:`Statement` named live and that never arrived."""
+
+    numbers: Spans
+
+
+class Declined(NamedTuple):
+    """Dispatches that never arrived and are cancelled: they will not be run,
+    should they arrive yet."""
+
+    numbers: Spans
+
+
+class Announced(NamedTuple):
+    """A dispatch has ended, with an outcome whose body has so many bytes.  The worker
+    keeps it until :class:`Fetch` asks for it."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    size_bytes: Uint
+
+
+# -- router to worker ---------------------------------------------------------
+
+
+class Dispatch(NamedTuple):
+    """Runs a request.  ``number`` counts per incarnation; each runs at most once."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    client: Text
+
+
+class Stop(NamedTuple):
+    """Cancels these dispatches, also those that have not arrived yet."""
+
+    numbers: Spans
+
+
+class Statement(NamedTuple):
+    """States what the router holds: of all numbers below ``next`` only ``live``
+    still want an outcome, and of those ``cancelled`` want it at once.
+    ``beat`` is the beat that it answers, 0 for a hello."""
+
+    beat: Uint
+    next: Uint
+    live: Spans
+    cancelled: Spans
+
+
+class Retire(NamedTuple):
+    """The worker will get no more work and is to tear down and exit."""
+
+
+class Start(NamedTuple):
+    """The first message to a worker: its id.  Body: an encoded record, what it is to
+    host and by which limits."""
+
+    version: Uint
+    worker: Text
+
+
+class Fetch(NamedTuple):
+    """Asks for announced outcomes: for those of ``numbers`` there is room.  For those of
+    ``later`` there is none yet; their announcements have arrived."""
+
+    numbers: Spans
+    later: Spans
