@@ -112,7 +112,7 @@ class Generation:
     """Whether one of them has not ended."""
     waiters: dict[RequestId, CallerToken] = dataclasses.field(default_factory=dict)
     """The requests that count: when the last one leaves, the work is cancelled."""
-    lost: set[CallerToken] = dataclasses.field(default_factory=set)
+    lost: frozenset[CallerToken] = frozenset()
     """Callers whose waiters were lost with their lease.  They go on counting."""
     watchers: dict[RequestId, None] = dataclasses.field(default_factory=dict)
     """Requests that are answered and never count: they did not send the input, or their
@@ -130,9 +130,13 @@ class Generation:
     @property
     def size_bytes(self) -> int:
         """What it takes of the bound in bytes."""
-        held = len(self.ask.body) if self.ask is not None else 0
-        kept = self.outcome.size_bytes if self.outcome is not None else 0
-        return self.name.size_bytes + held + kept
+        namespace, key = self.name
+        size_bytes = len(namespace) + len(key)
+        if self.outcome is not None:
+            size_bytes += self.outcome.size_bytes
+        elif self.ask is not None:
+            size_bytes += len(self.ask.body)
+        return size_bytes
 
 
 @dataclasses.dataclass(slots=True)

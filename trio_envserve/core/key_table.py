@@ -106,22 +106,24 @@ def _never(keys: Keys, generation: object, arg: object, now_s: float) -> NoRetur
 
 def _open(keys: Keys, generation: None, asked: Asked, now_s: float) -> KeyEffects:
     name, waiter, caller, ask, reissue = asked
-    earlier = reissue.earlier if reissue is not None else 0
-    if not keys.may_start(ask, reissue):
-        return (Refuse(waiter, Refusal.UNKNOWN_KEY),)
+    earlier = 0
+    if reissue is not None:
+        earlier = reissue.earlier
+        if not keys.may_start(ask, reissue):
+            return (Refuse(waiter, Refusal.UNKNOWN_KEY),)
+        ask = Ask(ask.digest, ask.body, ask.rerun, ask.allowance - earlier)
     if keys.take_early_cancel(name):
         return (AnswerCancelled(waiter, started=earlier > 0),)
     held = name in keys.ending
     if not keys.may_open(name, len(ask.body) if held else 0):
         return (Refuse(waiter, Refusal.FULL),)
-    ask = Ask(ask.digest, ask.body, ask.rerun, ask.allowance - earlier)
     opened = Generation(
         keys.next_number, name, ask.digest, len(ask.body), ask.rerun, earlier,
         GenerationState.HELD if held else GenerationState.WAITING, ask if held else None,
-        opened_s=now_s,
+        waiters={waiter: caller}, opened_s=now_s,
     )  # fmt: skip
     keys.add(opened)
-    _place(keys, opened, waiter, caller)
+    keys.index(waiter, opened)
     return (Wait(waiter, opened),) if held else (Enter(opened, ask), Wait(waiter, opened))
 
 
@@ -172,13 +174,13 @@ def _leave(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) 
 def _lose(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -> KeyEffects:
     caller = generation.waiters.get(waiter)
     if caller is not None:
-        generation.lost.add(caller)
+        generation.lost |= {caller}
     return _leave(keys, generation, waiter, now_s)
 
 
 def _withdraw(keys: Keys, generation: Generation, withdrawn: Withdrawn, now_s: float) -> KeyEffects:
     before = len(generation.lost) + len(generation.waiters)
-    generation.lost.discard(withdrawn.caller)
+    generation.lost -= {withdrawn.caller}
     _replace(keys, generation, withdrawn.caller, withdrawn.session)
     if len(generation.lost) + len(generation.waiters) == before:
         return ()
@@ -246,7 +248,7 @@ def _fail(keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: f
 
 
 def _abandon(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffects:
-    generation.lost.clear()
+    generation.lost = frozenset()
     return _who_waits(keys, generation, now_s)
 
 
@@ -260,11 +262,12 @@ def _outcome_of(generation: Generation) -> RetainedOutcome:
 
 def _answers(keys: Keys, generation: Generation, outcome: RetainedOutcome) -> list[KeyEffect]:
     """Everybody hears it.  Who counts goes on counting until it has left."""
-    waiting = [*generation.waiters, *generation.watchers]
+    answers: list[KeyEffect] = [Answer(waiter, outcome) for waiter in generation.waiters]
     for watcher in generation.watchers:
+        answers.append(Answer(watcher, outcome))
         keys.unindex(watcher)
     generation.watchers.clear()
-    return [Answer(waiter, outcome) for waiter in waiting]
+    return answers
 
 
 def _crowded(keys: Keys, generation: Generation, caller: CallerToken = b"") -> bool:
@@ -275,7 +278,7 @@ def _crowded(keys: Keys, generation: Generation, caller: CallerToken = b"") -> b
 
 def _place(keys: Keys, generation: Generation, waiter: RequestId, caller: CallerToken) -> None:
     """One more waiter, in place of those that its caller had in other sessions."""
-    generation.lost.discard(caller)
+    generation.lost -= {caller}
     _replace(keys, generation, caller, waiter.session)
     generation.waiters[waiter] = caller
     keys.index(waiter, generation)

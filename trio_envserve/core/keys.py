@@ -94,6 +94,10 @@ ENDED_AT_ONCE = 1024
 so many effects (G10)."""
 
 
+_NOTHING = Usage()
+"""What a namespace takes that has no keys."""
+
+
 class Keys:
     """The keys of one epoch.  All its methods are synchronous."""
 
@@ -270,13 +274,14 @@ class Keys:
         return bool(self._leaving) or self._due(now_s) is not None
 
     def _due(self, now_s: float) -> tuple[Generation, KeyInput] | None:
-        for timed, input, most_s in (
-            (self.orphans, KeyInput.ORPHANED, self.limits.orphan_s),
-            (self.retained, KeyInput.RETENTION_ENDED, self.limits.retention_s),
-        ):
-            oldest = next(iter(timed.values()), None)
-            if oldest is not None and now_s - oldest.since_s >= most_s:
-                return oldest, input
+        if self.orphans:
+            oldest = next(iter(self.orphans.values()))
+            if now_s - oldest.since_s >= self.limits.orphan_s:
+                return oldest, KeyInput.ORPHANED
+        if self.retained:
+            oldest = next(iter(self.retained.values()))
+            if now_s - oldest.since_s >= self.limits.retention_s:
+                return oldest, KeyInput.RETENTION_ENDED
         return None
 
     # -- bounds -------------------------------------------------------------------------
@@ -292,18 +297,19 @@ class Keys:
 
     def may_open(self, name: KeyName, held_bytes: int) -> bool:
         """Whether there is room for another generation (G8)."""
-        limits, mine = self.limits, self.usage_of(name.namespace)
-        others = self.usage.generations - mine.generations
+        limits, usage = self.limits, self.usage
+        mine = self._of_namespace.get(name.namespace, _NOTHING)
+        others = usage.generations - mine.generations
         if mine.generations >= limits.namespace_share * (limits.generations - others):
             return False
-        most_bytes = self._most_bytes(self.usage.size_bytes - mine.size_bytes)
-        # What is larger than the bound may be there, but alone.
-        size_bytes = mine.size_bytes + name.size_bytes + held_bytes
-        return not self.usage.size_bytes or size_bytes <= most_bytes
+        if not usage.size_bytes:  # what is larger than the bound may be there, but alone
+            return True
+        size_bytes = mine.size_bytes + len(name.namespace) + len(name.key) + held_bytes
+        return size_bytes <= self._most_bytes(usage.size_bytes - mine.size_bytes)
 
     def may_dispatch(self, number: int) -> bool:
         """Whether another outcome may come to be retained."""
-        mine = self.usage_of(self.generations[number].name.namespace)
+        mine = self._of_namespace[self.generations[number].name.namespace]
         most_bytes = self._most_bytes(self.usage.outcome_bytes - mine.outcome_bytes)
         return mine.outcome_bytes < most_bytes
 
@@ -312,24 +318,21 @@ class Keys:
 
     def usage_of(self, namespace: bytes) -> Usage:
         """What the generations of a namespace take of the bounds; empty: those of all."""
-        return self._of_namespace.get(namespace) or Usage() if namespace else self.usage
+        return self._of_namespace.get(namespace, _NOTHING) if namespace else self.usage
 
-    def may_start(self, ask: Ask, reissue: Reissue | None) -> bool:
-        """Whether a request may open a generation: one that is issued again needs proof,
+    def may_start(self, ask: Ask, reissue: Reissue) -> bool:
+        """Whether a request that is issued again may open a generation: it needs proof,
         consent and allowance, since it may have run."""
-        if reissue is None:
-            return True
         consent = self.declared_rerun if ask.rerun is None else ask.rerun
         return reissue.gone and consent and reissue.earlier < ask.allowance
 
     def _check(self, name: KeyName) -> None:
         """ProtocolError if this cannot be a key; nothing has changed."""
-        for what, part, most in (
-            ("namespace", name.namespace, self.limits.namespace_bytes),
-            ("key", name.key, self.limits.key_bytes),
-        ):
-            if not 0 < len(part) <= most:
-                raise ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")
+        namespace, key = name
+        if not 0 < len(namespace) <= self.limits.namespace_bytes:
+            raise _no_key("namespace", namespace, self.limits.namespace_bytes)
+        if not 0 < len(key) <= self.limits.key_bytes:
+            raise _no_key("key", key, self.limits.key_bytes)
 
     # -- what cells change ----------------------------------------------------------------
 
@@ -360,13 +363,18 @@ class Keys:
     def charge(self, generation: Generation, sign: int) -> None:
         """Count what it takes, or give that back."""
         namespace = generation.name.namespace
-        mine = self._of_namespace.setdefault(namespace, Usage())
-        size_bytes, outcome = sign * generation.size_bytes, generation.outcome
-        outcome_bytes = sign * outcome.size_bytes if outcome is not None else 0
-        for usage in (self.usage, mine):
-            usage.generations += sign
-            usage.size_bytes += size_bytes
+        usage, mine = self.usage, self._of_namespace.get(namespace)
+        if mine is None:
+            mine = self._of_namespace[namespace] = Usage()
+        size_bytes = sign * generation.size_bytes
+        usage.generations += sign
+        mine.generations += sign
+        usage.size_bytes += size_bytes
+        mine.size_bytes += size_bytes
+        if generation.outcome is not None:
+            outcome_bytes = sign * generation.outcome.size_bytes
             usage.outcome_bytes += outcome_bytes
+            mine.outcome_bytes += outcome_bytes
         if not mine.generations:
             del self._of_namespace[namespace]
 
@@ -374,9 +382,12 @@ class Keys:
         """It has its outcome, and needs its input no more."""
         held_bytes = len(generation.ask.body) if generation.ask is not None else 0
         generation.outcome, generation.ask = outcome, None
-        for usage in (self.usage, self._of_namespace[generation.name.namespace]):
-            usage.size_bytes += outcome.size_bytes - held_bytes
-            usage.outcome_bytes += outcome.size_bytes
+        usage, mine = self.usage, self._of_namespace[generation.name.namespace]
+        outcome_bytes = outcome.size_bytes
+        usage.size_bytes += outcome_bytes - held_bytes
+        mine.size_bytes += outcome_bytes - held_bytes
+        usage.outcome_bytes += outcome_bytes
+        mine.outcome_bytes += outcome_bytes
 
     def take_early_cancel(self, name: KeyName) -> bool:
         """Whether a cancel of this key came before any request.  It hits one."""
@@ -398,7 +409,10 @@ class Keys:
 
     def index(self, waiter: RequestId, generation: Generation) -> None:
         """This request waits for it."""
-        self._waiting.setdefault(waiter.session, {})[waiter] = generation
+        waiting = self._waiting.get(waiter.session)
+        if waiting is None:
+            waiting = self._waiting[waiter.session] = {}
+        waiting[waiter] = generation
 
     def unindex(self, waiter: RequestId) -> None:
         """It does not any more."""
@@ -408,7 +422,8 @@ class Keys:
             del self._waiting[waiter.session]
 
     def _generation_of(self, waiter: RequestId) -> Generation | None:
-        return self._waiting.get(waiter.session, {}).get(waiter)
+        waiting = self._waiting.get(waiter.session)
+        return None if waiting is None else waiting.get(waiter)
 
     def _each_of(self, session: SessionId, input: KeyInput, now_s: float) -> KeyEffects:
         """Watchers first: else they would hear of what the last waiter's leaving ends."""
@@ -427,3 +442,7 @@ class Keys:
             if generation is not None:  # else it has heard meanwhile that it is over
                 effects += self.step(generation, input, waiter, now_s)
         return effects
+
+
+def _no_key(what: str, part: bytes, most: int) -> ProtocolError:
+    return ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")
