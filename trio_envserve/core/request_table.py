@@ -266,10 +266,14 @@ def _expire_running(
 
 
 def _keep(cache: DedupCache, session: Session, entry: Entry, kept: RetainedOutcome) -> None:
-    """The outcome is final: keep it until the client has it (G3, G4)."""
-    entry.state = RequestState.COMPLETED
+    """The outcome is final: keep it until the client has it (G3, G4).  That of the work of a
+    key is retained there."""
     entry.execution = None
     entry.kept = kept
+    if session.own:
+        _remove(cache, session, entry)
+        return
+    entry.state = RequestState.COMPLETED
     drop_body(cache, session, entry)
     cache.kept_count += 1
     cache.kept_unrun += not entry.executions
