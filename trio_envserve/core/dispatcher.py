@@ -85,7 +85,9 @@ class Dispatcher:
 
     def step(self, session: Session, sequence: int, given: RequestInput, arg: Any = None) -> None:
         """Give the cache an input of a request, and carry out what it says."""
-        self.do(session, self.cache.step(session, sequence, given, arg))
+        effects = self.cache.step(session, sequence, given, arg)
+        if effects:
+            self.do(session, effects)
 
     def do(self, session: Session, effects: Effects, asker: Route | None = None) -> None:
         """Carry out what the cache says.  Answers go to the session's newest
@@ -169,7 +171,7 @@ class Dispatcher:
                 execution = workforce.dispatch(session, entry, worker, self.clock.awake_s)
                 cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
                 if session.own:
-                    self.keyed.dispatched(entry.id.sequence)
+                    self.keyed.keys.dispatched(entry.id.sequence)
         if workforce.out:
             self.out += workforce.out
             workforce.out = []

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from . import messages, outcomes
 from .calls import grant
@@ -29,7 +28,6 @@ from .key_records import (
     CommandAnswer,
     Enter,
     Finish,
-    Generation,
     KeyAct,
     Keyed,
     KeyEffects,
@@ -43,7 +41,7 @@ from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
 from .request_table import RequestInput, drop_body
 from .requests import Ask, Entry, RetainedOutcome, Session
-from .terms import RequestId, SessionId, one_line
+from .terms import RequestId, one_line
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -70,8 +68,8 @@ class KeyedRequests:
         self._cache = dispatcher.cache
         self._clock = dispatcher.clock
         self._new_id = new_id
-        self._sessions: dict[bytes, SessionId] = {}
-        """Of the work, by namespace."""
+        self._sessions: dict[bytes, Session] = {}
+        """Of the work, by namespace.  Some may have made room for others, and have ended."""
         self._answers: deque[Answer | AnswerCancelled] = deque()
         """Those that were not given yet."""
         self._answers_left = ENDED_AT_ONCE
@@ -82,13 +80,12 @@ class KeyedRequests:
         """A request that names a key was entered."""
         asked: Keyed = entry.key
         try:
-            match asked.act:
-                case KeyAct.ASK:
-                    self._ask(asked, entry)
-                case KeyAct.ATTACH:
-                    self._do(self.keys.attach(asked.name, entry.id, self._now_s))
-                case _:
-                    self._command(asked, entry)
+            if asked.act is KeyAct.ASK:
+                self._ask(asked, entry)
+            elif asked.act is KeyAct.ATTACH:
+                self._do(self.keys.attach(asked.name, entry.id, self._now_s))
+            else:
+                self._command(asked, entry)
         except ProtocolError as error:  # what cannot be a key
             self._refuse(entry, "refused", str(error), for_now=False)
         # It is the work's now, or is not needed.
@@ -110,8 +107,8 @@ class KeyedRequests:
 
     def _has_room(self, name: KeyName, size_bytes: int) -> bool:
         """Whether the work of another key may wait for a worker."""
-        own = self._cache.sessions.get(self._sessions.get(name.namespace, b""))
-        if own is not None:
+        own = self._sessions.get(name.namespace)
+        if own is not None and not own.ended:
             return self._cache.may_enter(own, size_bytes)
         if len(self._sessions) >= self.keys.limits.namespaces:
             self._end_idle()
@@ -120,12 +117,11 @@ class KeyedRequests:
     def _end_idle(self) -> None:
         """Where nothing waits or runs, no session is needed: callers choose namespaces, and
         must not leave other clients without (G10)."""
-        for namespace, session_id in list(self._sessions.items()):
-            session = self._cache.sessions.get(session_id)
-            if session is not None and not session.entries and not session.live_executions:
+        for namespace, session in list(self._sessions.items()):
+            if not session.ended and not session.entries and not session.live_executions:
                 self._cache.end(session)
                 self._cache.forget(session)
-            if session_id not in self._cache.sessions:
+            if session.ended:
                 del self._sessions[namespace]
 
     def _command(self, asked: Keyed, entry: Entry) -> None:
@@ -144,7 +140,8 @@ class KeyedRequests:
             self._do((Refuse(entry.id, Refusal.FULL),))
             return
         record = {"generation": said.generation, "started": said.started}
-        self._answer(entry, outcomes.said(entry, record))
+        session = self._cache.sessions[entry.id.session]
+        self._answer(session, entry, outcomes.said(entry, record))
 
     def leave(self, entry: Entry) -> bool:
         """A request waits for its key no more, or has its outcome.  Whether the work may
@@ -178,19 +175,18 @@ class KeyedRequests:
         while self._answers and self._answers_left:
             self._answers_left -= 1
             given = self._answers.popleft()
-            for session, entry in self._find(given.waiter):
-                if isinstance(given, AnswerCancelled):
-                    kept = outcomes.key_cancelled(entry, started=given.started)
-                else:
-                    mine = outcomes.for_key(given.outcome, entry)
-                    kept = outcomes.fitting(mine, entry, session.message_bytes)
-                self._answer(entry, kept)
+            found = self._find(given.waiter)
+            if found is None:
+                continue
+            session, entry = found
+            if isinstance(given, AnswerCancelled):
+                kept = outcomes.key_cancelled(entry, started=given.started)
+            else:
+                mine = outcomes.for_key(given.outcome, entry)
+                kept = outcomes.fitting(mine, entry, session.message_bytes)
+            self._answer(session, entry, kept)
 
     # -- what becomes of the work -----------------------------------------------
-
-    def dispatched(self, number: int) -> None:
-        """The work of a generation was dispatched."""
-        self.keys.dispatched(number)
 
     def execution_ended(self, number: int) -> None:
         """It was reported, or its worker is proven dead; whether anybody wants it or not."""
@@ -203,7 +199,7 @@ class KeyedRequests:
 
     def may_dispatch(self, session: Session) -> bool:
         """Whether outcomes of this session of work have room to be retained."""
-        return all(map(self.keys.may_dispatch, islice(session.entries, 1)))
+        return not session.entries or self.keys.may_dispatch(next(iter(session.entries)))
 
     def tick(self) -> None:
         """What is due by time, as much as one turn may."""
@@ -218,53 +214,53 @@ class KeyedRequests:
 
     def _do(self, effects: KeyEffects) -> None:
         for effect in effects:
-            match effect:
-                case Enter(generation, ask):
-                    self._enter_work(generation, ask)
-                case Finish(generation):
-                    self._finish_work(generation)
-                case Wait():
-                    pass  # it is WAITING already
-                case Answer() | AnswerCancelled():
-                    self._answers.append(effect)
-                case Refuse(waiter, why):
-                    for _, entry in self._find(waiter):
-                        code, for_now = REFUSALS[why]
-                        self._refuse(entry, code, why.value, for_now=for_now)
-                case _:
-                    assert_never(effect)
-        self._answer_due()
+            _CARRY_OUT[type(effect)](self, effect)
+        if self._answers:
+            self._answer_due()
 
-    def _enter_work(self, generation: Generation, ask: Ask) -> None:
+    def _enter_work(self, enter: Enter) -> None:
         """Where one session may start all that is left, the next could start nothing: so
         this epoch starts as many as :func:`~.calls.grant` says, which callers count."""
+        generation, ask = enter
         session = self._own(generation.name.namespace)
         ask = Ask(ask.digest, ask.body, ask.rerun, grant(ask.allowance))
         self._dispatcher.step(session, generation.number, RequestInput.REQUEST, ask)
         self._dispatcher.answer_fresh(session, generation.number)
 
-    def _finish_work(self, generation: Generation) -> None:
-        session = self._cache.sessions.get(self._sessions.get(generation.name.namespace, b""))
-        if session is not None and generation.number in session.entries:
-            self._dispatcher.step(session, generation.number, RequestInput.FINISH)
+    def _finish_work(self, finish: Finish) -> None:
+        number = finish.generation.number
+        session = self._sessions.get(finish.generation.name.namespace)
+        if session is not None and number in session.entries:
+            self._dispatcher.step(session, number, RequestInput.FINISH)
+
+    def _wait(self, wait: Wait) -> None:
+        pass  # it is WAITING already
+
+    def _answer_soon(self, answer: Answer | AnswerCancelled) -> None:
+        self._answers.append(answer)
+
+    def _turn_away(self, refuse: Refuse) -> None:
+        waiter, why = refuse
+        entry = self._cache.sessions[waiter.session].entries[waiter.sequence]
+        code, for_now = REFUSALS[why]
+        self._refuse(entry, code, why.value, for_now=for_now)
 
     def _own(self, namespace: bytes) -> Session:
-        known = self._cache.sessions.get(self._sessions.get(namespace, b""))
+        known = self._sessions.get(namespace)
         if known is not None and not known.ended:
             return known
         name = one_line(f"keys of {namespace.decode('utf-8', 'replace')}", 128)
         opened = self._cache.open_own(self._new_id(), self._new_id(), name, self._now_s)
-        self._sessions[namespace] = opened.id
+        self._sessions[namespace] = opened
         return opened
 
-    def _find(self, waiter: RequestId) -> list[tuple[Session, Entry]]:
+    def _find(self, waiter: RequestId) -> tuple[Session, Entry] | None:
         """Its entry; none if that is finished, and it leaves with others."""
         session = self._cache.sessions.get(waiter.session)
         entry = None if session is None else session.entries.get(waiter.sequence)
-        return [] if session is None or entry is None else [(session, entry)]
+        return None if session is None or entry is None else (session, entry)
 
-    def _answer(self, entry: Entry, kept: RetainedOutcome) -> None:
-        session = self._cache.sessions[entry.id.session]
+    def _answer(self, session: Session, entry: Entry, kept: RetainedOutcome) -> None:
         self._dispatcher.step(session, entry.id.sequence, RequestInput.ANSWERED, kept)
 
     def _refuse(self, entry: Entry, code: str, text: str, *, for_now: bool) -> None:
@@ -277,6 +273,16 @@ class KeyedRequests:
     @property
     def _now_s(self) -> float:
         return self._clock.awake_s
+
+
+_CARRY_OUT: dict[type, Callable[..., None]] = {
+    Enter: KeyedRequests._enter_work,
+    Finish: KeyedRequests._finish_work,
+    Wait: KeyedRequests._wait,
+    Answer: KeyedRequests._answer_soon,
+    AnswerCancelled: KeyedRequests._answer_soon,
+    Refuse: KeyedRequests._turn_away,
+}
 
 
 def keyed(request: messages.KeyedRequest) -> Keyed:

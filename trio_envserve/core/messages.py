@@ -171,11 +171,12 @@ def readdressed(outcome: bytes, session: bytes, sequence: int) -> bytes:
     Whoever waits for a key gets the same outcome, and only its first two fields differ: so
     the others are copied, which takes a tenth of what it takes to read and write them."""
     after = _SEQUENCE_AT + _UINT_BYTES.get(outcome[_SEQUENCE_AT], 1)
-    return b"".join((outcome[:2], cbor2.dumps(session), cbor2.dumps(sequence), outcome[after:]))
+    return b"".join((outcome[:_SESSION_AT], session, cbor2.dumps(sequence), outcome[after:]))
 
 
-_SEQUENCE_AT = 2 + 1 + ID_BYTES
-"""In the header of an outcome: behind the head of the array, the kind, and the session."""
+_SESSION_AT = 2 + 1
+"""In the header of an outcome: behind the head of the array, the kind, and the head of an id."""
+_SEQUENCE_AT = _SESSION_AT + ID_BYTES
 _UINT_BYTES = {0x18: 2, 0x19: 3, 0x1A: 5, 0x1B: 9}
 """How long an integer is, by its first byte; else it is that byte."""
 

@@ -161,6 +161,12 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "_new_id"),
         **_out("empty between steps: few wait", "_answers", "_answers_left"),
         **_out(_CLOCK, "_clock"),
+        "_sessions": Rule(
+            "in the form of the cache, unless they have ended",
+            lambda owner, sessions, form: tuple(
+                (form(namespace), form(session.id)) for namespace, session in sessions.items()
+            ),
+        ),
     },
     Keys: {
         **_out(_CONSTANT, "limits"),
