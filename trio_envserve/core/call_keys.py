@@ -34,27 +34,23 @@ class Asking:
         self.probe = 0
         """The last one that was sent."""
 
-    def begin(self, call: Call) -> None:
-        """There is one more call with a key."""
-        name = _asks_for(call)
-        if name is not None:
-            self._calls[name] = self._calls.get(name, 0) + 1
+    def begin(self, name: KeyName) -> None:
+        """There is one more call that asks for a key."""
+        self._calls[name] = self._calls.get(name, 0) + 1
 
-    def placed(self, call: Call) -> None:
+    def placed(self, call: Call, name: KeyName) -> None:
         """The server has dealt with it, in the session where it is."""
-        name = _asks_for(call)
-        if name is not None and not _is_lost(call):
+        if not _is_lost(call):
             self._left.discard(name)
 
-    def end(self, call: Call) -> bool:
+    def end(self, call: Call, name: KeyName) -> bool:
         """It is over.  Whether its key must be withdrawn, since no call is left for it."""
-        name = _asks_for(call)
-        if name is None:
-            return False
-        self._calls[name] -= 1
-        is_last = not self._calls[name]
+        left = self._calls[name] - 1
+        is_last = not left
         if is_last:
             del self._calls[name]
+        else:
+            self._calls[name] = left
         answered = call.stage is Stage.ANSWERED
         if _is_lost(call) or (call.may_have_run and not answered):
             self._left.add(name)
@@ -76,11 +72,6 @@ class Asking:
         given_up, self._given_up = self._given_up, {}
         self._left.update(name for name in given_up if name in self._calls)
         return [call for name, (call, _) in given_up.items() if name not in self._calls]
-
-
-def _asks_for(call: Call) -> KeyName | None:
-    assert call.key is not None
-    return call.key.name if call.key.act is KeyAct.ASK else None
 
 
 def _is_lost(call: Call) -> bool:
@@ -108,10 +99,10 @@ def of_key(call: Call, error: ErrorInfo) -> ErrorInfo:
 def keyed_request(call: Call, session: ClientSession, caller: CallerToken) -> messages.KeyedRequest:
     """How a call asks for its key.  The allowance is the key's: it is not divided here, but
     by the server, in the same way."""
-    key = call.key
-    assert key is not None
+    assert call.key is not None
+    act, (namespace, key), digest, tag = call.key
     earlier = call.earlier if call.may_have_run else None
     return messages.KeyedRequest(
-        session.id, call.sequence, key.digest, call.rerun, call.most, call.limit_s,
-        caller, key.act, *key.name, key.tag, earlier, call.proven,
+        session.id, call.sequence, digest, call.rerun, call.most, call.limit_s,
+        caller, act, namespace, key, tag, earlier, call.proven,
     )  # fmt: skip

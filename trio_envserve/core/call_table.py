@@ -126,8 +126,10 @@ class Calls:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(number, body, rerun, most, most, limit_s, now_s, key=key)
         if key is not None:
-            call.waits_for_key = key.act in (KeyAct.ASK, KeyAct.ATTACH)
-            self.asking.begin(call)
+            call.waits_for_key = key.act is KeyAct.ASK or key.act is KeyAct.ATTACH
+            if key.act is KeyAct.ASK:
+                call.asks_for = key.name
+                self.asking.begin(key.name)
         self.live[number] = call
         self.queue.put(call)
         if limit_s is not None:
@@ -233,8 +235,8 @@ def _release(calls: Calls, call: Call) -> None:
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     error = reply.error
     call.stage = Stage.ANSWERED
-    if call.key is not None:
-        calls.asking.placed(call)
+    if call.asks_for is not None:
+        calls.asking.placed(call, call.asks_for)
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
     if call.number < 0:
@@ -251,8 +253,8 @@ def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 def _refuse(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     call.stage = Stage.ANSWERED
-    if call.key is not None:
-        calls.asking.placed(call)
+    if call.asks_for is not None:
+        calls.asking.placed(call, call.asks_for)
     return _fail(calls, call, now_s, error)
 
 
@@ -365,7 +367,7 @@ def _requeue(calls: Calls, call: Call) -> Effects:
 
 def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     """The call is gone; the server is told unless it never had an id."""
-    is_left = call.key is not None and calls.asking.end(call)
+    is_left = call.asks_for is not None and calls.asking.end(call, call.asks_for)
     withdraw = ((CallAction.WITHDRAW, call),) if is_left else ()
     del calls.live[call.number]
     calls.timed.pop(call.number, None)

@@ -13,7 +13,7 @@ from . import error_records, messages
 from .client_effects import Answer
 from .client_inputs import CallKey
 from .errors import ErrorInfo
-from .key_records import KeyAct
+from .key_records import KeyAct, KeyName
 from .terms import Body, Epoch, SessionId, Status, Verdict
 
 _OTHERS_PART = 8
@@ -60,6 +60,8 @@ class Call:
     earlier: int = 0
     """The most executions that lost sessions may have started."""
     key: CallKey | None = None
+    asks_for: KeyName | None = None
+    """The key, if it sends the input of that, and so counts."""
     held_as: str = ""
     """The code with which it is refused for now, for its key."""
     waits_for_key: bool = False
