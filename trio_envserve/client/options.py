@@ -59,9 +59,11 @@ class Terms(NamedTuple):
 
     def of(self, body: Body) -> Terms:
         """The terms for this input: a key holds for one."""
-        if self.key is None or self.key.act is not KeyAct.ASK:
+        rerun, max_executions, limit_s, key = self
+        if key is None or key.act is not KeyAct.ASK:
             return self
-        return self._replace(key=self.key._replace(digest=input_digest(body, self.rerun)))
+        key = CallKey(KeyAct.ASK, key.name, input_digest(body, rerun))
+        return Terms(rerun, max_executions, limit_s, key)
 
 
 class Asked(NamedTuple):

@@ -7,6 +7,7 @@ written in the bytewise order of their encodings, as section 4.2.1 of RFC 8949 h
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterable
@@ -35,6 +36,8 @@ def in_order(pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None
 
 def small_in_order(value: Any) -> object:
     """A value of plain types (:func:`~.values_lower.is_small`), all its maps in order."""
+    if not value:
+        return value
     if type(value) is dict:
         ordered = {name: value[name] for name in _names_in_order(value)}
         for name, member in ordered.items():
@@ -46,13 +49,20 @@ def small_in_order(value: Any) -> object:
     return value
 
 
-def _names_in_order(names: Iterable[Any]) -> list[Any]:
-    """Plain keys by their encodings.  Those of ASCII, which most are, need not be encoded for
-    that: the shorter text comes first, and of equal length that of the smaller letters."""
+def _names_in_order(names: Iterable[Any]) -> Iterable[Any]:
+    """Plain keys by their encodings."""
     try:
-        is_ascii = "".join(names).isascii()
+        "".join(names)
     except TypeError:  # they are not all text
-        is_ascii = False
+        return sorted(names, key=cbor2.dumps)
+    return _texts_in_order(tuple(names))
+
+
+@functools.lru_cache(256)  # most calls have the same names
+def _texts_in_order(names: tuple[str, ...]) -> Iterable[str]:
+    """Those of ASCII, which most are, need not be encoded for that: the shorter text comes
+    first, and of equal length that of the smaller letters."""
+    is_ascii = "".join(names).isascii()
     return sorted(sorted(names), key=len) if is_ascii else sorted(names, key=cbor2.dumps)
 
 
