@@ -110,6 +110,44 @@ async def test_who_pipelines_and_hangs_up_cancels_what_runs():
         await ended.wait()
 
 
+# -- what is written ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "pieces"), [(1, 1), (1_000, 1), (100_000, 3)])
+async def test_the_head_of_an_answer_is_written_with_its_body_if_that_is_small(
+    monkeypatch: pytest.MonkeyPatch, size: int, pieces: int
+):
+    """Each write costs as much as all that is done to read a head."""
+    written = []
+    send_all = trio.SocketStream.send_all
+
+    async def noted(self: trio.SocketStream, data: bytes) -> None:
+        written.append(bytes(data))
+        await send_all(self, data)
+
+    async with open_door(echo) as door, raw(door) as peer:
+        body = json.dumps({"input": "x" * size}).encode()
+        await peer.send(*POST, f"Content-Length: {len(body)}", body=body)
+        await peer.answer()
+        monkeypatch.setattr(trio.SocketStream, "send_all", noted)
+        await peer.send(*POST, f"Content-Length: {len(body)}", body=body)
+        answer = await peer.answer()
+        asked, *said = written
+        assert asked.endswith(body)
+        assert json.loads(answer.body)["value"] == "x" * size
+        assert len(said) == pieces
+        assert b"".join(said).endswith(b"\r\n\r\n" + answer.body)
+
+
+async def test_an_answer_without_a_body_is_written():
+    async with open_door(echo) as door, raw(door) as peer:
+        for _ in range(2):
+            await peer.send("HEAD /livez HTTP/1.1", HOST)
+            said = await peer.stream.receive_some()
+            assert said.startswith(b"HTTP/1.1 200 ")
+            assert said.endswith(b"\r\n\r\n")
+
+
 # -- heads that are no heads --------------------------------------------------------
 
 

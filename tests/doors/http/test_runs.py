@@ -301,6 +301,9 @@ async def test_an_answer_is_delivered_if_all_of_it_was_written_to_a_peer_that_wa
         written_bytes = 0
         lost = False
 
+        def hold(self) -> None:
+            pass
+
     wire = Wire()
 
     async def send(event: Any) -> None:

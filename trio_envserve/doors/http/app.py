@@ -160,7 +160,7 @@ class HttpApp:
                 self._check_ready()
                 outcome = await exchange.unless_hung_up(lambda: self._run(fields))
             else:
-                identity = Identity(named, body_digest(body, body_type(exchange.headers)))
+                identity = Identity(named, body_digest(body, exchange.media))
                 del body
                 found = await self._ask(exchange, identity, fields, held)
                 if found is None:
@@ -280,7 +280,7 @@ class HttpApp:
         if key is None and query:
             raise Problem("bad-request", "a namespace is that of a key: send Idempotency-Key, too")
         exchange.of_key = key is not None
-        body_type(exchange.headers)
+        exchange.media = body_type(exchange.headers)
         if key is not None:
             return Named(key, namespace_of(query))
         # Before the body is read; and again when the calls are made.
@@ -302,7 +302,7 @@ class HttpApp:
     async def _fields(
         self, exchange: Exchange, body: bytes, known: Mapping[str, Field]
     ) -> dict[str, Any]:
-        return check_fields(await self._codec.read(body, body_type(exchange.headers)), known)
+        return check_fields(await self._codec.read(body, exchange.media), known)
 
 
 def _named_by_path(exchange: Exchange, query: Mapping[str, str]) -> Named:

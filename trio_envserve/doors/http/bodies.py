@@ -56,7 +56,9 @@ def body_type(headers: Headers) -> str:
 def accepted(headers: Headers, offered: Sequence[str]) -> str:
     """The best of the media types that are offered, the first of them if all are as good.
     Problem if none is acceptable."""
-    text = b",".join(headers.get(b"accept", ())).decode("latin-1").lower()
+    if b"accept" not in headers:
+        return offered[0]
+    text = b",".join(headers[b"accept"]).decode("latin-1").lower()
     ranges = [each for each in map(_range, text.split(",")) if each is not None]
     best, found = 0.0, ""
     for name in offered:

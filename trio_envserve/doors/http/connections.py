@@ -67,7 +67,7 @@ class Inbox:
             self._gone = True
             self._changed.unpark_all()
             return
-        while self._events and not (self._over or self._gone):
+        while self._events and event["more_body"] and not (self._over or self._gone):
             await self._changed.park()
         self._events.append(event)
         self._changed.unpark_all()
@@ -114,6 +114,9 @@ class Connection:
         """What the kernel has taken for the peer, as long as the peer was there."""
         self.lost = False
         """Something could not be written, or the peer had gone before it was."""
+        self._holds = False
+        self._held = b""
+        """What is written with what follows it."""
 
     async def run(self) -> None:
         """Serve the peer until it has gone, or is to go."""
@@ -171,9 +174,24 @@ class Connection:
             case Closed():
                 self.end()
 
+    def hold(self) -> None:
+        """Write the next piece together with the one that follows it: a head with its body
+        takes as long as either of them.  An answer ends with a piece, though it be empty."""
+        self._holds = True
+
     async def _write(self, data: bytes) -> None:
+        if self._holds:
+            self._holds, self._held = False, data
+            return
+        held, self._held = self._held, b""
+        if held and len(data) > _WRITE_BYTES:
+            await self._write(held)  # what is large is not copied for it
+            held = b""
+        data = held + data
+        if not data:
+            return
         view = memoryview(data)
-        self.lost = self.lost or (self._peer_gone and bool(data))
+        self.lost = self.lost or self._peer_gone
         try:
             async with self._writing:
                 for start in range(0, len(view), _WRITE_BYTES):

@@ -32,6 +32,9 @@ class Wire(Protocol):
     written_bytes: int
     lost: bool
 
+    def hold(self) -> None:
+        """Write the next piece together with the one that follows it."""
+
 
 class HungUp(Exception):
     """Whoever asked has closed the connection."""
@@ -82,6 +85,8 @@ class Exchange:
         """It names a key."""
         self.of_row = False
         """It is a row, which is its own key."""
+        self.media = ""
+        """The type of its body, once that was looked at."""
         self.answered = False
         """The status has been sent."""
         self.delivered = False
@@ -170,7 +175,10 @@ class Exchange:
     ) -> None:
         """The whole answer."""
         wire, length = self._wire, (b"content-length", str(len(body)).encode())
-        before = wire.written_bytes if wire is not None else 0
+        before = 0
+        if wire is not None:
+            before = wire.written_bytes
+            wire.hold()  # the head, for the body
         await self.begin(status, media, [length, *headers])
         await self.send_piece(body, more=False)
         # Nothing at all is written for a request whose connection has ended already.
