@@ -511,7 +511,29 @@ def test_g8_outcomes_have_room_before_work_is_dispatched():
     pair.end(payload=b"x" * 900)
     assert len(pair.runs) == 1  # until there is room
     pair.about(KeyAct.FORGET)
+    assert len(pair.runs) == 1  # who was answered with it holds it
+    pair.receive(0)
     assert len(pair.runs) == 2
+
+
+def test_g10_an_outcome_that_many_are_answered_with_is_counted_once():
+    """Who attached 16,384 times to 1 MiB, and received none, had 16 GiB counted for it, and
+    others had less room."""
+    pair = Keyed()
+    pair.router.keys.limits = KeyLimits()
+    pair.call()
+    pair.end(payload=b"x" * 100_000)
+    session = pair.stranger()
+    for number in range(50):
+        pair.request(session, number, act=KeyAct.ATTACH)
+    cache, usage = pair.router.cache, pair.router.keys.usage
+    assert sum(each.kept_count for each in cache.sessions.values()) == 51
+    assert cache.kept_bytes < 100_000 < usage.outcome_bytes < 101_000
+    pair.about(KeyAct.FORGET)
+    pair.receive(0)
+    assert usage.outcome_bytes > 100_000  # others have not received it
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    assert usage.outcome_bytes == usage.size_bytes == 0
 
 
 def test_the_session_of_the_work_lives_as_long_as_the_work():

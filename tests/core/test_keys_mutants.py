@@ -230,15 +230,14 @@ def makes_room(patch: Patch) -> None:
 
 
 def forgets_to_give_back(patch: Patch) -> None:
-    charge = Keys.charge
+    let_go = Keys.let_go
 
-    def one_way(self, generation, sign):
-        outcome = generation.outcome
-        charge(self, generation, sign)
-        if sign < 0 and outcome is not None:
-            self.usage.outcome_bytes += outcome.size_bytes
+    def one_way(self, payload):
+        let_go(self, payload)
+        if not payload.holders:
+            self.usage.outcome_bytes += payload.size_bytes
 
-    patch.setattr(Keys, "charge", one_way)
+    patch.setattr(Keys, "let_go", one_way)
 
 
 def splits_the_allowance(patch: Patch) -> None:

@@ -91,6 +91,17 @@ class GenerationState(enum.Enum):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Payload:
+    """What a generation has brought: its namespace is charged once with it, however many
+    requests are answered with it and have not finished, and until the last of them has."""
+
+    namespace: bytes
+    size_bytes: int
+    holders: int = 0
+    """The generation while it is open, and those requests."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Generation:
     """What was asked under a key, from the ask that opened it until it is closed and
     none of its executions lives."""
@@ -130,13 +141,15 @@ class Generation:
     @property
     def size_bytes(self) -> int:
         """What it takes of the bound in bytes."""
+        kept = self.outcome.size_bytes if self.outcome is not None else 0
+        return self.own_bytes + kept
+
+    @property
+    def own_bytes(self) -> int:
+        """The same without its outcome, which others may hold, too."""
         namespace, key = self.name
-        size_bytes = len(namespace) + len(key)
-        if self.outcome is not None:
-            size_bytes += self.outcome.size_bytes
-        elif self.ask is not None:
-            size_bytes += len(self.ask.body)
-        return size_bytes
+        held = len(self.ask.body) if self.ask is not None else 0
+        return len(namespace) + len(key) + held
 
 
 @dataclasses.dataclass(slots=True)

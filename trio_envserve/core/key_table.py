@@ -235,7 +235,7 @@ def _complete(
 ) -> KeyEffects:
     generation.state = GenerationState.COMPLETED
     keys.retain(generation, outcome)
-    return Finish(generation), *_answers(keys, generation, outcome)
+    return Finish(generation), *_answers(keys, generation, _outcome_of(generation))
 
 
 def _fail(keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: float) -> KeyEffects:

@@ -16,7 +16,7 @@ wait for one key, and many keys may end at once: so no turn answers more than
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from . import messages, outcomes
@@ -152,12 +152,20 @@ class KeyedRequests:
 
     def leave_together(self, entries: list[Entry]) -> None:
         """The same of several, as many as one turn may."""
+        self._let_go(entries)
         self._do(self.keys.leave_together([entry.id for entry in entries], self._now_s))
 
     def leave_all(self, session: Session, *, lost: bool) -> None:
         """A session ends, by its lease (lost) or by a goodbye: before the cache ends it."""
+        self._let_go(session.entries.values())
         end = self.keys.lose if lost else self.keys.leave_all
         self._do(end(session.id, self._now_s))
+
+    def _let_go(self, entries: Iterable[Entry]) -> None:
+        """They have been answered, if they hold what a generation has brought."""
+        for entry in entries:
+            if entry.kept is not None and entry.kept.shared is not None:
+                self.keys.let_go(entry.kept.shared)
 
     # -- answers ------------------------------------------------------------------
 
@@ -184,6 +192,8 @@ class KeyedRequests:
             else:
                 mine = outcomes.for_key(given.outcome, entry)
                 kept = outcomes.fitting(mine, entry, session.message_bytes)
+                if kept.shared is not None:
+                    self.keys.hold(kept.shared)
             self._answer(session, entry, kept)
 
     # -- what becomes of the work -----------------------------------------------

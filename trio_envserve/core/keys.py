@@ -80,6 +80,7 @@ from .key_records import (
     KeyEffect,
     KeyEffects,
     KeyName,
+    Payload,
     Reissue,
     Tag,
     Usage,
@@ -345,6 +346,8 @@ class Keys:
     def close(self, generation: Generation) -> None:
         """It is open no more, and takes up room only while its execution lives."""
         self.charge(generation, -1)
+        if generation.outcome is not None:
+            self.let_go(generation.outcome.shared)
         generation.state = GenerationState.CLOSED
         generation.outcome = generation.ask = None
         del self.open[generation.name]
@@ -362,32 +365,43 @@ class Keys:
 
     def charge(self, generation: Generation, sign: int) -> None:
         """Count what it takes, or give that back."""
-        namespace = generation.name.namespace
+        self._count(generation.name.namespace, sign, sign * generation.own_bytes, 0)
+
+    def _count(
+        self, namespace: bytes, generations: int, size_bytes: int, outcome_bytes: int
+    ) -> None:
         usage, mine = self.usage, self._of_namespace.get(namespace)
         if mine is None:
             mine = self._of_namespace[namespace] = Usage()
-        size_bytes = sign * generation.size_bytes
-        usage.generations += sign
-        mine.generations += sign
+        usage.generations += generations
+        mine.generations += generations
         usage.size_bytes += size_bytes
         mine.size_bytes += size_bytes
-        if generation.outcome is not None:
-            outcome_bytes = sign * generation.outcome.size_bytes
-            usage.outcome_bytes += outcome_bytes
-            mine.outcome_bytes += outcome_bytes
-        if not mine.generations:
+        usage.outcome_bytes += outcome_bytes
+        mine.outcome_bytes += outcome_bytes
+        if not mine.size_bytes:  # every generation has a name
             del self._of_namespace[namespace]
 
     def retain(self, generation: Generation, outcome: RetainedOutcome) -> None:
         """It has its outcome, and needs its input no more."""
+        size_bytes = outcome.size_bytes
+        payload = Payload(generation.name.namespace, size_bytes, 1)
         held_bytes = len(generation.ask.body) if generation.ask is not None else 0
-        generation.outcome, generation.ask = outcome, None
-        usage, mine = self.usage, self._of_namespace[generation.name.namespace]
-        outcome_bytes = outcome.size_bytes
-        usage.size_bytes += outcome_bytes - held_bytes
-        mine.size_bytes += outcome_bytes - held_bytes
-        usage.outcome_bytes += outcome_bytes
-        mine.outcome_bytes += outcome_bytes
+        generation.outcome = RetainedOutcome(outcome.frames, size_bytes, payload)
+        generation.ask = None
+        self._count(payload.namespace, 0, size_bytes - held_bytes, size_bytes)
+
+    def hold(self, payload: Payload) -> None:
+        """One more holds what a generation has brought."""
+        if not payload.holders:
+            self._count(payload.namespace, 0, payload.size_bytes, payload.size_bytes)
+        payload.holders += 1
+
+    def let_go(self, payload: Payload) -> None:
+        """One holds it no more."""
+        payload.holders -= 1
+        if not payload.holders:
+            self._count(payload.namespace, 0, -payload.size_bytes, -payload.size_bytes)
 
     def take_early_cancel(self, name: KeyName) -> bool:
         """Whether a cancel of this key came before any request.  It hits one."""

@@ -103,7 +103,8 @@ def stopped(entry: Entry) -> RetainedOutcome:
 def for_key(work: RetainedOutcome, entry: Entry) -> RetainedOutcome:
     """The outcome of the work of a key, for one that waits for it."""
     mine = messages.readdressed(bytes(work.frames[0]), *entry.id)
-    return RetainedOutcome((mine, work.frames[1]), len(mine) + len(work.frames[1]))
+    size_bytes = len(mine) if work.shared is not None else len(mine) + len(work.frames[1])
+    return RetainedOutcome((mine, work.frames[1]), size_bytes, work.shared)
 
 
 def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:

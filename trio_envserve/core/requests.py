@@ -50,6 +50,9 @@ class RetainedOutcome:
 
     frames: tuple[Body, ...]
     size_bytes: int
+    """What it counts for: all of it, but for what is counted in ``shared``."""
+    shared: Any = dataclasses.field(default=None, compare=False)
+    """The payload that others hold, too.  Opaque here (:class:`~.key_records.Payload`)."""
     sent_probe: int = 0
     """The last probe of its session that was answered before it was last sent; -1 if
     that was over an older connection."""

@@ -340,6 +340,7 @@ BEYOND: dict[str, str] = {
     "a-stopped-pool-is-ready": "what a server says of its pool decides nothing",
     "a-replacement-waits-for-the-dead": "slower, and every slowness is explored",
     "a-stopping-server-starts-workers": "servers are killed here, and do not drain",
+    "what-was-answered-is-never-given-back": "no key comes to its bound in bytes here",
     "sessions-have-no-share-of-their-own": "each client is alone at the bounds here",
     "a-stage-of-closing-has-no-end": "servers are killed here, and do not drain",
     "work-begins-while-closing": "servers are killed here, and do not drain",

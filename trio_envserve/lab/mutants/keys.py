@@ -8,6 +8,7 @@ from ...core import key_table
 from ...core.dispatcher import Dispatcher
 from ...core.key_records import AnswerCancelled, GenerationState, Reissue, Wait
 from ...core.key_table import TABLE, KeyInput
+from ...core.keyed import KeyedRequests
 from ...core.keys import Keys
 from ...core.requests import Ask
 from ..simulation.faults import Fault
@@ -230,3 +231,9 @@ def attaching_counts_as_waiting(patch: Patches) -> None:
 
     for state in WITHOUT_OUTCOME:
         patch.item(TABLE[KeyInput.ATTACH], state, watch)
+
+
+@FAMILY.mutant("G8", needs=(Fault.KEYS,))
+def what_was_answered_is_never_given_back(patch: Patches) -> None:
+    """Who has received the outcome of a key goes on being counted as holding it."""
+    patch.attribute(KeyedRequests, "_let_go", lambda self, entries: None)

@@ -12,7 +12,7 @@ from typing import Any
 from ...core import messages
 from ...core.client import ClientCore
 from ...core.executions import Execution
-from ...core.keys import Keys
+from ...core.key_records import Payload
 from ...core.limits import ServerLimits
 from ...core.requests import RequestState, RetainedOutcome
 from ...core.router import Router
@@ -65,7 +65,7 @@ def audit(router: Router, peak_live: int) -> list[str]:
         "held bytes": (held, cache.held_bytes),
         "running": (running, cache.running_count),
         "queued": (len(router.queue) + for_keys, cache.queued_count),
-        **_usage_of_keys(router.keys),
+        **_usage_of_keys(router),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
     over = sum(len(session.entries) > 0 for session in cache.sessions.values())
@@ -80,14 +80,20 @@ def audit(router: Router, peak_live: int) -> list[str]:
     return wrong
 
 
-def _usage_of_keys(keys: Keys) -> dict[str, tuple[int, int]]:
-    """What generations take of their bounds, and what that is counted as."""
-    here, usage = keys.generations.values(), keys.usage
-    outcomes = [each.outcome.size_bytes for each in here if each.outcome is not None]
+def _usage_of_keys(router: Router) -> dict[str, tuple[int, int]]:
+    """What generations take of their bounds, and what that is counted as.  What a
+    generation has brought counts once, while that or a request that was answered holds it."""
+    here, usage = router.keys.generations.values(), router.keys.usage
+    entries = [e for session in router.cache.sessions.values() for e in session.entries.values()]
+    outcomes = [each.outcome for each in here] + [each.kept for each in entries]
+    held = Counter[Payload](each.shared for each in outcomes if each is not None and each.shared)
+    outcome_bytes = sum(payload.size_bytes for payload in held)
+    own_bytes = sum(each.own_bytes for each in here)
     return {
         "generations": (len(here), usage.generations),
-        "bytes of generations": (sum(each.size_bytes for each in here), usage.size_bytes),
-        "bytes of retained outcomes": (sum(outcomes), usage.outcome_bytes),
+        "bytes of generations": (own_bytes + outcome_bytes, usage.size_bytes),
+        "bytes of retained outcomes": (outcome_bytes, usage.outcome_bytes),
+        "holders of outcomes": (held.total(), sum(payload.holders for payload in held)),
     }
 
 
