@@ -19,7 +19,6 @@ one whose caller has asked again in another session, of what closed without a wo
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,15 +29,13 @@ from ...core import error_records, messages
 from ...core.key_records import KeyAct
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
+from .judge_keys_said import SLACK_S, Said
 from .judge_keys_work import Place, Waiter, Wanted, label_of
 from .judge_records import Call, Execution, key_of
 
 if TYPE_CHECKING:
     from ..kit.process import Process
     from .judge_wires import Wires
-
-SLACK_S = 1.0
-"""A retention may seem shorter than it is by so much: some ticks."""
 
 
 class KeyJudge:
@@ -68,16 +65,8 @@ class KeyJudge:
         self._fresh: set[Place] = set()
         """Keys for which somebody asked who may start their work: not again without
         proof and consent."""
-        self._early: dict[Place, float] = {}
-        """Keys of which nothing was known when a cancel came, and when that was."""
-        self._answers: dict[tuple[Place, KeyAct, bytes], tuple[Any, float]] = {}
-        """What was said to commands with ids of their own, and when."""
         self._never: dict[Place, int] = {}
         """When it was said that what is open was not started, and ends."""
-        self.closed: dict[tuple[Process, int], int] = {}
-        """Generations that a command has closed, and when."""
-        self._unstarted: set[tuple[Process, int]] = set()
-        """Generations that, it was said, were never started."""
         self._kept: dict[Place, tuple[int, float, int]] = {}
         """The generation whose outcome came while somebody waited, and when that was."""
         self._runs: dict[str, list[Execution]] = {}
@@ -87,6 +76,8 @@ class KeyJudge:
         self._by_payload: dict[bytes, Execution] = {}
         self._owed: dict[str, tuple[bytes, RequestId, Process]] = {}
         """The outcome that came while a call waited for it."""
+        self._said = Said(book, self._runs, self._of)
+        self.closed = self._said.closed
         self.work = Wanted(book, self._waiters)
 
     # -- who waits ------------------------------------------------------------
@@ -227,7 +218,7 @@ class KeyJudge:
         if waiter is None:
             if message.status == Status.RESULT:
                 call = self._book.calls[self.calls[request]]
-                self._said(place, call, cbor2.loads(bytes(frames[1])))
+                self._command_done(place, call, cbor2.loads(bytes(frames[1])))
             return
         waiter.answered = True
         execution = self._by_payload.get(bytes(frames[1]))
@@ -257,7 +248,7 @@ class KeyJudge:
         """It is told that there is no outcome, or that there will be none."""
         call, error = waiter.call, error_records.decode(payload)
         if "was cancelled by name" in error.message:
-            self._early.pop(place, None)
+            self._said.hit(place)
         if "was cancelled by name" in error.message and waiter.counts and self._here(waiter):
             last = self._commands.get(place, -1)
             if last < (waiter.order if waiter.generation is not None else 0):
@@ -268,48 +259,14 @@ class KeyJudge:
             self._broken("G7", f"{text}{waiter.generation} was dispatched", call)
         self._leave(waiter.request)
 
-    def _said(self, place: Place, call: Call, record: dict[str, Any]) -> None:
-        """A command by key is answered."""
-        number, started = record["generation"], record["started"]
-        server, label = place
-        assert call.use is not None
-        if isinstance(call.use.tag, bytes) and call.use.tag:
-            self._said_again(place, call, call.use.act, call.use.tag, record)
-        if number is None:
-            return
-        if isinstance(call.use.tag, int) and call.use.tag != number:
-            text = f"{call.key} names generation {call.use.tag}, and {number} is closed"
-            self._broken("G7", text, call)
-        self.closed.setdefault((server, number), next(self._order))
-        if not started:
-            self._unstarted.add((server, number))
-            if self._of.get((server, number)):
-                text = f"generation {number} of {label} has run; its cancel says that it had not"
-                self._book.violation("G7", text, label)
+    def _command_done(self, place: Place, call: Call, record: dict[str, Any]) -> None:
+        """A command by key is answered: nobody waits any more for what it has closed."""
+        self._said.answer(place, call, record, next(self._order))
+        number = record["generation"]
         for waiter in self._unanswered(place):
-            if waiter.generation == number:
+            if number is not None and waiter.generation == number:
                 text = f"{waiter.call.key} still waits for generation {number}, which was closed"
                 self._broken("G7", text, waiter.call)
-
-    def _said_again(
-        self, place: Place, call: Call, act: KeyAct, tag: bytes, record: dict[str, Any]
-    ) -> None:
-        """Each copy of a command is answered as the first one, and hits nothing else."""
-        now_s, most_s = self._book.clock(), self._book.plan.keys.command_s
-        first, said_s = self._answers.get((place, act, tag), (None, 0.0))
-        if first is None or now_s - said_s >= most_s - SLACK_S:
-            self._answers[place, act, tag] = record, now_s
-            unknown = record["generation"] is None and act is KeyAct.CANCEL
-            if unknown and not self._may_live(place):
-                self._early[place] = now_s
-        elif first != record:
-            text = f"{call.key} comes again, and is told {record}; it was {first}"
-            self._broken("G7", text, call)
-
-    def _may_live(self, place: Place) -> bool:
-        """Whether an execution of this key may live, as far as its server knows."""
-        server, label = place
-        return any(e.server is server and not e.delivered for e in self._runs.get(label, ()))
 
     def cancelled(self, message: messages.Cancelled) -> None:
         """What is said to the cancel of one request."""
@@ -347,16 +304,7 @@ class KeyJudge:
         if self._asked.get(place, -1) < self._never.get(place, -1):
             text = f"{place[1]} is started, and it was said that it would not be"
             self._book.violation("G7", text, place[1])
-        if (server, number) in self._unstarted:
-            text = f"generation {number} is started, and it was said that it never would be"
-            self._book.violation("G7", text, place[1])
-        if (server, number) in self.closed:
-            text = f"generation {number} is started, and a command had closed it"
-            self._book.violation("G7", text, place[1])
-        early_s = self._early.pop(place, -math.inf)
-        if self._book.clock() - early_s < self._book.plan.keys.command_s - SLACK_S:
-            text = f"generation {number} is started, and a cancel had come before its request"
-            self._book.violation("G7", text, place[1])
+        self._said.dispatched(place, number)
         self._retained(place, number)
         for waiter in self._waiters.get(place, {}).values():
             if not waiter.answered:
