@@ -24,7 +24,7 @@ from trio_envserve.core.client_inputs import (
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Execution, Worker
-from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.limits import ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.request_table import Effects, RequestAction
 from trio_envserve.core.requests import Ask, Entry, RetainedOutcome, Session
 from trio_envserve.core.router import Router
@@ -149,6 +149,12 @@ def picture(cache: DedupCache) -> Any:
             for s in cache.sessions.values()
         ],
     )  # fmt: skip
+
+
+def limit_keys(pair: Pair, **limits: Any) -> None:
+    """The keys of its server have these limits from now on."""
+    keys = pair.router.keys
+    keys.limits = keys.room.limits = KeyLimits(**limits)
 
 
 class Pair:

@@ -22,7 +22,7 @@ from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import EnvironmentReady
 
-from .helpers import STRANGER, Pair, identifier
+from .helpers import STRANGER, Pair, identifier, limit_keys
 
 NAME = KeyName(b"default", b"key")
 OTHER = identifier(77)
@@ -321,7 +321,7 @@ def test_a_key_that_is_forgotten_is_free():
 
 def test_g8_commands_are_refused_for_now_at_their_bound():
     pair = Keyed()
-    pair.router.keys.limits = KeyLimits(commands=1)
+    limit_keys(pair, commands=1)
     session = pair.stranger()
     pair.request(session, 0, b"", act=KeyAct.CANCEL, tag=b"one")
     pair.request(session, 1, b"", act=KeyAct.CANCEL, tag=b"two")
@@ -447,7 +447,7 @@ def test_a_session_that_was_forgotten_joins_what_still_runs():
 
 def test_g8_at_the_bound_of_keys_new_ones_wait_and_known_ones_do_not():
     pair = Keyed()
-    pair.router.keys.limits = KeyLimits(generations=2)
+    limit_keys(pair, generations=2)
     session = pair.stranger()
     pair.request(session, 0)
     pair.request(session, 1, name=KeyName(b"default", b"other"))
@@ -476,7 +476,7 @@ def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
 
 def test_g10_one_client_took_all_sessions_with_work_in_as_many_namespaces():
     pair = Keyed(server={"sessions": 20, "worker_capacity": 1})
-    pair.router.keys.limits = KeyLimits(namespaces=4)
+    limit_keys(pair, namespaces=4)
     session, idle = pair.stranger(), pair.stranger(901)
     for number in range(30):
         pair.request(session, number, name=KeyName(b"%d" % number, b"key"))
@@ -493,7 +493,7 @@ def test_g10_one_client_took_all_sessions_with_work_in_as_many_namespaces():
 
 def test_g8_namespaces_of_long_ago_are_forgotten():
     pair = Keyed(server={"sessions": 4, "lease_s": 20.0})
-    pair.router.keys.limits = KeyLimits(namespaces=8)
+    limit_keys(pair, namespaces=8)
     for number in range(12):
         pair.call(name=KeyName(b"%d" % number, b"key"))
         pair.end()
@@ -505,7 +505,7 @@ def test_g8_namespaces_of_long_ago_are_forgotten():
 
 def test_g8_outcomes_have_room_before_work_is_dispatched():
     pair = Keyed(server={"worker_capacity": 1})
-    pair.router.keys.limits = KeyLimits(retained_bytes=1000)
+    limit_keys(pair, retained_bytes=1000)
     pair.call()
     pair.call(name=KeyName(b"default", b"other"))
     pair.end(payload=b"x" * 900)
@@ -520,7 +520,7 @@ def test_g10_an_outcome_that_many_are_answered_with_is_counted_once():
     """Who attached 16,384 times to 1 MiB, and received none, had 16 GiB counted for it, and
     others had less room."""
     pair = Keyed()
-    pair.router.keys.limits = KeyLimits()
+    limit_keys(pair)
     pair.call()
     pair.end(payload=b"x" * 100_000)
     session = pair.stranger()
@@ -538,7 +538,7 @@ def test_g10_an_outcome_that_many_are_answered_with_is_counted_once():
 
 def test_the_session_of_the_work_lives_as_long_as_the_work():
     pair = Keyed(server={"lease_s": 20.0})
-    pair.router.keys.limits = KeyLimits()
+    limit_keys(pair)
     pair.call()
     pair.advance(50.0)
     assert any(session.own for session in pair.router.cache.sessions.values())

@@ -15,13 +15,13 @@ from trio_envserve.core.client_inputs import (
 )
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
-from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
+from trio_envserve.core.limits import KIB, ClientLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState, Session
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status
 
-from .helpers import Pair
+from .helpers import Pair, limit_keys
 
 
 def submit(
@@ -36,7 +36,7 @@ def submit(
 def full_of_keys() -> Pair:
     """A server with room for one generation, and a client that waits with another one."""
     pair = Pair(workers=2)
-    pair.router.keys.limits = KeyLimits(generations=1, namespace_share=1.0)
+    limit_keys(pair, generations=1, namespace_share=1.0)
     submit(pair, b"first")
     submit(pair, b"second")
     assert len(pair.runs) == 1
@@ -126,7 +126,7 @@ def crowd(pair: Pair, count: int) -> None:
 def full_window() -> Pair:
     """A client with more asks than its window takes, at a server with room for one key."""
     pair = Pair(workers=2, server={"window": WINDOW})
-    pair.router.keys.limits = KeyLimits(generations=1, namespace_share=1.0)
+    limit_keys(pair, generations=1, namespace_share=1.0)
     crowd(pair, 3 * WINDOW)
     assert len(pair.runs) == 1
     return pair
@@ -148,7 +148,7 @@ def test_a_window_full_of_asks_without_room_for_their_keys_held_up_the_forget_th
 
 def test_asks_past_their_part_of_the_window_are_sent_when_others_have_left_it():
     pair = full_window()
-    pair.router.keys.limits = KeyLimits()
+    limit_keys(pair)
     pair.advance(30.0)
     while len(pair.answers) < 3 * WINDOW:
         pair.end(pair.runs[len(pair.answers)])

@@ -543,7 +543,7 @@ class KeysMachine(RuleBasedStateMachine):
         assert usage.generations == len(there) <= model.GENERATIONS
         assert usage.size_bytes == sum(g.size() for g in there)
         assert usage.outcome_bytes == sum(map(len, outcomes))
-        assert {*self.keys._of_namespace} == {g.name[0] for g in there}
+        assert {*self.keys.room.of_namespace} == {g.name[0] for g in there}
         assert sum(map(len, self.keys._waiting.values())) == len(self.candidates())
         assert self.keys._commands_of.total() == len(self.keys._commands) <= model.COMMANDS
         for generation in self.keys.open.values():

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from trio_envserve.core import key_table
 from trio_envserve.core.key_records import Answer, Generation, GenerationState
+from trio_envserve.core.key_room import KeyRoom
 from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.limits import KeyLimits
@@ -230,14 +231,14 @@ def makes_room(patch: Patch) -> None:
 
 
 def forgets_to_give_back(patch: Patch) -> None:
-    let_go = Keys.let_go
+    let_go = KeyRoom.let_go
 
     def one_way(self, payload):
         let_go(self, payload)
         if not payload.holders:
-            self.usage.outcome_bytes += payload.size_bytes
+            self.all.outcome_bytes += payload.size_bytes
 
-    patch.setattr(Keys, "let_go", one_way)
+    patch.setattr(KeyRoom, "let_go", one_way)
 
 
 def splits_the_allowance(patch: Patch) -> None:

@@ -67,7 +67,7 @@ class KeyPages:
         else:
             at = end
         self._left = max(0, self._left - max(at - begin, QUESTION_LOOKED_AT))
-        usage = self._keys.usage_of(namespace)
+        usage = self._keys.room.of(namespace)
         return {
             "keys": rows,
             "next": self._numbers[at] if at < len(self._numbers) else None,

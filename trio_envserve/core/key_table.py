@@ -222,9 +222,9 @@ def _release(keys: Keys, generation: Generation, arg: None, now_s: float) -> Key
     following = keys.open.get(generation.name)
     if following is None or following.state is not GenerationState.HELD:
         return ()
-    keys.charge(following, -1)
+    keys.room.charge(following, -1)
     ask, following.ask = following.ask, None
-    keys.charge(following, +1)
+    keys.room.charge(following, +1)
     following.state = GenerationState.WAITING
     assert ask is not None
     return (Enter(following, ask),)

@@ -165,7 +165,7 @@ class KeyedRequests:
         """They have been answered, if they hold what a generation has brought."""
         for entry in entries:
             if entry.kept is not None and entry.kept.shared is not None:
-                self.keys.let_go(entry.kept.shared)
+                self.keys.room.let_go(entry.kept.shared)
 
     # -- answers ------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class KeyedRequests:
                 mine = outcomes.for_key(given.outcome, entry)
                 kept = outcomes.fitting(mine, entry, session.message_bytes)
                 if kept.shared is not None:
-                    self.keys.hold(kept.shared)
+                    self.keys.room.hold(kept.shared)
             self._answer(session, entry, kept)
 
     # -- what becomes of the work -----------------------------------------------

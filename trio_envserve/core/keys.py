@@ -80,11 +80,10 @@ from .key_records import (
     KeyEffect,
     KeyEffects,
     KeyName,
-    Payload,
     Reissue,
     Tag,
-    Usage,
 )
+from .key_room import KeyRoom
 from .key_table import TABLE, Asked, KeyCommand, KeyInput, Withdrawn
 from .limits import KeyLimits
 from .requests import Ask, RetainedOutcome
@@ -93,10 +92,6 @@ from .terms import RequestId, SessionId
 ENDED_AT_ONCE = 1024
 """Waiters that leave in one turn, and generations that it ends by time; none of these after
 so many effects (G10)."""
-
-
-_NOTHING = Usage()
-"""What a namespace takes that has no keys."""
 
 
 class Keys:
@@ -127,8 +122,8 @@ class Keys:
         """Waiters and watchers."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
         """Those that leave, or are lost, and for which there was no time yet."""
-        self.usage = Usage()
-        self._of_namespace: dict[bytes, Usage] = {}
+        self.room = KeyRoom(limits)
+        self.usage = self.room.all
 
     def step(
         self, generation: Generation | None, input: KeyInput, arg: Any, now_s: float
@@ -285,41 +280,20 @@ class Keys:
                 return oldest, KeyInput.RETENTION_ENDED
         return None
 
-    # -- bounds -------------------------------------------------------------------------
-
-    # A namespace may take its share of what the others leave of a bound: so several do not
-    # use it up between them.
+    # -- what is allowed ----------------------------------------------------------------
 
     def _may_remember(self, namespace: bytes) -> bool:
         """Whether there is room for another command with an id of its own."""
         mine = self._commands_of[namespace]
-        others = len(self._commands) - mine
-        return mine < self.limits.namespace_share * (self.limits.commands - others)
+        return mine < self.room.share(self.limits.commands, len(self._commands) - mine)
 
     def may_open(self, name: KeyName, held_bytes: int) -> bool:
-        """Whether there is room for another generation (G8)."""
-        limits, usage = self.limits, self.usage
-        mine = self._of_namespace.get(name.namespace, _NOTHING)
-        others = usage.generations - mine.generations
-        if mine.generations >= limits.namespace_share * (limits.generations - others):
-            return False
-        if not usage.size_bytes:  # what is larger than the bound may be there, but alone
-            return True
-        size_bytes = mine.size_bytes + len(name.namespace) + len(name.key) + held_bytes
-        return size_bytes <= self._most_bytes(usage.size_bytes - mine.size_bytes)
+        """Whether there is room for another generation."""
+        return self.room.may_open(name, held_bytes)
 
     def may_dispatch(self, number: int) -> bool:
         """Whether another outcome may come to be retained."""
-        mine = self._of_namespace[self.generations[number].name.namespace]
-        most_bytes = self._most_bytes(self.usage.outcome_bytes - mine.outcome_bytes)
-        return mine.outcome_bytes < most_bytes
-
-    def _most_bytes(self, others_bytes: int) -> float:
-        return self.limits.namespace_share * (self.limits.retained_bytes - others_bytes)
-
-    def usage_of(self, namespace: bytes) -> Usage:
-        """What the generations of a namespace take of the bounds; empty: those of all."""
-        return self._of_namespace.get(namespace, _NOTHING) if namespace else self.usage
+        return self.room.may_retain(self.generations[number].name.namespace)
 
     def may_start(self, ask: Ask, reissue: Reissue) -> bool:
         """Whether a request that is issued again may open a generation: it needs proof,
@@ -341,67 +315,33 @@ class Keys:
         """It is open."""
         self.next_number += 1
         self.generations[generation.number] = self.open[generation.name] = generation
-        self.charge(generation, +1)
+        self.room.charge(generation, +1)
 
     def close(self, generation: Generation) -> None:
         """It is open no more, and takes up room only while its execution lives."""
-        self.charge(generation, -1)
+        self.room.charge(generation, -1)
         if generation.outcome is not None:
-            self.let_go(generation.outcome.shared)
+            self.room.let_go(generation.outcome.shared)
         generation.state = GenerationState.CLOSED
         generation.outcome = generation.ask = None
         del self.open[generation.name]
         if generation.live:
             self.ending[generation.name] = generation
-            self.charge(generation, +1)
+            self.room.charge(generation, +1)
         else:
             del self.generations[generation.number]
 
     def release(self, generation: Generation) -> None:
         """It was closed, and now its execution has ended: nothing of it is left."""
-        self.charge(generation, -1)
+        self.room.charge(generation, -1)
         del self.ending[generation.name]
         del self.generations[generation.number]
 
-    def charge(self, generation: Generation, sign: int) -> None:
-        """Count what it takes, or give that back."""
-        self._count(generation.name.namespace, sign, sign * generation.own_bytes, 0)
-
-    def _count(
-        self, namespace: bytes, generations: int, size_bytes: int, outcome_bytes: int
-    ) -> None:
-        usage, mine = self.usage, self._of_namespace.get(namespace)
-        if mine is None:
-            mine = self._of_namespace[namespace] = Usage()
-        usage.generations += generations
-        mine.generations += generations
-        usage.size_bytes += size_bytes
-        mine.size_bytes += size_bytes
-        usage.outcome_bytes += outcome_bytes
-        mine.outcome_bytes += outcome_bytes
-        if not mine.size_bytes:  # every generation has a name
-            del self._of_namespace[namespace]
-
     def retain(self, generation: Generation, outcome: RetainedOutcome) -> None:
         """It has its outcome, and needs its input no more."""
-        size_bytes = outcome.size_bytes
-        payload = Payload(generation.name.namespace, size_bytes, 1)
-        held_bytes = len(generation.ask.body) if generation.ask is not None else 0
-        generation.outcome = RetainedOutcome(outcome.frames, size_bytes, payload)
+        payload = self.room.retain(generation, outcome.size_bytes)
+        generation.outcome = RetainedOutcome(outcome.frames, outcome.size_bytes, payload)
         generation.ask = None
-        self._count(payload.namespace, 0, size_bytes - held_bytes, size_bytes)
-
-    def hold(self, payload: Payload) -> None:
-        """One more holds what a generation has brought."""
-        if not payload.holders:
-            self._count(payload.namespace, 0, payload.size_bytes, payload.size_bytes)
-        payload.holders += 1
-
-    def let_go(self, payload: Payload) -> None:
-        """One holds it no more."""
-        payload.holders -= 1
-        if not payload.holders:
-            self._count(payload.namespace, 0, -payload.size_bytes, -payload.size_bytes)
 
     def take_early_cancel(self, name: KeyName) -> bool:
         """Whether a cancel of this key came before any request.  It hits one."""

@@ -170,7 +170,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Keys: {
         **_out(_CONSTANT, "limits"),
-        **_out(_DERIVED, "usage", "_of_namespace"),
+        **_out(_DERIVED, "usage", "room"),
         **_out("empty between steps", "_leaving"),
         **dict.fromkeys(
             ("open", "ending", "orphans", "retained"),
