@@ -21,13 +21,12 @@ import heapq
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from . import messages, outcomes
+from . import messages
 from .clock import AwakeClock
-from .closing import Closing, ClosingStage, Held
+from .closing import Closing
 from .dedup import DedupCache
 from .dispatcher import ANSWERS_AT_ONCE, Dispatcher
 from .errors import ProtocolError
-from .health import ServerStatus
 from .heartbeat import Heartbeat
 from .key_pages import KeyPages
 from .keyed import keyed
@@ -36,7 +35,7 @@ from .lives import LifeInput
 from .messages import ForeignVersion
 from .ranges import Ranges
 from .requests import Ask, Session
-from .router_effects import Closed, Flush, RouterEffect, TellStats, ToClient
+from .router_effects import RouterEffect, TellStats, ToClient
 from .router_inputs import (
     ClientMessage,
     CloseAsked,
@@ -52,7 +51,8 @@ from .router_inputs import (
     WorkerMessage,
 )
 from .slots import Pool
-from .stats import describe
+from .stages import Stages
+from .stats import describe, status
 from .terms import Body, Epoch, Route, SessionId, one_line, short
 from .workforce import ExecutionEnded
 
@@ -76,6 +76,7 @@ class Router:
             self.cache, self.pool, self.closing, self._clock, limits, self.wire,
             keys or KeyLimits(), new_id,
         )  # fmt: skip
+        self.stages = Stages(self.closing, self.dispatcher, limits.client_gone_s)
         self.keys = self.dispatcher.keyed.keys
         self._key_pages = KeyPages(self.keys)
         self.queue = self.dispatcher.queue
@@ -184,7 +185,7 @@ class Router:
         if not self.starting:
             for ended in self.workforce.tick(awake_s):
                 self.dispatcher.ended(ended)
-        self._close_on(now_s)
+        self.stages.go_on(now_s)
         self.dispatcher.schedule()
 
     def _resume(self, given: Resume) -> None:
@@ -193,7 +194,7 @@ class Router:
         self.dispatcher.answer_due()
         self.dispatcher.answer_late(given.now_s)
         self.dispatcher.keyed.tick()
-        self._close_on(given.now_s)
+        self.stages.go_on(given.now_s)
         self.dispatcher.schedule()
 
     def _lapse_some(self, awake_s: float) -> None:
@@ -220,58 +221,17 @@ class Router:
         self._clock.read(now_s)
         self.dispatcher.begin_turn()
         for each in self.closing.until(stage):
-            self._enter(each, now_s)
+            self.stages.enter(each, now_s)
         if drain_s is not None:
             self.closing.limit_drain(now_s + drain_s)
-        self._close_on(now_s)
+        self.stages.go_on(now_s)
         self.dispatcher.schedule()
 
     def _flushed(self, given: Flushed) -> None:
         self._clock.read(given.now_s)
         self.dispatcher.begin_turn()
         self.closing.flushed = True
-        self._close_on(given.now_s)
-
-    # -- closing --------------------------------------------------------------
-
-    def _close_on(self, now_s: float) -> None:
-        """Enter the stages that are due, once nobody waits for an answer of the last."""
-        while self.closing.begun and not self.dispatcher.answers_due:
-            stage = self.closing.following(now_s, self._held())
-            if stage is None:
-                return
-            self._enter(stage, now_s)
-
-    def _enter(self, stage: ClosingStage, now_s: float) -> None:
-        """Do what a stage of closing begins with."""
-        self.closing.enter(stage, now_s)
-        awake_s = self._clock.awake_s
-        match stage:
-            case ClosingStage.DRAINING:
-                self.workforce.retire_all(awake_s)
-                self.dispatcher.answer_all(lambda entry: entry.execution is None, outcomes.stopping)
-            case ClosingStage.CANCELLING:
-                self.dispatcher.answer_all(
-                    lambda entry: entry.execution is not None, outcomes.stopped
-                )
-            case ClosingStage.KILLING:
-                self.workforce.kill_all(awake_s)
-            case ClosingStage.FLUSHING:
-                self.dispatcher.out.append(Flush())
-            case ClosingStage.CLOSED:
-                self.dispatcher.out.append(Closed(tuple(self.pool.lives)))
-            case _:
-                pass  # workers without work are told to exit by the tick
-        self.dispatcher.take_from_workforce()
-
-    def _held(self) -> Held:
-        """What closing waits for."""
-        awake_s, gone_s = self._clock.awake_s, self.limits.client_gone_s
-        kept = (
-            session.kept_count for session in self.cache.sessions.values()
-            if awake_s - session.heard_s < gone_s
-        )  # fmt: skip
-        return Held(self.workforce.live_count(), sum(kept), len(self.pool.lives))
+        self.stages.go_on(given.now_s)
 
     # -- messages of clients --------------------------------------------------
 
@@ -393,36 +353,7 @@ class Router:
 
     def status(self) -> dict[str, Any]:
         """The status record of welcomes and syncs."""
-        ready = self.pool.ready_count()
-        reason = self.starting
-        if self.closing.begun:
-            stage = self.closing.stage.value
-            status, reason = ServerStatus.STOPPING, f"the server is stopping ({stage})"
-        elif self.pool.is_silent():
-            status, reason = ServerStatus.SILENT, "no worker gives a sign of life"
-        elif ready:
-            status = ServerStatus.READY
-        elif self.pool.is_broken():
-            status, reason = ServerStatus.BROKEN, f"the environment is broken:\n{self.pool.broken}"
-        else:
-            status = ServerStatus.STARTING
-            reason = reason or self.pool.broken or "no worker is ready yet"
-        record: dict[str, Any] = {
-            "status": status.value, "reason": reason, "ready": ready,
-            "workers": len(self.pool.slots), "environment": self.workforce.environment,
-            "rerun": self.workforce.rerun, "durable": False,
-        }  # fmt: skip
-        if self.closing.begun:
-            record["closing"] = self._closing_record()
-        return record
-
-    def _closing_record(self) -> dict[str, Any]:
-        """The stage of closing, what it waits for, and the seconds until the next."""
-        left_s = self.closing.left_s(self._clock.last_s)
-        return {
-            "stage": self.closing.stage.value, **self._held()._asdict(),
-            "left_s": round(left_s, 1),
-        }  # fmt: skip
+        return status(self)
 
     def stats(self) -> dict[str, Any]:
         """Everything countable, aggregated here and nowhere else."""

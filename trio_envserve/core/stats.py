@@ -1,4 +1,4 @@
-"""Statistics of a router, aggregated in one place.
+"""What a router says of itself: its status and its statistics, each made in one place.
 
 Counters count from the start of this server (its epoch); gauges are of now.  The record
 is plain text-keyed data: it goes over the wire, into the log line, and to
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .health import ServerStatus
 from .requests import Counters
 
 if TYPE_CHECKING:
@@ -39,6 +40,31 @@ def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
     }
     taken = dict(list(taken.items())[:STATISTICS_MOST])
     return taken, len(said) - len(taken)
+
+
+def status(router: Router) -> dict[str, Any]:
+    """The status record of welcomes and syncs."""
+    pool, workforce, reason = router.pool, router.workforce, router.starting
+    ready = pool.ready_count()
+    if router.closing.begun:
+        stage = router.closing.stage.value
+        status, reason = ServerStatus.STOPPING, f"the server is stopping ({stage})"
+    elif pool.is_silent():
+        status, reason = ServerStatus.SILENT, "no worker gives a sign of life"
+    elif ready:
+        status = ServerStatus.READY
+    elif pool.is_broken():
+        status, reason = ServerStatus.BROKEN, f"the environment is broken:\n{pool.broken}"
+    else:
+        status = ServerStatus.STARTING
+        reason = reason or pool.broken or "no worker is ready yet"
+    record: dict[str, Any] = {
+        "status": status.value, "reason": reason, "ready": ready, "workers": len(pool.slots),
+        "environment": workforce.environment, "rerun": workforce.rerun, "durable": False,
+    }  # fmt: skip
+    if router.closing.begun:
+        record["closing"] = router.stages.record()
+    return record
 
 
 def describe(router: Router) -> dict[str, Any]:

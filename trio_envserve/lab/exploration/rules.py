@@ -96,6 +96,7 @@ RULES: dict[type, dict[str, Rule]] = {
     Router: {
         **_out("in the form of the dispatcher", "keys"),
         **_out("looks at what is in the form, between steps", "_key_pages"),
+        **_out("in the form of closing and of the dispatcher", "stages"),
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "_clock"),
