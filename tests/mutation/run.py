@@ -109,6 +109,7 @@ SHELLS = {
     "net.memory": MEMORY,
     "net.memory_sockets": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
+    "client.opening": CLIENT,
     "client.shell": (*CLIENT, "tests/client/test_shell_large_values.py"),
     "client.many": ("tests/client/test_many.py",),
     "client.options": ("tests/client/test_options.py", *CLIENT),

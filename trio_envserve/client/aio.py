@@ -24,9 +24,10 @@ from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded
 from .many import check_in_flight
+from .opening import open_client
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
-from .shell import Arrays, Client, open_client
+from .shell import Arrays, Client
 from .thread import AT_ONCE, ClientThread, Job, counters, encode, health
 
 T = TypeVar("T")

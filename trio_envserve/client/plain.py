@@ -25,9 +25,10 @@ from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded
 from .many import check_in_flight
+from .opening import open_client
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
-from .shell import Arrays, Client, open_client
+from .shell import Arrays, Client
 from .thread import ClientThread, Job, counters, health
 
 T = TypeVar("T")

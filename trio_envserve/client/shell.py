@@ -13,30 +13,16 @@ client acknowledge it.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib.util
-import os
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal, Unpack, final
 
 import trio
 
 from ..core import messages, values
-from ..core.client import ClientCore
 from ..core.client_effects import Answer, Fail
 from ..core.errors import (
     CallError,
-    ConfigError,
     EnvironmentBroken,
     NotEncodable,
     OutcomeNotDecodable,
@@ -45,21 +31,11 @@ from ..core.errors import (
 )
 from ..core.health import Health, ServerHealth, ServerStatus
 from ..core.key_records import KeyAct
-from ..core.limit_rules import check_together
-from ..core.limits import ClientLimits, WireLimits
+from ..core.limits import WireLimits
 from ..core.status import ClientCounters, KeyPage, ServerStats
-from ..core.terms import ID_BYTES, Body, Status
+from ..core.terms import Body, Status
 from ..envs.turns import Threads
-from ..net import (
-    DEFAULT_TRANSPORT,
-    Network,
-    Transport,
-    need_trio,
-    open_background,
-    open_network,
-    parse_peer_address,
-    unwrap_single,
-)
+from ..net import unwrap_single
 from . import keys
 from .driver import Driver, Ended
 from .keys import KeyEnded
@@ -75,7 +51,7 @@ Arrays = Literal["auto", "numpy", "torch"]
 
 @final
 class Client:
-    """A connection to a server.  Made by :func:`open_client`.
+    """A connection to a server.  Made by :func:`~trio_envserve.open_client`.
 
     All calls may be made by any number of tasks at once.
     """
@@ -338,104 +314,6 @@ class Client:
             sessions=core.sessions.opened, connections=core.connections,
             retransmitted=core.calls.retransmitted, reissued=core.calls.reissued,
         )  # fmt: skip
-
-
-@asynccontextmanager
-async def open_client(
-    address: str, *, name: str = "", limits: ClientLimits | None = None,
-    wire: WireLimits | None = None, network: Network | None = None,
-    transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto", caller: str = "",
-) -> AsyncGenerator[Client, None]:  # fmt: skip
-    """Connect to a server, and reconnect when the connection is lost.
-
-    ``transport``: what speaks ZMTP on this side, ``"zmtp"`` (trio) or ``"libzmq"``; the
-    server may use either.  ``name`` is for the server's logs.
-    ``arrays``: the type of arrays in outcomes.  ``caller``: who asks for keys; a process
-    that is started again under the same name takes its old place among those that wait
-    for a key, and two that run at once need two names (default: one that is drawn).
-
-    Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
-    block pending calls end with an error, and the server cancels them.  Raises
-    ConfigError for a wrong address, for arrays of a library that is not installed, and
-    for limits that contradict each other.
-    """
-    need_trio("open_client", "open_client_asyncio, or PlainClient")
-    if not str(address).startswith("memory:"):
-        parse_peer_address(address)
-    limits, wire = limits or ClientLimits(), wire or WireLimits()
-    check_together(limits, wire)
-    core = ClientCore(
-        name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
-        now_s=trio.current_time(), limits=limits, wire=wire, caller=_token(caller),
-    )  # fmt: skip
-    client = Client(Driver(core, address), _check_arrays(arrays), wire)
-    async with connect(client, network, transport) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def connect(
-    client: Client, network: Network | None, transport: Transport = DEFAULT_TRANSPORT
-) -> AsyncGenerator[Client, None]:
-    """Keep a client connected until the block ends: the part of :func:`open_client`
-    after its arguments were checked."""
-    driver, wire = client._driver, client._wire
-
-    async def run(served: Callable[[Client], Awaitable[None]]) -> None:
-        async with AsyncExitStack() as stack:
-            sockets = network
-            if sockets is None:
-                sockets = await stack.enter_async_context(open_network(transport))
-            socket = await stack.enter_async_context(
-                sockets.open_dealer(driver.address, limits=wire, on_event=driver.connection)
-            )
-            stack.enter_context(unwrap_single())
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            driver.start(socket, nursery)
-            await served(client)
-            with trio.move_on_after(wire.flush_s):
-                await socket.flush()
-            nursery.cancel_scope.cancel()
-
-    async with open_background(run) as opened:
-        try:
-            yield opened
-        finally:
-            driver.close()
-
-
-def _check_arrays(arrays: object) -> Arrays:
-    """Checked now, and not when an outcome comes: its rollout would have run."""
-    if arrays == "auto":
-        return "auto"
-    if arrays not in ("numpy", "torch"):
-        raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
-    try:
-        found = importlib.util.find_spec(arrays)  # imports nothing
-    except ValueError:  # it is not a module of the usual kind
-        found = None
-    if found is None:
-        raise ConfigError(f'arrays="{arrays}": {arrays} is not installed')
-    return "numpy" if arrays == "numpy" else "torch"
-
-
-def _check_name(name: str) -> str:
-    """The name, encodable and not empty.  Raises ConfigError."""
-    try:
-        name.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise ConfigError(f"name must be text, not {name!r}") from None
-    return name or f"pid-{os.getpid()}"
-
-
-def _token(caller: str) -> bytes:
-    """What is said of a caller to the server."""
-    if not isinstance(caller, str):
-        raise ConfigError(f"caller must be text, not {caller!r}")
-    if not caller:
-        return os.urandom(ID_BYTES)
-    named = caller.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(named, digest_size=ID_BYTES).digest()
 
 
 def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:

@@ -25,7 +25,7 @@ import trio
 
 from ...client import Client, Outcome
 from ...client.driver import Driver
-from ...client.shell import connect
+from ...client.opening import connect
 from ...core.client import ClientCore
 from ...core.errors import CallError, ProtocolError, ServerNotClosed
 from ...core.limits import ClientLimits, ServerLimits
