@@ -2,7 +2,9 @@
 
     python library_client.py VERB ADDRESS URL COUNT
 
-It prints a line of JSON for each run that ended, in the order of their ends.
+It prints a line of JSON for each run that ended, in the order of their ends.  Times
+(``at_s``) are of the monotonic clock, which all processes of a machine share.  With the verb
+``serve`` it is the library's own server at the address, with COUNT workers.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.client import EvalClientConfig
-from verifiers.v1.serve import EnvClient
+from verifiers.v1.serve import EnvClient, serve_env
 from verifiers.v1.utils.loaders import resolve_env_config
 
 STARTUP_S = 600.0
@@ -68,35 +70,57 @@ async def prime_rl(address: str, url: str, count: int) -> None:
     await env_client.close()
 
 
-async def runs(address: str, url: str, count: int) -> None:
-    """So many runs at once; each says when its first delta came, and how it ended."""
-    env_client = EnvClient(address=address)
-    await env_client.wait_for_server_startup(timeout=STARTUP_S)
-    client = EvalClientConfig(base_url=url, api_key_var="TRIO_ENVSERVE_NO_KEY")
-    tasks = list(vf.load_taskset(taskset_config()))
+class Asking:
+    """The library's client, and runs of the first tasks, one after the other."""
 
-    async def run(number: int) -> None:
+    def __init__(self, address: str, url: str) -> None:
+        self.env_client = EnvClient(address=address)
+        self._client = EvalClientConfig(base_url=url, api_key_var="TRIO_ENVSERVE_NO_KEY")
+        self._tasks = list(vf.load_taskset(taskset_config()))
+
+    async def run(self, number: int) -> None:
+        """One run.  It says how it ended."""
         deltas = 0
 
         def on_delta(delta: dict[str, Any]) -> None:
             nonlocal deltas
             deltas += 1
 
-        began_s = time.monotonic()
         try:
-            episode = await env_client.run(
-                client=client, model="m", sampling=vf.SamplingConfig(),
-                task_data=tasks[number % len(tasks)].data.model_dump(mode="json"),
+            episode = await self.env_client.run(
+                client=self._client, model="m", sampling=vf.SamplingConfig(),
+                task_data=self._tasks[number % len(self._tasks)].data.model_dump(mode="json"),
                 on_delta=on_delta,
             )  # fmt: skip
         except RuntimeError as error:
-            say(number=number, error=str(error), took_s=time.monotonic() - began_s)
+            say(number=number, error=str(error), at_s=time.monotonic())
         else:
             (trace,) = episode.traces
             say(number=number, ok=episode.ok, reward=trace.reward, deltas=deltas)
 
-    await asyncio.gather(*(run(number) for number in range(count)))
-    await env_client.close()
+
+async def runs(address: str, url: str, count: int) -> None:
+    """So many runs at once; then one more."""
+    asking = Asking(address, url)
+    await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
+    await asyncio.gather(*(asking.run(number) for number in range(count)))
+    await asking.run(count)
+    await asking.env_client.close()
+
+
+async def cancels(address: str, url: str, count: int) -> None:
+    """So many runs at once, which are cancelled when it is told so."""
+    asking = Asking(address, url)
+    await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
+    running = [asyncio.create_task(asking.run(number)) for number in range(count)]
+    await wait_for_line()
+    at_s = time.monotonic()
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    say(cancelled=count, at_s=at_s)
+    await wait_for_line()
+    await asking.env_client.close()
 
 
 async def wait_for_line() -> None:
@@ -104,10 +128,20 @@ async def wait_for_line() -> None:
 
 
 def taskset_config() -> Any:
-    return resolve_env_config({"taskset": {"id": "envserve_sums"}}).taskset
+    return env_config().taskset
+
+
+def env_config() -> Any:
+    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+    return resolve_env_config({"taskset": {"id": "envserve_sums"}, "agent": agent})
 
 
 if __name__ == "__main__":
     _, verb, given_address, given_url, given_count = sys.argv
-    verbs = {"prime-rl": prime_rl, "runs": runs}
-    asyncio.run(verbs[verb](given_address, given_url, int(given_count)))
+    verbs = {"prime-rl": prime_rl, "runs": runs, "cancels": cancels}
+    if verb == "serve":
+        serve_env(
+            config=env_config(), address=given_address, max_workers=int(given_count), elastic=False
+        )
+    else:
+        asyncio.run(verbs[verb](given_address, given_url, int(given_count)))
