@@ -167,8 +167,10 @@ WITH_BODY: Mapping[type, str] = {
     messages.Request: "body",
     messages.KeyedRequest: "body",
     messages.Outcome: "body",
+    messages.Delta: "body",
     messages.Stats: "body",
     messages.WorkerOutcome: "body",
+    messages.WorkerDelta: "body",
     messages.Dispatch: "body",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, ToServer
+from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, Say, ToServer
 from trio_envserve.core.client_inputs import (
     CallSubmitted,
     ClientInput,
@@ -52,7 +52,13 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import Body, RequestId, Status
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import Exit, Halt, Run, ToRouter, WorkerEffect
-from trio_envserve.core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage
+from trio_envserve.core.worker_inputs import (
+    BeatDue,
+    DeltaMade,
+    EnvironmentReady,
+    OutcomeMade,
+    RouterMessage,
+)
 
 CLIENT = b"client"
 """The route of a pair's own ClientCore; what is sent to others is mail."""
@@ -187,6 +193,7 @@ class Pair:
         self.halts: list[tuple[bytes, int]] = []
         self.exits: list[bytes] = []
         self.answers: list[Answer | Fail] = []
+        self.says: list[Say] = []
         self.reports: list[Report] = []
         self.kills: list[Kill] = []
         self.lost: list[Lost] = []
@@ -274,6 +281,8 @@ class Pair:
                     self.work(worker, self.workers[worker].take(RouterMessage(frames)))
             case Answer() | Fail():
                 self.answers.append(effect)
+            case Say():
+                self.says.append(effect)
             case Report():
                 self.reports.append(effect)
             case Kill():
@@ -343,6 +352,13 @@ class Pair:
         self.give_client(CallSubmitted(number, body, self.now_s, **how))
         self.settle()
         return number
+
+    def say(self, *pieces: bytes, run: tuple[bytes, Run] | None = None) -> None:
+        """An execution says deltas, by default the newest."""
+        worker, what = run or self.runs[-1]
+        for piece in pieces:
+            self.work(worker, self.workers[worker].take(DeltaMade(what.number, piece)))
+        self.settle()
 
     def end(
         self, run: tuple[bytes, Run] | None = None, payload: bytes = b"outcome",

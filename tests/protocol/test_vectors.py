@@ -215,7 +215,7 @@ def test_the_router_takes_what_workers_say(vector: dict[str, Any]):
     spawn = next(each for each in router.take(PoolOpened((), 0.0)) if isinstance(each, Spawn))
     router.take(Spawned(spawn.worker, 1))
     frames = [spawn.worker, spawn.incarnation, *frames_of(vector)[1:]]
-    assert len(frames) == (5 if vector["message"] == "WorkerOutcome" else 3)
+    assert len(frames) == (5 if vector["message"] in ("WorkerOutcome", "WorkerDelta") else 3)
     router.take(WorkerMessage(frames, 0.0))
     assert router.malformed == 0
     router.take(WorkerMessage([*frames, EXTRA], 0.0))

@@ -30,8 +30,18 @@ from . import client_inputs as inputs
 from . import error_records, messages
 from .call_queue import FOR_KEYS
 from .call_table import CallAction, CallInput, Calls
-from .calls import Call, ClientSession, Reply, after_loss, info, never_sent, refused, too_large
-from .client_effects import Answer, ClientEffect, Fail, Reconnect, Statistics, ToServer
+from .calls import (
+    Call,
+    ClientSession,
+    Reply,
+    Stage,
+    after_loss,
+    info,
+    never_sent,
+    refused,
+    too_large,
+)
+from .client_effects import Answer, ClientEffect, Fail, Reconnect, Say, Statistics, ToServer
 from .client_sessions import Sessions
 from .errors import ErrorInfo, ProtocolError
 from .health import Link, ServerStatus
@@ -192,6 +202,8 @@ class ClientCore:
         match message:
             case messages.Outcome():
                 self._outcome(message, frames[1], now_s)
+            case messages.Delta():
+                self._delta(message, frames[1])
             case messages.Synced():
                 self._synced(message, now_s)
             case messages.Welcome():
@@ -217,6 +229,11 @@ class ClientCore:
             self._step(call, CallInput.STOPPING, now_s)
         else:
             self._step(call, CallInput.OUTCOME, now_s, reply)
+
+    def _delta(self, delta: messages.Delta, body: Body) -> None:
+        call = self.sessions.call(delta.session, delta.sequence)
+        if call is not None and call.stage is Stage.SENT:
+            self._out.append(Say(call.number, delta.delta, body))
 
     def _synced(self, synced: messages.Synced, now_s: float) -> None:
         session = self.sessions.current
@@ -404,7 +421,7 @@ class ClientCore:
         self._out.append(Report(level, text))
 
 
-_WITH_BODY = messages.Outcome, messages.Stats, messages.KnownKeys
+_WITH_BODY = messages.Outcome, messages.Delta, messages.Stats, messages.KnownKeys
 
 _INPUTS: dict[type, Callable[..., None]] = {
     inputs.CallSubmitted: ClientCore._submit,

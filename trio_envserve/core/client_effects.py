@@ -30,6 +30,15 @@ class Answer(NamedTuple):
     executions: int
 
 
+class Say(NamedTuple):
+    """One piece of what a call will come to.  They are numbered from 0; of another
+    execution they begin anew, and any of them may be missing."""
+
+    call: int
+    delta: int
+    body: Body
+
+
 class Fail(NamedTuple):
     """A call ends without an outcome from the server."""
 
@@ -48,5 +57,5 @@ class Reconnect(NamedTuple):
     """Give the connection up and make a new one: nothing is answered on it."""
 
 
-ClientEffect: TypeAlias = ToServer | Answer | Fail | Statistics | Reconnect | Report
+ClientEffect: TypeAlias = ToServer | Answer | Say | Fail | Statistics | Reconnect | Report
 """Everything that a client can have done."""

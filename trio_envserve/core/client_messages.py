@@ -163,6 +163,16 @@ class Outcome(NamedTuple):
     executions: Uint
 
 
+class Delta(NamedTuple):
+    """One piece of what a request will come to, as the
+    :class:`~.worker_messages.WorkerDelta` with this number says it.  The outcome has all of
+    it, so a client may ignore this."""
+
+    session: Id
+    sequence: Uint
+    delta: Uint
+
+
 class Synced(NamedTuple):
     """Answers a sync: ``missing`` are the pending sequences never seen here."""
 

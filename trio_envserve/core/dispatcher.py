@@ -31,7 +31,7 @@ from .router_effects import Report, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .slots import Pool
 from .terms import Route, SessionId
-from .workforce import ExecutionEnded, Stray, Workforce
+from .workforce import ExecutionEnded, Said, Stray, Workforce
 
 ANSWERS_AT_ONCE = 1024
 """Answers that one input may cause, where many requests end together: some 40 ms."""
@@ -143,6 +143,17 @@ class Dispatcher:
             # It may wait again, but nothing will be started any more.
             if self._closing.begun and entry.id.sequence in session.entries:
                 self.answer_stopping(session, entry.id.sequence)
+
+    def said(self, said: Said) -> None:
+        """One piece of an outcome goes to who waits for that, and is kept by nobody."""
+        execution = said.execution
+        waiters = (
+            self.keyed.followers(execution.sequence) if execution.session.own
+            else [(execution.session, execution.sequence)]
+        )  # fmt: skip
+        for session, sequence in waiters:
+            header = messages.encode(messages.Delta(session.id, sequence, said.delta))
+            self.out.append(ToClient(session.route, (header, said.body)))
 
     def stray(self, stray: Stray) -> None:
         """An outcome of an execution that had ended is counted, and changes nothing."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from . import messages, outcomes
@@ -53,6 +54,9 @@ REFUSALS: dict[Refusal, tuple[str, bool]] = {
     Refusal.CROWDED: ("key-crowded", True),
 }
 """The codes of refusals, and whether they are for now."""
+
+FOLLOWERS = 16
+"""Those who are sent the deltas of one key."""
 
 _ACTS = tuple(KeyAct)
 
@@ -206,6 +210,13 @@ class KeyedRequests:
         """It has an outcome, whoever made that."""
         assert work.kept is not None
         self._do(self.keys.outcome(work.id.sequence, work.kept, self._now_s))
+
+    def followers(self, number: int) -> list[tuple[Session, int]]:
+        """Who waits for it and is sent its deltas: some of those that count, since others
+        have them with the outcome, and one turn must not serve a thousand (G10)."""
+        waiters = islice(self.keys.generations[number].waiters, FOLLOWERS)
+        found = filter(None, map(self._find, waiters))
+        return [(session, entry.id.sequence) for session, entry in found]
 
     def may_dispatch(self, session: Session) -> bool:
         """Whether outcomes of this session of work have room to be retained."""

@@ -31,6 +31,7 @@ from .client_messages import (
     AskStats,
     Cancel,
     Cancelled,
+    Delta,
     Error,
     Finish,
     Goodbye,
@@ -64,6 +65,7 @@ from .worker_messages import (
     Statement,
     Stop,
     WorkerBroken,
+    WorkerDelta,
     WorkerHello,
     WorkerOutcome,
 )
@@ -82,6 +84,7 @@ __all__ = [
     "Cancel",
     "Cancelled",
     "Declined",
+    "Delta",
     "Dispatch",
     "Error",
     "Fetch",
@@ -107,6 +110,7 @@ __all__ = [
     "Unknown",
     "Welcome",
     "WorkerBroken",
+    "WorkerDelta",
     "WorkerHello",
     "WorkerOutcome",
     "decode",
@@ -120,7 +124,9 @@ Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
     | KeyedRequest | KeyedCancel | AskKeys
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error | KnownKeys
+    | Delta
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
+    | WorkerDelta
     | Dispatch | Stop | Statement | Retire | Start | Fetch
 )  # fmt: skip
 
@@ -131,9 +137,9 @@ KINDS: dict[Any, int] = {
     Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, AskStats: 5, Goodbye: 6,
     KeyedRequest: 7, KeyedCancel: 8, AskKeys: 9,
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21, Stats: 22,
-    Error: 23, KnownKeys: 24,
+    Error: 23, KnownKeys: 24, Delta: 25,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
-    Announced: 70,
+    Announced: 70, WorkerDelta: 71,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""

@@ -54,7 +54,7 @@ from .slots import Pool
 from .stages import Stages
 from .stats import describe, status
 from .terms import Body, Epoch, Route, SessionId, one_line, short
-from .workforce import ExecutionEnded
+from .workforce import ExecutionEnded, Stray
 
 
 class Router:
@@ -139,17 +139,19 @@ class Router:
         if now_s > self._clock.last_s:
             self._clock.read(now_s)
         try:
-            ended = self.workforce.message(frames, self._clock.awake_s)
+            heard = self.workforce.message(frames, self._clock.awake_s)
         except ProtocolError as error:
             self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
             self.dispatcher.take_from_workforce()
             return
         self.cache.declared_rerun = self.keys.declared_rerun = self.workforce.rerun
-        for each in ended:
+        for each in heard:
             if isinstance(each, ExecutionEnded):
                 self.dispatcher.ended(each)
-            else:
+            elif isinstance(each, Stray):
                 self.dispatcher.stray(each)
+            else:
+                self.dispatcher.said(each)
         self.dispatcher.schedule()
 
     def _heartbeat_felt(self, given: HeartbeatFelt) -> None:

@@ -19,6 +19,10 @@ it; from then on it is like any other.  Those that come while ``most_held_bytes`
 them are in memory are to be parked elsewhere.  Large outcomes do not wait for the next
 beat of the clock: after some megabytes of them there is one at once, or a busy
 worker would hold gigabytes that the router has long had (G8).
+
+A delta is sent once and not kept, since the outcome has all of it.  From one statement of
+the router to the next no more of them leave than ``DELTAS_BYTES``; the others are dropped,
+and their numbers show it.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from .terms import Body, Incarnation, RequestId, Status, Verdict
 from .worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
 from .worker_inputs import (
     BeatDue,
+    DeltaMade,
     EnvironmentReady,
     OutcomeMade,
     OutcomeParked,
@@ -51,6 +56,13 @@ given that many to one worker."""
 
 BEAT_BYTES = 8 * MIB
 """After so many bytes of outcomes a beat asks which of them the router has."""
+
+
+DELTA_BYTES = MIB
+"""A larger delta is not sent."""
+
+DELTAS_BYTES = 8 * MIB
+"""All deltas that are sent from one statement of the router to the next."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,6 +104,10 @@ class WorkerCore:
         self._beat = 0
         self._stats: dict[str, Any] = {}
         self._bytes_since_beat = 0
+        self._deltas: dict[int, int] = {}
+        """How many deltas each dispatch has had, sent or not."""
+        self._deltas_bytes = 0
+        """Of those that were sent since the last statement."""
 
     def take(self, given: WorkerInput) -> list[WorkerEffect]:
         """Take one input in; what must be done, in order."""
@@ -136,10 +152,25 @@ class WorkerCore:
             self.malformed += 1
             return []
 
+    def _delta_made(self, given: DeltaMade) -> list[WorkerEffect]:
+        """It is sent, if there is room; of what has ended, or was cancelled, nothing is."""
+        number, payload = given
+        if number not in self.running or number in self._halted:
+            return []
+        delta = self._deltas.get(number, 0)
+        self._deltas[number] = delta + 1
+        if len(payload) > DELTA_BYTES or self._deltas_bytes + len(payload) > DELTAS_BYTES:
+            return []
+        self._deltas_bytes += len(payload)
+        (session, sequence), client = self.running[number]
+        header = messages.encode(messages.WorkerDelta(session, sequence, number, delta))
+        return [ToRouter((self.incarnation, client.encode(), header, payload))]
+
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """It is kept until the router has it."""
         number, status, payload, duration_s = given
         request, client = self.running.pop(number)
+        self._deltas.pop(number, None)
         self._halted.discard(number)
         header = messages.encode(
             messages.WorkerOutcome(request.session, request.sequence, number, status, duration_s)
@@ -217,6 +248,7 @@ class WorkerCore:
     def _state(self, state: Statement, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
         """The router's statement: repair what differs."""
         self.acknowledged = True
+        self._deltas_bytes = 0
         effects = self._stop(Ranges(n for n in cancelled if n in self.running))
         unwanted = [n for n in self.running if n < state.next and n not in live]
         effects += self._stop(Ranges(unwanted))
@@ -263,6 +295,7 @@ _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {
     SetUpFailed: WorkerCore._set_up_failed,
     BeatDue: WorkerCore._beat_due,
     RouterMessage: WorkerCore._message,
+    DeltaMade: WorkerCore._delta_made,
     OutcomeMade: WorkerCore._outcome_made,
     OutcomeParked: WorkerCore._outcome_parked,
 }

@@ -39,6 +39,13 @@ class RouterMessage(NamedTuple):
     frames: Sequence[Body]
 
 
+class DeltaMade(NamedTuple):
+    """An execution says one piece of what it will come to."""
+
+    number: int
+    payload: bytes
+
+
 class OutcomeMade(NamedTuple):
     """An execution has ended in this outcome."""
 
@@ -56,6 +63,7 @@ class OutcomeParked(NamedTuple):
 
 
 WorkerInput: TypeAlias = (
-    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | OutcomeMade | OutcomeParked
-)
+    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | OutcomeMade
+    | OutcomeParked
+)  # fmt: skip
 """Everything that changes a worker."""

@@ -84,6 +84,17 @@ class Announced(NamedTuple):
     size_bytes: Uint
 
 
+class WorkerDelta(NamedTuple):
+    """One piece of what a dispatch will come to: its deltas are numbered from 0.  They may
+    be lost, and nobody asks for them again: the outcome has all of it.  Framed as
+    :class:`WorkerOutcome`."""
+
+    session: Id
+    sequence: Uint
+    number: Uint
+    delta: Uint
+
+
 # -- router to worker ---------------------------------------------------------
 
 

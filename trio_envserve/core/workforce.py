@@ -18,7 +18,7 @@ router as :class:`ExecutionEnded`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from . import messages, outcomes
 from .announced import Announcements
@@ -33,6 +33,7 @@ from .messages import (
     ForeignVersion,
     Missing,
     WorkerBroken,
+    WorkerDelta,
     WorkerHello,
     WorkerOutcome,
 )
@@ -61,6 +62,18 @@ class Stray(NamedTuple):
 
     session: bytes
     sequence: int
+
+
+class Said(NamedTuple):
+    """An execution has said one piece of its outcome."""
+
+    execution: Execution
+    delta: int
+    body: Body
+
+
+Heard: TypeAlias = ExecutionEnded | Stray | Said
+"""What the router has to know of a message of a worker."""
 
 
 class Workforce:
@@ -135,9 +148,9 @@ class Workforce:
 
     # -- messages -------------------------------------------------------------
 
-    def message(self, frames: Sequence[Body], now_s: float) -> list[ExecutionEnded | Stray]:
-        """A message from a worker: id, incarnation, then a header, or for an
-        outcome client id, header and payload.  ProtocolError if malformed."""
+    def message(self, frames: Sequence[Body], now_s: float) -> Sequence[Heard]:
+        """A message from a worker: id, incarnation, then a header, or for an outcome and
+        a delta client id, header and payload.  ProtocolError if malformed."""
         if len(frames) not in (3, 5):
             raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
         life = self.pool.lives.get(bytes(frames[0]))
@@ -153,6 +166,8 @@ class Workforce:
             self.out += self.pool.step(life, LifeInput.KILL, now_s, str(error))
             raise
         if len(frames) == 5:
+            if isinstance(message, WorkerDelta):
+                return self._delta(life, message, frames[4])
             if not isinstance(message, WorkerOutcome):
                 raise ProtocolError(f"{type(message).__name__} in five frames")
             return self._outcome(life, message, frames[4])
@@ -276,6 +291,13 @@ class Workforce:
         kept = RetainedOutcome((header, payload), len(header) + len(payload))
         return [ExecutionEnded(execution, kept, "")]
 
+    def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[Said]:
+        worker = self.workers.get(life.id)
+        execution = None if worker is None else _reported(worker, delta)
+        if execution is None or execution.entry is None:
+            return []  # it has ended, or nobody wants it: the outcome would have it all
+        return [Said(execution, delta.delta, payload)]
+
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[ExecutionEnded]:
@@ -351,7 +373,7 @@ class Workforce:
         return sum(len(worker.live) for worker in self.workers.values())
 
 
-def _reported(worker: Worker, report: Announced | WorkerOutcome) -> Execution | None:
+def _reported(worker: Worker, report: Announced | WorkerOutcome | WorkerDelta) -> Execution | None:
     """The live execution that a report is about."""
     execution = worker.live.get(report.number)
     if execution is None:
