@@ -44,7 +44,7 @@ class Router:
     def dispatch(self, given, **more):
         self.number += 1
         asked = RolloutRequest(
-            kind="rollout", input=given, endpoint="oracle", model_name="m", **more
+            kind=more.pop("kind", "rollout"), input=given, endpoint="oracle", model_name="m", **more
         )
         body = values.encode(asked.to_body(), root="input", limits=WIRE)
         self.send(messages.Dispatch(b"s" * 16, self.number, self.number, "c"), body)
@@ -464,3 +464,66 @@ async def test_no_more_is_begun_while_too_many_outcomes_wait_for_the_disk(monkey
         ends = await router.outcomes(5)
     assert begun == 1
     assert {value for _, value in ends.values()} == {bytes(100_000)}
+
+
+class Saying:
+    """Rollouts that say what they are given, piece by piece."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.run_rollout = self.plain if backend == "thread" else self.coroutine
+
+    async def coroutine(self, rollout):
+        return self.plain(rollout)
+
+    def plain(self, rollout):
+        for piece in rollout.input:
+            rollout.delta(piece)
+        return "said"
+
+
+async def heard(router, count):
+    """The deltas before so many outcomes, each with its number."""
+    found, ends = [], 0
+    while ends < count:
+        for frames in await router.stream.receive():
+            header = messages.decode(bytes(frames[-2]), most_bytes=WIRE.header_bytes)
+            if isinstance(header, messages.WorkerDelta):
+                found.append((header.number, header.delta, bytes(frames[-1])))
+            ends += isinstance(header, messages.WorkerOutcome)
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_deltas_leave_in_their_order_and_before_the_outcome(backend):
+    pieces = [b"%d" % number for number in range(50)]
+    async with opened(Saying(backend)) as (router, _):
+        number = router.dispatch(pieces)
+        assert await heard(router, 1) == [(number, i, piece) for i, piece in enumerate(pieces)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_delta_that_is_not_bytes_fails_its_rollout(backend):
+    async with opened(Saying(backend)) as (router, _):
+        number = router.dispatch(["text"])
+        status, error = (await router.outcomes(1))[number]
+    assert (status, error.type) == (Status.ERROR, "TypeError")
+    assert error.message == "a delta is bytes, not str"
+
+
+async def test_deltas_after_the_end_of_a_rollout_and_those_of_a_group_go_nowhere():
+    kept: list[Any] = []
+
+    async def environment(rollout):
+        rollout.delta(b"in time")
+        for late in kept:
+            late(b"late")
+        kept.append(rollout.delta)
+        return "said"
+
+    async with opened(environment) as (router, _):
+        first = router.dispatch(None)
+        router.dispatch([1, 2], kind="group")
+        last = router.dispatch(None)
+        found = await heard(router, 3)
+    assert sorted(found) == [(first, 0, b"in time"), (last, 0, b"in time")]

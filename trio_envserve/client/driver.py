@@ -18,7 +18,15 @@ import trio
 
 from ..core import messages
 from ..core.client import ClientCore
-from ..core.client_effects import Answer, ClientEffect, Fail, Reconnect, Statistics, ToServer
+from ..core.client_effects import (
+    Answer,
+    ClientEffect,
+    Fail,
+    Reconnect,
+    Say,
+    Statistics,
+    ToServer,
+)
 from ..core.client_inputs import (
     CallsCancelled,
     CallSubmitted,
@@ -49,6 +57,9 @@ _TROUBLE = {
 Ended: TypeAlias = Answer | Fail
 """What a call came to."""
 
+OnDelta: TypeAlias = Callable[[int, Body], None]
+"""Is told the number and the bytes of each delta of a call that arrives."""
+
 
 @final
 class Driver:
@@ -64,6 +75,8 @@ class Driver:
         """Calls of which the core does not know that they are cancelled."""
         self._next_call = 0
         self._waiting: dict[int, Callable[[Ended], None]] = {}
+        self._following: dict[int, OnDelta] = {}
+        """Of the calls in ``_waiting``, those whose deltas are wanted."""
         self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
         self._next_ask = 0
         self.changed = trio.lowlevel.ParkingLot()
@@ -77,13 +90,16 @@ class Driver:
     # -- calls ----------------------------------------------------------------
 
     def submit(
-        self, body: bytes, now_s: float, terms: Terms, ended: Callable[[Ended], None]
-    ) -> int:
+        self, body: bytes, now_s: float, terms: Terms, ended: Callable[[Ended], None],
+        on_delta: OnDelta | None = None,
+    ) -> int:  # fmt: skip
         """Make a call, and return its number.  ``ended`` is called once, when it has
         ended, which may be at once; not any more after :meth:`cancel`."""
         number, self._next_call = self._next_call, self._next_call + 1
         self._give(CallSubmitted(number, body, now_s, *terms))
         self._waiting[number] = ended
+        if on_delta is not None:
+            self._following[number] = on_delta
         if len(self._waiting) > 1 and not self.core.closed:
             self._asked_of_core.set()
         else:
@@ -95,6 +111,7 @@ class Driver:
         the loop are told together."""
         for number in numbers:
             self._waiting.pop(number, None)
+            self._following.pop(number, None)
         self._cancelled += numbers
         if self._waiting and not self.core.closed:
             self._asked_of_core.set()
@@ -210,9 +227,14 @@ class Driver:
                 case ToServer():
                     sent.append(effect.frames)
                 case Answer() | Fail():
+                    self._following.pop(effect.call, None)
                     ended = self._waiting.pop(effect.call, None)
                     if ended is not None:
                         ended(effect)
+                case Say(call, delta, body):
+                    on_delta = self._following.get(call)
+                    if on_delta is not None:
+                        on_delta(delta, body)
                 case Statistics(probe, body):
                     asked = self._asked.get(probe)
                     if asked is not None:

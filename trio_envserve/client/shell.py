@@ -37,7 +37,7 @@ from ..core.terms import Body, Status
 from ..envs.turns import Threads
 from ..net import unwrap_single
 from . import keys
-from .driver import Driver, Ended
+from .driver import Driver, Ended, OnDelta
 from .keys import KeyEnded
 from .many import Outcomes, check_in_flight
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Terms, checked
@@ -114,7 +114,10 @@ class Client:
         )  # fmt: skip
         return await self._run(asked)
 
-    async def _run(self, asked: Asked, submitted: Callable[[], object] | None = None) -> Outcome:
+    async def _run(
+        self, asked: Asked, submitted: Callable[[], object] | None = None,
+        on_delta: OnDelta | None = None,
+    ) -> Outcome:  # fmt: skip
         try:
             body = await self._encoded(asked)
         except values.EncodingError as error:
@@ -125,12 +128,12 @@ class Client:
             if len(body) < HASHED_AT_ONCE
             else (await self._threads.run(lambda pause: asked.terms.of(body)))
         )
-        ended = await self._call(body, began_s, terms, submitted)
+        ended = await self._call(body, began_s, terms, submitted, on_delta)
         return await self._outcome(ended, began_s, trio.current_time())
 
     async def _call(
         self, body: bytes, now_s: float, terms: Terms,
-        submitted: Callable[[], object] | None = None,
+        submitted: Callable[[], object] | None = None, on_delta: OnDelta | None = None,
     ) -> Ended:  # fmt: skip
         """Submit, and wait in the caller's own task."""
         task, box, waits = trio.lowlevel.current_task(), list[Ended](), False
@@ -145,7 +148,7 @@ class Client:
             waits = False  # whatever arrives now wakes nobody
             return trio.lowlevel.Abort.SUCCEEDED
 
-        number = self._driver.submit(body, now_s, terms, ended)
+        number = self._driver.submit(body, now_s, terms, ended, on_delta)
         if submitted is not None:
             submitted()
         try:
@@ -314,6 +317,11 @@ class Client:
             sessions=core.sessions.opened, connections=core.connections,
             retransmitted=core.calls.retransmitted, reissued=core.calls.reissued,
         )  # fmt: skip
+
+
+async def follow(client: Client, asked: Asked, on_delta: OnDelta) -> Outcome:
+    """Like :meth:`Client.outcome`, for doors: ``on_delta`` is told the deltas that come before."""
+    return await client._run(asked, on_delta=on_delta)
 
 
 def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:

@@ -61,6 +61,10 @@ def _never() -> bool:
     return False
 
 
+def _nobody(piece: bytes) -> None:
+    pass
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rollout:
     """What an environment is asked to run."""
@@ -85,6 +89,11 @@ class Rollout:
     """True once the rollout has been cancelled.  May be called in any thread for
     the thread and asyncio backends; in trio only on the trio loop."""
 
+    delta: Callable[[bytes], None] = _nobody
+    """Says one piece of the result that is to come, to a caller that follows the rollout.  May
+    be called in any thread for the thread and asyncio backends; in trio only on the trio
+    loop.  It never waits, and a piece may be lost: the result has all of them.  Those of
+    a group go nowhere."""
     endpoint: str = ""
     """The endpoint of the model, as the request names it."""
     usage: ModelUsage = dataclasses.field(default_factory=ModelUsage)

@@ -120,7 +120,7 @@ class _TrioBackend:
         return ended[0]
 
 
-_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
+_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model, lambda call: call())
 
 
 @trio.lowlevel.enable_ki_protection
@@ -141,7 +141,9 @@ class _ThreadBackend:
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
             calls = ModelCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, lambda model: ThreadModel(model, calls))
+            context = RunContext(
+                lambda: calls.cancelled, lambda model: ThreadModel(model, calls), calls.soon
+            )
             nursery.start_soon(_watch, calls)
             try:
                 ended = await trio.to_thread.run_sync(
@@ -247,7 +249,9 @@ class _AsyncioBackend:
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
             calls = ModelCalls(nursery)
-            context = RunContext(lambda: calls.cancelled, lambda model: AsyncioModel(model, calls))
+            context = RunContext(
+                lambda: calls.cancelled, lambda model: AsyncioModel(model, calls), calls.soon
+            )
             try:
                 ended = await self._run(call, context, calls)
             finally:

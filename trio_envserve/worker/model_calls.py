@@ -38,6 +38,8 @@ class RunContext:
     cancelled: Callable[[], bool]
     adapt: Callable[[Model], Model]
     """Makes the model callable from there."""
+    soon: Callable[[Callable[[], None]], None]
+    """Calls a function on the trio loop, in the order in which it is asked to."""
 
 
 _Work: TypeAlias = Callable[[], Awaitable[Any]]
@@ -48,8 +50,8 @@ _Deliver: TypeAlias = Callable[[CodeResult], None]
 class ModelCalls:
     """Carries the model calls of one execution over to the trio loop.
 
-    ``submit`` and ``abandon`` may be called in any thread, everything else only on the
-    trio loop.
+    ``submit``, ``soon`` and ``abandon`` may be called in any thread, everything else only on
+    the trio loop.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -83,6 +85,12 @@ class ModelCalls:
         except trio.RunFinishedError:
             deliver(_refusal())
         return scope
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call it on the trio loop.  May be called in any thread."""
+        end_if_forked(self._pid)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(call)
 
     def abandon(self, scope: trio.CancelScope) -> None:
         """Cancel the call with this scope."""

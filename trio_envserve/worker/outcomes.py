@@ -15,6 +15,7 @@ task for it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, final
 
 import trio
@@ -62,13 +63,17 @@ class OutcomeMaker:
         return asked
 
     async def of(
-        self, request: RequestId, asked: foreign.CodeResult, began_s: float, scope: trio.CancelScope
-    ) -> Outcome | LargeValue:
-        """Run the environment: a result, or an error that says why there is none."""
+        self, request: RequestId, asked: foreign.CodeResult, began_s: float,
+        scope: trio.CancelScope, said: Callable[[bytes], None],
+    ) -> Outcome | LargeValue:  # fmt: skip
+        """Run the environment: a result, or an error that says why there is none.  ``said``
+        is called with each delta."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
-            value = await self._runner.run(asked.value, request_id=str(request), here=True)
+            value = await self._runner.run(
+                asked.value, request_id=str(request), here=True, said=said
+            )
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:

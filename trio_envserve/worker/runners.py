@@ -34,6 +34,7 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, final
 
 import trio
@@ -60,12 +61,16 @@ class Runner:
         self._backend = backend
         self._models = models
 
-    async def run(self, request: RolloutRequest, *, request_id: str, here: bool = False) -> Any:
+    async def run(
+        self, request: RolloutRequest, *, request_id: str, here: bool = False,
+        said: Callable[[bytes], None] | None = None,
+    ) -> Any:  # fmt: skip
         """One execution of ``request``: the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring has
-        the errors and the meaning of ``here``.
+        the errors and the meaning of ``here``.  ``said`` is called on the trio loop with
+        each delta of a rollout.
         """
-        job = _Job(request, request_id, self._models.get(request.endpoint))
+        job = _Job(request, request_id, self._models.get(request.endpoint), said)
         if request.kind == "rollout":
             return await self._rollout(job, 0, here=here)
         if self._env.run_group is not None:
@@ -188,7 +193,11 @@ class _Code:
 class _Job:
     """A request under way: makes the rollouts for its attempts."""
 
-    def __init__(self, request: RolloutRequest, request_id: str, model: Model) -> None:
+    def __init__(
+        self, request: RolloutRequest, request_id: str, model: Model,
+        said: Callable[[bytes], None] | None,
+    ) -> None:  # fmt: skip
+        self._said = said
         self.request = request
         self._request_id = request_id
         self._model = model
@@ -198,6 +207,7 @@ class _Job:
         sampling_args = dict(self.request.sampling_args)
         if attempt <= self.request.max_retries:  # another attempt may follow
             given, sampling_args = copy.deepcopy((given, sampling_args))
+        said = self._said if self.request.kind == "rollout" else None
         return Rollout(
             input=given,
             model=context.adapt(self._model),
@@ -209,7 +219,20 @@ class _Job:
             member=member,
             cancelled=context.cancelled,
             endpoint=self.request.endpoint,
+            delta=_delta(said, context),
         )
+
+
+def _delta(said: Callable[[bytes], None] | None, context: RunContext) -> Callable[[bytes], None]:
+    """What the environment's code calls with a delta, which goes nowhere if nobody is told."""
+
+    def delta(piece: bytes) -> None:
+        if type(piece) is not bytes:  # other kinds may change, or have code of their own
+            raise TypeError(f"a delta is bytes, not {type(piece).__name__}")
+        if said is not None:
+            context.soon(partial(said, piece))
+
+    return delta
 
 
 def _record(value: Any, columns: tuple[str, ...], attempt: int) -> dict[str, Any]:

@@ -34,6 +34,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 
 import trio
@@ -48,6 +49,7 @@ from ..core.worker import WorkerCore, never_began
 from ..core.worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
 from ..core.worker_inputs import (
     BeatDue,
+    DeltaMade,
     EnvironmentReady,
     OutcomeMade,
     OutcomeParked,
@@ -313,7 +315,9 @@ class _Shell:
             with scope:
                 if not scope.cancel_called:  # else the stop came with the dispatch
                     asked = await self._outcomes.decoded(run.body)
-                    outcome = await self._outcomes.of(run.request, asked, began_s, scope)
+                    outcome = await self._outcomes.of(
+                        run.request, asked, began_s, scope, partial(self._say, run.number)
+                    )
         except RuntimeError:
             # Once there is an outcome, this is trio: the code left a scope open.
             if outcome is None:
@@ -333,6 +337,10 @@ class _Shell:
         else:
             self._ended(run, outcome, began_s)
         return closed
+
+    def _say(self, number: int, piece: bytes) -> None:
+        """An execution says one piece of its result."""
+        self._do(self._core.take(DeltaMade(number, piece)))
 
     async def _encode_large(self, run: Run, large: LargeValue, began_s: float) -> None:
         """End an execution whose value takes long to encode."""
