@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 from .. import foreign
@@ -60,7 +60,7 @@ class Verifiers:
 
     The input of a run of the library's own client is ``{"wire": "verifiers-0.4", "run":
     bytes}``; its result has in ``state`` ``deltas``, ``reply``, and ``traces``, the ids of
-    the traces that the deltas are of.
+    the traces that the deltas are of.  Each delta is also said when it comes.
 
     Raises :class:`ConfigError` if the library is missing or another than 0.4, or refuses the
     taskset or the configuration.
@@ -131,7 +131,7 @@ class Verifiers:
         from verifiers.v1.types import SamplingConfig
 
         if isinstance(rollout.input, Mapping) and "wire" in rollout.input:
-            return await self._run_of_wire(rollout.input)
+            return await self._run_of_wire(rollout.input, rollout.delta)
         context = ModelContext(
             client=_client(rollout.endpoint),
             model=rollout.model_name,
@@ -149,7 +149,9 @@ class Verifiers:
             },
         }
 
-    async def _run_of_wire(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def _run_of_wire(
+        self, asked: Mapping[str, Any], said: Callable[[bytes], None]
+    ) -> dict[str, Any]:
         """What the library's server would have sent for a run of its client."""
         from verifiers.v1.clients import ModelContext
         from verifiers.v1.serve.delta import TraceSummary, dump, pack, unpack
@@ -164,7 +166,8 @@ class Verifiers:
             raise ValueError(f"{data_kind.__name__} does not send {left_out} (exclude=True)")
         run = RunRequest.model_validate(unpack(asked["run"]))
         context = ModelContext(client=run.client, model=run.model, sampling=run.sampling)
-        episode, deltas, traces = await self._episode(self._task_of(run.task_data), context)
+        task = self._task_of(run.task_data)
+        episode, deltas, traces = await self._episode(task, context, said)
         reply = RunResponse(
             head=dump(episode, exclude={"traces"}),
             traces=[
@@ -175,8 +178,11 @@ class Verifiers:
         packed = pack(reply.model_dump(mode="python"))
         return {"state": {"deltas": deltas, "reply": packed, "traces": traces}}
 
-    async def _episode(self, task: Any, context: Any) -> tuple[Any, list[bytes], list[str]]:
-        """Run one; returns it, its deltas, and the ids of the traces that they are of."""
+    async def _episode(
+        self, task: Any, context: Any, said: Callable[[bytes], None] = lambda delta: None
+    ) -> tuple[Any, list[bytes], list[str]]:
+        """Run one; returns it, its deltas, and the ids of the traces that they are of.
+        ``said`` is called with each delta as it comes."""
         from verifiers.v1.serve.delta import DeltaStreamer, pack
 
         (slot,) = self._env.slots(task)
@@ -184,7 +190,9 @@ class Verifiers:
         traces: dict[str, None] = {}
 
         async def keep(delta: dict[str, Any]) -> None:
-            deltas.append(pack(delta))
+            packed = pack(delta)
+            deltas.append(packed)
+            said(packed)
             traces[delta["trace"]] = None
 
         async with DeltaStreamer(lambda: slot.traces, keep) as streamer:

@@ -78,12 +78,14 @@ class Asking:
         self._client = EvalClientConfig(base_url=url, api_key_var="TRIO_ENVSERVE_NO_KEY")
         self._tasks = list(vf.load_taskset(taskset_config()))
 
-    async def run(self, number: int) -> None:
-        """One run.  It says how it ended."""
+    async def run(self, number: int, *, say_first: bool = False) -> None:
+        """One run.  It says how it ended, and, if wanted, when its first delta has come."""
         deltas = 0
 
         def on_delta(delta: dict[str, Any]) -> None:
             nonlocal deltas
+            if say_first and not deltas:
+                say(number=number, streams=True)
             deltas += 1
 
         try:
@@ -105,6 +107,14 @@ async def runs(address: str, url: str, count: int) -> None:
     await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
     await asyncio.gather(*(asking.run(number) for number in range(count)))
     await asking.run(count)
+    await asking.env_client.close()
+
+
+async def streams(address: str, url: str, count: int) -> None:
+    """So many runs at once, of which each says so when it begins to stream."""
+    asking = Asking(address, url)
+    await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
+    await asyncio.gather(*(asking.run(number, say_first=True) for number in range(count)))
     await asking.env_client.close()
 
 
@@ -138,7 +148,7 @@ def env_config() -> Any:
 
 if __name__ == "__main__":
     _, verb, given_address, given_url, given_count = sys.argv
-    verbs = {"prime-rl": prime_rl, "runs": runs, "cancels": cancels}
+    verbs = {"prime-rl": prime_rl, "runs": runs, "streams": streams, "cancels": cancels}
     if verb == "serve":
         serve_env(
             config=env_config(), address=given_address, max_workers=int(given_count), elastic=False

@@ -63,6 +63,53 @@ async def test_a_run_gets_its_deltas_before_its_reply():
         assert (await peer.reply(b"h"))["success"] is True
 
 
+class Streaming:
+    """An environment that says its deltas, and answers when it is told to."""
+
+    def __init__(self, *said: bytes) -> None:
+        self.said = said
+        self.go = trio.Event()
+
+    async def __call__(self, rollout: Any) -> Any:
+        for each in self.said:
+            rollout.delta(each)
+        await self.go.wait()
+        return await answer(rollout)
+
+
+@pytest.mark.parametrize("count", range(4))
+async def test_deltas_come_while_the_run_goes_on(count: int):
+    streaming = Streaming(*DELTAS[:count])
+    async with open_door(streaming) as door, asking(door) as peer:
+        peer.run(b"a")
+        came = [await peer.hear() for _ in range(count)]
+        assert came == [[b"a", b"delta", each] for each in DELTAS[:count]]
+        streaming.go.set()
+        assert await peer.outcome(b"a") == WHOLE[count:]
+
+
+async def test_deltas_that_the_outcome_does_not_have_are_taken_back():
+    streaming = Streaming(b"other")
+    async with open_door(streaming) as door, asking(door) as peer:
+        peer.run(b"a")
+        assert await peer.hear() == [b"a", b"delta", b"other"]
+        streaming.go.set()
+        assert await peer.outcome(b"a") == [DISCARD, *WHOLE]
+
+
+async def test_who_comes_later_gets_all_of_it():
+    streaming = Streaming(DELTAS[0])
+    async with open_door(streaming) as door, asking(door) as first, asking(door) as second:
+        first.run(b"a")
+        assert await first.hear() == [b"a", b"delta", DELTAS[0]]
+        second.run(b"a")
+        second.say(b"h", b"health", b"\x80")
+        assert (await second.reply(b"h"))["success"] is True  # the run has come, too
+        streaming.go.set()
+        assert await first.outcome(b"a") == WHOLE[1:]
+        assert await second.outcome(b"a") == [DISCARD, *WHOLE]
+
+
 async def test_what_a_run_asks_passes_unread():
     held = Held()
     held.go.set()

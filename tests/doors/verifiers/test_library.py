@@ -195,6 +195,17 @@ async def test_runs_end_with_their_rewards_and_deltas(starts: Path):
     assert Counter(started(starts)) == Counter(number % TASKS for number in range(RUNS))
 
 
+async def test_deltas_come_while_the_runs_go_on(starts: Path):
+    held = Held()
+    async with asking("streams", held.endpoint, FEW, starts) as (client, _, _):
+        first = await client.hear(FEW)  # before anything was answered
+        assert sorted(each["number"] for each in first) == list(range(FEW))
+        assert all(each["streams"] for each in first)
+        await held.all_wait(FEW)
+        held.go.set()
+        assert good(await client.hear(FEW)) == list(range(FEW))
+
+
 async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(starts: Path):
     held = Held()
     async with asking("runs", held.endpoint, 6, starts, workers=2) as (client, server, _):

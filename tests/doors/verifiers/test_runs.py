@@ -19,6 +19,7 @@ from trio_envserve.doors.verifiers.records import (
     Stage,
     Start,
     Stop,
+    Stream,
 )
 from trio_envserve.doors.verifiers.runs import GONE_S, RECORD_BYTES, Runs
 
@@ -57,6 +58,14 @@ class Desk:
     def cancel(self, route: bytes, target: bytes = b"a") -> list[Effect]:
         return self.say(route, b"c", b"cancel", msgpack.write({"request_id": target.decode()}))
 
+    def stream(self, *deltas: bytes, name: bytes = b"a", first: int = 0) -> list[bytes]:
+        """Deltas of a run; the routes that they are sent to."""
+        effects: list[Effect] = []
+        for number, delta in enumerate(deltas, first):
+            effects += self.runs.delta(name, number, delta)
+        assert all(isinstance(each, Stream) for each in effects)
+        return sorted(each.route for each in effects if isinstance(each, Stream))
+
     def end(self, name: bytes = b"a", outcome: Outcome = DONE) -> list[Effect]:
         return self.runs.ended(name, outcome, self.now_s)
 
@@ -84,6 +93,102 @@ def told(effects: list[Effect]) -> dict[str, Any]:
 
 def started(effects: list[Effect]) -> list[bytes]:
     return [each.name for each in effects if isinstance(each, Start)]
+
+
+# -- deltas ------------------------------------------------------------------------
+
+
+def test_deltas_go_on_as_they_come_and_the_outcome_has_the_rest():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    [stream] = desk.runs.delta(b"a", 0, memoryview(b"one"))
+    assert stream == Stream(peer, b"a", (b"a", b"delta", b"one"))
+    assert desk.end() == [Deliver(peer, (b"a",), False, 1)]
+    assert desk.stream(b"late", first=1) == []
+    assert desk.stream(b"of nothing", name=b"b") == []
+
+
+def test_who_was_sent_all_deltas_gets_the_reply_alone():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"one", b"two") == [peer, peer]
+    assert desk.end() == [Deliver(peer, (b"a",), False, 2)]
+
+
+def test_after_a_gap_nothing_is_streamed_and_the_outcome_comes_afresh():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"one") == [peer]
+    assert desk.stream(b"three", first=2) == desk.stream(b"two", first=1) == []
+    assert desk.end() == [Deliver(peer, (b"a",), True)]
+
+
+def test_a_run_whose_first_delta_was_lost_is_delivered_as_one_without_any():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"two", first=1) == desk.stream(b"one") == []
+    assert desk.end() == [Deliver(peer, (b"a",), False)]
+
+
+def test_a_run_that_begins_anew_is_delivered_afresh():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"of the first execution") == [peer]
+    assert desk.stream(b"one") == []
+    assert desk.end() == [Deliver(peer, (b"a",), True)]
+
+
+@pytest.mark.parametrize("streamed", [[b"other"], [b"one", b"two", b"three"], [b"on", b"etwo"]])
+def test_what_was_streamed_and_is_not_in_the_outcome_is_taken_back(streamed):
+    """Of another execution, whose end was lost: only its numbers go on."""
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(*streamed) == [peer] * len(streamed)
+    assert desk.end() == [Deliver(peer, (b"a",), True)]
+
+
+def test_whoever_missed_a_delta_gets_the_outcome_afresh_and_the_others_the_rest():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer()
+    desk.run(first)
+    desk.run(second)
+    assert desk.stream(b"one") == [first]
+    desk.runs.missed(first, b"a")
+    assert desk.stream(b"two", first=1) == []
+    afresh = {Deliver(first, (b"a",), True), Deliver(second, (b"a",), True)}
+    assert set(desk.end()) == afresh
+
+
+def test_whose_connection_is_lost_gets_no_more_deltas():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"one") == [peer]
+    desk.close(peer)
+    assert desk.stream(b"two", first=1) == []
+    later = desk.peer()
+    assert desk.end() == [Deliver(later, (b"a",), True)]
+
+
+def test_an_error_is_told_whatever_was_streamed():
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"one") == [peer]
+    assert desk.end(outcome=Outcome(error="lost")) == [Deliver(peer, (b"a",), False)]
+
+
+def test_a_delta_that_is_too_large_for_the_wire_is_not_sent():
+    desk = Desk(frame_bytes=10, run_bytes=5)
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(bytes(11)) == desk.stream(b"two", first=1) == []
 
 
 # -- what is asked -----------------------------------------------------------------

@@ -88,6 +88,35 @@ async def test_who_may_have_a_part_gets_it_afresh():
         assert bench.router.of(A) == [wire_0_4.discard(b"1", "t"), *messages]
 
 
+async def test_who_has_a_part_gets_the_rest():
+    async with running() as bench:
+        messages = bench.keep(b"1", some(b"1", 3))
+        bench.sending.deliver(Deliver(A, (b"1",), False, 2))
+        await settled()
+        assert bench.router.of(A) == messages[2:]
+        assert bench.delivered == [(A, b"1")]
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_delta_is_sent_at_once_or_not_at_all():
+    async with running() as bench:
+        delta = wire_0_4.delta(b"2", b"delta")
+        assert bench.sending.stream(A, delta)
+        bench.router.room[A] = 1
+        waiting = bench.keep(b"1", some(b"1", 3))
+        bench.sending.deliver(Deliver(A, (b"1",), False))
+        await trio.sleep(10 * sending.RETRY_S)
+        assert not bench.sending.stream(A, delta)
+        bench.router.room[A] = 1  # there is room again, and others have waited for it
+        assert not bench.sending.stream(A, delta)
+        bench.router.room[A] = 100
+        await trio.sleep(10 * sending.RETRY_S)
+        assert bench.sending.stream(A, delta)
+        assert bench.router.of(A) == [delta, *waiting, delta]
+        bench.sending.lost(A)
+        assert not bench.sending.stream(A, delta)
+
+
 async def test_what_is_over_by_then_is_left_out():
     async with running() as bench:
         messages = bench.keep(b"2", some(b"2", 1))

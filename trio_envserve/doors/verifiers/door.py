@@ -14,16 +14,19 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, final
 
 import trio
 
 from ...client import Client
+from ...client.options import checked
+from ...client.shell import follow
 from ...core.errors import CallError
 from ...core.health import Health
-from ...net import RouterSocket
+from ...net import Frame, RouterSocket
 from .limits import VerifiersLimits
-from .records import Deliver, Effect, Forget, Outcome, Send, Start, Stop
+from .records import Deliver, Effect, Forget, Outcome, Send, Start, Stop, Stream
 from .runs import Runs
 from .sending import Sending
 from .values import COLUMNS, input_of, outcome_of
@@ -141,6 +144,9 @@ class Door:
             match effect:
                 case Send(route, message):
                     self._sending.say(route, message)
+                case Stream(route, name, message):
+                    if not self._sending.stream(route, message):
+                        self._runs.missed(route, name)
                 case Deliver():
                     self._sending.deliver(effect)
                 case Start():
@@ -163,15 +169,19 @@ class Door:
 
     async def _call(self, start: Start) -> Outcome:
         try:
-            ended = await self.client.outcome(
+            asked = checked(
                 input_of(start.wire.NAME, start.payload), state_columns=COLUMNS,
                 key=start.name.decode(), namespace=NAMESPACE,
             )  # fmt: skip
+            ended = await follow(self.client, asked, partial(self._said, start.name))
             return outcome_of(ended, most_bytes=self._limits.frame_bytes)
         except Exception:
             # A mistake of the door ends one run, and its client is told so.
             _log.exception("the door for verifiers made a mistake")
             return Outcome(error="the door made a mistake (it may have run)")
+
+    def _said(self, name: bytes, number: int, delta: Frame) -> None:
+        self._do(self._runs.delta(name, number, delta))
 
     async def _forget(self, names: trio.MemoryReceiveChannel[bytes]) -> None:
         async for name in names:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+from ...net import Frame
 from .asks import Message, Wire
 
 
@@ -26,6 +28,23 @@ class Peer:
     """When it was lost; what it had said before may still come in."""
     runs: dict[bytes, Run] = dataclasses.field(default_factory=dict)
     """Those that it waits for."""
+
+
+class Hash:
+    """A hash of deltas, in their order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, delta: Frame) -> None:
+        """One more."""
+        self._hash.update(len(delta).to_bytes(8))
+        self._hash.update(delta)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hash) and self._hash.digest() == other._hash.digest()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
 
 class Stage(enum.Enum):
@@ -55,6 +74,12 @@ class Run:
     waiters: dict[bytes, bool] = dataclasses.field(default_factory=dict)
     """The open connections that asked for it, by route, and whether they were sent its
     outcome."""
+    followers: set[bytes] = dataclasses.field(default_factory=set)
+    """The routes of those that were sent every delta so far."""
+    streamed: int = 0
+    """How many that is."""
+    stream: Hash = dataclasses.field(default_factory=Hash)
+    """The hash of these."""
     messages: Sequence[Message] = ()
     """Of the outcome: the deltas, and the reply."""
     afresh: Sequence[Message] = ()
@@ -90,6 +115,14 @@ class Send(NamedTuple):
     message: Message
 
 
+class Stream(NamedTuple):
+    """Send one delta of a run now, or say at once that it could not be sent."""
+
+    route: bytes
+    name: bytes
+    message: Message
+
+
 class Deliver(NamedTuple):
     """Send the outcomes of runs, message by message, as the peer takes them, and say of
     each when that is done.  Those that are over by then are left out."""
@@ -98,6 +131,8 @@ class Deliver(NamedTuple):
     names: tuple[bytes, ...]
     afresh: bool
     """Whether the peer may have a part of them."""
+    has: int = 0
+    """Else: how many messages of each it has."""
 
 
 class Start(NamedTuple):
@@ -120,4 +155,4 @@ class Forget(NamedTuple):
     name: bytes
 
 
-Effect: TypeAlias = Send | Deliver | Start | Stop | Forget
+Effect: TypeAlias = Send | Stream | Deliver | Start | Stop | Forget

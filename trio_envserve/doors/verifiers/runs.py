@@ -15,6 +15,10 @@ offered to every connection from the same place that was opened later than the o
 was lost, once to each: a place is a machine, or a user of this one.  An offer proves
 nothing, so the orphan stays one until its lease ends.
 
+The deltas of a run go on to those that wait for it, as they come.  None of them is kept
+or sent again.  Whoever was sent all of them, and in their order, gets the rest with the
+outcome; whoever has missed one gets the outcome afresh.
+
 What is kept is bounded, and each place has a share.  Past it room is made of what was
 sent, then of orphans, the oldest first; if that is not enough, runs of this place wait.
 
@@ -27,7 +31,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Final, TypeVar, final
 
 from ...net import Frame
@@ -38,6 +42,7 @@ from .records import (
     Deliver,
     Effect,
     Forget,
+    Hash,
     Outcome,
     Peer,
     Run,
@@ -45,6 +50,7 @@ from .records import (
     Stage,
     Start,
     Stop,
+    Stream,
 )
 from .shares import Shared
 from .wires import WIRES, understand
@@ -124,6 +130,7 @@ class Runs:
         effects: list[Effect] = []
         for run in peer.runs.values():
             del run.waiters[route]
+            run.followers.discard(route)
             effects += self._settle(run, now_s) if run.waiters else self._orphan(run, now_s)
         peer.runs.clear()
         return effects
@@ -214,6 +221,7 @@ class Runs:
         self._waiting.setdefault(run.place, OrderedDict())[run.name] = run
         if peer.closed_s is None:
             run.waiters[peer.route] = False
+            run.followers.add(peer.route)
             peer.runs[run.name] = run
         else:
             self._orphan(run, now_s)
@@ -245,6 +253,23 @@ class Runs:
 
     # -- outcomes -------------------------------------------------------------
 
+    def delta(self, name: bytes, number: int, delta: Frame) -> list[Effect]:
+        """A delta of a run has come, the one with this number of its execution."""
+        run = self._runs.get(name)
+        if run is None or not run.followers:
+            return []
+        if number != run.streamed or len(delta) > self._limits.frame_bytes:
+            run.followers.clear()  # one is missing, or the run has begun anew
+            return []
+        run.streamed += 1
+        run.stream.add(delta)
+        message = run.wire.delta(name, bytes(delta))
+        return [Stream(route, name, message) for route in run.followers]
+
+    def missed(self, route: bytes, name: bytes) -> None:
+        """A delta could not be sent."""
+        self._runs[name].followers.discard(route)
+
     def ended(self, name: bytes, outcome: Outcome, now_s: float) -> list[Effect]:
         """A run has an outcome."""
         run = self._runs.get(name)
@@ -262,7 +287,13 @@ class Runs:
         frames = itertools.chain.from_iterable(run.messages)
         run.size_bytes = RECORD_BYTES + sum(map(len, frames))
         self._kept.take(run.place, run.size_bytes)
-        effects: list[Effect] = [Deliver(route, (name,), False) for route in run.waiters]
+        follows = run.streamed and not outcome.error and _is_streamed(run, outcome.deltas)
+        effects: list[Effect] = []
+        for route in run.waiters:
+            has = run.streamed if follows and route in run.followers else 0
+            afresh = run.streamed > 0 and not has and not outcome.error
+            effects.append(Deliver(route, (name,), afresh, has))
+        run.followers.clear()
         if not run.waiters:
             run.since_s = now_s
             effects += self._offer(run)
@@ -364,6 +395,14 @@ class Runs:
         self._over[name] = digest, why
         if len(self._over) > self._limits.known:
             self._over.popitem(last=False)
+
+
+def _is_streamed(run: Run, deltas: Sequence[bytes]) -> bool:
+    """Whether what was streamed of a run is how its outcome begins."""
+    begins = Hash()
+    for delta in deltas[: run.streamed]:
+        begins.add(delta)
+    return begins == run.stream
 
 
 def _at(places: MutableMapping[str, OrderedDict[bytes, Run]], place: str) -> Iterator[Run]:

@@ -5,11 +5,13 @@ Theory of operation
 An outcome is many messages, and together they may be more than a peer's outbox takes.
 So they are not put into it at once: the line of a peer says which outcomes it is to get,
 and the task puts in what there is room for, a share for each peer in turn.  Whatever else
-is said to a peer goes past the line, or, when its outbox is full, waits at its end.
+is said to a peer goes past the line, or, when its outbox is full, waits at its end.  A delta
+that comes before its outcome never waits.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
@@ -81,6 +83,11 @@ class Sending:
         line.items.append(message)
         self._wake.set()
 
+    def stream(self, route: bytes, message: Message) -> bool:
+        """Send one message now; returns False if it cannot be sent, or others wait for room."""
+        line = self._lines.get(route)
+        return line is not None and line.next is None and self._router.send_nowait(route, message)
+
     def deliver(self, item: Deliver) -> None:
         """Send outcomes, when their turn has come."""
         line = self._lines.get(item.route)
@@ -141,10 +148,12 @@ class Sending:
             first, rest = item.names[0], item.names[1:]
             if rest:
                 line.items.appendleft(item._replace(names=rest))
-            self._begin(line, first, item.afresh)
+            self._begin(line, first, item)
 
-    def _begin(self, line: _Line, name: bytes, afresh: bool) -> None:
+    def _begin(self, line: _Line, name: bytes, item: Deliver) -> None:
         run = self._find(name)
         if run is not None:
             messages: Sequence[Message] = run.messages
-            line.going = name, iter((*run.afresh, *messages) if afresh else messages)
+            if item.afresh:
+                messages = (*run.afresh, *messages)
+            line.going = name, itertools.islice(messages, item.has, None)
