@@ -6,7 +6,12 @@ from typing import Any
 
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import DELTA_BYTES, DELTAS_BYTES, WorkerCore
+from trio_envserve.core.worker import (
+    DELTA_BYTES,
+    DELTA_RECORD_BYTES,
+    DELTAS_BYTES,
+    WorkerCore,
+)
 from trio_envserve.core.worker_inputs import DeltaMade, OutcomeMade, RouterMessage
 
 from .helpers import HEADER_BYTES, decoded, identifier
@@ -61,11 +66,18 @@ def test_what_is_too_large_is_not_sent_and_takes_its_number():
 
 def test_g8_no_more_is_sent_than_the_router_is_known_to_take():
     core = running(0, 1)
-    for number in range(DELTAS_BYTES // DELTA_BYTES):
-        assert said(core, number % 2, bytes(DELTA_BYTES)) == [number // 2]
-    assert said(core, 0, b"x") == said(core, 1, b"x") == []
+    size_bytes = DELTA_BYTES // 2
+    most = DELTAS_BYTES // (size_bytes + DELTA_RECORD_BYTES)
+    sent = sum(len(said(core, number % 2, bytes(size_bytes))) for number in range(2 * most))
+    assert sent == most
     hear(core, messages.Statement(1, 2, [0, 2], []))
-    assert said(core, 0, b"x") == [5]
+    assert said(core, 0, b"x") == [most]
+
+
+def test_g8_empty_deltas_that_were_said_by_the_million_were_all_sent():
+    core = running(0)
+    most = DELTAS_BYTES // DELTA_RECORD_BYTES
+    assert sum(len(said(core, 0, b"")) for _ in range(most + 100)) == most
 
 
 def test_the_memory_of_numbers_ends_with_the_dispatch():

@@ -64,6 +64,9 @@ DELTA_BYTES = MIB
 DELTAS_BYTES = 8 * MIB
 """All deltas that are sent from one statement of the router to the next."""
 
+DELTA_RECORD_BYTES = 1024
+"""What each of them counts besides its bytes: an environment may say millions of empty ones."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
@@ -159,9 +162,10 @@ class WorkerCore:
             return []
         delta = self._deltas.get(number, 0)
         self._deltas[number] = delta + 1
-        if len(payload) > DELTA_BYTES or self._deltas_bytes + len(payload) > DELTAS_BYTES:
+        size_bytes = DELTA_RECORD_BYTES + len(payload)
+        if len(payload) > DELTA_BYTES or self._deltas_bytes + size_bytes > DELTAS_BYTES:
             return []
-        self._deltas_bytes += len(payload)
+        self._deltas_bytes += size_bytes
         (session, sequence), client = self.running[number]
         header = messages.encode(messages.WorkerDelta(session, sequence, number, delta))
         return [ToRouter((self.incarnation, client.encode(), header, payload))]
