@@ -89,15 +89,15 @@ class Rollout:
     """True once the rollout has been cancelled.  May be called in any thread for
     the thread and asyncio backends; in trio only on the trio loop."""
 
+    endpoint: str = ""
+    """The endpoint of the model, as the request names it."""
+    usage: ModelUsage = dataclasses.field(default_factory=ModelUsage)
+    """Counts what :meth:`ask` and :meth:`ask_sync` did in this attempt."""
     delta: Callable[[bytes], None] = _nobody
     """Says one piece of the result that is to come, to a caller that follows the rollout.  May
     be called in any thread for the thread and asyncio backends; in trio only on the trio
     loop.  It never waits, and a piece may be lost: the result has all of them.  Those of
     a group go nowhere."""
-    endpoint: str = ""
-    """The endpoint of the model, as the request names it."""
-    usage: ModelUsage = dataclasses.field(default_factory=ModelUsage)
-    """Counts what :meth:`ask` and :meth:`ask_sync` did in this attempt."""
 
     async def ask(
         self,

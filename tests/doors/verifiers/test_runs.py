@@ -184,6 +184,15 @@ def test_an_error_is_told_whatever_was_streamed():
     assert desk.end(outcome=Outcome(error="lost")) == [Deliver(peer, (b"a",), False)]
 
 
+def test_g10_no_more_is_streamed_than_may_be_hashed_at_once():
+    desk = Desk(streamed_bytes=5)
+    peer = desk.peer()
+    desk.run(peer)
+    assert desk.stream(b"one") == [peer]
+    assert desk.stream(b"two", b"3", first=1) == []
+    assert desk.end() == [Deliver(peer, (b"a",), False, 1)]
+
+
 def test_a_delta_that_is_too_large_for_the_wire_is_not_sent():
     desk = Desk(frame_bytes=10, run_bytes=5)
     peer = desk.peer()

@@ -18,6 +18,10 @@ class VerifiersLimits(_Checked):
     run_bytes: int = limit(
         16 * MIB, "of what one run asks; it is hashed at once, which takes some 20 ms"
     )
+    streamed_bytes: int = limit(
+        16 * MIB, "of the deltas of one run that are sent before its outcome, and hashed again "
+        "with it at once; the others come with the outcome",
+    )  # fmt: skip
     runs: int = limit(16_384, "runs that wait or run; past it a run is refused and did not run")
     runs_bytes: int = limit(256 * MIB, "the same, in bytes of what they ask")
     kept_bytes: int = limit(

@@ -35,11 +35,13 @@ class Hash:
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
+        self.size_bytes = 0
 
     def add(self, delta: Frame) -> None:
         """One more."""
         self._hash.update(len(delta).to_bytes(8))
         self._hash.update(delta)
+        self.size_bytes += len(delta)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Hash) and self._hash.digest() == other._hash.digest()
@@ -75,9 +77,11 @@ class Run:
     """The open connections that asked for it, by route, and whether they were sent its
     outcome."""
     followers: set[bytes] = dataclasses.field(default_factory=set)
-    """The routes of those that were sent every delta so far."""
+    """The routes of those that were sent every delta that was streamed."""
     streamed: int = 0
     """How many that is."""
+    streams: bool = True
+    """Whether there is room for further ones."""
     stream: Hash = dataclasses.field(default_factory=Hash)
     """The hash of these."""
     messages: Sequence[Message] = ()

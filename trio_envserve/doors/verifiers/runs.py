@@ -256,10 +256,13 @@ class Runs:
     def delta(self, name: bytes, number: int, delta: Frame) -> list[Effect]:
         """A delta of a run has come, the one with this number of its execution."""
         run = self._runs.get(name)
-        if run is None or not run.followers:
+        if run is None or not (run.followers and run.streams):
             return []
         if number != run.streamed or len(delta) > self._limits.frame_bytes:
             run.followers.clear()  # one is missing, or the run has begun anew
+            return []
+        run.streams = run.stream.size_bytes + len(delta) <= self._limits.streamed_bytes
+        if not run.streams:
             return []
         run.streamed += 1
         run.stream.add(delta)
