@@ -71,7 +71,7 @@ def test_g8_no_more_is_sent_than_the_router_is_known_to_take():
     sent = sum(len(said(core, number % 2, bytes(size_bytes))) for number in range(2 * most))
     assert sent == most
     hear(core, messages.Statement(1, 2, [0, 2], []))
-    assert said(core, 0, b"x") == [most]
+    assert said(core, 0, bytes(size_bytes)) == [most]
 
 
 def test_g8_empty_deltas_that_were_said_by_the_million_were_all_sent():
