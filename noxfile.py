@@ -167,8 +167,7 @@ def verifiers_newest(session: nox.Session) -> None:
     """The client of the newest verifiers at the door.  Not by default: it is large, and red as
     soon as a release of theirs changes the wire."""
     install(session, "test")
-    client = str(Path(session.create_tmp()) / "newest" / "bin" / "python")
-    session.run("python", "-m", "venv", str(Path(client).parent.parent))
+    client = new_python(session, "newest")
     session.run(client, "-m", "pip", "install", "-q", "--upgrade", "verifiers", external=True)
     env = {
         "TRIO_ENVSERVE_VERIFIERS_PYTHON": verifiers_python(session),
@@ -183,12 +182,18 @@ VERIFIERS_DOOR = "tests/doors/verifiers/test_library.py"
 
 def verifiers_python(session: nox.Session) -> str:
     """The path of an interpreter with verifiers 0.4 and this package."""
-    home = Path(session.create_tmp()) / "verifiers"
-    session.run("python", "-m", "venv", str(home))
-    python = str(home / "bin" / "python")
+    python = new_python(session, "verifiers")
     wanted = ["-e", ".[models]", "verifiers>=0.4.0,<0.5", "uv"]
     session.run(python, "-m", "pip", "install", "-q", *wanted, external=True)
     return python
+
+
+def new_python(session: nox.Session, name: str) -> str:
+    """The path of an interpreter in an environment of its own, with nothing installed.  It is
+    absolute: tests put its folder on PATH, and what they start runs elsewhere."""
+    home = Path(session.create_tmp()).resolve() / name
+    session.run("python", "-m", "venv", str(home))
+    return str(home / "bin" / "python")
 
 
 @nox.session(python="3.12")
@@ -198,9 +203,7 @@ def nemo_gym(session: nox.Session) -> None:
     nemo_gym 0.4 needs 3.12.
     """
     install(session, "test")
-    home = Path(session.create_tmp()) / "nemo_gym"
-    session.run("python", "-m", "venv", str(home))
-    python = str(home / "bin" / "python")
+    python = new_python(session, "nemo_gym")
     session.run(python, "-m", "pip", "install", "-q", "nemo_gym==0.4.0", external=True)
     env = {"TRIO_ENVSERVE_NEMO_GYM_PYTHON": python}
     session.run("python", "-m", "pytest", "-m", "slow", "tests/doors/http", env=env)
