@@ -20,6 +20,9 @@ from verifiers.v1.configs.client import EvalClientConfig
 from verifiers.v1.serve import EnvClient, serve_env
 from verifiers.v1.utils.loaders import resolve_env_config
 
+AT_ONCE = 32
+"""Each is a process of its own, and the library gives up an episode whose process is slow."""
+
 STARTUP_S = 600.0
 """How long the orchestrator of prime-rl waits for a server."""
 
@@ -77,6 +80,12 @@ class Asking:
         self.env_client = EnvClient(address=address)
         self._client = EvalClientConfig(base_url=url, api_key_var="TRIO_ENVSERVE_NO_KEY")
         self._tasks = list(vf.load_taskset(taskset_config()))
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def run_in_turn(self, number: int) -> None:
+        """One of many runs."""
+        async with self._free:
+            await self.run(number)
 
     async def run(self, number: int, *, say_first: bool = False) -> None:
         """One run.  It says how it ended, and, if wanted, when its first delta has come."""
@@ -98,14 +107,15 @@ class Asking:
             say(number=number, error=str(error), at_s=time.monotonic())
         else:
             (trace,) = episode.traces
-            say(number=number, ok=episode.ok, reward=trace.reward, deltas=deltas)
+            why = [each.message for each in (*episode.errors, *trace.errors)]
+            say(number=number, ok=episode.ok, reward=trace.reward, deltas=deltas, why=why)
 
 
 async def runs(address: str, url: str, count: int) -> None:
-    """So many runs at once; then one more."""
+    """So many runs, as many at once as there is room for; then one more."""
     asking = Asking(address, url)
     await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
-    await asyncio.gather(*(asking.run(number) for number in range(count)))
+    await asyncio.gather(*(asking.run_in_turn(number) for number in range(count)))
     await asking.run(count)
     await asking.env_client.close()
 

@@ -165,7 +165,7 @@ def started(starts: Path) -> list[int]:
 
 def good(ended: list[dict[str, Any]]) -> list[int]:
     """The numbers of runs that ended well."""
-    assert {(each["ok"], each["reward"]) for each in ended} == {(True, 1.0)}
+    assert {(each["ok"], each["reward"], *each["why"]) for each in ended} == {(True, 1.0)}
     assert min(each["deltas"] for each in ended) > 1
     return sorted(each["number"] for each in ended)
 
