@@ -15,6 +15,13 @@ class VerifiersLimits(_Checked):
     frame_bytes: int = limit(
         64 * MIB, "the largest frame, in either direction; who sends more loses its connection"
     )
+    arriving_bytes: int = limit(
+        256 * MIB, "bytes of unfinished messages; past it the connection that holds most is closed"
+    )
+    waiting_bytes: int = limit(
+        256 * MIB, "bytes that wait for slow clients; past it the connection that has most waiting "
+        "is closed",
+    )  # fmt: skip
     run_bytes: int = limit(
         16 * MIB, "of what one run asks; it is hashed at once, which takes some 20 ms"
     )

@@ -99,5 +99,6 @@ def _front_limits(limits: VerifiersLimits) -> WireLimits:
     """The bounds of the socket for strangers."""
     return WireLimits(
         message_bytes=limits.frame_bytes, connections=limits.connections,
-        peer_queue_bytes=16 * MIB, arriving_bytes=256 * MIB, waiting_bytes=256 * MIB,
+        peer_queue_bytes=16 * MIB, arriving_bytes=limits.arriving_bytes,
+        waiting_bytes=limits.waiting_bytes,
     )  # fmt: skip
