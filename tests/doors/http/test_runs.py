@@ -16,6 +16,7 @@ from trio_envserve import open_server
 from trio_envserve.doors.http import HttpDoor, open_http_door
 from trio_envserve.doors.http.exchange import WIRE, Exchange
 from trio_envserve.doors.http.keys import body_digest
+from trio_envserve.doors.http.turns import Turns
 from trio_envserve.net import MemoryNetwork
 
 ID = {"_ng_rollout_id": "step-1.task_2"}
@@ -318,7 +319,7 @@ async def test_an_answer_is_delivered_if_all_of_it_was_written_to_a_peer_that_wa
         "method": "POST", "raw_path": b"/run", "query_string": b"", "headers": [],
         "extensions": {WIRE: wire},
     }  # fmt: skip
-    exchange = Exchange(scope, receive, send)
+    exchange = Exchange(scope, receive, send, Turns())
     await exchange.answer(200, "application/json", b"{}" * 60)
     assert exchange.delivered is delivered
 

@@ -48,6 +48,7 @@ from .openapi import KEY_PATH, PATHS, document
 from .problems import LATER, Problem
 from .rooms import Rooms
 from .runs import RunModel, Runs
+from .turns import REQUEST_US
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -95,7 +96,9 @@ class HttpApp:
             return
         if scope["type"] != "http":
             raise ValueError(f"this application has no {scope['type']}")  # ASGI wants it so
-        exchange = Exchange(scope, receive, send)
+        turns = self._codec.turns
+        await turns.take(REQUEST_US)
+        exchange = Exchange(scope, receive, send, turns)
         try:
             try:
                 await self._handler(exchange)(exchange)

@@ -29,6 +29,7 @@ from ...json_values import Malformed, jsonable, restored
 from .guard import Headers
 from .limits import HttpLimits
 from .problems import Problem
+from .turns import BYTE_US, ITEM_US, Turns
 
 JSON, CBOR, LINES = "application/json", "application/cbor", "application/x-ndjson"
 PROBLEM = "application/problem+json"
@@ -94,7 +95,8 @@ def _matches(name: str, which: str) -> bool:
 class Codec:
     """Reads and writes bodies."""
 
-    def __init__(self, limits: HttpLimits, wire: WireLimits) -> None:
+    def __init__(self, limits: HttpLimits, wire: WireLimits, turns: Turns) -> None:
+        self.turns = turns
         self._limits = limits
         self._wire = wire
         # No byte takes so much: what is written here is never padded for a reader's bound,
@@ -104,6 +106,13 @@ class Codec:
 
     async def read(self, body: bytes, media: str) -> Any:
         """The value of a body.  Problem if it is none."""
+        cost_us = BYTE_US * len(body)
+        await self.turns.take(cost_us)
+        value = await self._read(body, media)
+        await self.turns.take(cost_us)  # whoever has it encodes it for the server
+        return value
+
+    async def _read(self, body: bytes, media: str) -> Any:
         try:
             if media == JSON:
                 return self._read_json(body)
@@ -116,13 +125,17 @@ class Codec:
         except (values.DecodingError, Malformed) as error:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
 
-    def read_row(self, body: bytes) -> Any:
+    async def read_row(self, body: bytes) -> Any:
         """The value of a body of plain JSON, in which no object means anything else.
         Problem if it is none."""
+        cost_us = BYTE_US * len(body)
+        await self.turns.take(cost_us)
         try:
-            return self._read_plain(body)
+            row = self._read_plain(body)
         except Malformed as error:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
+        await self.turns.take(cost_us)  # as above
+        return row
 
     def _read_json(self, body: bytes) -> Any:
         try:
@@ -158,13 +171,17 @@ class Codec:
                 return await self._threads.run(
                     lambda pause: values.encode(value, root="", limits=self._written, pause=pause)
                 )
-        if _weight(value, _AT_ONCE) <= _AT_ONCE:
+        weight = _weight(value, _AT_ONCE)
+        if weight <= _AT_ONCE:
+            await self.turns.take(ITEM_US * weight)
             return to_json(value)
         return await trio.to_thread.run_sync(to_json, value)
 
     async def write_row(self, value: Mapping[str, Any]) -> bytes:
         """A mapping as plain JSON: arrays are lists, and what is no number is null."""
-        if _weight(value, _AT_ONCE, of_array=_ELEMENT_BYTES) <= _AT_ONCE:
+        weight = _weight(value, _AT_ONCE, of_array=_ELEMENT_BYTES)
+        if weight <= _AT_ONCE:
+            await self.turns.take(ITEM_US * weight)
             return _plain_json(value)
         return await trio.to_thread.run_sync(_plain_json, value)
 

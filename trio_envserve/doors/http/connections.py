@@ -33,6 +33,7 @@ from hypercorn.utils import parse_socket_addr
 from .exchange import WIRE, Receive, Send
 from .exchange import Event as AppEvent
 from .limits import HttpLimits
+from .turns import READ_US, Turns
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -133,7 +134,7 @@ class Connection:
                 self._nursery = nursery
                 self._set_idle(True)
                 handling = trio.CancelScope()
-                nursery.start_soon(_handle, protocol, arrived, handling)
+                nursery.start_soon(_handle, protocol, arrived, handling, self._owner.turns)
                 with self._reading:
                     await self._read(arriving)
                 handling.cancel()
@@ -229,10 +230,12 @@ class Connection:
 
 
 async def _handle(
-    protocol: H11Protocol, arrived: trio.MemoryReceiveChannel[bytes], scope: trio.CancelScope
-) -> None:
+    protocol: H11Protocol, arrived: trio.MemoryReceiveChannel[bytes], scope: trio.CancelScope,
+    turns: Turns,
+) -> None:  # fmt: skip
     with scope:
         async for data in arrived:
+            await turns.take(READ_US)
             await protocol.handle(RawData(data))
 
 
@@ -250,8 +253,9 @@ async def _run(app: App, scope: Any, inbox: Inbox, send: Any) -> None:
 class Connections:
     """All peers of one door."""
 
-    def __init__(self, app: App, limits: HttpLimits) -> None:
+    def __init__(self, app: App, limits: HttpLimits, turns: Turns) -> None:
         self.app = app
+        self.turns = turns
         self.limits = limits
         self.config = hypercorn.Config()
         self.config.h11_max_incomplete_size = limits.header_bytes

@@ -11,6 +11,7 @@ from ...net import unwrap_single
 from .guard import Headers
 from .limits import HttpLimits
 from .problems import LATER, Header, Problem
+from .turns import ANSWER_US, Turns
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class Share:
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Any, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Any, receive: Receive, send: Send, turns: Turns) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii")
         """As it was sent, percent-encoded, without its query."""
@@ -95,6 +96,7 @@ class Exchange:
         self._wire: Wire | None = (scope.get("extensions") or {}).get(WIRE)
         self._receive = receive
         self._send = send
+        self._turns = turns
         self._body_read = not (
             self.headers.get(b"content-length", (b"0",))[0] != b"0"
             or b"transfer-encoding" in self.headers
@@ -194,6 +196,7 @@ class Exchange:
         ]  # fmt: skip
         if not self._body_read:
             found.append((b"connection", b"close"))  # what is left of the body is not read
+        await self._turns.take(ANSWER_US)
         self.answered = True
         await self._send({"type": "http.response.start", "status": status, "headers": found})
 

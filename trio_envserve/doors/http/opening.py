@@ -30,6 +30,7 @@ from .guard import Guard, check_bind, parse_hosts, read_tokens
 from .keyed_calls import open_keyed_calls
 from .limits import HttpLimits
 from .runs import RunModel
+from .turns import open_turns
 
 _BACKLOG = 1024
 
@@ -101,12 +102,13 @@ async def open_http_door(
         async with (
             client as opened,
             open_keyed_calls(opened, limits) as calls,
+            open_turns() as turns,
             trio.open_nursery() as nursery,
         ):
             listeners = await _listen(place)
             model = RunModel(run_model, run_model_name)
-            app = HttpApp(opened, calls, Codec(limits, wire), guard, limits, model)
-            connections = Connections(app, limits)
+            app = HttpApp(opened, calls, Codec(limits, wire, turns), guard, limits, model)
+            connections = Connections(app, limits, turns)
             taking = await nursery.start(connections.serve, listeners)
             try:
                 yield HttpDoor(_url(place, listeners[0]), opened, connections)

@@ -108,7 +108,8 @@ class Runs:
         with ExitStack() as held, ExitStack() as place:
             body = await exchange.read_body(self._limits, self._share, patient=True)
             held.callback(self._share.give_back, len(body))
-            row, digest = row_of(self._codec.read_row(body)), body_digest(body, JSON)
+            row = row_of(await self._codec.read_row(body))
+            digest = body_digest(body, JSON)
             del body
             identity = Identity(self._named(row, digest, place), digest)
             asked = self._asked(row, identity.named)

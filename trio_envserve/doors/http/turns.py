@@ -1,0 +1,100 @@
+"""What all requests together may take of one turn of the loop.
+
+Theory of operation
+-------------------
+trio gives every task that can run a step before it waits for anything again, and each
+connection is a task.  So hundreds of requests that end in the same moment would be read in
+one turn, however little each takes, and nothing else runs meanwhile: no other client, no
+sign of life.  Here each takes its part of a turn before it works; when the turn is full it
+waits for one of the next, in order.  What is more than a turn has one alone.
+
+Costs are in microseconds, and guesses: they need only be of the right size.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+import trio
+
+from ...net import unwrap_single
+
+MOST_US: Final = 20_000
+"""Of one turn.  With what was begun before, some three times as much may come together."""
+
+READ_US: Final = 100
+"""To take in what a connection has sent."""
+
+REQUEST_US: Final = 150
+"""To find out what a request is."""
+
+ANSWER_US: Final = 150
+"""To answer it."""
+
+BYTE_US: Final = 0.5
+"""To read a byte of a body, or to encode what was read: JSON of small objects."""
+
+ITEM_US: Final = 0.5
+"""To write an item, or a kilobyte, of an answer."""
+
+
+@final
+class Turns:
+    """The turns of one loop.  Made by :func:`open_turns`."""
+
+    def __init__(self, most_us: float = MOST_US) -> None:
+        self._most_us = most_us
+        self._taken_us = 0.0
+        """Of this turn."""
+        self._waiting: OrderedDict[trio.Event, float] = OrderedDict()
+        """Who waits for one of the next turns, and how much of it each takes."""
+        self._began = trio.lowlevel.ParkingLot()
+
+    async def take(self, cost_us: float) -> None:
+        """Go on at once if there is room in this turn, else in a later one."""
+        if not self._waiting and self._has_room(cost_us):
+            self._spend(cost_us)
+            return
+        admitted = trio.Event()
+        self._waiting[admitted] = cost_us
+        try:
+            await admitted.wait()
+        finally:
+            self._waiting.pop(admitted, None)
+
+    async def run(self) -> None:
+        """Begin a turn after the other, until cancelled."""
+        while True:
+            if self._taken_us:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._began.park()
+            self._taken_us = 0.0
+            while self._waiting:
+                admitted, cost_us = next(iter(self._waiting.items()))
+                if not self._has_room(cost_us):
+                    break
+                del self._waiting[admitted]
+                admitted.set()
+                self._spend(cost_us)
+
+    def _has_room(self, cost_us: float) -> bool:
+        return not self._taken_us or self._taken_us + cost_us <= self._most_us
+
+    def _spend(self, cost_us: float) -> None:
+        self._taken_us += cost_us
+        self._began.unpark()
+
+
+@asynccontextmanager
+async def open_turns() -> AsyncGenerator[Turns, None]:
+    """The turns of this loop, until the block ends; nobody may wait for one any more then."""
+    turns = Turns()
+    with unwrap_single():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.run)
+            yield turns
+            nursery.cancel_scope.cancel()
