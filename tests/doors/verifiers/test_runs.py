@@ -422,6 +422,30 @@ def test_what_was_sent_just_before_the_loss_is_offered_again():
     assert desk.after(desk.limits.lease_s) == [Forget(b"a")]
 
 
+def test_many_orphans_are_offered_to_many_in_one_list_for_each():
+    """Hundreds of outcomes times hundreds of connections held the loop for seconds."""
+    desk = Desk()
+    earlier, lost = desk.peer(), desk.peer()
+    names = [b"%d" % number for number in range(50)]
+    for name in names:
+        desk.run(lost, name)
+        desk.end(name)
+    between = [desk.peer() for _ in range(3)]
+    taken = b"taken"
+    desk.run(lost, taken)
+    desk.end(taken)
+    desk.run(between[1], taken)
+    joined, last = between[1], desk.peer()
+    assert desk.close(joined) == []
+    offered = desk.close(lost)
+    assert offered == [
+        Deliver(between[0], tuple(names), True),
+        Deliver(between[2], (*names, taken), True),
+        Deliver(last, (*names, taken), True),
+    ]
+    assert desk.close(earlier) == []
+
+
 def test_what_was_sent_long_before_the_loss_is_not():
     desk = Desk()
     lost = desk.peer()

@@ -28,6 +28,7 @@ returns what must be done, in order.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 from collections import OrderedDict
@@ -128,26 +129,37 @@ class Runs:
         peer.closed_s = now_s
         _take(self._at, peer.place, route)
         effects: list[Effect] = []
+        orphans: dict[str, list[Run]] = {}
         for run in peer.runs.values():
             del run.waiters[route]
             run.followers.discard(route)
-            effects += self._settle(run, now_s) if run.waiters else self._orphan(run, now_s)
+            if run.waiters:
+                effects += self._settle(run, now_s)
+            else:
+                self._orphan(run, now_s)
+                orphans.setdefault(run.place, []).append(run)
         peer.runs.clear()
+        for place, runs in orphans.items():
+            effects += self._offer(place, runs)
         return effects
 
-    def _orphan(self, run: Run, now_s: float) -> list[Effect]:
+    def _orphan(self, run: Run, now_s: float) -> None:
         """Nobody waits for it any more."""
         _take(self._sent, run.place, run.name)
         run.since_s = now_s
         self._orphans.setdefault(run.place, OrderedDict())[run.name] = run
-        return self._offer(run)
 
-    def _offer(self, run: Run) -> list[Effect]:
-        """Offer the outcome of an orphan to who came after the one that was lost."""
-        if not (self._redeliver and run.messages):
-            return []
-        later = (each for each in self._at.get(run.place, {}).values() if each.number > run.newest)
-        return [Deliver(each.route, (run.name,), True) for each in later]
+    def _offer(self, place: str, orphans: list[Run]) -> list[Effect]:
+        """Offer the outcomes of orphans to who came after those that were lost: thousands
+        of them to a thousand others take one turn, so each gets one list."""
+        kept = sorted((run for run in orphans if run.messages), key=_newest)
+        names = tuple(run.name for run in kept)
+        effects: list[Effect] = []
+        for each in self._at.get(place, {}).values() if self._redeliver and names else ():
+            count = bisect.bisect_left(kept, each.number, key=_newest)
+            if count:
+                effects.append(Deliver(each.route, names[:count], True))
+        return effects
 
     # -- messages -------------------------------------------------------------
 
@@ -299,7 +311,7 @@ class Runs:
         run.followers.clear()
         if not run.waiters:
             run.since_s = now_s
-            effects += self._offer(run)
+            effects += self._offer(run.place, [run])
         return effects + self._make_room(run.place)
 
     def delivered(self, route: bytes, name: bytes, now_s: float) -> list[Effect]:
@@ -406,6 +418,10 @@ def _is_streamed(run: Run, deltas: Sequence[bytes]) -> bool:
     for delta in deltas[: run.streamed]:
         begins.add(delta)
     return begins == run.stream
+
+
+def _newest(run: Run) -> int:
+    return run.newest
 
 
 def _at(places: MutableMapping[str, OrderedDict[bytes, Run]], place: str) -> Iterator[Run]:

@@ -41,6 +41,10 @@ class _Line:
         self.items: deque[Deliver | Message] = deque()
         self.said = 0
         """How many of them are messages."""
+        self.turn: Deliver | None = None
+        """The outcomes whose turn has come."""
+        self.names: Iterator[bytes] = iter(())
+        """What is left of them."""
         self.going: tuple[bytes, Iterator[Message]] | None = None
         """The outcome that is being sent, and what is left of it."""
         self.next: Message | None = None
@@ -139,21 +143,22 @@ class Sending:
                 line.going = None
                 self._delivered(route, name)
                 continue
+            coming = next(line.names, None)
+            if coming is not None:
+                self._begin(line, coming)
+                continue
             if not line.items:
                 return None
             item = line.items.popleft()
             if not isinstance(item, Deliver):
                 line.said -= 1
                 return item
-            first, rest = item.names[0], item.names[1:]
-            if rest:
-                line.items.appendleft(item._replace(names=rest))
-            self._begin(line, first, item)
+            line.names, line.turn = iter(item.names), item
 
-    def _begin(self, line: _Line, name: bytes, item: Deliver) -> None:
-        run = self._find(name)
-        if run is not None:
+    def _begin(self, line: _Line, name: bytes) -> None:
+        run, turn = self._find(name), line.turn
+        if run is not None and turn is not None:
             messages: Sequence[Message] = run.messages
-            if item.afresh:
+            if turn.afresh:
                 messages = (*run.afresh, *messages)
-            line.going = name, itertools.islice(messages, item.has, None)
+            line.going = name, itertools.islice(messages, turn.has, None)
