@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from tests.doors.verifiers.door import (
 )
 from tests.net import raw_zmtp
 from trio_envserve import ConfigError, open_server
-from trio_envserve.doors.verifiers import msgpack, open_verifiers_door
+from trio_envserve.core.health import Health
+from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, open_verifiers_door
+from trio_envserve.doors.verifiers.door import TURN_BYTES, Door
 from trio_envserve.net import MemoryNetwork
 
 DISCARD = (b"delta", msgpack.write({"trace": "t", "discard": True}))
@@ -431,3 +434,51 @@ async def test_the_runs_of_a_killed_worker_fail_and_the_next_succeed(
             assert await peer.outcome(b"b") == WHOLE
             peer.run(b"a", b"die")  # it is not run again
             assert (await peer.reply(b"a"))["error"] == error
+
+
+class Batch:
+    """A router to which many large runs come at once, and then nothing."""
+
+    def __init__(self, batch: list[list[bytes]]) -> None:
+        self._batches = [batch]
+
+    async def receive(self) -> list[list[bytes]]:
+        if not self._batches:
+            await trio.sleep_forever()
+        return self._batches.pop()
+
+    async def flush(self) -> None:
+        pass
+
+
+class SaidInOneTurn(trio.abc.Instrument):
+    """How much is taken in, by turns of the loop."""
+
+    def __init__(self) -> None:
+        self.turns = [0]
+
+    def said(self, route: bytes, frames: list[bytes], now_s: float, *, ready: bool) -> list[Any]:
+        self.turns[-1] += 1
+        return []
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.turns.append(0)
+
+
+async def test_large_runs_that_end_in_one_moment_are_not_taken_in_one_turn(monkeypatch):
+    """Fifteen of 16 MiB were hashed in one turn, which took a quarter of a second."""
+    counted = SaidInOneTurn()
+    trio.lowlevel.add_instrument(counted)
+    client: Any = SimpleNamespace(health=lambda: SimpleNamespace(health=Health.HEALTHY))
+    served = Door(client, VerifiersLimits(), redeliver=True)
+    monkeypatch.setattr(served._runs, "said", counted.said)
+    payload = bytes(TURN_BYTES)
+    router: Any = Batch([[b"r", b"%d" % n, b"run", payload] for n in range(10)])
+    with trio.fail_after(HANG_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(served.serve, router)
+            while sum(counted.turns) < 10:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(counted)
+    assert max(counted.turns) == 1

@@ -24,6 +24,7 @@ from ...client.options import checked
 from ...client.shell import follow
 from ...core.errors import CallError
 from ...core.health import Health
+from ...core.limits import MIB
 from ...net import Frame, RouterSocket
 from .limits import VerifiersLimits
 from .records import Deliver, Effect, Forget, Outcome, Send, Start, Stop, Stream
@@ -43,6 +44,9 @@ FORGETTERS: Final = 8
 
 FORGET_S: Final = 60.0
 """How long that may take.  After that the retention of the server ends them."""
+
+TURN_BYTES: Final = 4 * MIB
+"""Of messages that are taken in before others have their turn."""
 
 LAST_WORDS_S: Final = 1.0
 
@@ -99,8 +103,13 @@ class Door:
             batch = await self._router.receive()
             self._take_news()
             ready = self.client.health().health is Health.HEALTHY
+            size = 0
             for route, *frames in batch:
                 self._do(self._runs.said(bytes(route), frames, self._now_s(), ready=ready))
+                size += sum(map(len, frames))
+                if size > TURN_BYTES:  # each run was hashed, and many may come in one batch
+                    size = 0
+                    await trio.lowlevel.checkpoint()
 
     async def _hear(self) -> None:
         while True:
