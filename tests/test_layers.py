@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "testing", "logs", "foreign",
+        "doors", "testing", "logs", "foreign",
     },
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",

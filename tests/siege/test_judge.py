@@ -106,6 +106,20 @@ def test_a_good_siege_passes_in_every_verdict(run):
     )
 
 
+def test_answers_at_doors_are_counted_and_judged(run):
+    for number, right in enumerate((True, False)):
+        key = f"c/{number + 1}"
+        run.line(CALLERS, 11, "ask", key=key, client="c http", door="http", rerun=None)
+        run.lines[CALLERS].append({**run.answer, "key": key, "right": right})
+        run.line(
+            ENVIRONMENT, 11.5, "start", key=key, process="p1", pid=1, attempt=1,
+            predecessor="none",
+        )  # fmt: skip
+    assert run.bad() == {"answers"}
+    figures = run.judged()["verdicts"]["answers"]["figures"]
+    assert figures["right_at_doors"] == {"http": 1}
+
+
 @pytest.mark.parametrize("event", ["ended", "hung"])
 def test_a_process_that_ends_or_hangs(run, event):
     run.lost(event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core.errors import ConfigError
+from trio_envserve.doors.verifiers import VerifiersLimits
 from trio_envserve.lab.siege.attacks import ON_CLIENTS, ON_SERVERS
 from trio_envserve.lab.siege.plan import HELD, STAGES, make_plan
 
@@ -72,3 +73,14 @@ def test_each_stage_says_what_its_processes_may_grow_by():
     for stage in STAGES:
         assert set(stage.allowed) == {"server", "worker", "client"}
         assert min(stage.allowed.values()) > 0
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_the_doors_of_a_stage_have_limits_that_can_be_read(stage):
+    http = pytest.importorskip("trio_envserve.doors.http")
+    if stage.doors:
+        limits = http.HttpLimits(**stage.doors["http"])
+        VerifiersLimits(**stage.doors["verifiers"])
+        # What it is judged by, which cannot be read there without the extra.
+        assert (limits == http.HttpLimits()) is (stage.name == "default")
+    assert bool(stage.doors) is (stage.name != "client")

@@ -2,11 +2,12 @@
 
 ``python -m trio_envserve.lab.siege.attacker '{"log": ..., "seed": ...}'``
 
-Obeys ``{"do": "attack", "address": ..., "attacks": [...], "seconds": s, "round": n}``: all
-of these attacks at the same time, again and again for so long; answered with the
-processor time that it took.  What each attack has done is in the log.  And
-``{"do": "burn", "cpu_s": c, "seconds": s}``: take so much processor time in so long, and do
-nothing; that is what the attack is compared with.
+Obeys ``{"do": "attack", "addresses": {...}, "attacks": [...], "seconds": s, "round": n}``:
+all of these attacks at the same time, again and again for so long, each at the address of
+its place (:data:`.context.Place`); answered with the processor time that it took.  What
+each attack has done is in the log.  And ``{"do": "burn", "cpu_s": c, "seconds": s}``: take
+so much processor time in so long, and do nothing; that is what the attack is compared
+with.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ async def _attack(order: dict[str, Any], seed: int, connections: int, log: JsonL
 
 
 async def _one(name: str, order: dict[str, Any], seed: int, connections: int, log: JsonLog) -> None:
-    context = AttackContext(order["address"], seeded(seed, order["round"], name), connections)
+    attack = ON_SERVERS[name]
+    address = order["addresses"][attack.at]
+    context = AttackContext(address, seeded(seed, order["round"], name), connections)
     log.write("begin", attack=name, round=order["round"])
-    await run_attack(ON_SERVERS[name], context, order["seconds"])
+    await run_attack(attack, context, order["seconds"])
     log.write("end", attack=name, round=order["round"], counts=dict(context.counts))
 
 

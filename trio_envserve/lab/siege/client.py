@@ -3,12 +3,14 @@
 ``python -m trio_envserve.lab.siege.client '{"address": ..., "name": ..., ...}'``
 
 The argument is one JSON object: ``address``, ``name``, ``log`` (the callers' log),
-``loop`` (the log of its loop's turns), ``size`` (how many tasks there are), and
-``limits`` and ``wire`` of :func:`~trio_envserve.client.open_client`, ``transport``.  What
+``loop`` (the log of its loop's turns), ``size`` (how many tasks there are), ``doors`` (the
+addresses of the server's doors, by name), and ``limits`` and ``wire`` of
+:func:`~trio_envserve.client.open_client`, ``transport``.  What
 it does is said on standard input, a JSON object a line; each is answered by one:
 
-- ``{"do": "ask", "seconds": s, "in_flight": n}``: ask for so long, n at a time, wait
-  for what is pending, and say how much was answered rightly in that time; with
+- ``{"do": "ask", "seconds": s, "in_flight": n}``: ask for so long, n at a time and some at
+  each door, wait for what is pending, and say how much was answered rightly in that time,
+  at the server's front and at ``doors``; with
   ``newcomer`` also how long another client, new to the server, waited for its first
   answer meanwhile; with ``least`` the time goes on until so many have come;
 - ``{"do": "hold", "seconds": s, "calls": n, "duration_s": d, "wait_s": w}``: make n calls
@@ -21,6 +23,7 @@ Each call is written to the log before it is made and after it is answered.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import time
@@ -37,10 +40,14 @@ from ...envs.arithmetic import Arithmetic
 from ..answers import is_right, noted
 from ..logs import JsonLog
 from ..orders import given_options, obey_orders, say
+from .door_callers import DoorCaller, open_door_caller
 from .meter import watch_loop
 
 PENDING_S = 20.0
 """How long calls that are pending when the time is over may take."""
+
+AT_DOORS = 3
+"""Callers at each door, each with one call at a time."""
 
 NEWCOMER_S = 10.0
 """How long a client that comes during a siege may wait for its first answer."""
@@ -105,20 +112,38 @@ class _Caller:
         self, client: Client, fields: dict[str, Any] | None = None, newcomer: bool = False
     ) -> bool:
         """One call; whether its answer was right."""
+        number, asked = self._begin(self._name, newcomer=newcomer)
+        outcome = await client.outcome(asked | (fields or {}))
+        right = outcome.ok and is_right(self._tasks, number, outcome.value)
+        self._end(self._name, asked["key"], right=right, **noted(outcome))
+        return right
+
+    async def _ask_at(self, caller: DoorCaller, door: str) -> bool:
+        """One call at a door; whether its answer was right."""
+        who = f"{self._name} {door}"
+        number, asked = self._begin(who, door=door)
+        value, error = await caller.ask(asked["key"], asked)
+        right = value is not None and is_right(self._tasks, number, value)
+        found = {"ok": error is None, "executions": 1, "error": error, "message": error}
+        self._end(who, asked["key"], right=right, verdict=None, **found)
+        return right
+
+    def _begin(self, who: str, **about: Any) -> tuple[int, dict[str, Any]]:
+        """Log a call; its number, and what to ask."""
         number = next(self._numbers)
         key = f"{self._name}/{number}"
-        self._log.write("ask", key=key, client=self._name, rerun=None, newcomer=newcomer)
-        asked = {"index": number % self._tasks.size, "key": key, **(fields or {})}
-        outcome = await client.outcome(asked)
-        right = outcome.ok and is_right(self._tasks, number, outcome.value)
-        self._log.write("answer", key=key, client=self._name, right=right, **noted(outcome))
-        return right
+        self._log.write("ask", key=key, client=who, rerun=None, **about)
+        return number, {"index": number % self._tasks.size, "key": key}
+
+    def _end(self, who: str, key: str, **found: Any) -> None:
+        self._log.write("answer", key=key, client=who, **found)
 
     async def _ask_for(
         self, seconds: float, in_flight: int, newcomer: bool = False, least: int = 0
     ) -> dict[str, Any]:
         ends_s = trio.current_time() + seconds
         answered = 0
+        at_doors: collections.Counter[str] = collections.Counter()
         newcomer_s: float | None = None
 
         async def work() -> None:
@@ -126,6 +151,12 @@ class _Caller:
             while trio.current_time() < ends_s or answered < least:
                 good = await self._ask(self._client)
                 answered += good and (trio.current_time() < ends_s or answered < least)
+
+        async def work_at(door: str, address: str) -> None:
+            async with open_door_caller(door, address) as caller:
+                while trio.current_time() < ends_s:
+                    good = await self._ask_at(caller, door)
+                    at_doors[door] += good and trio.current_time() < ends_s
 
         async def come() -> None:
             nonlocal newcomer_s
@@ -136,9 +167,14 @@ class _Caller:
             async with trio.open_nursery() as nursery:
                 for _ in range(in_flight):
                     nursery.start_soon(work)
+                for door, address in self._options.get("doors", {}).items():
+                    for _ in range(AT_DOORS):
+                        nursery.start_soon(work_at, door, address)
                 if newcomer:
                     nursery.start_soon(come)
-        return {"answered": answered, "seconds": seconds, "newcomer_s": newcomer_s}
+        return {
+            "answered": answered, "seconds": seconds, "newcomer_s": newcomer_s, "doors": at_doors
+        }  # fmt: skip
 
     async def _newcomer(self) -> float | None:
         began_s = trio.current_time()

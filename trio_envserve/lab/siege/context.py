@@ -17,7 +17,7 @@ import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple, TypeAlias, final
+from typing import Literal, NamedTuple, TypeAlias, final
 
 import cbor2
 import trio
@@ -38,6 +38,9 @@ _ENDED = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 Run: TypeAlias = "Callable[[AttackContext], Awaitable[None]]"
 
+Place: TypeAlias = Literal["front", "http", "verifiers"]
+"""Where a server is attacked: its own front, or one of its doors."""
+
 
 class Attack(NamedTuple):
     """One way to do harm."""
@@ -47,6 +50,7 @@ class Attack(NamedTuple):
     """The number of the finding that it repeats; empty if there is none."""
     what: str
     """What it does, in one clause."""
+    at: Place = "front"
 
 
 class ConnectionEnded(Exception):
@@ -196,7 +200,7 @@ class AttackContext:
 
 
 async def open_stream(address: str) -> trio.SocketStream:
-    """Connect to ``tcp://`` or ``ipc://``.  OSError if nobody takes it."""
+    """Connect to ``tcp://``, ``http://`` or ``ipc://``.  OSError if nobody takes it."""
     scheme, _, rest = address.partition("://")
     if scheme == "ipc":
         return await trio.open_unix_socket(rest)

@@ -55,11 +55,12 @@ async def hold_loops(testbed: Testbed, name: str, seconds: float) -> None:
     scenario = SCENARIOS[name]
     async with AsyncExitStack() as stack:
         workers = 1 if scenario.held == "client" else 0
-        server, address = await stack.enter_async_context(testbed.server(workers=workers))
+        server, said = await stack.enter_async_context(testbed.server(workers=workers))
+        address = said["front"]
         if scenario == Scenario("client", libzmq=True):
             relay = testbed.program("relay", {"address": address}, "the relay")
-            _, said = await stack.enter_async_context(relay)
-            address = said["address"]
+            _, relaying = await stack.enter_async_context(relay)
+            address = relaying["address"]
         proxy = await stack.enter_async_context(open_fault_proxy(address))
         if scenario == Scenario("server", libzmq=True):
             asking = {

@@ -23,6 +23,7 @@ for which nothing was tried is neither good nor bad.
 from __future__ import annotations
 
 import bisect
+import collections
 import statistics
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -314,6 +315,10 @@ def answers(found: Material) -> dict[str, Any]:
     figures = {
         "asked": len(asks), "right": len(given) - len(wrong), "lost": len(lost),
         "wrong": len(wrong),
+        "right_at_doors": collections.Counter(
+            asks[key]["door"] for key, line in given.items()
+            if line["right"] and "door" in asks.get(key, ())
+        ),
     }  # fmt: skip
     problems = [f"{len(lost)} calls have no answer ({', '.join(lost[:3])})"] if lost else []
     if wrong:

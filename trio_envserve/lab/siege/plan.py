@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...core.errors import ConfigError
-from ...core.limits import MIB, ServerLimits, WireLimits
+from ...core.limits import MIB, KeyLimits, ServerLimits, WireLimits
+from ...doors.verifiers import VerifiersLimits
 from .attacks import NAMES, ON_CLIENTS, ON_SERVERS
 
 SECONDS_LEAST = 10.0
@@ -38,6 +39,28 @@ SMALL_WIRE: Final[dict[str, Any]] = {
     "waiting_bytes": 24 * MIB,
 }  # fmt: skip
 
+SMALL_KEYS: Final[dict[str, Any]] = {
+    "generations": 4000, "retained_bytes": 16 * MIB, "retention_s": 60.0, "orphan_s": 20.0,
+}  # fmt: skip
+
+SMALL_DOORS: Final[dict[str, Any]] = {
+    "http": {
+        "connections": 256, "body_bytes": 4 * MIB, "bodies_bytes": 16 * MIB, "calls": 200,
+        "wait_s": 10.0, "idle_s": 5.0, "body_s": 5.0, "write_s": 5.0, "delivered_s": 5.0,
+    },
+    "verifiers": {
+        "connections": 256, "frame_bytes": 8 * MIB, "run_bytes": 2 * MIB, "runs": 1000,
+        "runs_bytes": 16 * MIB, "kept_bytes": 16 * MIB, "early_cancels": 100, "lease_s": 20.0,
+        "unsure_s": 2.0, "arriving_bytes": 24 * MIB, "waiting_bytes": 24 * MIB,
+    },
+}  # fmt: skip
+
+DEFAULT_DOORS: Final[dict[str, Any]] = {"http": {"bodies_bytes": 256 * MIB}, "verifiers": {}}
+"""Nothing but the defaults; those of HTTP cannot be read without its extra."""
+
+BODY_TIMES = 4
+"""What waits at the HTTP door was a body, is a value, is encoded, and is under way."""
+
 SLACK_BYTES = 96 * MIB
 """What a process may grow by beside what its limits name: the allocator's own, tables
 of connections, a pump's batch."""
@@ -52,6 +75,9 @@ class Stage:
     """The share of the time of the siege."""
     limits: dict[str, Any] = dataclasses.field(default_factory=dict)
     wire: dict[str, Any] = dataclasses.field(default_factory=dict)
+    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
+    doors: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    """The limits of each door by its name."""
     workers: int = 1
     descriptors: int | None = None
     scheme: str = "tcp"
@@ -63,19 +89,32 @@ class Stage:
         sockets = wire.arriving_bytes + wire.waiting_bytes
         # A value may take eight times its body, and one is decoded at a time.
         value = 8 * min(wire.message_bytes, 32 * MIB)
+        server = SLACK_BYTES + limits.kept_bytes + limits.queue_bytes + sockets
         return {
-            "server": SLACK_BYTES + limits.kept_bytes + limits.queue_bytes + sockets,
+            "server": server + KeyLimits(**self.keys).retained_bytes + self._doors_bytes,
             "worker": SLACK_BYTES + value + limits.kept_bytes + limits.worker_held_bytes,
             "client": SLACK_BYTES + value + sockets,
         }
 
+    @property
+    def _doors_bytes(self) -> int:
+        """Bytes that a server may grow by for its doors.  Each has a client of its own."""
+        if not self.doors:
+            return 0
+        door = VerifiersLimits(**self.doors["verifiers"])
+        runs = door.runs_bytes + door.kept_bytes + door.arriving_bytes + door.waiting_bytes
+        return runs + BODY_TIMES * int(self.doors["http"]["bodies_bytes"])
+
 
 STAGES: Final = (
-    Stage("small", 0.45, SMALL, SMALL_WIRE),
-    Stage("descriptors", 0.15, SMALL, SMALL_WIRE, descriptors=256, scheme="ipc"),
-    Stage("default", 0.15, workers=2),
+    Stage("small", 0.45, SMALL, SMALL_WIRE, SMALL_KEYS, SMALL_DOORS),
+    Stage(
+        "descriptors", 0.15, SMALL, SMALL_WIRE, SMALL_KEYS, SMALL_DOORS, descriptors=256,
+        scheme="ipc",
+    ),
+    Stage("default", 0.15, doors=DEFAULT_DOORS, workers=2),
     Stage("client", 0.25, wire=SMALL_WIRE),
-)
+)  # fmt: skip
 """In the order in which they come."""
 
 HELD: Final = ("held-client", "held-client-libzmq", "held-server", "held-server-libzmq")

@@ -154,7 +154,7 @@ class _Scene:
 
 
 class _OnServer(_Scene):
-    """A server, an honest client, and the attacker."""
+    """A server with its doors, an honest client that uses them all, and the attacker."""
 
     suspect = "server"
 
@@ -167,12 +167,14 @@ class _OnServer(_Scene):
             short = stack.enter_context(TemporaryDirectory(prefix="siege-", dir="/tmp"))
             bind = f"ipc://{short}/front"
         options = {"descriptors": stage.descriptors} if stage.descriptors else {}
-        self._server, self._address = await stack.enter_async_context(
+        self._server, self._addresses = await stack.enter_async_context(
             testbed.server(
-                bind, workers=stage.workers, limits=stage.limits, wire=stage.wire, **options
+                bind, workers=stage.workers, limits=stage.limits, wire=stage.wire,
+                keys=stage.keys, doors=stage.doors, **options,
             )
-        )
-        client = testbed.client(self._address, wire=stage.wire)
+        )  # fmt: skip
+        doors = {name: each for name, each in self._addresses.items() if name != "front"}
+        client = testbed.client(self._addresses["front"], wire=stage.wire, doors=doors)
         self.honest = await stack.enter_async_context(client)
         attacking = {"log": str(testbed.directory / ATTACKS), "seed": testbed.seed}
         self._attacker, _ = await stack.enter_async_context(
@@ -189,7 +191,7 @@ class _OnServer(_Scene):
     async def round(self, each: Round, stack: AsyncExitStack) -> None:
         """The attack, and then the quiet."""
         attack = {
-            "do": "attack", "address": self._address, "attacks": each.attacks,
+            "do": "attack", "addresses": self._addresses, "attacks": each.attacks,
             "seconds": each.siege_s, "round": each.number,
         }  # fmt: skip
         said: dict[str, dict[str, Any]] = {}
@@ -214,7 +216,7 @@ class _OnServer(_Scene):
         self._check_alive()
         self.testbed.events.write(
             "rate", round=each.number, stage=self.stage.name, attacker_cpu_s=cpu,
-            newcomer_s=said["honest"]["newcomer_s"],
+            newcomer_s=said["honest"]["newcomer_s"], doors=said["honest"]["doors"],
             besieged=said["honest"]["answered"] / each.siege_s,
             quiet=said["quiet"]["answered"] / each.quiet_s,
         )  # fmt: skip
@@ -233,7 +235,8 @@ class _OnClient(_Scene):
     async def round(self, each: Round, stack: AsyncExitStack) -> None:
         """Honest, hostile, honest."""
         testbed, stage = self.testbed, self.stage
-        async with testbed.server(workers=1) as (_, address):
+        async with testbed.server(workers=1) as (_, addresses):
+            address = addresses["front"]
             client = await stack.enter_async_context(
                 testbed.client(address, wire=stage.wire, limits={"recovery_s": 3.0})
             )

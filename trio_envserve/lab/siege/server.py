@@ -4,9 +4,10 @@
 
 The argument is one JSON object with the arguments of
 :func:`~trio_envserve.server.open_server` (``limits`` and ``wire`` as objects of
-those that are not the default), ``loop`` (the log of its loop's turns) and, if
-wanted, ``descriptors``: how many it may have open.  It prints one line, ``{"event":
-"serving", "address": ..., "pid": ...}``, and obeys ``{"do": "hold", "seconds": s}``:
+those that are not the default, ``keys``, too), ``loop`` (the log of its loop's turns) and,
+if wanted, ``descriptors``: how many it may have open, and ``doors``: the limits of each door
+by its name, ``http`` and ``verifiers``.  It prints one line, ``{"event": "serving",
+"addresses": {"front": ..., ...}, "pid": ...}``, and obeys ``{"do": "hold", "seconds": s}``:
 its loop stands still for so long.  It stops when its standard input ends.  Its process
 has the settings of the ``serve`` command.
 """
@@ -18,14 +19,18 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import trio
 
-from ...core.limits import ServerLimits, WireLimits
+from ...core.errors import ConfigError
+from ...core.limits import KeyLimits, ServerLimits, WireLimits
+from ...doors.verifiers import VerifiersLimits, open_verifiers_door
 from ...host.allocator import keep_freed_memory
 from ...host.collector import collect_seldom
-from ...server import open_server
+from ...server import Server, open_server
 from ..orders import given_options, obey_orders, say
 from .meter import watch_loop
 
@@ -40,18 +45,57 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     options["limits"] = ServerLimits(**options.get("limits", {}))
     options["wire"] = WireLimits(**options.get("wire", {}))
-    trio.run(_serve, options, options.pop("loop"))
+    options["keys"] = KeyLimits(**options.get("keys", {}))
+    trio.run(_serve, options, options.pop("loop"), options.pop("doors", {}))
     return 0
 
 
-async def _serve(options: dict[str, Any], loop: str) -> None:
+async def _serve(options: dict[str, Any], loop: str, doors: Mapping[str, Any]) -> None:
     keep_freed_memory()
-    async with open_server(**options) as server, trio.open_nursery() as nursery:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(open_server(**options))
+        addresses = {"front": server.address}
+        for name, limits in doors.items():
+            addresses[name] = await OPEN[name](stack, server, options, limits)
+        nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(collect_seldom)
         watch_loop(loop, "server")
-        say("serving", address=server.address, pid=os.getpid())
+        say("serving", addresses=addresses, pid=os.getpid())
         await obey_orders(_hold)
         nursery.cancel_scope.cancel()
+
+
+async def _open_http(
+    stack: AsyncExitStack, server: Server, options: Mapping[str, Any], limits: Mapping[str, Any]
+) -> str:
+    try:
+        from ...doors.http import HttpLimits, open_http_door
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+    door = open_http_door(
+        server, bind="127.0.0.1:0", limits=HttpLimits(**limits), **_as_server(options)
+    )
+    return (await stack.enter_async_context(door)).url
+
+
+async def _open_verifiers(
+    stack: AsyncExitStack, server: Server, options: Mapping[str, Any], limits: Mapping[str, Any]
+) -> str:
+    # Beside the server's own front, in the same way.
+    bind = f"{server.address}-v" if server.address.startswith("ipc:") else "tcp://127.0.0.1:0"
+    door = open_verifiers_door(
+        server, bind=bind, limits=VerifiersLimits(**limits), **_as_server(options)
+    )
+    return (await stack.enter_async_context(door)).address
+
+
+def _as_server(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a door's client has of the server's options."""
+    return {name: options[name] for name in ("wire", "transport") if name in options}
+
+
+OPEN = {"http": _open_http, "verifiers": _open_verifiers}
+"""How each door is opened, by its name; its address comes back."""
 
 
 async def _hold(order: dict[str, Any]) -> None:

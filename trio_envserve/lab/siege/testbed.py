@@ -97,8 +97,8 @@ class Testbed:
     @asynccontextmanager
     async def server(
         self, bind: str = "tcp://127.0.0.1:0", **options: Any
-    ) -> AsyncGenerator[tuple[Program, str], None]:
-        """A besieged server, and its address."""
+    ) -> AsyncGenerator[tuple[Program, dict[str, str]], None]:
+        """A besieged server, and its addresses: of its ``front``, and of each door."""
         args = {
             "log_path": str(self.directory / ENVIRONMENT),
             "loop_path": str(self.directory / LOOPS),
@@ -109,7 +109,7 @@ class Testbed:
             "bind": bind, "loop": str(self.directory / LOOPS), **self._options, **options,
         }  # fmt: skip
         async with self.program("server", asked, "the server", self._victim) as (started, said):
-            yield started, said["address"]
+            yield started, said["addresses"]
             await self.end(started, "server")
 
     @asynccontextmanager
