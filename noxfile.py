@@ -334,12 +334,12 @@ SHORT_SIEGE = ("--seconds", "30", "--unjudged", "rate", "--unjudged", "turns")
 
 @nox.session
 def siege(session: nox.Session) -> None:
-    """Raw sockets attack a server and a client: half a minute of it, or as long as it is told.
+    """Raw sockets attack a server, its doors and a client: half a minute, or as long as told.
 
     ``nox -s siege -- --minutes 120`` is the long form.  The half minute does not judge the
     rate and the turns, which are the machine's as well: no test of CI is timed.
     """
-    session.install(".[cli]")
+    session.install(".[cli,http]")
     session.run("trio-envserve", "siege", "--json", *(session.posargs or SHORT_SIEGE))
 
 

@@ -34,6 +34,8 @@ class Reader:
         """First twelve bytes of each frame that is no command."""
         self.messages: list[list[bytes]] = []
         self.welcomes = True
+        self.speaks = True
+        """As a peer of ZMTP; else it says nothing, whatever comes."""
         self.cut_at: int | None = None
         """After so many bytes of one connection it is closed."""
 
@@ -51,6 +53,10 @@ class Reader:
             self.open -= 1
 
     async def _read(self, stream: trio.SocketStream, mine: bytearray) -> None:
+        if not self.speaks:
+            while data := await stream.receive_some(1 << 18):
+                mine += data
+            return
         await stream.send_all(GREETING)
         at, message, readied = 64, list[bytes](), False
         claimed_at = -1
@@ -99,9 +105,10 @@ class Reader:
 
 
 @asynccontextmanager
-async def open_reader() -> AsyncIterator[tuple[Reader, str]]:
+async def open_reader(*, speaks: bool = True) -> AsyncIterator[tuple[Reader, str]]:
     """A reader, and its address."""
     reader = Reader()
+    reader.speaks = speaks
     async with trio.open_nursery() as nursery:
         serve = partial(trio.serve_tcp, reader.serve, 0, host="127.0.0.1")
         listeners = await nursery.start(serve)

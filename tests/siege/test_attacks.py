@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 
 import cbor2
 import pytest
@@ -39,7 +40,8 @@ async def until(reader: Reader, condition) -> None:
 async def attacked(name: str, condition, *, cut_at: int | None = None, connections=40):
     """Run an attack until the reader has seen what it is about."""
     with trio.fail_after(HANG_S):
-        async with open_reader() as (reader, address), trio.open_nursery() as nursery:
+        speaks = ON_SERVERS[name].at != "http"
+        async with open_reader(speaks=speaks) as (reader, address), trio.open_nursery() as nursery:
             reader.cut_at = cut_at
             context = AttackContext(address, seeded(1, name), connections)
             nursery.start_soon(run_attack, ON_SERVERS[name], context, HANG_S)
@@ -90,7 +92,54 @@ REACHES = {
     "headers-at-once": lambda r: sum(size > 300_000 for size in r.claimed) >= 40,
     "bad-bundles": lambda r: sum(m[0][:3] == b"\x82\x18\x20" for m in r.messages) > 500,
     "stats-unread": lambda r: 5 in kinds(r) and r.frames[0] > 2000,
+    "http-slow-heads": lambda r: r.most_at_once >= 40 and min(map(len, r.data)) > 3,
+    "http-endless-heads": lambda r: max(map(len, r.data), default=0) > 1_000_000,
+    "http-many-headers": lambda r: said(r, rb"X-899: 899") >= 40,
+    "http-strange-heads": lambda r: said(r, rb" HTTP/1\.0") and said(r, rb"Length: 4\r\nTransfer"),
+    "http-strange-keys": lambda r: said(r, rb"a{4096}") and said(r, rb"%0d%0aX-Evil"),
+    "http-slow-bodies": lambda r: said(r, rb"\n\r\n\[+") >= 10 and said(r, rb"1\r\n\[\r\n1") >= 9,
+    "http-endless-chunks": lambda r: said(r, rb"chunked") and sum(map(len, r.data)) > 1_000_000,
+    "http-large-bodies": lambda r: said(r, rb"8388609") and sum(map(len, r.data)) > 32 << 20,
+    "http-broken-bodies": lambda r: said(r, rb"\r\n\r\n[\[{]") and said(r, rb"application/cbor"),
+    "http-heavy-values": lambda r: sum(map(len, r.data)) > 40 * 200_000,
+    "http-pipelining": lambda r: max(map(len, r.data), default=0) > 1_000_000,
+    "http-pipelining-read": lambda r: said(r, rb"GET /v1/openapi.json HTTP/1.1") >= 1000,
+    "http-unread-answers": lambda r: r.most_at_once >= 40 and said(r, rb"\d000000}}") >= 40,
+    "http-unread-batches": lambda r: said(r, rb"POST /v1/batches") >= 4,
+    "http-hang-ups": lambda r: r.connections > 80 and {0, 1} <= {len(d) > 99 for d in r.data},
+    "http-idle": lambda r: r.most_at_once == 40 and max(map(len, r.data)) < 40,
+    "http-at-once": lambda r: r.most_at_once >= 40 and said(r, rb"\}\}$") >= 40,
+    "http-keyed-flood": lambda r: said(r, rb'Idempotency-Key: "[0-9a-f]{32}"') >= 1000,
+    "http-one-key": lambda r: said(r, rb"DELETE") and said(r, rb"=5") and said(r, rb'"index": 2'),
+    "http-gets-and-deletes": lambda r: said(r, rb"GET") >= 100 and said(r, rb"DELETE") >= 100,
+    "http-rows": lambda r: said(r, rb"POST /run") >= 40 and said(r, rb"_ng_rollout_id"),
+    "verifiers-bytes": lambda r: r.connections > 2 and sum(map(len, r.data)) > 1000,
+    "verifiers-messages": lambda r: {1, 2, 3, 4, 60} <= {len(message) for message in r.messages},
+    "verifiers-msgpack": lambda r: methods(r) == {b"run", b"cancel"} and r.frames[0] >= 1000,
+    "verifiers-conflicts": lambda r: r.connections >= 2 and 20 == len(runs(r)) < r.frames[0],
+    "verifiers-cancels": lambda r: methods(r) == {b"run", b"cancel"} and r.frames[0] >= 2000,
+    "verifiers-probes": lambda r: methods(r) == {b"health"} and r.frames[0] >= 5000,
+    "verifiers-run-flood": lambda r: len(runs(r)) >= 2000,
+    "verifiers-large-runs": lambda r: max(r.claimed, default=0) >= 16 << 20 and r.connections >= 8,
+    "verifiers-runs-at-once": lambda r: r.most_at_once >= 15 and len(runs(r)) >= 15,
+    "verifiers-unread": lambda r: len(runs(r)) >= 30,
+    "verifiers-identities": lambda r: len(runs(r)) >= 400 and r.most_at_once > 50,
 }
+
+
+def said(reader: Reader, what: bytes) -> int:
+    """How often this has come, over all connections."""
+    return sum(len(re.findall(what, bytes(mine))) for mine in reader.data)
+
+
+def methods(reader: Reader) -> set[bytes]:
+    """What was asked by the wire of verifiers."""
+    return {message[1] for message in reader.messages if len(message) == 3}
+
+
+def runs(reader: Reader) -> set[bytes]:
+    """The ids of the runs that were asked for."""
+    return {each[0] for each in reader.messages if len(each) == 3 and each[1] == b"run"}
 
 
 @pytest.mark.parametrize("name", ON_SERVERS)

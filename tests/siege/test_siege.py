@@ -40,7 +40,8 @@ async def siege(folder, *arguments):
 
 
 HARMLESS = (
-    "--seconds", "10", "--only", "bad-bundles", "--only", "random-bytes", "--unjudged", "rate",
+    "--seconds", "10", "--only", "bad-bundles", "--only", "random-bytes", "--only",
+    "http-strange-keys", "--only", "verifiers-messages", "--unjudged", "rate",
 )  # fmt: skip
 
 
@@ -57,8 +58,12 @@ async def test_a_short_siege_passes(tmp_path):
     assert verdicts["rate"]["ok"] is None
     assert verdicts["turns"]["ok"] is None
     assert verdicts["rate"]["figures"]["besieged"] > 0
-    assert verdicts["attacked"]["figures"]["counts"]["bad-bundles"]["messages"] > 100
+    counts = verdicts["attacked"]["figures"]["counts"]
+    assert counts["bad-bundles"]["messages"] > 100
+    assert counts["http-strange-keys"]["requests"] > 10
+    assert counts["verifiers-messages"]["messages"] > 100
     assert verdicts["answers"]["figures"]["right"] > 10
+    assert set(verdicts["answers"]["figures"]["right_at_doors"]) == {"http", "verifiers"}
     assert set(verdicts["turns"]["figures"]["longest"]) == {"server", "worker", "client"}
     assert verdicts["held"]["ok"] is None
 

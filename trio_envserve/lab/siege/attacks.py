@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from . import attacks_bytes, attacks_on_clients, attacks_protocol
+from . import (
+    attacks_bytes,
+    attacks_http,
+    attacks_http_calls,
+    attacks_on_clients,
+    attacks_protocol,
+    attacks_verifiers,
+)
 from .attacks_on_clients import ServerAttack
 from .context import Attack
 
-ON_SERVERS: Final[Mapping[str, Attack]] = {**attacks_bytes.ATTACKS, **attacks_protocol.ATTACKS}
-"""What a raw peer does to a server."""
+ON_SERVERS: Final[Mapping[str, Attack]] = {
+    **attacks_bytes.ATTACKS, **attacks_protocol.ATTACKS, **attacks_http.ATTACKS,
+    **attacks_http_calls.ATTACKS, **attacks_verifiers.ATTACKS,
+}  # fmt: skip
+"""What a raw peer does to a server, at its front and at its doors."""
 
 ON_CLIENTS: Final[Mapping[str, ServerAttack]] = attacks_on_clients.ATTACKS
 """What a hostile server does to a client."""
