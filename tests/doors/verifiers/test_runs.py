@@ -422,6 +422,16 @@ def test_what_was_sent_just_before_the_loss_is_offered_again():
     assert desk.after(desk.limits.lease_s) == [Forget(b"a")]
 
 
+def test_room_is_made_of_orphans_as_soon_as_their_client_is_lost():
+    """Runs of the same place waited until the lease of what nobody had read was over."""
+    desk = Desk(kept_bytes=RECORD_BYTES)
+    lost, other = desk.peer(), desk.peer()
+    desk.run(lost, b"unread")
+    desk.end(b"unread")
+    assert started(desk.run(other, b"waits")) == []
+    assert started(desk.close(lost)) == [b"waits"]
+
+
 def test_many_orphans_are_offered_to_many_in_one_list_for_each():
     """Hundreds of outcomes times hundreds of connections held the loop for seconds."""
     desk = Desk()

@@ -141,6 +141,7 @@ class Runs:
         peer.runs.clear()
         for place, runs in orphans.items():
             effects += self._offer(place, runs)
+            effects += self._make_room(place)  # of them, if there is need: no other may end soon
         return effects
 
     def _orphan(self, run: Run, now_s: float) -> None:
