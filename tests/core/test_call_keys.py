@@ -3,11 +3,14 @@ their caller, which has left its place behind, and must be told that it wants no
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trio_envserve.core import messages
+from trio_envserve.core.call_keys import Asking
+from trio_envserve.core.calls import Stage
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientClosed
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 
@@ -238,3 +241,14 @@ def test_one_that_is_given_up_beside_another_is_withdrawn_with_that():
     cancel(pair, 1)
     assert withdrawn(pair) == [b"key"]
     assert is_over(pair)
+
+
+def test_what_comes_of_a_lost_session_takes_no_place_in_the_next():
+    name, asking = KeyName(b"default", b"key"), Asking()
+    session = SimpleNamespace(lost_s=1.0)
+    lost: Any = SimpleNamespace(session=session, stage=Stage.SENT, may_have_run=True)
+    asking.begin(name)
+    asking.begin(name)
+    assert not asking.end(lost, name)  # the other one may take its place
+    asking.placed(lost, name)
+    assert asking.end(lost, name)
