@@ -16,6 +16,10 @@ class Shared:
         self._taken: dict[str, int] = {}
         """By place; a place without anything has no entry."""
 
+    def by(self, place: str) -> int:
+        """What a place has taken."""
+        return self._taken.get(place, 0)
+
     def has_room(self, place: str, more: int) -> bool:
         """Whether a place may take more: its share of what the others leave."""
         mine = self._taken.get(place, 0)

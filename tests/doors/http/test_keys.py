@@ -451,6 +451,34 @@ async def test_calls_whose_callers_hung_up_count_and_are_joined_for_nothing():
     assert runs.started == [1, 2]
 
 
+async def test_the_calls_of_one_namespace_took_all_room_of_the_door():
+    """They go on when nobody is connected any more: everybody else was told to come later
+    until their keys had room with the server."""
+    runs = Runs(go_on=False)
+    async with open_door(runs, {"calls": 8}) as door, asking(door) as client:
+
+        async def ask(key: str, namespace: str = "default") -> Any:
+            headers = {"idempotency-key": f'"{key}"', "prefer": "respond-async"}
+            where = f"/v1/rollouts?namespace={namespace}"
+            return await client.post(where, json={"input": 1}, headers=headers)
+
+        answers = [await ask(str(number)) for number in range(8)]
+        assert [answer.status_code for answer in answers] == [202] * 4 + [429] * 4
+        assert "namespace default" in answers[-1].json()["detail"]
+        assert [(await ask("0", other)).status_code for other in "ab"] == [202, 202]
+        async with trio.open_nursery() as nursery:
+
+            async def without_a_key() -> None:
+                answer = await client.post("/v1/rollouts", json={"input": 2})
+                assert answer.status_code == 200
+
+            nursery.start_soon(without_a_key)
+            while 2 not in runs.started:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            runs.may_end.set()
+    assert sorted(runs.started) == [1] * 6 + [2]
+
+
 async def test_all_connections_are_cut_in_the_middle_and_each_is_started_once():
     runs = Runs(go_on=False)
     number = 40

@@ -16,13 +16,13 @@ from trio_envserve.doors.http.runs import Numbers  # needs the extra
 
 
 async def test_who_waits_comes_in_order_and_before_who_does_not_wait():
-    rooms, came, held = Rooms(2), list[int](), ExitStack()
+    rooms, came, held = Rooms(2, 1.0), list[int](), ExitStack()
     rooms.take(2, held)
     async with trio.open_nursery() as nursery:
 
         async def wait(number: int) -> None:
             with ExitStack() as mine:
-                await rooms.wait(mine)
+                await rooms.wait(mine, "rows")
                 came.append(number)
                 await trio.lowlevel.checkpoint()
                 with pytest.raises(Problem, match="2 calls"):
@@ -38,15 +38,38 @@ async def test_who_waits_comes_in_order_and_before_who_does_not_wait():
     rooms.check(2)
 
 
+async def test_who_waits_for_the_share_of_its_namespace_is_in_nobodys_way():
+    rooms, held, came = Rooms(4, 0.5), ExitStack(), list[str]()
+    rooms.take(2, held, "full")
+    with pytest.raises(Problem, match="namespace full"):
+        rooms.check(1, "full")
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with ExitStack() as mine:
+                await rooms.wait(mine, "full")
+                came.append("full")
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        with ExitStack() as others:
+            rooms.take(1, others, "other")
+            rooms.take(1, others)
+        assert came == []
+        held.close()
+    assert came == ["full"]
+    rooms.check(4)
+
+
 async def test_who_gives_up_waiting_takes_no_room_along():
-    rooms, held = Rooms(1), ExitStack()
+    rooms, held = Rooms(1, 1.0), ExitStack()
     rooms.take(1, held)
     with trio.move_on_after(0):
-        await rooms.wait(ExitStack())
+        await rooms.wait(ExitStack(), "rows")
 
     async def wait() -> None:
         with ExitStack() as mine:
-            await rooms.wait(mine)
+            await rooms.wait(mine, "rows")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)

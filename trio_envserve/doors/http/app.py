@@ -74,7 +74,7 @@ class HttpApp:
         self._codec = codec
         self._guard = guard
         self._limits = limits
-        self._rooms = Rooms(limits.calls)
+        self._rooms = Rooms(limits.calls, limits.namespace_share)
         self._share = Share(limits.bodies_bytes)
         self._runs = Runs(keyed, codec, self._rooms, self._share, limits, run_model)
         self._handlers: Mapping[tuple[str, str], Handler] = {
@@ -188,7 +188,7 @@ class HttpApp:
                 asked = checked(**fields, key=named.key, namespace=named.namespace)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
-            self._rooms.take(1, held)
+            self._rooms.take(1, held, named.namespace)
             self._check_ready()
             call = self._keyed.start(identity, asked, held.pop_all())
         wait_s = asynchronous(exchange.headers, self._limits.wait_s)
@@ -223,7 +223,7 @@ class HttpApp:
                 checked(None, **fields)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
-            self._rooms.take(in_flight, held)
+            self._rooms.take(in_flight, held, "" if named is None else named.namespace)
             self._check_ready()
             arriving, arrived = trio.open_memory_channel[Found](0)
             feed = Feed(self._client, inputs, in_flight, fields, arriving)

@@ -28,9 +28,12 @@ class HttpLimits(_Checked):
         "parsed in pieces and has no such bound",
     )
     calls: int = limit(
-        1000, "calls at once; a batch counts as those that it has in flight, and a call under a "
+        2000, "calls at once; a batch counts as those that it has in flight, and a call under a "
         "key counts until it has ended, also when nobody waits for it any more",
     )  # fmt: skip
+    namespace_share: float = limit(
+        0.5, "what the calls under keys of one namespace may take of what the others leave of that"
+    )
     batch_inputs: int = limit(10_000, "inputs of one batch")
     wait_s: float = limit(
         300.0, "the longest wait for the outcome of a key before 202: proxies give up, too"

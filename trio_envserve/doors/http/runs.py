@@ -160,7 +160,7 @@ class Runs:
         call = self._keyed.find(identity)
         if call is None:
             with ExitStack() as room:
-                await self._rooms.wait(room)
+                await self._rooms.wait(room, identity.named.namespace)
                 call = self._keyed.find(identity)  # the same row may have come meanwhile
                 if call is None:
                     held.push(room.pop_all())

@@ -36,6 +36,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Final, TypeVar, final
 
 from ...net import Frame
+from ..shares import Shared
 from .asks import Ask, Cancel, Health, NotUnderstood, Wire
 from .asks import Run as RunAsk
 from .limits import VerifiersLimits
@@ -53,7 +54,6 @@ from .records import (
     Stop,
     Stream,
 )
-from .shares import Shared
 from .wires import WIRES, understand
 
 GONE_S: Final = 5.0
