@@ -1,4 +1,4 @@
-"""A program that asks by HTTP under keys is killed in the middle, and started again."""
+"""A program that asks under keys is killed in the middle, and started again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, check_nothing_left, command
+from tests.cli.commands import HANG_S, check_nothing_left, command, until
 
 pytest.importorskip("hypercorn")
 
 pytestmark = pytest.mark.real
-
-NUMBER = 60
 
 ENVIRONMENT = """
 import os
@@ -27,11 +25,11 @@ async def environment(rollout):
     os.write(log, b"%d\\n" % rollout.input["index"])
     os.close(log)
     while not os.path.exists("go"):
-        await trio.sleep(0.02)
+        await trio.sleep(0.1)
     return rollout.input["index"] + 1000
 """
 
-CLIENT = """
+BY_HTTP = """
 import json
 import sys
 import urllib.error
@@ -57,7 +55,30 @@ with ThreadPoolExecutor(number) as pool:
 """
 
 
-async def test_a_client_that_is_killed_and_started_again_runs_nothing_twice(tmp_path: Path):
+BY_ZMQ = """
+import json
+import sys
+import trio
+from trio_envserve import open_client
+
+async def ask(address, number, caller):
+    inputs = [{"index": index} for index in range(number)]
+    async with open_client(address, caller=caller) as client:
+        async with client.run_many(inputs, key="step-1") as outcomes:
+            found = [[index, outcome.unwrap()] async for index, outcome in outcomes]
+    print(json.dumps(sorted(found)))
+
+trio.run(ask, sys.argv[1], int(sys.argv[2]), sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("number", [60, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("where", "program"), [("http", BY_HTTP), ("address", BY_ZMQ)])
+async def test_g2_a_caller_that_is_killed_and_started_again_runs_nothing_twice(
+    tmp_path: Path, where: str, program: str, number: int
+):
+    """It gets the outcomes of all that it had asked for, and so does another one that asks
+    for the same at the same time."""
     (tmp_path / "env.py").write_text(ENVIRONMENT)
     starts = tmp_path / "starts"
 
@@ -69,28 +90,26 @@ async def test_a_client_that_is_killed_and_started_again_runs_nothing_twice(tmp_
             tmp_path, "serve", "env.py:environment", "--bind", "tcp://127.0.0.1:0", "--http",
             "127.0.0.1:0", "--workers", "2", "--json",
         ) as serving:  # fmt: skip
-            url = (await serving.event("serving"))["http"]
+            address = (await serving.event("serving"))[where]
             await serving.event("ready")
-            client = [sys.executable, "-c", CLIENT, url, str(NUMBER)]
-            start = functools.partial(trio.run_process, client, check=False)
+            asking = [sys.executable, "-c", program, address, str(number)]
             async with trio.open_nursery() as nursery:
+                start = functools.partial(trio.run_process, [*asking, "a"], check=False)
                 killed = await nursery.start(start)
-                while len(started()) < NUMBER // 3:
-                    await trio.sleep(0.05)
+                await until(lambda: len(started()) >= number // 3)
                 killed.kill()
             found = []
 
-            async def again() -> None:
-                ended = await trio.run_process(client, capture_stdout=True)
+            async def again(caller: str) -> None:
+                ended = await trio.run_process([*asking, caller], capture_stdout=True)
                 found.append(json.loads(ended.stdout))
 
-            async with trio.open_nursery() as nursery:  # two of them at once
-                nursery.start_soon(again)
-                nursery.start_soon(again)
-                while len(started()) < NUMBER:
-                    await trio.sleep(0.05)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(again, "a")
+                nursery.start_soon(again, "b")
+                await until(lambda: len(started()) >= number)
                 (tmp_path / "go").touch()
-    expected = [[index, index + 1000] for index in range(NUMBER)]
+    expected = [[index, index + 1000] for index in range(number)]
     assert found == [expected, expected]
-    assert sorted(started()) == list(range(NUMBER))
+    assert sorted(started()) == list(range(number))
     await check_nothing_left(tmp_path)
