@@ -294,7 +294,7 @@ class DedupCache:
         entry = session.entries.get(sequence)
         if entry is not None:
             return TABLE[input][entry.state](self, session, sequence, entry, arg)
-        if session.ended or sequence in session.finished:
+        if session.state(sequence) is RequestState.FINISHED:
             return absorb(self, session, sequence, input)
         return TABLE[input][RequestState.NOT_SEEN](self, session, sequence, None, arg)
 
