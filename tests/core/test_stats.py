@@ -111,3 +111,64 @@ def test_a_worker_could_overrule_what_the_server_knows_of_it():
     pair = Pair()
     pair.work(b"w0-1", pair.workers[b"w0-1"].take(BeatDue({"pid": 1, "memory_bytes": "lots"})))
     assert pair.router.stats()["per_worker"][0]["memory_bytes"] == 0
+
+
+def test_waiting_and_running_are_counted_once_for_each_dispatch():
+    pair = Pair(workers=1, server={"worker_capacity": 1})
+    pair.submit()
+    pair.submit()
+    pair.advance(2.0)
+    pair.end(pair.runs[0])
+    pair.advance(0.5)
+    pair.end(pair.runs[1])
+    stats = pair.router.stats()
+    assert stats["waits"] == {"sum_s": 2.0, "0.001": 1, "2.5": 1}
+    assert stats["runs"] == {"sum_s": 2.5, "0.5": 1, "2.5": 1}
+
+
+def test_what_ran_again_has_waited_again_and_only_what_was_reported_is_among_the_runs():
+    pair = Pair(workers=1, rerun=True)
+    pair.submit()
+    pair.die()
+    pair.advance(2.0)
+    pair.end()
+    stats = pair.router.stats()
+    assert stats["cache"]["dispatched"] == 2
+    assert sum(stats["waits"].values()) - stats["waits"]["sum_s"] == 2
+    assert sum(stats["runs"].values()) - stats["runs"]["sum_s"] == 1
+
+
+def test_an_outcome_that_is_announced_and_then_sent_was_one_run():
+    pair = Pair(server={"kept_bytes": 2**20})
+    for _ in range(3):
+        pair.submit()
+    for run in list(pair.runs):
+        pair.end(run, bytes(400_000))  # room for one
+    assert pair.router.stats()["runs"] == {"sum_s": 0.0, "0.001": 3}
+    pair.advance(7.0)
+    pair.receive(0)
+    assert len(pair.answers) == 2
+    assert pair.router.stats()["runs"] == {"sum_s": 0.0, "0.001": 3}
+
+
+def test_the_model_calls_of_a_worker_are_counted_after_its_death():
+    pair = Pair(workers=2)
+    for worker, core in list(pair.workers.items()):
+        beat = BeatDue({"model_calls": 2, "model_took_sum_s": 3.0, "model_took_2.5": 2})
+        pair.work(worker, core.take(beat))
+    stats = pair.router.stats()
+    assert (stats["model_usage"]["calls"], stats["model_calls"]) == (4, {"sum_s": 6.0, "2.5": 4})
+    assert stats["per_worker"][0]["model_calls"] == 2
+    assert not [name for name in stats["per_worker"][0] if name.startswith("model_took")]
+    pair.die(b"w0-1")
+    after = pair.router.stats()
+    assert [after["model_usage"], after["model_calls"]] == [
+        stats["model_usage"], stats["model_calls"],
+    ]  # fmt: skip
+
+
+def test_every_bound_is_of_something_that_is_counted():
+    pair = Pair(workers=2)
+    stats = pair.router.stats()
+    assert stats["bounds"].keys() <= stats.keys() | stats["per_worker"][0].keys()
+    assert stats["bounds"]["running"] == 2 * pair.server_limits.worker_capacity

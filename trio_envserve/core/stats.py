@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .health import ServerStatus
+from .model_totals import TOOK
 from .requests import Counters
 
 if TYPE_CHECKING:
     from .router import Router
 
 STATISTICS_MOST = 64
-"""Statistics of one worker; it says ten of its own."""
+"""Statistics of one worker; it says some thirty of its own."""
 
 NAME_CHARACTERS = 64
 NUMBER_MOST = 2**63
@@ -45,6 +46,7 @@ def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
 def status(router: Router) -> dict[str, Any]:
     """The status record of welcomes and syncs."""
     pool, workforce, reason = router.pool, router.workforce, router.starting
+    journal = router.dispatcher.journal
     ready = pool.ready_count()
     if router.closing.begun:
         stage = router.closing.stage.value
@@ -60,8 +62,11 @@ def status(router: Router) -> dict[str, Any]:
         reason = reason or pool.broken or "no worker is ready yet"
     record: dict[str, Any] = {
         "status": status.value, "reason": reason, "ready": ready, "workers": len(pool.slots),
-        "environment": workforce.environment, "rerun": workforce.rerun, "durable": False,
+        "environment": workforce.environment, "rerun": workforce.rerun,
+        "durable": journal.on and not journal.failed, "paused": workforce.pausing.why,
     }  # fmt: skip
+    if journal.failed:
+        record["journal"] = journal.failed
     if router.closing.begun:
         record["closing"] = router.stages.record()
     return record
@@ -73,10 +78,13 @@ def describe(router: Router) -> dict[str, Any]:
     workers = []
     for life in pool.lives.values():
         worker = workforce.workers.get(life.id)
+        said = workforce.stats.get(life.id, {})
         workers.append(
             {
-                **workforce.stats.get(life.id, {}),  # first: it cannot overrule what is known here
+                # First: it cannot overrule what is known here.  Its buckets are in model_calls.
+                **{name: number for name, number in said.items() if not name.startswith(TOOK)},
                 "worker": life.name,
+                "slot": life.slot,
                 "pid": life.pid,
                 "phase": life.phase.value,
                 "pending": len(worker.live) if worker else 0,
@@ -89,6 +97,9 @@ def describe(router: Router) -> dict[str, Any]:
                 "blocked": life.blocked,
             }
         )
+    models = workforce.models_of_the_dead.copy()
+    for statistics in workforce.stats.values():
+        models.take(statistics)
     return {
         "epoch": router.epoch.hex(),
         **router.status(),
@@ -107,8 +118,42 @@ def describe(router: Router) -> dict[str, Any]:
         "fenced": workforce.fenced,
         "strays": workforce.strays,
         "bad_statistics": workforce.bad_statistics,
+        "bounds": bounds(router),
+        "waits": router.dispatcher.waits.to_record(),
+        "runs": workforce.runs.to_record(),
+        "model_calls": models.took(),
+        "model_usage": models.usage(),
+        "failures": {
+            "raised": workforce.raised,
+            "lost": cache.counters.lost,
+            "deadline": cache.counters.deadlines,
+        },
         "cache": {name: getattr(cache.counters, name) for name in Counters.__slots__},
         "per_worker": workers,
+        "deaths": [
+            {
+                "worker": death.worker, "why": death.why, "lost": death.lost,
+                "age_s": round(router.awake_s - death.at_s, 3),
+            }
+            for death in workforce.deaths
+        ],
+    }  # fmt: skip
+
+
+def bounds(router: Router) -> dict[str, int]:
+    """The bounds of what is counted, by its name."""
+    limits, keys = router.limits, router.keys.limits
+    return {
+        "sessions": limits.sessions,
+        "waiting": limits.queue,
+        "running": limits.worker_capacity * len(router.pool.slots),
+        "kept": limits.kept_outcomes,
+        "kept_bytes": limits.kept_bytes,
+        "announced_bytes": limits.announced_bytes,
+        "held_bytes": limits.queue_bytes,
+        "keys": keys.generations,
+        "keys_bytes": keys.retained_bytes,
+        "pending": limits.worker_capacity,
     }
 
 

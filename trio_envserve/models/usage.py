@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import final
 
+from ..core.durations import Durations
 from .interface import Completion, ModelError
 
 
@@ -12,11 +13,13 @@ from .interface import Completion, ModelError
 class ModelUsage:
     """Counts model calls that have ended, other than by cancellation.
 
-    May be used in any thread.
+    ``total`` counts them, too; ``took`` counts how long they took.  May be used in any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, total: ModelUsage | None = None, took: Durations | None = None) -> None:
         self._lock = threading.Lock()
+        self._total = total
+        self._took = took
         self.calls = 0
         """Calls that were answered."""
         self.failed = 0
@@ -28,18 +31,26 @@ class ModelUsage:
         self.completion_tokens = 0
         """As far as the models report them."""
 
-    def answered(self, completion: Completion) -> Completion:
+    def answered(self, completion: Completion, took_s: float = 0.0) -> Completion:
         """Count an answer, and return it."""
+        if self._total is not None:
+            self._total.answered(completion, took_s)
         with self._lock:
+            if self._took is not None:
+                self._took.add(took_s)
             self.calls += 1
             self.retries += completion.requests - 1
             self.prompt_tokens += completion.prompt_tokens or 0
             self.completion_tokens += completion.completion_tokens or 0
         return completion
 
-    def refused(self, error: ModelError) -> None:
+    def refused(self, error: ModelError, took_s: float = 0.0) -> None:
         """Count a call that was not answered."""
+        if self._total is not None:
+            self._total.refused(error, took_s)
         with self._lock:
+            if self._took is not None:
+                self._took.add(took_s)
             self.failed += 1
             self.retries += max(error.requests - 1, 0)
 

@@ -1,0 +1,117 @@
+"""Dispatching pauses after failures of what is around the environment, and goes on by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core import error_records
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.status import ServerStats, StatusRecord
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import Pair
+
+LIMITS = {"pause_after_errors": 3, "pause_s": 60.0, "worker_capacity": 2}
+
+
+def failure(type: str = "trio_envserve.models.interface.ModelError") -> bytes:
+    return error_records.encode(
+        ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "the endpoint is\n gone", type)
+    )
+
+
+def fail(pair: Pair, times: int, payload: bytes | None = None) -> None:
+    """So many rollouts begin, and end in such an error."""
+    for _ in range(times):
+        pair.submit()
+        pair.end(payload=payload or failure(), status=Status.ERROR)
+
+
+def runs(pair: Pair) -> int:
+    return len(pair.runs)
+
+
+def why(pair: Pair) -> str:
+    return StatusRecord.of(pair.router.status()).paused
+
+
+def test_after_so_many_failures_in_a_row_nothing_is_dispatched_and_it_says_why():
+    pair = Pair(server=LIMITS)
+    fail(pair, 2)
+    assert why(pair) == ""
+    fail(pair, 1)
+    assert why(pair) == "failures in a row: 3; the last one: the endpoint is? gone"
+    assert ServerStats.of(pair.router.stats()).paused == why(pair)
+    before = runs(pair)
+    pair.submit()
+    pair.submit()
+    pair.advance(59.0)
+    assert runs(pair) == before
+
+
+def test_one_is_tried_now_and_then_and_a_result_lets_all_go_on():
+    pair = Pair(server=LIMITS)
+    fail(pair, 3)
+    before = runs(pair)
+    for _ in range(4):
+        pair.submit()
+    pair.advance(61.0)
+    assert runs(pair) == before + 1
+    pair.end(payload=failure(), status=Status.ERROR)
+    assert why(pair).startswith("failures in a row: 4;")
+    assert runs(pair) == before + 1
+    pair.advance(61.0)
+    assert runs(pair) == before + 2
+    pair.end()
+    assert why(pair) == ""
+    assert runs(pair) == before + 4
+
+
+def test_the_result_of_what_ran_on_lets_it_go_on():
+    pair = Pair(server=LIMITS)
+    pair.submit()
+    first = pair.runs[-1]
+    fail(pair, 3)
+    assert why(pair)
+    pair.end(first)
+    assert why(pair) == ""
+
+
+def test_an_error_of_the_environment_counts_neither_way():
+    pair = Pair(server=LIMITS)
+    fail(pair, 2)
+    fail(pair, 9, failure("ValueError"))
+    assert why(pair) == ""
+    fail(pair, 1)
+    assert why(pair)
+
+
+def test_the_death_of_a_worker_at_work_is_one_failure():
+    pair = Pair(server={**LIMITS, "worker_capacity": 8, "pause_after_errors": 1})
+    pair.submit()
+    pair.submit()
+    pair.die()
+    assert "failures in a row: 1; the last one: worker w0-1: " in why(pair)
+
+
+def test_without_the_limit_nothing_pauses():
+    pair = Pair()
+    fail(pair, 50)
+    pair.die()
+    assert why(pair) == ""
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5])
+def test_a_limit_that_is_none_is_refused(most: float):
+    with pytest.raises(ValueError, match="pause_after_errors"):
+        Pair(server={"pause_after_errors": most})
+
+
+def test_what_is_cancelled_counts_neither_way():
+    pair = Pair(server=LIMITS)
+    fail(pair, 2)
+    pair.submit()
+    pair.end(payload=failure(), status=Status.CANCELLED)
+    assert why(pair) == ""
+    fail(pair, 1)
+    assert why(pair)
