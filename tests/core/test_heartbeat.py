@@ -8,7 +8,12 @@ import string
 
 import pytest
 
-from trio_envserve.core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines
+from trio_envserve.core.heartbeat import (
+    HEARTBEAT_LINE_BYTES,
+    Heartbeat,
+    HeartbeatLines,
+    StackQuestion,
+)
 
 
 def test_a_line_of_a_heartbeat_is_never_too_long():
@@ -19,6 +24,27 @@ def test_a_line_of_a_heartbeat_is_never_too_long():
     assert read is not None
     assert where.endswith(read.where)
     assert len(read.where) > 1_000
+
+
+def test_a_line_that_has_a_stack_is_never_too_long():
+    text = "\ud800\u20ac\0" * 30_000
+    line = Heartbeat(0.5, 7, text, 3, text).to_line()
+    assert len(line) <= HEARTBEAT_LINE_BYTES
+    read = HeartbeatLines().feed(line)
+    assert read is not None
+    assert read.asked == 3
+    assert text.replace("\ud800", "?").startswith(read.stack)
+    assert min(len(read.stack), len(read.where)) > 1_000
+
+
+def test_the_last_whole_question_is_read():
+    one, two = StackQuestion(1, "ab#1"), StackQuestion(2, "ab#2")
+    assert StackQuestion.of(one.to_line() + two.to_line() + b"{") == two
+
+
+@pytest.mark.parametrize("data", [b"", b"{}\n", b"7\n", b"\xff\n", b'{"stack": null}\n', b"{"])
+def test_what_is_no_question_is_none(data: bytes):
+    assert StackQuestion.of(data) is None
 
 
 def test_heartbeats_are_read_as_they_arrive_and_the_last_one_counts():
@@ -35,6 +61,7 @@ def test_heartbeats_are_read_as_they_arrive_and_the_last_one_counts():
         b"", b"\xff", b"[]", b"7", b"{", b'{"lag_s": "late"}', b'{"lag_s": true}',
         b'{"lag_s": -1}', b'{"lag_s": NaN}', b'{"lag_s": Infinity}', b'{"memory_bytes": 1.5}',
         b'{"memory_bytes": 1e400}', b'{"memory_bytes": -1}', b'{"where": null}', b"[" * 60_000,
+        b'{"asked": -1}', b'{"asked": "1"}', b'{"asked": 1, "stack": null}',
         b'{"memory_bytes": ' + b"9" * 30 + b"}",
         b'{"where": "' + b"x" * HEARTBEAT_LINE_BYTES + b'"}',
     ],

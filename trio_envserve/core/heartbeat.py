@@ -1,7 +1,9 @@
 """The heartbeat of a worker process: one line of JSON.
 
 ``{"lag_s": 0.0, "memory_bytes": 0, "where": ""}``: how late the event loop is, the
-resident memory, and where the loop is blocked, if it is.  Each may be left out.
+resident memory, and where the loop is blocked, if it is.  Each may be left out.  A server
+asks on the same socket, in the other direction, for the stack of an execution
+(:class:`StackQuestion`); the next heartbeat then has ``"asked": number, "stack": text``, too.
 
 The line comes from a process in which any code runs, so it is checked like a peer's
 message: it has at most :data:`HEARTBEAT_LINE_BYTES`, and every field is checked.  Of all
@@ -14,7 +16,10 @@ import json
 from typing import Any, NamedTuple, final
 
 HEARTBEAT_LINE_BYTES = 64 * 1024
-"""Longest line of a heartbeat; ``where`` is cut to fit."""
+"""Longest line of a heartbeat; ``where`` and ``stack`` are cut to fit."""
+
+WHERE_BESIDE_STACK = 2048
+"""Characters of ``where`` in a line that has a stack, too."""
 
 _MAX = 2**63
 
@@ -25,11 +30,49 @@ class Heartbeat(NamedTuple):
     lag_s: float = 0.0
     memory_bytes: int = 0
     where: str = ""
+    asked: int | None = None
+    """The dispatch of an execution whose stack the server has asked for."""
+    stack: str = ""
+    """Where that stands."""
 
     def to_line(self) -> bytes:
         """The heartbeat as it is sent."""
         where = self.where[-HEARTBEAT_LINE_BYTES // 8 :]  # JSON makes six bytes of one character
-        return json.dumps(self._replace(where=where)._asdict()).encode() + b"\n"
+        fields = {"lag_s": self.lag_s, "memory_bytes": self.memory_bytes, "where": where}
+        if self.asked is None:
+            return _line(fields)
+        fields |= {"where": where[-WHERE_BESIDE_STACK:], "asked": self.asked}
+        stack = self.stack[:HEARTBEAT_LINE_BYTES]
+        while len(line := _line({**fields, "stack": stack})) > HEARTBEAT_LINE_BYTES:
+            stack = stack[: len(stack) // 2]
+        return line
+
+
+class StackQuestion(NamedTuple):
+    """Asks a worker's process where one of its executions stands."""
+
+    number: int
+    """Of its dispatch."""
+    request: str
+    """As logs have it."""
+
+    def to_line(self) -> bytes:
+        """The question as it is sent."""
+        return _line({"stack": self.number, "request": self.request})
+
+    @classmethod
+    def of(cls, data: bytes) -> StackQuestion | None:
+        """The last whole question of what was read; None if there is none."""
+        line = data.rpartition(b"\n")[0].rpartition(b"\n")[2]
+        try:
+            record = json.loads(line)
+            return cls(int(record["stack"]), str(record["request"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
 
 
 @final
@@ -66,11 +109,15 @@ def _parsed(line: bytes) -> Heartbeat:
     if type(record) is not dict:
         raise ValueError("not an object")
     heartbeat = Heartbeat(**{name: record[name] for name in Heartbeat._fields if name in record})
-    lag_s, memory_bytes, where = heartbeat
+    lag_s, memory_bytes, where, asked, stack = heartbeat
     if type(lag_s) not in (int, float) or not 0 <= lag_s < _MAX:
         raise ValueError("lag_s is not a number of seconds")
     if type(memory_bytes) is not int or not 0 <= memory_bytes < _MAX:
         raise ValueError("memory_bytes is not a number of bytes")
     if type(where) is not str:
         raise ValueError("where is not a text")
-    return heartbeat
+    if asked is not None and (type(asked) is not int or not 0 <= asked < _MAX):
+        raise ValueError("asked is not the number of a dispatch")
+    if type(stack) is not str:
+        raise ValueError("stack is not a text")
+    return heartbeat._replace(stack=stack.encode("utf-8", "replace").decode())

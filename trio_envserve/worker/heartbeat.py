@@ -25,9 +25,13 @@ import sys
 import threading
 import time
 import traceback
+from typing import TYPE_CHECKING
 
-from ..core.heartbeat import Heartbeat
+from ..core.heartbeat import Heartbeat, StackQuestion
 from ..core.lag import BlockedFor
+
+if TYPE_CHECKING:
+    import trio
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,9 +55,15 @@ class HeartbeatThread:
         self._period_s = 0.0
         self._blocked = BlockedFor(heartbeat_s, now_s=time.monotonic(), busy_s=time.process_time())
         self._loop_thread = threading.get_ident()
+        self._root: trio.lowlevel.Task | None = None
+        """Of the tasks of the loop, once that runs."""
+        self._question: StackQuestion | None = None
+        """What the server has asked last, and was not told."""
 
     def touch(self, period_s: float) -> None:
         """The loop runs, and will call this again after ``period_s``."""
+        if self._root is None:
+            self._root = sys.modules["trio"].lowlevel.current_root_task()
         self._period_s = period_s
         self._touched_s = time.monotonic()
 
@@ -78,7 +88,9 @@ class HeartbeatThread:
 
     def _server_listens(self) -> bool:
         try:
-            return bool(self._signs.recv(1024, socket.MSG_DONTWAIT))
+            data = self._signs.recv(1024, socket.MSG_DONTWAIT)
+            self._question = StackQuestion.of(data) or self._question
+            return bool(data)
         except BlockingIOError:
             return True
         except OSError:
@@ -98,7 +110,21 @@ class HeartbeatThread:
         if lag_s >= self._blocked_report_s:
             frame = sys._current_frames().get(self._loop_thread)
             where = "".join(traceback.format_stack(frame))
-        return Heartbeat(lag_s, memory_bytes(), where)
+        question, self._question = self._question, None
+        if question is None or self._root is None:
+            return Heartbeat(lag_s, memory_bytes(), where)
+        stack = self._stack(question, self._root, late=lag_s >= self._heartbeat_s)
+        return Heartbeat(lag_s, memory_bytes(), where, question.number, stack)
+
+    def _stack(self, question: StackQuestion, root: trio.lowlevel.Task, *, late: bool) -> str:
+        """Where an execution stands.  The loop goes on meanwhile, so what is read may change."""
+        from .stacks import describe_request
+
+        thread = self._loop_thread if late else None
+        try:
+            return describe_request(root, question.request, thread)
+        except Exception as error:  # of a task that changed; a heartbeat must not end for it
+            return f"it could not be read: {error!r}; ask again"
 
 
 def memory_bytes() -> int:

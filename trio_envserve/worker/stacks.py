@@ -1,14 +1,32 @@
-"""The stacks of a worker's executions, for people."""
+"""The stacks of a worker's executions, for people.
+
+Any thread may read them, also while the loop runs or is blocked: a task that goes on meanwhile
+is shown somewhere on its way.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 import traceback
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import trio
 
 REQUEST = "request "
 """How the name of an execution's task begins."""
+
+ASYNCIO_THREAD = "trio-envserve-asyncio"
+"""The name of the thread in which their loop runs."""
+
+ASYNCIO_TASKS: dict[asyncio.Task[None], str] = {}
+"""The tasks of asyncio in which executions run, with the names of the executions' own."""
+
+TREE_CHARACTERS = 12_000
+"""The tree of an execution's tasks goes no further."""
 
 FRAMES_MOST = 20
 """How many of the innermost frames of a task are shown."""
@@ -20,6 +38,14 @@ def describe_requests(task: trio.lowlevel.Task) -> str:
         f"{each.name} stands here:\n{_stacks(each)}"
         for each in _below(task) if each.name.startswith(REQUEST)
     )  # fmt: skip
+
+
+def request_name() -> str:
+    """The name of the execution's task to which the present task belongs; empty outside."""
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None and not task.name.startswith(REQUEST):
+        task = None if task.parent_nursery is None else task.parent_nursery.parent_task
+    return "" if task is None else task.name
 
 
 def _below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
@@ -35,3 +61,71 @@ def _stacks(task: trio.lowlevel.Task) -> str:
         stack = traceback.StackSummary.extract(each.iter_await_frames())
         texts += stack[-FRAMES_MOST:]
     return "".join(traceback.format_list(texts))
+
+
+def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | None = None) -> str:
+    """Where the execution of a request stands: the tasks that it has, as a tree, and the
+    threads and tasks of asyncio in which its code runs.  ``root``: a task above it.
+    ``loop_thread``: that of the loop, if it is late; it may be this execution that holds it."""
+    name = f"{REQUEST}{request}"
+    parts: list[str] = []
+    if loop_thread is not None:
+        parts.append("the event loop is late, and stands here:\n" + _frames(loop_thread))
+    for task in _below(root):
+        if task.name == name:
+            parts.append("tasks of trio:\n" + _tree(task))
+    for thread in threading.enumerate():
+        if thread.ident is not None and thread.name == name:
+            parts.append(f"thread:\n{_frames(thread.ident)}")
+    of_asyncio = list(_of_asyncio(name))
+    if of_asyncio:
+        parts += of_asyncio
+        parts += [
+            f"the loop of asyncio stands here:\n{_frames(thread.ident)}"
+            for thread in threading.enumerate()
+            if thread.ident is not None and thread.name == ASYNCIO_THREAD
+        ]
+    return "\n".join(parts) or f"{name} has no task here: it has not begun, or it has ended\n"
+
+
+def _tree(task: trio.lowlevel.Task) -> str:
+    lines: list[str] = []
+    left = TREE_CHARACTERS
+    waiting = [(task, 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        if left <= 0:
+            lines.append(f"and {len(waiting) + 1} tasks more, with those below them\n")
+            break
+        stack = traceback.StackSummary.extract(each.iter_await_frames())
+        text = f"{each.name}\n" + "".join(traceback.format_list(stack[-FRAMES_MOST:]))
+        left -= len(text)
+        lines += [f"{'  ' * min(depth, 20)}{line}\n" for line in text.splitlines()]
+        children = [child for nursery in each.child_nurseries for child in nursery.child_tasks]
+        waiting += [(child, depth + 1) for child in children]
+    return "".join(lines)
+
+
+def _frames(thread: int) -> str:
+    """The innermost frames of a thread."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    return "".join(traceback.format_stack(frame)[-FRAMES_MOST:])
+
+
+def _of_asyncio(name: str) -> Iterator[str]:
+    """The tasks of asyncio of a request."""
+    for task, request in list(ASYNCIO_TASKS.items()):
+        if request == name:
+            stack = traceback.StackSummary.extract(_awaited(task.get_coro()))
+            lines = traceback.format_list(stack[-FRAMES_MOST:])
+            yield "task of asyncio:\n" + "".join(lines)
+
+
+def _awaited(code: Any) -> Iterator[tuple[FrameType, int]]:
+    """The frames of a coroutine or generator, and of what it awaits.  Its loop may run it
+    meanwhile; then the last one is where it was called from."""
+    while code is not None:
+        frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)
+        if frame is not None:
+            yield frame, frame.f_lineno
+        code = getattr(code, "cr_await", None) or getattr(code, "gi_yieldfrom", None)

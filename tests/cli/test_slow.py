@@ -1,0 +1,70 @@
+"""``status --slow``, with a server of another process."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cli.commands import command, run, until
+from trio_envserve import open_client
+from trio_envserve.cli.render import tables_text
+from trio_envserve.cli.slow import slow_table
+
+pytestmark = pytest.mark.real
+
+GATED = """
+import os
+import trio
+
+async def environment(rollout):
+    name = rollout.input["name"]
+    rollout.note(turn=3, text="reads \\x1b[2J the tests")
+    open(f"{name}.started", "a").write("x")
+    while name != "short" and not os.path.exists("open"):
+        await trio.sleep(0.01)
+    return {"reward": 1.0}
+"""
+
+
+async def test_g9_the_rollout_that_is_late_is_named_with_its_note(tmp_path: Path):
+    (tmp_path / "gated.py").write_text(GATED)
+    serve = ("serve", "gated:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
+    async with command(tmp_path, *serve, "--json") as serving:
+        address = (await serving.event("serving"))["address"]
+        await serving.event("ready")
+        none = await run(tmp_path, "status", address, "--slow", "3")
+        assert "nothing runs" in none.out
+        async with open_client(address) as client, trio.open_nursery() as nursery:
+            await client.run_rollout({"name": "short"})
+            for name in ("late", "later"):
+                nursery.start_soon(partial(client.outcome, {"name": name}, key=name))
+                await until((tmp_path / f"{name}.started").exists)
+            while not (await client.list_running()).running[1].note:
+                await trio.sleep(0.05)
+            ended = await run(tmp_path, "status", address, "--slow", "1", "--json")
+            slow = json.loads(ended.out)["slow"]
+            shown = await run(tmp_path, "status", address, "--slow", "20")
+            (tmp_path / "open").touch()
+    assert (slow["total"], len(slow["running"])) == (2, 1)
+    assert slow["typical_s"] is not None
+    assert slow["running"][0]["key"] == "late"
+    assert slow["running"][0]["note"] == {"turn": 3, "text": "reads \x1b[2J the tests"}
+    assert "oldest 2 of 2 that run" in shown.out
+    assert "\n  late " in shown.out
+    assert "turn=3 text=reads \\x1b[2J the tests" in shown.out
+
+
+def test_what_stops_and_where_a_loop_is_blocked_are_shown():
+    row: dict[str, Any] = {
+        "key": None, "namespace": None, "request": "ab#1", "state": "stopping", "executions": None,
+        "worker": "w0-1", "age_s": 7.0, "note": {},
+        "where": '  x = 1\n  File "slow.py", line 7, in slow\n    time.sleep(9)\n',
+    }  # fmt: skip
+    text = tables_text([slow_table({"running": [row], "total": 1, "typical_s": None})])
+    assert "ab#1" in text
+    assert 'stopping        File "slow.py", line 7, in slow' in text

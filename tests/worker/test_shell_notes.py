@@ -1,0 +1,172 @@
+"""What executions note of how far they are, and what that costs the others."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import tracemalloc
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.worker.test_shell import BACKENDS, opened
+from trio_envserve.core import messages, notes
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.terms import NOTE_BYTES, Status
+
+WIRE = WireLimits()
+
+
+class Noting:
+    """Rollouts that note what they are given, and wait."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.over = threading.Event()
+        self.run_rollout = self.plain if backend == "thread" else self.coroutine
+
+    async def coroutine(self, rollout: Any) -> str:
+        for fields in rollout.input:
+            rollout.note(**fields)
+        while not self.over.is_set():
+            await (trio if self.backend == "trio" else asyncio).sleep(0.01)
+        return "noted"
+
+    def plain(self, rollout: Any) -> str:
+        for fields in rollout.input:
+            rollout.note(**fields)
+        self.over.wait()
+        return "noted"
+
+
+async def noted(router: Any, count: int = 1) -> list[dict[int, notes.Note]]:
+    """So many messages of notes, by number."""
+    found: list[dict[int, notes.Note]] = []
+    while len(found) < count:
+        for frames in await router.stream.receive():
+            if len(frames) > 2:
+                continue  # an outcome
+            header = messages.decode(bytes(frames[1]), most_bytes=WIRE.header_bytes)
+            if isinstance(header, messages.Beat):
+                live = list(range(1, router.number + 1))
+                router.send(messages.Statement(header.beat, 0, Ranges(live).flat(), []))
+            elif isinstance(header, messages.WorkerNotes):
+                numbers = Ranges.from_flat(header.numbers)
+                said = zip(numbers, header.notes, strict=True)
+                found.append({number: notes.decode(note) for number, note in said})
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_the_last_note_leaves_with_a_beat(backend: str):
+    environment = Noting(backend)
+    async with opened(environment, beat_s=0.01) as (router, _):
+        number = router.dispatch([{"turn": 1, "text": "a"}, {"turn": 2, "tokens": 7}])
+        try:
+            seen = await noted(router)
+            while seen[-1] == {number: {"turn": 1, "text": "a"}}:  # a beat came in between
+                seen += await noted(router)
+        finally:
+            environment.over.set()
+        assert seen[-1] == {number: {"turn": 2, "tokens": 7}}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_many_notes_of_a_megabyte_leave_as_one_that_is_cut(backend: str):
+    environment = Noting(backend)
+    given = [{"text": "x" * 1_000_000}] * 3 + [{"turn": turn} for turn in range(10_000)]
+    async with opened(environment, beat_s=0.01) as (router, _):
+        number = router.dispatch(given)
+        last: notes.Note = {}
+        try:
+            while last.get("turn") != 9_999:
+                [last] = [each[number] for each in await noted(router)]
+                assert len(notes.encode(last)) <= NOTE_BYTES
+        finally:
+            environment.over.set()
+
+
+async def test_g10_of_ten_thousand_notes_while_the_loop_is_busy_one_is_held():
+    held_up, over = threading.Event(), threading.Event()
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def environment(rollout: Any) -> str:
+        held_up.wait()
+        rollout.note(text="y" * 900)
+        before_bytes, _ = tracemalloc.get_traced_memory()
+        for turn in range(10_000):
+            rollout.note(turn=turn, text="x" * 900)
+        after_bytes, _ = tracemalloc.get_traced_memory()
+        told.put(after_bytes - before_bytes)
+        over.wait()
+        return "noted"
+
+    tracemalloc.start()
+    try:
+        async with opened(environment, beat_s=0.01) as (router, _):
+            number = router.dispatch(None)
+            await trio.testing.wait_all_tasks_blocked()
+            held_up.set()
+            grown_bytes = told.get(timeout=60)  # not awaited: the loop is busy
+            assert await noted(router) == [{number: {"turn": 9_999, "text": "x" * 900}}]
+            over.set()
+    finally:
+        over.set()
+        tracemalloc.stop()
+    assert grown_bytes < 100 * NOTE_BYTES
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_note_that_cannot_be_written_fails_its_rollout(backend: str):
+    async with opened(Noting(backend)) as (router, _):
+        number = router.dispatch([{"field": [1]}])
+        status, error = (await router.outcomes(1))[number]
+    assert (status, error.type) == (Status.ERROR, "TypeError")
+    assert error.message.startswith("field is of type list")
+
+
+async def test_another_attempt_and_each_member_of_a_group_say_which_they_are():
+    gate = trio.Event()
+
+    async def environment(rollout: Any) -> str:
+        rollout.note(text=rollout.input)
+        if rollout.attempt == 1 and rollout.input == "again":
+            raise ValueError
+        await gate.wait()
+        return "noted"
+
+    async with opened(environment, beat_s=0.01) as (router, _):
+        again = router.dispatch("again", max_retries=1)
+        group = router.dispatch(["member"], kind="group")
+        found: dict[int, notes.Note] = {}
+        while len(found) < 2 or "attempt" not in found[again]:
+            for each in await noted(router):
+                found |= each
+        gate.set()
+    assert found[again] == {"attempt": 2, "text": "again"}
+    assert found[group] == {"member": 0, "text": "member"}
+
+
+async def test_what_is_noted_after_the_end_of_a_rollout_goes_nowhere():
+    kept: list[Any] = []
+    gate = trio.Event()
+
+    async def environment(rollout: Any) -> str:
+        for late in kept:
+            late(text="late")
+        kept.append(rollout.note)
+        if rollout.input == "wait":
+            rollout.note(text="in time")
+            await gate.wait()
+        return "noted"
+
+    async with opened(environment, beat_s=0.01) as (router, _):
+        router.dispatch(None)
+        await router.outcomes(1)
+        last = router.dispatch("wait")
+        assert await noted(router) == [{last: {"text": "in time"}}]
+        gate.set()

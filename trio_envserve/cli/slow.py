@@ -1,0 +1,61 @@
+"""Which executions have run longest, for ``status --slow``."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from ..client import Client
+from ..client.options import DEFAULT_NAMESPACE
+from ..core.status import RunningPage, RunningRollout
+from .keys import duration
+from .render import Table
+
+_COLUMNS = "key or request", "age", "p50", "worker", "execution", "note", "where it is blocked"
+
+
+async def oldest(client: Client, most: int) -> dict[str, Any]:
+    """So many that have run longest, as plain data: what ``--json`` adds."""
+    found: list[RunningRollout] = []
+    first = 0
+    while True:
+        page: RunningPage = await client.list_running(first=first)
+        found += page.running[: most - len(found)]
+        if page.next is None or len(found) == most:
+            return {
+                "running": [dataclasses.asdict(each) for each in found],
+                "total": page.total,
+                "typical_s": page.typical_s,
+            }
+        first = page.next
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """What the commands ``cancel`` and ``stack`` are told to name it; of a request without a
+    key its id."""
+    if row["key"] is None:
+        return str(row["request"])
+    name = shlex.quote(row["key"])
+    if row["namespace"] == DEFAULT_NAMESPACE:
+        return name
+    return f"{name} --namespace {shlex.quote(row['namespace'])}"
+
+
+def slow_table(slow: dict[str, Any]) -> Table:
+    """The same for people."""
+    typical_s = slow["typical_s"]
+    typical = "-" if typical_s is None else duration(typical_s)
+    rows = [_row(each, typical) for each in slow["running"]]
+    title = f"oldest {len(rows)} of {slow['total']} that run"
+    return Table(title, _COLUMNS, rows, left=(0, 5, 6)) if rows else Table("nothing runs", (), [])
+
+
+def _row(row: dict[str, Any], typical: str) -> tuple[str, ...]:
+    executions = row["state"] if row["executions"] is None else str(row["executions"])
+    note = " ".join(f"{field}={value}" for field, value in row["note"].items())
+    frames = [line.strip() for line in row["where"].splitlines() if line.strip()]
+    places = [line for line in frames if line.startswith("File ")]
+    where = (places or frames or [""])[-1]
+    return name_of(row), duration(row["age_s"]), typical, row["worker"], executions, note, where
