@@ -1,8 +1,9 @@
 """Builders for the tests of the core: records, and whole systems with no network.
 
-:class:`Pair` joins a Router, a ClientCore and WorkerCores by function calls.
-Nothing moves but in :meth:`Pair.settle`, and no time passes but in
-:meth:`Pair.advance`, so a test decides what is lost, late or doubled.
+:class:`Joined` joins a Router, a ClientCore and WorkerCores by function calls; :class:`Pair`
+and the System of ``tests/regressions`` derive from it.  Nothing moves but in
+:meth:`Joined.settle`, and no time passes but in :meth:`Pair.advance`, so a test decides what
+is lost, late or doubled.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, Say, ToServer
+from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, Say, SayNote, ToServer
 from trio_envserve.core.client_inputs import (
     CallSubmitted,
     ClientInput,
@@ -56,6 +57,7 @@ from trio_envserve.core.worker_inputs import (
     BeatDue,
     DeltaMade,
     EnvironmentReady,
+    NoteMade,
     OutcomeMade,
     RouterMessage,
 )
@@ -163,13 +165,13 @@ def limit_keys(pair: Pair, **limits: Any) -> None:
     keys.limits = keys.room.limits = KeyLimits(**limits)
 
 
-class Pair:
-    """A router, its workers, and a client, joined without a network."""
+class Joined:
+    """A router, its workers and one client, joined without a network; who derives from it
+    says what becomes of their effects."""
 
     def __init__(
-        self, *, workers: int = 1, rerun: bool = False, ready: bool = True, welcomed: bool = True,
-        heartbeats: bool = False, server: dict[str, Any] | None = None,
-        client: dict[str, Any] | None = None, wire: dict[str, Any] | None = None,
+        self, *, workers: int, rerun: bool, heartbeats: bool, server: dict[str, Any] | None,
+        client: dict[str, Any] | None, wire: dict[str, Any] | None = None, auto_hello: bool = True,
     ) -> None:  # fmt: skip
         self.now_s = START_S
         self.rerun = rerun
@@ -178,6 +180,8 @@ class Pair:
         self.wire = WireLimits(**(wire or {}))
         self.slots = workers
         self.heartbeats = heartbeats
+        self.auto_hello = auto_hello
+        """Whether new processes come as far as to say hello."""
         self.router = self.new_router()
         self._said: list[RouterEffect] = []
         self.client = ClientCore(
@@ -187,33 +191,11 @@ class Pair:
         self.client_effects: list[ClientEffect] = []
         self.calls = 0
         """How many were submitted."""
-        self.auto_hello = ready
         self.workers: dict[bytes, WorkerCore] = {}
-        self.runs: list[tuple[bytes, Run]] = []
-        self.halts: list[tuple[bytes, int]] = []
-        self.exits: list[bytes] = []
-        self.answers: list[Answer | Fail] = []
-        self.says: list[Say] = []
-        self.reports: list[Report] = []
-        self.kills: list[Kill] = []
-        self.lost: list[Lost] = []
+        """Processes that live, by worker id."""
         self.spawns: list[Spawn] = []
-        self.flushes = 0
-        self.closed: Closed | None = None
-        self.mail: list[tuple[bytes, messages.Message]] = []
-        """What the router sent to routes that are not the client's."""
-        self.sent: list[messages.Message] = []
-        """What the client sent, lost or not."""
-        self.told: list[messages.Message] = []
-        """What the router sent to the client, lost or not."""
         self.lose: Callable[[messages.Message], bool] = lambda message: False
         """A fault of the network: messages for which it is true get lost."""
-        if ready:
-            self.give(PoolOpened((), self.now_s))
-            self.settle()
-        if welcomed:
-            self.give_client(Connected(self.now_s))
-            self.settle()
 
     def new_router(self) -> Router:
         """A router of a new epoch."""
@@ -267,6 +249,73 @@ class Pair:
                 self._carry_out(effect)
 
     def _carry_out(self, effect: Any) -> None:
+        raise NotImplementedError
+
+    def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
+        """Carry out what a worker's core says."""
+        raise NotImplementedError
+
+    def _spawn(self, spawn: Spawn) -> None:
+        core = WorkerCore(spawn.incarnation, header_bytes=HEADER_BYTES)
+        self.workers[spawn.worker] = core
+        self.spawns.append(spawn)
+        self.give(Spawned(spawn.worker, 1000 + len(self.spawns)))
+        if self.auto_hello:
+            self.work(spawn.worker, core.take(EnvironmentReady(1, "env", self.rerun)))
+
+    # -- what happens ---------------------------------------------------------
+
+    def beat(self) -> None:
+        """Each worker states what it holds."""
+        for worker, core in list(self.workers.items()):
+            self.work(worker, core.take(BeatDue({})))
+        self.settle()
+
+    def submit(self, body: bytes = b"body", **how: Any) -> int:
+        """A call, sent as far as it goes."""
+        number = self.new_call()
+        self.give_client(CallSubmitted(number, body, self.now_s, **how))
+        self.settle()
+        return number
+
+
+class Pair(Joined):
+    """A router, its workers, and a client, joined without a network."""
+
+    def __init__(
+        self, *, workers: int = 1, rerun: bool = False, ready: bool = True, welcomed: bool = True,
+        heartbeats: bool = False, server: dict[str, Any] | None = None,
+        client: dict[str, Any] | None = None, wire: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            workers=workers, rerun=rerun, heartbeats=heartbeats, server=server, client=client,
+            wire=wire, auto_hello=ready,
+        )  # fmt: skip
+        self.runs: list[tuple[bytes, Run]] = []
+        self.halts: list[tuple[bytes, int]] = []
+        self.exits: list[bytes] = []
+        self.answers: list[Answer | Fail] = []
+        self.says: list[Say] = []
+        self.notes: list[SayNote] = []
+        self.reports: list[Report] = []
+        self.kills: list[Kill] = []
+        self.lost: list[Lost] = []
+        self.flushes = 0
+        self.closed: Closed | None = None
+        self.mail: list[tuple[bytes, messages.Message]] = []
+        """What the router sent to routes that are not the client's."""
+        self.sent: list[messages.Message] = []
+        """What the client sent, lost or not."""
+        self.told: list[messages.Message] = []
+        """What the router sent to the client, lost or not."""
+        if ready:
+            self.give(PoolOpened((), self.now_s))
+            self.settle()
+        if welcomed:
+            self.give_client(Connected(self.now_s))
+            self.settle()
+
+    def _carry_out(self, effect: Any) -> None:
         match effect:
             case ToClient(route, frames):
                 self._to_client(route, frames)
@@ -283,6 +332,8 @@ class Pair:
                 self.answers.append(effect)
             case Say():
                 self.says.append(effect)
+            case SayNote():
+                self.notes.append(effect)
             case Report():
                 self.reports.append(effect)
             case Kill():
@@ -290,7 +341,6 @@ class Pair:
             case Lost():
                 self.lost.append(effect)
             case Spawn():
-                self.spawns.append(effect)
                 self._spawn(effect)
             case Flush():
                 self.flushes += 1
@@ -307,13 +357,6 @@ class Pair:
         self.told.append(message)
         if not self.lose(message):
             self.give_client(ServerMessage(frames, self.now_s))
-
-    def _spawn(self, spawn: Spawn) -> None:
-        core = WorkerCore(spawn.incarnation, header_bytes=HEADER_BYTES)
-        self.workers[spawn.worker] = core
-        self.give(Spawned(spawn.worker, 1000 + len(self.spawns)))
-        if self.auto_hello:
-            self.work(spawn.worker, core.take(EnvironmentReady(1, "env", self.rerun)))
 
     def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
         """Carry out what a worker's core says."""
@@ -340,25 +383,17 @@ class Pair:
             self.give_client(ClientTick(self.now_s))
             self.settle()
 
-    def beat(self) -> None:
-        """Each worker states what it holds."""
-        for worker, core in list(self.workers.items()):
-            self.work(worker, core.take(BeatDue({})))
-        self.settle()
-
-    def submit(self, body: bytes = b"body", **how: Any) -> int:
-        """A call, sent as far as it goes."""
-        number = self.new_call()
-        self.give_client(CallSubmitted(number, body, self.now_s, **how))
-        self.settle()
-        return number
-
     def say(self, *pieces: bytes, run: tuple[bytes, Run] | None = None) -> None:
         """An execution says deltas, by default the newest."""
         worker, what = run or self.runs[-1]
         for piece in pieces:
             self.work(worker, self.workers[worker].take(DeltaMade(what.number, piece)))
         self.settle()
+
+    def note(self, note: bytes, run: tuple[bytes, Run] | None = None) -> None:
+        """An execution notes how far it is, by default the newest."""
+        worker, what = run or self.runs[-1]
+        self.work(worker, self.workers[worker].take(NoteMade(what.number, note)))
 
     def end(
         self, run: tuple[bytes, Run] | None = None, payload: bytes = b"outcome",

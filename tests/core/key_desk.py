@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from trio_envserve.core.journal import Journal
 from trio_envserve.core.key_records import (
     Answer,
     AnswerCancelled,
     Enter,
     Finish,
     GenerationState,
+    KeyAct,
+    Keyed,
     KeyEffects,
     KeyName,
     Refuse,
     Reissue,
-    Wait,
     input_digest,
 )
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.requests import Ask, Entry, RetainedOutcome
 from trio_envserve.core.terms import RequestId
 
 from .helpers import identifier
@@ -38,11 +41,22 @@ def caller(waiter: RequestId) -> bytes:
     return identifier(int.from_bytes(waiter.session, "big") % 10 + 100)
 
 
+def asking(
+    waiter: RequestId, ask: Ask, name: KeyName = NAME, reissue: Reissue | None = None,
+    caller_token: bytes | None = None,
+) -> Entry:  # fmt: skip
+    """The entry of a request that asks for a key."""
+    token = caller(waiter) if caller_token is None else caller_token
+    asked = Keyed(KeyAct.ASK, name, token, b"", reissue)
+    size_bytes = len(ask.body)
+    return Entry(waiter, ask.digest, ask.rerun, ask.allowance, ask.body, size_bytes, key=asked)
+
+
 class Desk:
     """Keys, what was said, and a clock."""
 
     def __init__(self, limits: KeyLimits = LIMITS) -> None:
-        self.keys = Keys(limits)
+        self.keys = Keys(limits, Journal(on=False))
         self.now_s = 0.0
 
     def ask(
@@ -50,7 +64,7 @@ class Desk:
         rerun: bool | None = None, allowance: int = 4, reissue: Reissue | None = None,
     ) -> list[Any]:  # fmt: skip
         ask = Ask(input_digest(body, rerun), body, rerun, allowance)
-        return said(self.keys.ask(name, waiter, caller(waiter), ask, self.now_s, reissue))
+        return said(self.keys.ask(asking(waiter, ask, name, reissue), self.now_s))
 
     def attach(self, waiter: RequestId, name: KeyName = NAME) -> list[Any]:
         return said(self.keys.attach(name, waiter, self.now_s))
@@ -59,7 +73,8 @@ class Desk:
         return said(self.keys.leave(waiter, self.now_s)[0])
 
     def lose(self, waiter: RequestId) -> list[Any]:
-        return said(self.keys.lose(waiter.session, self.now_s))
+        all_of = [each for each in self.keys.waiting if each.session == waiter.session]
+        return said(self.keys.lose(all_of, self.now_s))
 
     def withdraw(self, waiter: RequestId) -> list[Any]:
         effects, _ = self.keys.withdraw(NAME, caller(waiter), waiter.session, self.now_s)
@@ -72,7 +87,8 @@ class Desk:
         return said(self.keys.forget(NAME, tag, self.now_s)[0])
 
     def outcome(self, number: int = 0, outcome: RetainedOutcome = OUTCOME) -> list[Any]:
-        return said(self.keys.outcome(number, outcome, self.now_s))
+        brought = dataclasses.replace(outcome)  # each generation has its own
+        return said(self.keys.outcome(number, brought, self.now_s))
 
     def run(self, number: int = 0, outcome: RetainedOutcome = OUTCOME) -> list[Any]:
         """From its dispatch to its outcome."""
@@ -98,8 +114,6 @@ def said(effects: KeyEffects) -> list[Any]:
                 short.append(("enter", generation.number))
             case Finish(generation):
                 short.append(("finish", generation.number))
-            case Wait(waiter, generation):
-                short.append(("wait", waiter, generation.number))
             case Answer(waiter, outcome):
                 short.append(("answer", waiter, outcome))
             case AnswerCancelled(waiter, started):

@@ -130,7 +130,7 @@ class Model:
         self._counts(known)
         if known.outcome is not None:
             return [("ANSWER", waiter, known.outcome)]
-        return [("WAIT", waiter, known.number)]
+        return []
 
     def _open(
         self, name: Name, waiter: Waiter, caller: int, payload: bytes, rerun: bool | None,
@@ -150,7 +150,7 @@ class Model:
         opened = Generation(len(self.all), name, payload, rerun, allowance, earlier)
         self.all.append(opened)
         opened.counting[waiter] = caller
-        return [("WAIT", waiter, opened.number), *([] if held else self._enter(opened))]
+        return [] if held else self._enter(opened)
 
     def _enter(self, generation: Generation) -> list[Said]:
         generation.entered = True
@@ -168,7 +168,7 @@ class Model:
         if self._crowd(known) >= WAITERS:
             return [("REFUSE", waiter, "CROWDED")]
         known.watching.add(waiter)
-        return [("WAIT", waiter, known.number)]
+        return []
 
     def _crowd(self, generation: Generation) -> int:
         return len(generation.counting) + len(generation.lost) + len(generation.watching)
@@ -289,7 +289,7 @@ class Model:
         if generation.started:
             generation.outcome = outcome
             generation.watching = set()
-            return [("FINISH", generation.number), *answers]
+            return answers
         generation.counting, generation.watching = {}, set()
         return [*self._close(generation), *answers]
 
@@ -321,7 +321,7 @@ class History:
         self.starts: Counter[int] = Counter()
         self.live: Counter[Name] = Counter()
         self.waiting: dict[Waiter, int] = {}
-        """For which generation, told to wait and nothing since."""
+        """For which generation, since nothing was said."""
         self.outcomes: dict[int, bytes] = {}
         self.present: dict[int, dict[Waiter, int]] = {}
         """By generation: who sent the input and has not left, with their callers."""
@@ -392,8 +392,6 @@ class History:
             case ("FINISH", int(number)):
                 assert number not in self.finished, "finished twice"
                 self.finished.add(number)
-            case ("WAIT", (int(session), int(sequence)), int(number)):
-                self.waiting[session, sequence] = number
             case ("ANSWER", (int(session), int(sequence)), bytes(outcome)):
                 number = self.waiting.pop((session, sequence), -1)
                 if number >= 0:

@@ -9,16 +9,17 @@ NAME = KeyName(b"default", b"key")
 
 def test_who_is_answered_after_the_key_was_forgotten_has_the_outcome_counted_again():
     room = KeyRoom(KeyLimits())
-    generation = Generation(0, NAME, b"", 0, None, 0, GenerationState.RUNNING, None)
+    generation = Generation(0, NAME, b"", 0, None, 0, GenerationState.RUNNING, None, 10)
     room.charge(generation, +1)
-    payload = room.retain(generation, 1000)
-    assert room.all == Usage(1, NAME.size_bytes + 1000, 1000)
+    payload = room.bring(NAME.namespace, 1000)
+    assert room.all == Usage(1, 10, 1000)
+    assert room.all.size_bytes == 1010
     room.charge(generation, -1)
     room.let_go(payload)
     assert (room.all, room.of_namespace) == (Usage(), {})
     room.hold(payload)  # its turn to be answered comes now
     room.hold(payload)
-    assert room.of(b"default") == room.all == Usage(0, 1000, 1000)
+    assert room.of(b"default") == room.all == Usage(0, 0, 1000)
     room.let_go(payload)
     room.let_go(payload)
     assert (room.all, room.of_namespace) == (Usage(), {})

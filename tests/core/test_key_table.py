@@ -66,15 +66,15 @@ DONE = S.COMPLETED
 # What is done, the states, what follows, and the state then.  A number: of the generation;
 # "started": whether it was.
 CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] = [
-    (KeyInput.ASK, (S.ABSENT,), lambda d, n: d.ask(B), [("enter", 0), ("wait", B, 0)], S.ABSENT),
-    (KeyInput.ASK, OPEN, lambda d, n: d.ask(B), [("wait", B, "n")], None),
+    (KeyInput.ASK, (S.ABSENT,), lambda d, n: d.ask(B), [("enter", 0)], S.ABSENT),
+    (KeyInput.ASK, OPEN, lambda d, n: d.ask(B), [], None),
     (KeyInput.ASK, (DONE,), lambda d, n: d.ask(B), [("answer", B, OUTCOME)], None),
     (
         KeyInput.OTHER_INPUT, (*OPEN, DONE), lambda d, n: d.ask(B, body=b"other"),
         [("CONFLICT", B)], None,
     ),
     (KeyInput.ATTACH, (S.ABSENT,), lambda d, n: d.attach(B), [("UNKNOWN_KEY", B)], None),
-    (KeyInput.ATTACH, OPEN, lambda d, n: d.attach(B), [("wait", B, "n")], None),
+    (KeyInput.ATTACH, OPEN, lambda d, n: d.attach(B), [], None),
     (KeyInput.ATTACH, (DONE,), lambda d, n: d.attach(B), [("answer", B, OUTCOME)], None),
     (
         KeyInput.LEAVE, OPEN, lambda d, n: d.leave(A),
@@ -112,7 +112,7 @@ CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] =
     ),
     (
         KeyInput.OUTCOME, OPEN, lambda d, n: outcome_of_what_started(d, n),
-        [("finish", "n"), ("answer", A, OUTCOME), ("answer", C, OUTCOME)], DONE,
+        [("answer", A, OUTCOME), ("answer", C, OUTCOME)], DONE,
     ),
     (
         KeyInput.NEVER_RAN, (S.HELD, S.WAITING), lambda d, n: d.outcome(n),

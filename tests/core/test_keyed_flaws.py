@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.call_table import CallInput, Calls
@@ -37,26 +40,11 @@ def full_of_keys() -> Pair:
     """A server with room for one generation, and a client that waits with another one."""
     pair = Pair(workers=2)
     limit_keys(pair, generations=1, namespace_share=1.0)
-    submit(pair, b"first")
-    submit(pair, b"second")
+    submit(pair, b"0")
+    submit(pair, b"1")
     assert len(pair.runs) == 1
     assert len(pair.client.calls.held) == 1
     return pair
-
-
-def test_a_call_for_whose_key_there_is_no_room_held_up_calls_without_keys():
-    pair = full_of_keys()
-    pair.submit(b"no key")
-    assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
-
-
-def test_a_call_for_whose_key_there_is_no_room_held_up_the_forget_that_makes_room():
-    pair = full_of_keys()
-    submit(pair, b"first", KeyAct.FORGET)
-    pair.end(status=Status.CANCELLED)
-    pair.advance(1.0)
-    assert len(pair.runs) == 2
-    assert not pair.client.calls.held
 
 
 def test_the_next_work_of_a_key_waited_for_ever_when_an_announced_outcome_was_not_wanted():
@@ -132,18 +120,23 @@ def full_window() -> Pair:
     return pair
 
 
-def test_a_window_full_of_asks_without_room_for_their_keys_held_up_calls_without_keys():
-    pair = full_window()
+@pytest.mark.parametrize("full", [full_of_keys, full_window])
+def test_asks_without_room_for_their_keys_held_up_calls_without_keys(full: Callable[[], Pair]):
+    pair = full()
     pair.submit(b"no key")
     assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
 
 
-def test_a_window_full_of_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room():
-    pair = full_window()
+@pytest.mark.parametrize("full", [full_of_keys, full_window])
+def test_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room(
+    full: Callable[[], Pair],
+):
+    pair = full()
     submit(pair, b"0", KeyAct.FORGET)
     pair.end(status=Status.CANCELLED)
     pair.advance(5.0)
     assert len(pair.runs) == 2
+    assert (full is full_of_keys) == (not pair.client.calls.held)
 
 
 def test_asks_past_their_part_of_the_window_are_sent_when_others_have_left_it():

@@ -32,7 +32,7 @@ def test_retention_begins_when_the_outcome_is_there_and_the_last_waiter_has_left
     desk.wait(99.0)
     assert desk.state() is S.COMPLETED
     desk.wait(1.0)
-    assert desk.ask(A) == [("enter", 1), ("wait", A, 1)]
+    assert desk.ask(A) == [("enter", 1)]
 
 
 def test_what_waiters_were_lost_for_is_retained_after_the_deadline_for_orphans():
@@ -71,7 +71,7 @@ def test_what_never_ran_is_not_retained():
     desk = Desk()
     desk.ask(A)
     assert desk.outcome() == [("finish", 0), ("answer", A, OUTCOME)]
-    assert desk.ask(B) == [("enter", 1), ("wait", B, 1)]
+    assert desk.ask(B) == [("enter", 1)]
     assert desk.leave(A) == []
 
 
@@ -80,7 +80,7 @@ def test_one_turn_ends_so_many_by_time_and_no_more():
     for number in range(ENDED_AT_ONCE + 1):
         desk.ask(A._replace(sequence=number), KeyName(b"default", b"%d" % number))
         desk.run(number)
-    desk.keys.leave_all(A.session, 0.0)
+    desk.keys.leave_all([*desk.keys.waiting], 0.0)
     assert desk.keys.behind(0.0)  # one of them leaves in the next turn
     desk.wait(0.0)
     assert not desk.keys.behind(0.0)
@@ -118,10 +118,10 @@ def test_at_the_bound_new_keys_wait_and_nothing_is_dropped():
     desk.ask(A, second)
     assert desk.ask(B, third) == [("FULL", B)]
     assert desk.ask(B, first) == [("answer", B, OUTCOME)]
-    assert desk.ask(B._replace(sequence=1), second) == [("wait", B._replace(sequence=1), 1)]
+    assert desk.ask(B._replace(sequence=1), second) == []
     desk.leave(B)
     desk.wait(100.0)
-    assert desk.ask(B, third) == [("enter", 2), ("wait", B, 2)]
+    assert desk.ask(B, third) == [("enter", 2)]
 
 
 def test_a_closed_generation_takes_up_room_while_its_execution_lives():
@@ -131,7 +131,7 @@ def test_a_closed_generation_takes_up_room_while_its_execution_lives():
     desk.cancel(0)
     assert desk.ask(B, names(b"a")[0]) == [("FULL", B)]
     desk.keys.execution_ended(0)
-    assert desk.ask(B, names(b"a")[0]) == [("enter", 1), ("wait", B, 1)]
+    assert desk.ask(B, names(b"a")[0]) == [("enter", 1)]
 
 
 def test_a_namespace_leaves_room_for_the_others():
@@ -150,13 +150,13 @@ def test_at_the_bound_in_bytes_new_keys_wait_and_dispatching_pauses():
     first, second, third, *_ = names(b"a")
     desk.ask(A, first)
     desk.ask(A._replace(sequence=1), second)
-    assert desk.keys.may_dispatch(0)
+    assert desk.keys.room.may_retain(b"a")
     desk.run(0, RetainedOutcome((b"x" * 30,), 30))
-    assert not desk.keys.may_dispatch(1)
+    assert not desk.keys.room.may_retain(b"a")
     assert desk.ask(B, third) == [("FULL", B)]
     desk.keys.forget(first, 0, 0.0)
-    assert desk.keys.may_dispatch(1)
-    assert desk.ask(B, third) == [("enter", 2), ("wait", B, 2)]
+    assert desk.keys.room.may_retain(b"a")
+    assert desk.ask(B, third) == [("enter", 2)]
 
 
 def test_an_input_that_waits_for_an_earlier_generation_counts():
@@ -165,7 +165,7 @@ def test_an_input_that_waits_for_an_earlier_generation_counts():
     desk.keys.dispatched(0)
     desk.cancel(0)
     assert desk.ask(B, body=b"x" * 30) == [("FULL", B)]
-    assert desk.ask(B, body=b"x" * 10) == [("wait", B, 1)]
+    assert desk.ask(B, body=b"x" * 10) == []
     assert desk.keys.usage.size_bytes == 2 * NAME.size_bytes + 10
     desk.keys.execution_ended(0)
     assert desk.keys.usage.size_bytes == NAME.size_bytes
@@ -173,6 +173,6 @@ def test_an_input_that_waits_for_an_earlier_generation_counts():
 
 def test_what_is_larger_than_the_bound_may_be_there_alone():
     desk = Desk(KeyLimits(retained_bytes=5))
-    assert desk.ask(A) == [("enter", 0), ("wait", A, 0)]
-    assert desk.keys.may_dispatch(0)
+    assert desk.ask(A) == [("enter", 0)]
+    assert desk.keys.room.may_retain(NAME.namespace)
     assert desk.ask(B, names(b"a")[0]) == [("FULL", B)]

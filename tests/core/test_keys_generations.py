@@ -35,7 +35,7 @@ def test_the_next_generation_waits_until_no_execution_of_an_earlier_one_lives():
     desk.ask(A)
     desk.keys.dispatched(0)
     desk.cancel(0)
-    assert desk.ask(B, body=b"other input") == [("wait", B, 1)]
+    assert desk.ask(B, body=b"other input") == []
     assert desk.state(1) is S.HELD
     assert said(desk.keys.execution_ended(0)) == [("enter", 1)]
     assert desk.state(1) is S.WAITING
@@ -70,7 +70,7 @@ def test_what_was_answered_while_it_was_held_never_enters():
     desk.keys.dispatched(0)
     desk.cancel(0)
     desk.ask(B, reissue=Reissue(gone=True, earlier=1))
-    assert desk.outcome(1) == [("finish", 1), ("answer", B, OUTCOME)]
+    assert desk.outcome(1) == [("answer", B, OUTCOME)]
     assert desk.keys.execution_ended(0) == ()
     assert desk.state(1) is S.COMPLETED
 
@@ -81,7 +81,7 @@ def test_an_outcome_that_was_forgotten_while_its_execution_ends_holds_the_next_o
     desk.keys.dispatched(0)
     desk.outcome(0)
     assert desk.forget(0) == []
-    assert desk.ask(B) == [("wait", B, 1)]
+    assert desk.ask(B) == []
     assert said(desk.keys.execution_ended(0)) == [("enter", 1)]
 
 
@@ -122,7 +122,7 @@ def test_a_cancel_of_a_key_that_was_never_seen_hits_the_request_that_it_overtook
     desk = Desk()
     assert desk.keys.cancel(NAME, b"id", 0.0) == ((), CommandAnswer(None, started=True))
     assert desk.ask(A) == [("cancelled", A, False)]
-    assert desk.ask(B) == [("enter", 0), ("wait", B, 0)]
+    assert desk.ask(B) == [("enter", 0)]
     assert desk.cancel(b"id") == []
 
 
@@ -149,7 +149,7 @@ def test_an_early_cancel_is_remembered_for_a_time():
     desk.wait(10.0)
     assert desk.keys.early_cancels  # of the second
     desk.wait(10.0)
-    assert desk.ask(A) == [("enter", 0), ("wait", A, 0)]
+    assert desk.ask(A) == [("enter", 0)]
 
 
 def test_a_cancel_of_what_is_ending_is_not_of_what_comes_next():
@@ -158,7 +158,7 @@ def test_a_cancel_of_what_is_ending_is_not_of_what_comes_next():
     desk.keys.dispatched(0)
     desk.cancel(0)
     desk.cancel(b"id")
-    assert desk.ask(B) == [("wait", B, 1)]
+    assert desk.ask(B) == []
 
 
 def test_so_many_commands_are_remembered_and_the_next_is_refused_for_now():

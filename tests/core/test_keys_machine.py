@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.journal import Journal
 from trio_envserve.core.key_records import (
     Answer,
     AnswerCancelled,
@@ -33,7 +34,6 @@ from trio_envserve.core.key_records import (
     KeyName,
     Refuse,
     Reissue,
-    Wait,
     input_digest,
 )
 from trio_envserve.core.key_table import TABLE, KeyInput, _never
@@ -44,6 +44,7 @@ from trio_envserve.core.terms import RequestId
 
 from . import keys_model as model
 from .helpers import identifier
+from .key_desk import asking
 from .keys_model import History, Model, Said, Waiter
 
 LIMITS = KeyLimits(
@@ -104,8 +105,6 @@ def said(effect: object) -> Said:
             return "ENTER", generation.number, ask.body, ask.allowance
         case Finish(generation):
             return "FINISH", generation.number
-        case Wait(who, generation):
-            return "WAIT", waiter(who), generation.number
         case Answer(who, outcome):
             return "ANSWER", waiter(who), b"".join(outcome.frames)
         case AnswerCancelled(who, started):
@@ -120,7 +119,7 @@ def picture(keys: Keys) -> Any:
     return (
         keys.next_number, [*keys.open], [*keys.ending], [*keys.orphans], [*keys.retained],
         [*keys.early_cancels.items()], [*keys._commands.items()], keys.usage,
-        {session: [*waiting] for session, waiting in keys._waiting.items()},
+        {of: generation.number for of, generation in keys.waiting.items()},
         [
             (
                 g.number, g.state, g.ask, g.executions, g.live, [*g.waiters.items()], {*g.lost},
@@ -139,7 +138,7 @@ class KeysMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys = Watched(LIMITS)
+        self.keys = Watched(LIMITS, Journal(on=False))
         self.keys.reached = self.reached
         self.model = Model()
         self.history = History()
@@ -246,15 +245,21 @@ class KeysMachine(RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         who, caller = again or self.next(session), self.sessions[session]
         ask = Ask(input_digest(payload, rerun), payload, rerun, allowance)
-        effects = self.keys.ask(
-            name, request(who), identifier(caller), ask, self.model.now_s,
-            Reissue(*reissue) if reissue else None,
-        )  # fmt: skip
+        issued = Reissue(*reissue) if reissue else None
+        asked = asking(request(who), ask, name, issued, identifier(caller))
+        effects = self.keys.ask(asked, self.model.now_s)
         expected = self.model.ask(name, who, caller, payload, rerun, allowance, reissue)
-        taken = any(isinstance(effect, Wait | Answer) for effect in effects)
-        if taken:
-            self.history.asked(self.keys.open[name].number, who, caller)
+        known = self.model.of(who)
+        if known is not None and again is None:
+            self.history.asked(known.number, who, caller)
         self.check(effects, expected)
+        self._waits(who)
+
+    def _waits(self, who: Waiter) -> None:
+        """Whether it was told nothing, and has to hear."""
+        known = self.model.of(who)
+        if known is not None and known.outcome is None:
+            self.history.waiting[who] = known.number
 
     @rule(data=st.data(), attaches=st.booleans())
     @precondition(lambda self: self.history.waiting)
@@ -275,6 +280,7 @@ class KeysMachine(RuleBasedStateMachine):
         who = self.next(self.session(data))
         effects = self.keys.attach(name, request(who), self.model.now_s)
         self.check(effects, self.model.attach(name, who))
+        self._waits(who)
 
     @precondition(lambda self: any(map(self.model.of, self.candidates())))
     @rule(data=st.data())
@@ -283,6 +289,11 @@ class KeysMachine(RuleBasedStateMachine):
 
     def candidates(self) -> list[Waiter]:
         return [w for g in self.model.all for w in [*g.counting, *sorted(g.watching)]]
+
+    def requests_of(self, session: int) -> list[RequestId]:
+        """All that the session has asked, also what has its answer or was refused."""
+        made = self.keys.waiting.keys() | {request((session, 0))}
+        return [each for each in made if each.session == identifier(session)]
 
     @precondition(lambda self: self.any_in("completed"))
     @rule()
@@ -312,7 +323,7 @@ class KeysMachine(RuleBasedStateMachine):
         del self.sessions[session]
         for who in [w for w in self.candidates() if w[0] == session]:
             self.history.left(who)
-        effects = self.keys.leave_all(identifier(session), self.model.now_s)
+        effects = self.keys.leave_all(self.requests_of(session), self.model.now_s)
         self.check(effects, self.model.leave_all(session))
 
     @precondition(lambda self: self.sessions)
@@ -326,7 +337,7 @@ class KeysMachine(RuleBasedStateMachine):
     def _lapse(self, session: int) -> int:
         caller = self.sessions.pop(session)
         self.history.lapsed(session)
-        effects = self.keys.lose(identifier(session), self.model.now_s)
+        effects = self.keys.lose(self.requests_of(session), self.model.now_s)
         self.check(effects, self.model.lose(session))
         return caller
 
@@ -413,7 +424,7 @@ class KeysMachine(RuleBasedStateMachine):
         before, who = picture(self.keys), RequestId(identifier(0), 0)
         ask = Ask(b"", b"", None, 1)
         for call in (
-            lambda: self.keys.ask(name, who, b"caller", ask, 0.0),
+            lambda: self.keys.ask(asking(who, ask, name), 0.0),
             lambda: self.keys.attach(name, who, 0.0),
             lambda: self.keys.withdraw(name, b"caller", b"session", 0.0),
             lambda: self.keys.cancel(name, b"id", 0.0),
@@ -441,7 +452,7 @@ class KeysMachine(RuleBasedStateMachine):
         self._dispatch(data.draw(st.sampled_from(those), label="generation"))
 
     def _dispatch(self, chosen: model.Generation) -> None:
-        if not self.keys.may_dispatch(chosen.number):
+        if not self.keys.room.may_retain(chosen.name[0]):
             return
         left = chosen.allowance - chosen.earlier
         self.history.dispatched(chosen.number, chosen.name, left)
@@ -526,7 +537,8 @@ class KeysMachine(RuleBasedStateMachine):
                 assert callers == expected.counting
                 assert {number(caller) for caller in generation.lost} == expected.lost
                 assert {waiter(w) for w in generation.watchers} == expected.watching
-                assert keys.may_dispatch(each) == self.model.may_dispatch(expected)
+                may_retain = keys.room.may_retain(generation.name.namespace)
+                assert may_retain == self.model.may_dispatch(expected)
         lonely = {g.number: g.lonely_s for g in there.values() if g.lonely_s is not None}
         assert {n: g.since_s for n, g in keys.orphans.items()} == lonely
         idle = {g.number: g.idle_s for g in there.values() if g.idle_s is not None}
@@ -544,7 +556,7 @@ class KeysMachine(RuleBasedStateMachine):
         assert usage.size_bytes == sum(g.size() for g in there)
         assert usage.outcome_bytes == sum(map(len, outcomes))
         assert {*self.keys.room.of_namespace} == {g.name[0] for g in there}
-        assert sum(map(len, self.keys._waiting.values())) == len(self.candidates())
+        assert {*map(waiter, self.keys.waiting)} == {*self.candidates()}
         assert self.keys._commands_of.total() == len(self.keys._commands) <= model.COMMANDS
         for generation in self.keys.open.values():
             places = len(generation.waiters) + len(generation.lost) + len(generation.watchers)

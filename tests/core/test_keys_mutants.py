@@ -11,7 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from trio_envserve.core import key_table
-from trio_envserve.core.key_records import Answer, Generation, GenerationState
+from trio_envserve.core.key_records import Answer, Generation, GenerationState, Refusal, Refuse
 from trio_envserve.core.key_room import KeyRoom
 from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.core.keys import Keys
@@ -51,11 +51,11 @@ def joins_whatever_the_input(patch: Patch) -> None:
 def ignores_the_consent(patch: Patch) -> None:
     ask = Keys.ask
 
-    def careless(self, name, waiter, caller, ask_, now_s, reissue=None):
-        known = self.open.get(name)
+    def careless(self, asked, now_s):
+        known = self.open.get(asked.key.name)
         if known is not None:
-            ask_ = dataclasses.replace(ask_, digest=known.digest, rerun=known.rerun)
-        return ask(self, name, waiter, caller, ask_, now_s, reissue)
+            asked = dataclasses.replace(asked, digest=known.digest, rerun=known.rerun)
+        return ask(self, asked, now_s)
 
     patch.setattr(Keys, "ask", careless)
 
@@ -63,9 +63,11 @@ def ignores_the_consent(patch: Patch) -> None:
 def shares_keys_of_all_namespaces(patch: Patch) -> None:
     ask = Keys.ask
 
-    def mixed(self, name, *args):
-        known = [n for n in self.open if n.key == name.key]
-        return ask(self, known[0] if known else name, *args)
+    def mixed(self, asked, now_s):
+        known = [n for n in self.open if n.key == asked.key.name.key]
+        if known:
+            asked = dataclasses.replace(asked, key=asked.key._replace(name=known[0]))
+        return ask(self, asked, now_s)
 
     patch.setattr(Keys, "ask", mixed)
 
@@ -74,10 +76,11 @@ def counts_a_waiter_twice(patch: Patch) -> None:
     """A second copy of a request is taken for another one."""
     ask = Keys.ask
 
-    def again(self, name, waiter, *args):
-        if self._generation_of(waiter) is not None:
-            waiter = waiter._replace(sequence=waiter.sequence + 1000)
-        return ask(self, name, waiter, *args)
+    def again(self, asked, now_s):
+        if asked.id in self.waiting:
+            other = asked.id._replace(sequence=asked.id.sequence + 1000)
+            asked = dataclasses.replace(asked, id=other)
+        return ask(self, asked, now_s)
 
     patch.setattr(Keys, "ask", again)
 
@@ -99,14 +102,14 @@ def does_not_take_the_lost_one_back(patch: Patch) -> None:
 
 def cancels_with_the_first(keys, generation, waiter, now_s):
     if waiter in generation.waiters and generation.outcome is None:
-        keys.unindex(waiter)
+        del keys.waiting[waiter]
         del generation.waiters[waiter]
         return key_table._close(keys, generation)
     return key_table._leave(keys, generation, waiter, now_s)
 
 
 def goes_on_for_nobody(keys, generation, waiter, now_s):
-    keys.unindex(waiter)
+    del keys.waiting[waiter]
     generation.waiters.pop(waiter, None)
     generation.watchers.pop(waiter, None)
     return ()
@@ -166,8 +169,8 @@ def starts_beside_an_earlier_execution(patch: Patch) -> None:
 
     init = Keys.__init__
 
-    def blind(self, limits):
-        init(self, limits)
+    def blind(self, limits, journal):
+        init(self, limits, journal)
         self.ending = Nothing()
 
     patch.setattr(Keys, "__init__", blind)
@@ -220,14 +223,16 @@ def retention_begins_with_the_outcome(patch: Patch) -> None:
 
 def makes_room(patch: Patch) -> None:
     """At the bound the oldest retained outcome is dropped."""
-    may_open = Keys.may_open
+    original = key_table._open
 
-    def may_open_after(self, name, held_bytes):
-        if not may_open(self, name, held_bytes) and self.retained:
-            key_table._close(self, next(iter(self.retained.values())))
-        return may_open(self, name, held_bytes)
+    def open_after(keys, generation, asked, now_s):
+        effects = original(keys, generation, asked, now_s)
+        if effects == (Refuse(asked.id, Refusal.FULL),) and keys.retained:
+            key_table._close(keys, next(iter(keys.retained.values())))
+            return original(keys, generation, asked, now_s)
+        return effects
 
-    patch.setattr(Keys, "may_open", may_open_after)
+    patch.setitem(TABLE[KeyInput.ASK], GenerationState.ABSENT, open_after)
 
 
 def forgets_to_give_back(patch: Patch) -> None:
@@ -246,10 +251,9 @@ def splits_the_allowance(patch: Patch) -> None:
     original = key_table._open
 
     def whole(keys, generation, asked, now_s):
-        if asked.reissue is not None:
-            ask = asked.ask
-            more = dataclasses.replace(ask, allowance=ask.allowance + asked.reissue.earlier)
-            asked = asked._replace(ask=more)
+        if asked.key.reissue is not None:
+            more = asked.allowance + asked.key.reissue.earlier
+            asked = dataclasses.replace(asked, allowance=more)
         return original(keys, generation, asked, now_s)
 
     patch.setitem(TABLE[KeyInput.ASK], GenerationState.ABSENT, whole)
@@ -262,7 +266,7 @@ def retains_what_never_ran(patch: Patch) -> None:
 
 def loses_watchers(keys: Keys, generation: Generation, outcome: Any) -> list[Any]:
     for watcher in generation.watchers:
-        keys.unindex(watcher)
+        del keys.waiting[watcher]
     generation.watchers.clear()
     return [Answer(waiter, outcome) for waiter in generation.waiters]
 
@@ -315,8 +319,8 @@ MUTANTS: dict[str, Mutant] = {
     "retention begins with the outcome": retention_begins_with_the_outcome,
     "retention ends too early": attribute(KeyLimits, "retention_s", 5.0),
     "a full table makes room": makes_room,
-    "everything may be opened": attribute(Keys, "may_open", lambda *args: True),
-    "dispatching never pauses": attribute(Keys, "may_dispatch", lambda *args: True),
+    "everything may be opened": attribute(KeyRoom, "may_open", lambda *args: True),
+    "dispatching never pauses": attribute(KeyRoom, "may_retain", lambda *args: True),
     "room is not given back": forgets_to_give_back,
     "any number may wait": attribute(key_table, "_crowded", lambda *args: False),
     "a reissue always starts": attribute(Keys, "may_start", lambda *args: True),

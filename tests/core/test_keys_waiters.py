@@ -44,7 +44,7 @@ def test_a_waiter_that_was_lost_goes_on_counting():
     desk.ask(B)
     desk.lose(A)
     assert desk.leave(B) == []
-    assert desk.run() == [("finish", 0)]
+    assert desk.run() == []
     assert desk.ask(A_BACK) == [("answer", A_BACK, OUTCOME)]
 
 
@@ -52,7 +52,7 @@ def test_a_caller_that_is_back_takes_its_old_place():
     desk = Desk()
     desk.ask(A)
     desk.lose(A)
-    assert desk.ask(A_BACK) == [("wait", A_BACK, 0)]
+    assert desk.ask(A_BACK) == []
     assert desk.leave(A_BACK) == [("finish", 0)]
 
 
@@ -69,7 +69,7 @@ def test_who_was_replaced_is_answered_all_the_same():
     desk.ask(A)
     desk.ask(A_BACK)
     answers = [("answer", A_BACK, OUTCOME), ("answer", A, OUTCOME)]
-    assert desk.run() == [("finish", 0), *answers]
+    assert desk.run() == [*answers]
     assert desk.leave(A_BACK) == []
     assert desk.wait(100.0) == []
     assert desk.state() is S.CLOSED
@@ -143,7 +143,7 @@ def test_the_deadline_for_orphans_goes_on_when_one_of_two_gives_up():
 def test_who_attaches_without_input_never_counts():
     desk = Desk()
     desk.ask(A)
-    assert desk.attach(C) == [("wait", C, 0)]
+    assert desk.attach(C) == []
     desk.lose(A)
     assert desk.wait(9.0) == []
     assert desk.wait(1.0) == [("finish", 0), ("cancelled", C, False)]
@@ -161,7 +161,7 @@ def test_who_attaches_without_input_does_not_take_a_place_that_was_lost():
     desk.lose(A)
     desk.attach(A_BACK)
     desk.leave(A_BACK)
-    assert desk.run() == [("finish", 0)]
+    assert desk.run() == []
 
 
 def test_a_client_that_says_goodbye_leaves_all_that_it_waits_for():
@@ -171,9 +171,10 @@ def test_a_client_that_says_goodbye_leaves_all_that_it_waits_for():
     desk.ask(B, other)
     desk.attach(A._replace(sequence=1), other)
     desk.attach(A._replace(sequence=2))
-    assert said(desk.keys.leave_all(A.session, 0.0)) == [("finish", 0)]
-    assert desk.run(1) == [("finish", 1), ("answer", B, OUTCOME)]
-    assert desk.keys.leave_all(A.session, 0.0) == []
+    all_of = [A._replace(sequence=number) for number in range(4)]
+    assert said(desk.keys.leave_all(all_of, 0.0)) == [("finish", 0)]
+    assert desk.run(1) == [("answer", B, OUTCOME)]
+    assert desk.keys.leave_all(all_of, 0.0) == []
 
 
 def test_so_many_may_wait_for_a_key_and_no_more():
@@ -185,7 +186,7 @@ def test_so_many_may_wait_for_a_key_and_no_more():
     late = RequestId(identifier(4), 0)
     assert desk.ask(late) == [("CROWDED", late)]
     assert desk.attach(late) == [("CROWDED", late)]
-    assert desk.ask(A_BACK) == [("wait", A_BACK, 0)]
+    assert desk.ask(A_BACK) == []
     desk.run()
     desk.ask(C)
     assert desk.ask(late) == [("CROWDED", late)]

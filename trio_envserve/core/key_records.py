@@ -97,8 +97,10 @@ class Payload:
 
     namespace: bytes
     size_bytes: int
-    holders: int = 0
+    holders: int
     """The generation while it is open, and those requests."""
+    after: int = 0
+    """So much of the journal is to be safe before anybody is answered with it."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -117,6 +119,8 @@ class Generation:
     state: GenerationState
     ask: Ask | None
     """What is to be run, while it is HELD."""
+    own_bytes: int
+    """Of its name, and of that: its outcome others may hold, too."""
     executions: int = 0
     """How many were dispatched here."""
     live: bool = False
@@ -144,12 +148,10 @@ class Generation:
         kept = self.outcome.size_bytes if self.outcome is not None else 0
         return self.own_bytes + kept
 
-    @property
-    def own_bytes(self) -> int:
-        """The same without its outcome, which others may hold, too."""
-        namespace, key = self.name
-        held = len(self.ask.body) if self.ask is not None else 0
-        return len(namespace) + len(key) + held
+    def drop_ask(self) -> None:
+        """It needs its input no more."""
+        self.ask = None
+        self.own_bytes = self.name.size_bytes
 
 
 @dataclasses.dataclass(slots=True)
@@ -157,8 +159,14 @@ class Usage:
     """What generations take of the bounds."""
 
     generations: int = 0
-    size_bytes: int = 0
+    own_bytes: int = 0
+    """Of their names, and of inputs that are held."""
     outcome_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """All of their bytes."""
+        return self.own_bytes + self.outcome_bytes
 
 
 class CommandAnswer(NamedTuple):
@@ -183,16 +191,8 @@ class Enter(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Finish that request, whatever becomes of it: nobody needs it any more, or its
-    outcome is retained here."""
+    """Finish that request, if there is one: nobody needs what would come of it."""
 
-    generation: Generation
-
-
-class Wait(NamedTuple):
-    """This request waits for the outcome of a generation."""
-
-    waiter: RequestId
     generation: Generation
 
 
@@ -227,5 +227,5 @@ class Refuse(NamedTuple):
     why: Refusal
 
 
-KeyEffect: TypeAlias = Enter | Finish | Wait | Answer | AnswerCancelled | Refuse
+KeyEffect: TypeAlias = Enter | Finish | Answer | AnswerCancelled | Refuse
 KeyEffects: TypeAlias = Sequence[KeyEffect]

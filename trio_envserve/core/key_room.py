@@ -6,7 +6,7 @@ use it up between them.
 
 from __future__ import annotations
 
-from .key_records import Generation, KeyName, Payload, Usage
+from .key_records import Generation, Payload, Usage
 from .limits import KeyLimits
 
 _NOTHING = Usage()
@@ -31,58 +31,72 @@ class KeyRoom:
         """What a namespace may have of a bound of which the others have so much."""
         return self.limits.namespace_share * (bound - others)
 
-    def may_open(self, name: KeyName, held_bytes: int) -> bool:
-        """Whether there is room for another generation."""
+    # Where all together have no more than the share of one, each may go on: so whose that
+    # is has to be looked up only nearer to a bound.
+
+    def may_open(self, namespace: bytes, own_bytes: int) -> bool:
+        """Whether there is room for another generation, with a name and an input of so
+        many bytes."""
         limits, taken = self.limits, self.all
-        mine = self.of_namespace.get(name.namespace, _NOTHING)
+        taken_bytes = taken.own_bytes + taken.outcome_bytes
+        least_bytes = limits.namespace_share * limits.retained_bytes
+        if (
+            taken.generations < limits.namespace_share * limits.generations
+            and taken_bytes + own_bytes <= least_bytes
+        ):
+            return True
+        mine = self.of(namespace)
         others = taken.generations - mine.generations
         if mine.generations >= self.share(limits.generations, others):
             return False
-        if not taken.size_bytes:  # what is larger than the bound may be there, but alone
+        if not taken_bytes:  # what is larger than the bound may be there, but alone
             return True
-        size_bytes = mine.size_bytes + len(name.namespace) + len(name.key) + held_bytes
-        return size_bytes <= self.share(limits.retained_bytes, taken.size_bytes - mine.size_bytes)
+        most_bytes = self.share(limits.retained_bytes, taken_bytes - mine.size_bytes)
+        return mine.size_bytes + own_bytes <= most_bytes
 
     def may_retain(self, namespace: bytes) -> bool:
-        """Whether another outcome may come."""
-        mine = self.of_namespace.get(namespace, _NOTHING)
-        others_bytes = self.all.outcome_bytes - mine.outcome_bytes
-        return mine.outcome_bytes < self.share(self.limits.retained_bytes, others_bytes)
+        """Whether another outcome may come: so long more is dispatched."""
+        most_bytes, taken_bytes = self.limits.retained_bytes, self.all.outcome_bytes
+        if taken_bytes < self.limits.namespace_share * most_bytes:
+            return True
+        mine_bytes = self.of(namespace).outcome_bytes
+        return mine_bytes < self.share(most_bytes, taken_bytes - mine_bytes)
 
     def charge(self, generation: Generation, sign: int) -> None:
         """Count what it takes besides its outcome, or give that back."""
-        self._count(generation.name.namespace, sign, sign * generation.own_bytes, 0)
+        namespace, own_bytes = generation.name.namespace, sign * generation.own_bytes
+        taken, mine = self.all, self.of_namespace.get(namespace)
+        if mine is None:
+            mine = self.of_namespace[namespace] = Usage()
+        taken.generations += sign
+        mine.generations += sign
+        taken.own_bytes += own_bytes
+        mine.own_bytes += own_bytes
+        if not mine.generations and not mine.outcome_bytes:
+            del self.of_namespace[namespace]
 
-    def retain(self, generation: Generation, size_bytes: int) -> Payload:
-        """It holds an outcome in place of its input."""
-        held_bytes = len(generation.ask.body) if generation.ask is not None else 0
-        payload = Payload(generation.name.namespace, size_bytes, holders=1)
-        self._count(payload.namespace, 0, size_bytes - held_bytes, size_bytes)
-        return payload
+    def bring(self, namespace: bytes, size_bytes: int) -> Payload:
+        """A generation holds what it has brought."""
+        self._count_outcome(namespace, size_bytes)
+        return Payload(namespace, size_bytes, 1)
 
     def hold(self, payload: Payload) -> None:
-        """One more holds what a generation has brought."""
+        """One more holds it."""
         if not payload.holders:
-            self._count(payload.namespace, 0, payload.size_bytes, payload.size_bytes)
+            self._count_outcome(payload.namespace, payload.size_bytes)
         payload.holders += 1
 
     def let_go(self, payload: Payload) -> None:
         """One holds it no more."""
         payload.holders -= 1
         if not payload.holders:
-            self._count(payload.namespace, 0, -payload.size_bytes, -payload.size_bytes)
+            self._count_outcome(payload.namespace, -payload.size_bytes)
 
-    def _count(
-        self, namespace: bytes, generations: int, size_bytes: int, outcome_bytes: int
-    ) -> None:
-        taken, mine = self.all, self.of_namespace.get(namespace)
-        if mine is None:
+    def _count_outcome(self, namespace: bytes, change_bytes: int) -> None:
+        mine = self.of_namespace.get(namespace)
+        if mine is None:  # it was forgotten, and is to be answered all the same
             mine = self.of_namespace[namespace] = Usage()
-        taken.generations += generations
-        mine.generations += generations
-        taken.size_bytes += size_bytes
-        mine.size_bytes += size_bytes
-        taken.outcome_bytes += outcome_bytes
-        mine.outcome_bytes += outcome_bytes
-        if not mine.size_bytes:  # every generation has a name
+        self.all.outcome_bytes += change_bytes
+        mine.outcome_bytes += change_bytes
+        if not mine.generations and not mine.outcome_bytes:
             del self.of_namespace[namespace]

@@ -19,6 +19,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
+from .journal import Completed, Joined, Opened, Started
 from .key_records import (
     Answer,
     AnswerCancelled,
@@ -27,16 +28,13 @@ from .key_records import (
     Finish,
     Generation,
     GenerationState,
-    KeyEffect,
     KeyEffects,
     KeyName,
     Refusal,
     Refuse,
-    Reissue,
     Tag,
-    Wait,
 )
-from .requests import Ask, RetainedOutcome
+from .requests import Ask, Entry, RetainedOutcome
 from .terms import RequestId, SessionId
 
 if TYPE_CHECKING:
@@ -62,16 +60,6 @@ class KeyInput(enum.Enum):
     RETENTION_ENDED = "retention ended"
 
     __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
-
-
-class Asked(NamedTuple):
-    """A request with a key."""
-
-    name: KeyName
-    waiter: RequestId
-    caller: CallerToken
-    ask: Ask
-    reissue: Reissue | None
 
 
 class KeyCommand(NamedTuple):
@@ -104,46 +92,56 @@ def _never(keys: Keys, generation: object, arg: object, now_s: float) -> NoRetur
     raise AssertionError("this input cannot reach a generation in this state")
 
 
-def _open(keys: Keys, generation: None, asked: Asked, now_s: float) -> KeyEffects:
-    name, waiter, caller, ask, reissue = asked
+def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffects:
+    waiter = asked.id
+    _, name, caller, _, reissue = asked.key
     earlier = 0
     if reissue is not None:
         earlier = reissue.earlier
-        if not keys.may_start(ask, reissue):
+        if not keys.may_start(asked, reissue):
             return (Refuse(waiter, Refusal.UNKNOWN_KEY),)
-        ask = Ask(ask.digest, ask.body, ask.rerun, ask.allowance - earlier)
-    if keys.take_early_cancel(name):
+    if keys.early_cancels and keys.take_early_cancel(name):
         return (AnswerCancelled(waiter, started=earlier > 0),)
+    own_bytes = name.size_bytes
     held = name in keys.ending
-    if not keys.may_open(name, len(ask.body) if held else 0):
+    if held:
+        own_bytes += asked.body_bytes
+    if not keys.room.may_open(name.namespace, own_bytes):
         return (Refuse(waiter, Refusal.FULL),)
+    assert asked.body is not None
+    ask = Ask(
+        asked.digest, asked.body, asked.rerun, asked.allowance - earlier, None, asked.traceparent
+    )
+    number = keys.next_number
     opened = Generation(
-        keys.next_number, name, ask.digest, len(ask.body), ask.rerun, earlier,
+        number, name, ask.digest, asked.body_bytes, ask.rerun, earlier,
         GenerationState.HELD if held else GenerationState.WAITING, ask if held else None,
-        waiters={waiter: caller}, opened_s=now_s,
+        own_bytes, waiters={waiter: caller}, opened_s=now_s,
     )  # fmt: skip
-    keys.add(opened)
-    keys.index(waiter, opened)
-    return (Wait(waiter, opened),) if held else (Enter(opened, ask), Wait(waiter, opened))
+    keys.journal.append(_opened, opened, ask, caller)
+    keys.next_number = number + 1
+    keys.generations[number] = keys.open[name] = keys.waiting[waiter] = opened
+    keys.room.charge(opened, +1)
+    return () if held else (Enter(opened, ask),)
 
 
-def _join(keys: Keys, generation: Generation, asked: Asked, now_s: float) -> KeyEffects:
-    if _crowded(keys, generation, asked.caller):
-        return (Refuse(asked.waiter, Refusal.CROWDED),)
-    _place(keys, generation, asked.waiter, asked.caller)
-    return Wait(asked.waiter, generation), *_who_waits(keys, generation, now_s)
+def _join(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
+    if _crowded(keys, generation, asked.key.caller):
+        return (Refuse(asked.id, Refusal.CROWDED),)
+    _place(keys, generation, asked.id, asked.key.caller)
+    return _who_waits(keys, generation, now_s)
 
 
-def _replay(keys: Keys, generation: Generation, asked: Asked, now_s: float) -> KeyEffects:
-    if _crowded(keys, generation, asked.caller):
-        return (Refuse(asked.waiter, Refusal.CROWDED),)
-    _place(keys, generation, asked.waiter, asked.caller)
+def _replay(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
+    if _crowded(keys, generation, asked.key.caller):
+        return (Refuse(asked.id, Refusal.CROWDED),)
+    _place(keys, generation, asked.id, asked.key.caller)
     _who_waits(keys, generation, now_s)
-    return (Answer(asked.waiter, _outcome_of(generation)),)
+    return (Answer(asked.id, _outcome_of(generation)),)
 
 
-def _conflict(keys: Keys, generation: Generation, asked: Asked, now_s: float) -> KeyEffects:
-    return (Refuse(asked.waiter, Refusal.CONFLICT),)
+def _conflict(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
+    return (Refuse(asked.id, Refusal.CONFLICT),)
 
 
 def _unknown(keys: Keys, generation: None, waiter: RequestId, now_s: float) -> KeyEffects:
@@ -154,8 +152,8 @@ def _watch(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) 
     if _crowded(keys, generation):
         return (Refuse(waiter, Refusal.CROWDED),)
     generation.watchers[waiter] = None
-    keys.index(waiter, generation)
-    return (Wait(waiter, generation),)
+    keys.waiting[waiter] = generation
+    return ()
 
 
 def _show(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -> KeyEffects:
@@ -163,7 +161,7 @@ def _show(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -
 
 
 def _leave(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -> KeyEffects:
-    keys.unindex(waiter)
+    del keys.waiting[waiter]
     if waiter in generation.watchers:
         del generation.watchers[waiter]
         return ()
@@ -201,6 +199,7 @@ def _run(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffe
     generation.state = GenerationState.RUNNING
     generation.executions += 1
     generation.live = True
+    keys.journal.append(Started, generation.number)
     return ()
 
 
@@ -222,27 +221,23 @@ def _release(keys: Keys, generation: Generation, arg: None, now_s: float) -> Key
     following = keys.open.get(generation.name)
     if following is None or following.state is not GenerationState.HELD:
         return ()
-    keys.room.charge(following, -1)
-    ask, following.ask = following.ask, None
-    keys.room.charge(following, +1)
-    following.state = GenerationState.WAITING
-    assert ask is not None
-    return (Enter(following, ask),)
+    return keys.enter_held(following)
 
 
 def _complete(
     keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: float
 ) -> KeyEffects:
     generation.state = GenerationState.COMPLETED
+    keys.journal.append(Completed, generation.number, outcome.frames)
     keys.retain(generation, outcome)
-    return Finish(generation), *_answers(keys, generation, _outcome_of(generation))
+    return _answers(keys, generation, outcome)
 
 
 def _fail(keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: float) -> KeyEffects:
     """Nothing of it has run: so nothing is retained, and the next ask may start anew."""
     answers = _answers(keys, generation, outcome)
     for waiter in list(generation.waiters):
-        keys.unindex(waiter)
+        del keys.waiting[waiter]
     generation.waiters.clear()
     return *_close(keys, generation), *answers
 
@@ -250,6 +245,13 @@ def _fail(keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: f
 def _abandon(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffects:
     generation.lost = frozenset()
     return _who_waits(keys, generation, now_s)
+
+
+def _opened(generation: Generation, ask: Ask, caller: CallerToken) -> Opened:
+    return Opened(
+        generation.number, *generation.name, ask.digest, ask.rerun, ask.allowance,
+        generation.earlier, caller, ask.body,
+    )  # fmt: skip
 
 
 # -- what cells share -----------------------------------------------------------------
@@ -260,13 +262,14 @@ def _outcome_of(generation: Generation) -> RetainedOutcome:
     return generation.outcome
 
 
-def _answers(keys: Keys, generation: Generation, outcome: RetainedOutcome) -> list[KeyEffect]:
+def _answers(keys: Keys, generation: Generation, outcome: RetainedOutcome) -> list[Answer]:
     """Everybody hears it.  Who counts goes on counting until it has left."""
-    answers: list[KeyEffect] = [Answer(waiter, outcome) for waiter in generation.waiters]
-    for watcher in generation.watchers:
-        answers.append(Answer(watcher, outcome))
-        keys.unindex(watcher)
-    generation.watchers.clear()
+    answers = [Answer(waiter, outcome) for waiter in generation.waiters]
+    if generation.watchers:
+        for watcher in generation.watchers:
+            answers.append(Answer(watcher, outcome))
+            del keys.waiting[watcher]
+        generation.watchers.clear()
     return answers
 
 
@@ -278,10 +281,12 @@ def _crowded(keys: Keys, generation: Generation, caller: CallerToken = b"") -> b
 
 def _place(keys: Keys, generation: Generation, waiter: RequestId, caller: CallerToken) -> None:
     """One more waiter, in place of those that its caller had in other sessions."""
+    if generation.outcome is None:
+        keys.journal.append(Joined, generation.number, caller)
     generation.lost -= {caller}
     _replace(keys, generation, caller, waiter.session)
     generation.waiters[waiter] = caller
-    keys.index(waiter, generation)
+    keys.waiting[waiter] = generation
 
 
 def _replace(keys: Keys, generation: Generation, caller: CallerToken, session: SessionId) -> None:
@@ -293,7 +298,7 @@ def _replace(keys: Keys, generation: Generation, caller: CallerToken, session: S
         if generation.outcome is None:
             generation.watchers[waiter] = None
         else:
-            keys.unindex(waiter)
+            del keys.waiting[waiter]
 
 
 def _who_waits(keys: Keys, generation: Generation, now_s: float) -> KeyEffects:
@@ -316,7 +321,7 @@ def _close(keys: Keys, generation: Generation) -> KeyEffects:
     unanswered = generation.outcome is None
     waiting = [*generation.waiters, *generation.watchers]
     for waiter in waiting:
-        keys.unindex(waiter)
+        del keys.waiting[waiter]
     keys.close(generation)
     if not unanswered:
         return ()

@@ -8,9 +8,8 @@ are those of the cache.  The work itself (:class:`~.key_records.Generation`) is 
 of a session of the server's own, one for each namespace, whose sequences are the numbers
 of generations: so queue, workers and shares treat it as any other.
 
-What must be done about keys is decided in :mod:`.keys`; here it is carried out.  Many may
-wait for one key, and many keys may end at once: so no turn answers more than
-:data:`~.keys.ENDED_AT_ONCE` of those that wait, and the rest is due in the next (G10).
+What must be done about keys is decided in :mod:`.keys`; here it is carried out.  When those
+who wait are told so is up to :mod:`.key_answers`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,16 @@ from typing import TYPE_CHECKING
 from . import messages, outcomes
 from .calls import grant
 from .errors import ProtocolError
+from .journal import Journal, Record
+from .key_answers import KeyAnswers, Say
 from .key_records import (
     Answer,
     AnswerCancelled,
     CommandAnswer,
     Enter,
     Finish,
+    Generation,
+    GenerationState,
     KeyAct,
     Keyed,
     KeyEffects,
@@ -36,13 +39,13 @@ from .key_records import (
     Refusal,
     Refuse,
     Reissue,
-    Wait,
 )
 from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
 from .request_table import RequestInput, drop_body
-from .requests import Ask, Entry, RetainedOutcome, Session
-from .terms import RequestId, one_line
+from .requests import Ask, Entry, Session
+from .restored import remains_of
+from .terms import one_line
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -65,40 +68,78 @@ class KeyedRequests:
     """The requests that wait for keys, and the sessions in which their work is done."""
 
     def __init__(
-        self, dispatcher: Dispatcher, limits: KeyLimits, new_id: Callable[[], bytes]
-    ) -> None:
-        self.keys = Keys(limits)
+        self, dispatcher: Dispatcher, limits: KeyLimits, new_id: Callable[[], bytes],
+        journal: Journal,
+    ) -> None:  # fmt: skip
+        self.keys = Keys(limits, journal)
+        self.answers = KeyAnswers(dispatcher, self.keys.room, journal)
+        self._journal = journal
         self._dispatcher = dispatcher
         self._cache = dispatcher.cache
         self._clock = dispatcher.clock
         self._new_id = new_id
         self._sessions: dict[bytes, Session] = {}
         """Of the work, by namespace.  Some may have made room for others, and have ended."""
-        self._answers: deque[Answer | AnswerCancelled] = deque()
-        """Those that were not given yet."""
-        self._answers_left = ENDED_AT_ONCE
+        self._restored: deque[tuple[Generation, Ask]] = deque()
+        """What a journal has left that was not entered yet, the oldest first."""
+
+    # -- after a crash ----------------------------------------------------------
+
+    def restore(self, records: Iterable[Record]) -> None:
+        """Take over what a journal has left, before anything else comes."""
+        self._restored.extend(self.keys.restore(remains_of(records), self._clock.awake_s))
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether something that a journal has left can be entered, or answered, now."""
+        dispatcher = self._dispatcher
+        if not self._restored or dispatcher.is_closing:
+            return bool(self._restored)
+        if dispatcher.is_starting:
+            return False
+        return not self._restored[0][0].started or bool(dispatcher.workforce.environment)
+
+    def go_on(self) -> None:
+        """Enter what a journal has left, as much as one turn may.  What may have been
+        started waits for a worker to say what its environment consents to."""
+        for _ in range(ENDED_AT_ONCE):
+            if not self.may_go_on:
+                return
+            generation, ask = self._restored.popleft()
+            if generation.state is not GenerationState.HELD:
+                continue  # it was closed meanwhile
+            may_go_on = not self._dispatcher.is_closing and self.keys.may_go_on(generation, ask)
+            if may_go_on or not generation.started:
+                self._do(self.keys.enter_held(generation))
+            else:
+                self.keys.enter_held(generation)
+                lost = outcomes.lost_before(generation.earlier)
+                self._do(self.keys.outcome(generation.number, lost, self._clock.awake_s))
 
     # -- what callers ask -------------------------------------------------------
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, session: Session, entry: Entry) -> None:
         """A request that names a key was entered."""
         asked: Keyed = entry.key
         try:
             if asked.act is KeyAct.ASK:
                 self._ask(asked, entry)
             elif asked.act is KeyAct.ATTACH:
-                self._do(self.keys.attach(asked.name, entry.id, self._now_s))
+                self._do(self.keys.attach(asked.name, entry.id, self._clock.awake_s))
             else:
                 self._command(asked, entry)
         except ProtocolError as error:  # what cannot be a key
             self._refuse(entry, "refused", str(error), for_now=False)
         # It is the work's now, or is not needed.
-        drop_body(self._cache, self._cache.sessions[entry.id.session], entry)
+        drop_body(self._cache, session, entry)
 
     def _ask(self, asked: Keyed, entry: Entry) -> None:
-        assert entry.body is not None
         if asked.name not in self.keys.open:
-            if not self._has_room(asked.name, len(entry.body)):
+            if self._journal.failed:
+                text = f"for now: the journal cannot save it: {self._journal.failed}"
+                self._refuse(entry, "journal", text, for_now=True)
+                return
+            if not self._has_room(asked.name, entry.body_bytes):
                 text = "for now: there is no room for the work of another key"
                 self._refuse(entry, "keys-full", text, for_now=True)
                 return
@@ -106,8 +147,7 @@ class KeyedRequests:
                 text = "no worker has said yet whether what may have run may run again"
                 self._refuse(entry, "keys-early", text, for_now=True)
                 return
-        ask = Ask(entry.digest, entry.body, entry.rerun, entry.allowance)
-        self._do(self.keys.ask(asked.name, entry.id, asked.caller, ask, self._now_s, asked.reissue))
+        self._do(self.keys.ask(entry, self._clock.awake_s))
 
     def _has_room(self, name: KeyName, size_bytes: int) -> bool:
         """Whether the work of another key may wait for a worker."""
@@ -131,12 +171,12 @@ class KeyedRequests:
     def _command(self, asked: Keyed, entry: Entry) -> None:
         match asked.act:
             case KeyAct.CANCEL:
-                effects, said = self.keys.cancel(asked.name, asked.tag, self._now_s)
+                effects, said = self.keys.cancel(asked.name, asked.tag, self._clock.awake_s)
             case KeyAct.FORGET:
-                effects, said = self.keys.forget(asked.name, asked.tag, self._now_s)
+                effects, said = self.keys.forget(asked.name, asked.tag, self._clock.awake_s)
             case _:
                 effects, started = self.keys.withdraw(
-                    asked.name, asked.caller, entry.id.session, self._now_s
+                    asked.name, asked.caller, entry.id.session, self._clock.awake_s
                 )
                 said = CommandAnswer(started=started)
         self._do(effects)
@@ -144,108 +184,110 @@ class KeyedRequests:
             self._do((Refuse(entry.id, Refusal.FULL),))
             return
         record = {"generation": said.generation, "started": said.started}
-        session = self._cache.sessions[entry.id.session]
-        self._answer(session, entry, outcomes.said(entry, record))
+        self.answers.give(Say(entry.id, outcomes.said(entry, record)))
 
     def leave(self, entry: Entry) -> bool:
         """A request waits for its key no more, or has its outcome.  Whether the work may
         have been started; False also says that it never will be."""
-        effects, started = self.keys.leave(entry.id, self._now_s)
+        effects, started = self.keys.leave(entry.id, self._clock.awake_s)
         self._do(effects)
         return started
 
     def leave_together(self, entries: list[Entry]) -> None:
         """The same of several, as many as one turn may."""
         self._let_go(entries)
-        self._do(self.keys.leave_together([entry.id for entry in entries], self._now_s))
+        self._do(self.keys.leave_together([entry.id for entry in entries], self._clock.awake_s))
 
     def leave_all(self, session: Session, *, lost: bool) -> None:
         """A session ends, by its lease (lost) or by a goodbye: before the cache ends it."""
-        self._let_go(session.entries.values())
+        entries = session.entries.values()
+        self._let_go(entries)
         end = self.keys.lose if lost else self.keys.leave_all
-        self._do(end(session.id, self._now_s))
+        self._do(end([entry.id for entry in entries if entry.key is not None], self._clock.awake_s))
 
     def _let_go(self, entries: Iterable[Entry]) -> None:
         """They have been answered, if they hold what a generation has brought."""
         for entry in entries:
-            if entry.kept is not None and entry.kept.shared is not None:
-                self.keys.room.let_go(entry.kept.shared)
+            kept = entry.kept
+            if kept is not None and kept.shared is not None:
+                self.keys.room.let_go(kept.shared)
 
-    # -- answers ------------------------------------------------------------------
+    # -- turns --------------------------------------------------------------------
 
     @property
     def answers_due(self) -> bool:
-        """Whether somebody waits whose outcome is there."""
-        return bool(self._answers)
+        """Whether somebody is to be told more than this turn may."""
+        return self.answers.due
 
     def begin_turn(self) -> None:
         """Another input may answer as many again."""
-        self._answers_left = ENDED_AT_ONCE
-        self._answer_due()
+        self.answers.begin_turn()
+        self.go_on()
 
-    def _answer_due(self) -> None:
-        while self._answers and self._answers_left:
-            self._answers_left -= 1
-            given = self._answers.popleft()
-            found = self._find(given.waiter)
-            if found is None:
-                continue
-            session, entry = found
-            if isinstance(given, AnswerCancelled):
-                kept = outcomes.key_cancelled(entry, started=given.started)
-            else:
-                mine = outcomes.for_key(given.outcome, entry)
-                kept = outcomes.fitting(mine, entry, session.message_bytes)
-                if kept.shared is not None:
-                    self.keys.room.hold(kept.shared)
-            self._answer(session, entry, kept)
+    def give_up(self) -> None:
+        """The journal has failed for good: what has not been started never will be, here,
+        and whether a later server starts it depends on what is on the disk."""
+        outcome = outcomes.not_durable(self._journal.failed)
+        left = ENDED_AT_ONCE
+        for session in self._sessions.values():
+            for number, work in list(session.entries.items())[:left]:
+                sent = work.execution is not None and self._journal.is_safe(work.execution.after)
+                if not sent:
+                    left -= 1
+                    self._dispatcher.step(session, number, RequestInput.DEADLINE, outcome)
+        self.answers.give_due()
 
     # -- what becomes of the work -----------------------------------------------
 
     def execution_ended(self, number: int) -> None:
         """It was reported, or its worker is proven dead; whether anybody wants it or not."""
-        self._do(self.keys.execution_ended(number))
+        effects = self.keys.execution_ended(number)
+        if effects:
+            self._do(effects)
 
     def outcome(self, work: Entry) -> None:
         """It has an outcome, whoever made that."""
-        assert work.kept is not None
-        self._do(self.keys.outcome(work.id.sequence, work.kept, self._now_s))
+        number, kept = work.id.sequence, work.kept
+        assert kept is not None
+        if not work.executions and (earlier := self.keys.generations[number].earlier):
+            kept = outcomes.lost_before(earlier)  # "did not run" is true of this epoch only
+        self._do(self.keys.outcome(number, kept, self._clock.awake_s))
 
     def followers(self, number: int) -> list[tuple[Session, int]]:
         """Who waits for it and is sent its deltas: some of those that count, since others
         have them with the outcome, and one turn must not serve a thousand (G10)."""
+        sessions = self._cache.sessions
         waiters = islice(self.keys.generations[number].waiters, FOLLOWERS)
-        found = filter(None, map(self._find, waiters))
-        return [(session, entry.id.sequence) for session, entry in found]
-
-    def may_dispatch(self, session: Session) -> bool:
-        """Whether outcomes of this session of work have room to be retained."""
-        return not session.entries or self.keys.may_dispatch(next(iter(session.entries)))
+        return [
+            (sessions[session], sequence) for session, sequence in waiters
+            if session in sessions and sequence in sessions[session].entries
+        ]  # fmt: skip
 
     def tick(self) -> None:
         """What is due by time, as much as one turn may."""
-        self._do(self.keys.tick(self._now_s))
+        if self._journal.lost:
+            self.give_up()
+        self._do(self.keys.tick(self._clock.awake_s))
 
     @property
     def behind(self) -> bool:
         """Whether more is due than one turn could do."""
-        return self.answers_due or self.keys.behind(self._now_s)
+        return self.answers_due or self.keys.behind(self._clock.awake_s) or self.may_go_on
 
     # -- effects ------------------------------------------------------------------
 
     def _do(self, effects: KeyEffects) -> None:
         for effect in effects:
             _CARRY_OUT[type(effect)](self, effect)
-        if self._answers:
-            self._answer_due()
 
     def _enter_work(self, enter: Enter) -> None:
         """Where one session may start all that is left, the next could start nothing: so
         this epoch starts as many as :func:`~.calls.grant` says, which callers count."""
         generation, ask = enter
         session = self._own(generation.name.namespace)
-        ask = Ask(ask.digest, ask.body, ask.rerun, grant(ask.allowance))
-        self._dispatcher.step(session, generation.number, RequestInput.REQUEST, ask)
+        ask.allowance = grant(ask.allowance)  # nobody else has it
+        entered = self._cache.step(session, generation.number, RequestInput.REQUEST, ask)
+        self._dispatcher.do(session, entered)
         self._dispatcher.answer_fresh(session, generation.number)
 
     def _finish_work(self, finish: Finish) -> None:
@@ -254,11 +296,8 @@ class KeyedRequests:
         if session is not None and number in session.entries:
             self._dispatcher.step(session, number, RequestInput.FINISH)
 
-    def _wait(self, wait: Wait) -> None:
-        pass  # it is WAITING already
-
-    def _answer_soon(self, answer: Answer | AnswerCancelled) -> None:
-        self._answers.append(answer)
+    def _answer(self, answer: Answer | AnswerCancelled) -> None:
+        self.answers.give(answer)
 
     def _turn_away(self, refuse: Refuse) -> None:
         waiter, why = refuse
@@ -271,18 +310,11 @@ class KeyedRequests:
         if known is not None and not known.ended:
             return known
         name = one_line(f"keys of {namespace.decode('utf-8', 'replace')}", 128)
-        opened = self._cache.open_own(self._new_id(), self._new_id(), name, self._now_s)
+        opened = self._cache.open_own(
+            self._new_id(), self._new_id(), name, namespace, self._clock.awake_s
+        )
         self._sessions[namespace] = opened
         return opened
-
-    def _find(self, waiter: RequestId) -> tuple[Session, Entry] | None:
-        """Its entry; none if that is finished, and it leaves with others."""
-        session = self._cache.sessions.get(waiter.session)
-        entry = None if session is None else session.entries.get(waiter.sequence)
-        return None if session is None or entry is None else (session, entry)
-
-    def _answer(self, session: Session, entry: Entry, kept: RetainedOutcome) -> None:
-        self._dispatcher.step(session, entry.id.sequence, RequestInput.ANSWERED, kept)
 
     def _refuse(self, entry: Entry, code: str, text: str, *, for_now: bool) -> None:
         session = self._cache.sessions[entry.id.session]
@@ -291,17 +323,12 @@ class KeyedRequests:
         refused = messages.Refused(session.id, entry.id.sequence, code, text, delay_s)
         self._dispatcher.send(session.route, refused)
 
-    @property
-    def _now_s(self) -> float:
-        return self._clock.awake_s
-
 
 _CARRY_OUT: dict[type, Callable[..., None]] = {
     Enter: KeyedRequests._enter_work,
     Finish: KeyedRequests._finish_work,
-    Wait: KeyedRequests._wait,
-    Answer: KeyedRequests._answer_soon,
-    AnswerCancelled: KeyedRequests._answer_soon,
+    Answer: KeyedRequests._answer,
+    AnswerCancelled: KeyedRequests._answer,
     Refuse: KeyedRequests._turn_away,
 }
 

@@ -22,11 +22,12 @@ All of it is in :mod:`.keyed`, which calls these methods and carries out what th
 *The work of a generation* is one request of a session of the server's own, one for each
 namespace, which has no window, and whose sequences are the numbers of generations.  So
 dedup cache, scheduler and workforce treat it as any other, and G1, G2 and the consent to
-a rerun stay with their table.  Each generation gets one ``Finish``, and at most one
-``Enter`` before it.
+a rerun stay with their table.  Each generation gets one ``Enter`` at most, and a ``Finish``
+if it is closed without an outcome.
 
 *A request of a caller* is an entry of the dedup cache under its own id, and WAITING there
-until it is answered: its ``entry.key`` says what it asks, and no execution is its own.  So
+until it is answered: its ``entry.key`` says what it asks, and no execution is its own.
+Where nothing is to be done about it, it waits.  So
 retransmissions end there, and its deadline, its cancel and what is too large for its
 client concern it alone.
 
@@ -51,9 +52,8 @@ time, or a Resume while :meth:`Keys.behind`      :meth:`Keys.tick`
 effect              what the router does
 =================== ====================================================================
 ``Enter``           enters a request of its own session, which is dispatched when
-                    :meth:`Keys.may_dispatch` says so, too
+                    :meth:`.KeyRoom.may_retain` says so, too
 ``Finish``          finishes that; the dedup cache unqueues it or stops its execution
-``Wait``            nothing: the caller's request is WAITING already
 ``Answer``          completes it, with a header of its own and the same payload
 ``AnswerCancelled`` completes it with "cancelled", and says whether it may have run
 ``Refuse``          refuses it, for good or for now, as if it had never been seen
@@ -69,12 +69,15 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 from .errors import ProtocolError
+from .journal import Cancelled, Closed, Commanded, Journal
 from .key_records import (
     CallerToken,
     CommandAnswer,
+    Enter,
     Generation,
     GenerationState,
     KeyEffect,
@@ -84,9 +87,10 @@ from .key_records import (
     Tag,
 )
 from .key_room import KeyRoom
-from .key_table import TABLE, Asked, KeyCommand, KeyInput, Withdrawn
+from .key_table import TABLE, KeyCommand, KeyInput, Withdrawn
 from .limits import KeyLimits
-from .requests import Ask, RetainedOutcome
+from .requests import Ask, Entry, RetainedOutcome
+from .restored import Remains, generation_of
 from .terms import RequestId, SessionId
 
 ENDED_AT_ONCE = 1024
@@ -97,8 +101,9 @@ so many effects (G10)."""
 class Keys:
     """The keys of one epoch.  All its methods are synchronous."""
 
-    def __init__(self, limits: KeyLimits) -> None:
+    def __init__(self, limits: KeyLimits, journal: Journal) -> None:
         self.limits = limits
+        self.journal = journal
         self.declared_rerun = False
         """What the environment declares; known before anything is dispatched."""
         self.next_number = 0
@@ -118,8 +123,8 @@ class Keys:
         """What was said to commands with ids of their own, and when; oldest first."""
         self._commands_of: Counter[bytes] = Counter()
         """How many of them each namespace has."""
-        self._waiting: dict[SessionId, dict[RequestId, Generation]] = {}
-        """Waiters and watchers."""
+        self.waiting: dict[RequestId, Generation] = {}
+        """What each waiter and watcher waits for."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
         """Those that leave, or are lost, and for which there was no time yet."""
         self.room = KeyRoom(limits)
@@ -133,29 +138,55 @@ class Keys:
         state = GenerationState.ABSENT if generation is None else generation.state
         return TABLE[input][state](self, generation, arg, now_s)
 
+    def restore(self, remains: Remains, now_s: float) -> list[tuple[Generation, Ask]]:
+        """Take over what a journal has left, before anything else comes.  All that are open
+        count for those who had asked, until these are back or the orphan deadline has
+        passed.  Returns those without an outcome, oldest first, and what is to be run: an
+        allowance that is smaller than was asked for says that they may have been started."""
+        self.next_number = remains.next_number
+        waiting = []
+        for left in remains.generations.values():
+            generation, ask = generation_of(left, now_s)
+            self.generations[generation.number] = self.open[generation.name] = generation
+            self.room.charge(generation, +1)
+            if left.frames is None:
+                waiting.append((generation, ask))
+            else:
+                self.retain(generation, RetainedOutcome(left.frames, sum(map(len, left.frames))))
+                generation.state = GenerationState.COMPLETED
+            self.watch_time(generation, self.orphans, now_s)
+        for said in remains.commands[-self.limits.commands :]:
+            name = KeyName(said.namespace, said.key)
+            input = KeyInput.FORGET if said.forget else KeyInput.CANCEL
+            command = KeyCommand(input, name, said.tag)
+            self._commands[command] = CommandAnswer(said.generation, said.started), now_s
+            self._commands_of[said.namespace] += 1
+            if remains.early_cancels.get(name) == said:
+                self.early_cancels[name] = command
+        return waiting
+
     # -- requests -----------------------------------------------------------------------
 
-    def ask(
-        self, name: KeyName, waiter: RequestId, caller: CallerToken, ask: Ask, now_s: float,
-        reissue: Reissue | None = None,
-    ) -> KeyEffects:  # fmt: skip
-        """A request with a key and its input.  ``ask.digest`` is
+    def ask(self, asked: Entry, now_s: float) -> KeyEffects:
+        """A request with a key and its input.  Its digest is
         :func:`~.key_records.input_digest`; its allowance is that of the key, for all of
         its life, and the first one's holds."""
-        self._check(name)
-        if self._generation_of(waiter) is not None:  # a waiter is counted once
-            return ()
+        name: KeyName = asked.key.name
         known = self.open.get(name)
-        same = known is None or (known.digest, known.body_bytes, known.rerun) == (
-            ask.digest, len(ask.body), ask.rerun,
+        if known is None:
+            self._check(name)
+            return self.step(None, KeyInput.ASK, asked, now_s)
+        if asked.id in self.waiting:  # a waiter is counted once
+            return ()
+        same = (known.digest, known.body_bytes, known.rerun) == (
+            asked.digest, asked.body_bytes, asked.rerun,
         )  # fmt: skip
-        asked = Asked(name, waiter, caller, ask, reissue)
         return self.step(known, KeyInput.ASK if same else KeyInput.OTHER_INPUT, asked, now_s)
 
     def attach(self, name: KeyName, waiter: RequestId, now_s: float) -> KeyEffects:
         """A request that waits for a key without sending the input: it never counts."""
         self._check(name)
-        if self._generation_of(waiter) is not None:
+        if waiter in self.waiting:
             return ()
         return self.step(self.open.get(name), KeyInput.ATTACH, waiter, now_s)
 
@@ -163,23 +194,23 @@ class Keys:
         """A request is finished: its client has the outcome, or wants none.  And whether
         an execution may have been started: False only if this ended a generation that
         never was."""
-        generation = self._generation_of(waiter)
+        generation = self.waiting.get(waiter)
         if generation is None:
             return (), True
         return self._end_by(generation, KeyInput.LEAVE, waiter, now_s)
 
     def leave_together(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
         """The same of several, as many as one turn may (:meth:`behind`)."""
-        self._leaving.extend((waiter, KeyInput.LEAVE) for waiter in waiters)
+        self._leaving.extend(zip(waiters, repeat(KeyInput.LEAVE)))
         return self._leave_on(now_s)
 
-    def leave_all(self, session: SessionId, now_s: float) -> KeyEffects:
+    def leave_all(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
         """A client said goodbye: all of its requests leave."""
-        return self._each_of(session, KeyInput.LEAVE, now_s)
+        return self._each_of(waiters, KeyInput.LEAVE, now_s)
 
-    def lose(self, session: SessionId, now_s: float) -> KeyEffects:
+    def lose(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
         """A client's lease has ended: its waiters go on counting."""
-        return self._each_of(session, KeyInput.LOSE, now_s)
+        return self._each_of(waiters, KeyInput.LOSE, now_s)
 
     def withdraw(
         self, name: KeyName, caller: CallerToken, session: SessionId, now_s: float
@@ -189,6 +220,19 @@ class Keys:
         self._check(name)
         arg = Withdrawn(name, caller, session)
         return self._end_by(self.open.get(name), KeyInput.WITHDRAW, arg, now_s)
+
+    def may_go_on(self, generation: Generation, ask: Ask) -> bool:
+        """Whether what may have been started before a crash may be started again."""
+        consent = self.declared_rerun if generation.rerun is None else generation.rerun
+        return consent and ask.allowance > 0
+
+    def enter_held(self, generation: Generation) -> KeyEffects:
+        """Nothing of its key lives any more that it had to wait for."""
+        ask = generation.ask
+        assert ask is not None
+        self._drop_ask(generation)
+        generation.state = GenerationState.WAITING
+        return (Enter(generation, ask),)
 
     # -- commands by key ----------------------------------------------------------------
 
@@ -216,6 +260,11 @@ class Keys:
         if isinstance(command.tag, bytes):
             self._commands[command] = answer, now_s
             self._commands_of[command.name.namespace] += 1
+            self.journal.append(
+                Commanded, command.input is KeyInput.FORGET, command.name.namespace,
+                command.name.key, command.tag, answer.generation, answer.started,
+                self.early_cancels.get(command.name) == command,
+            )  # fmt: skip
         return effects, answer
 
     def _end_by(
@@ -262,7 +311,7 @@ class Keys:
             if not self._commands_of[command.name.namespace]:
                 del self._commands_of[command.name.namespace]
             if self.early_cancels.get(command.name) == command:
-                del self.early_cancels[command.name]
+                self.take_early_cancel(command.name)  # it hits nothing in later epochs, too
         return effects
 
     def behind(self, now_s: float) -> bool:
@@ -287,19 +336,11 @@ class Keys:
         mine = self._commands_of[namespace]
         return mine < self.room.share(self.limits.commands, len(self._commands) - mine)
 
-    def may_open(self, name: KeyName, held_bytes: int) -> bool:
-        """Whether there is room for another generation."""
-        return self.room.may_open(name, held_bytes)
-
-    def may_dispatch(self, number: int) -> bool:
-        """Whether another outcome may come to be retained."""
-        return self.room.may_retain(self.generations[number].name.namespace)
-
-    def may_start(self, ask: Ask, reissue: Reissue) -> bool:
+    def may_start(self, asked: Entry, reissue: Reissue) -> bool:
         """Whether a request that is issued again may open a generation: it needs proof,
         consent and allowance, since it may have run."""
-        consent = self.declared_rerun if ask.rerun is None else ask.rerun
-        return reissue.gone and consent and reissue.earlier < ask.allowance
+        consent = self.declared_rerun if asked.rerun is None else asked.rerun
+        return reissue.gone and consent and reissue.earlier < asked.allowance
 
     def _check(self, name: KeyName) -> None:
         """ProtocolError if this cannot be a key; nothing has changed."""
@@ -311,19 +352,15 @@ class Keys:
 
     # -- what cells change ----------------------------------------------------------------
 
-    def add(self, generation: Generation) -> None:
-        """It is open."""
-        self.next_number += 1
-        self.generations[generation.number] = self.open[generation.name] = generation
-        self.room.charge(generation, +1)
-
     def close(self, generation: Generation) -> None:
         """It is open no more, and takes up room only while its execution lives."""
+        self.journal.append(Closed, generation.number)
         self.room.charge(generation, -1)
         if generation.outcome is not None:
             self.room.let_go(generation.outcome.shared)
         generation.state = GenerationState.CLOSED
-        generation.outcome = generation.ask = None
+        generation.outcome = None
+        generation.drop_ask()
         del self.open[generation.name]
         if generation.live:
             self.ending[generation.name] = generation
@@ -339,62 +376,59 @@ class Keys:
 
     def retain(self, generation: Generation, outcome: RetainedOutcome) -> None:
         """It has its outcome, and needs its input no more."""
-        payload = self.room.retain(generation, outcome.size_bytes)
-        generation.outcome = RetainedOutcome(outcome.frames, outcome.size_bytes, payload)
-        generation.ask = None
+        if generation.ask is not None:
+            self._drop_ask(generation)
+        outcome.shared = self.room.bring(generation.name.namespace, outcome.size_bytes)
+        outcome.shared.after = self.journal.appended
+        generation.outcome = outcome
+
+    def _drop_ask(self, generation: Generation) -> None:
+        self.room.charge(generation, -1)
+        generation.drop_ask()
+        self.room.charge(generation, +1)
 
     def take_early_cancel(self, name: KeyName) -> bool:
         """Whether a cancel of this key came before any request.  It hits one."""
-        return self.early_cancels.pop(name, None) is not None
+        if self.early_cancels.pop(name, None) is None:
+            return False
+        self.journal.append(Cancelled, *name)
+        return True
 
     def watch_time(
         self, generation: Generation, timed: OrderedDict[int, Generation], now_s: float
     ) -> None:
         """Nobody waits: from now on, if it was not so before, this time runs."""
-        if generation.number not in timed:
-            self.watch_no_time(generation)
+        number = generation.number
+        if number not in timed:
+            self.orphans.pop(number, None)
+            self.retained.pop(number, None)
             generation.since_s = now_s
-            timed[generation.number] = generation
+            timed[number] = generation
 
     def watch_no_time(self, generation: Generation) -> None:
         """Somebody waits, or nothing is left to wait for."""
         self.orphans.pop(generation.number, None)
         self.retained.pop(generation.number, None)
 
-    def index(self, waiter: RequestId, generation: Generation) -> None:
-        """This request waits for it."""
-        waiting = self._waiting.get(waiter.session)
-        if waiting is None:
-            waiting = self._waiting[waiter.session] = {}
-        waiting[waiter] = generation
-
-    def unindex(self, waiter: RequestId) -> None:
-        """It does not any more."""
-        waiting = self._waiting[waiter.session]
-        del waiting[waiter]
-        if not waiting:
-            del self._waiting[waiter.session]
-
-    def _generation_of(self, waiter: RequestId) -> Generation | None:
-        waiting = self._waiting.get(waiter.session)
-        return None if waiting is None else waiting.get(waiter)
-
-    def _each_of(self, session: SessionId, input: KeyInput, now_s: float) -> KeyEffects:
+    def _each_of(self, all_of: Iterable[RequestId], input: KeyInput, now_s: float) -> KeyEffects:
         """Watchers first: else they would hear of what the last waiter's leaving ends."""
-        waiting = self._waiting.get(session, {}).items()
-        ordered = sorted(waiting, key=lambda each: each[0] in each[1].waiters)
-        self._leaving.extend((waiter, input) for waiter, _ in ordered)
+        waiting = filter(self.waiting.__contains__, all_of)
+        ordered = sorted(waiting, key=lambda waiter: waiter in self.waiting[waiter].waiters)
+        self._leaving.extend(zip(ordered, repeat(input)))
         return self._leave_on(now_s)
 
     def _leave_on(self, now_s: float) -> list[KeyEffect]:
         effects: list[KeyEffect] = []
         for _ in range(min(len(self._leaving), ENDED_AT_ONCE)):
-            if len(effects) >= ENDED_AT_ONCE:  # others may wait for what they leave
-                break
             waiter, input = self._leaving.popleft()
-            generation = self._generation_of(waiter)
-            if generation is not None:  # else it has heard meanwhile that it is over
-                effects += self.step(generation, input, waiter, now_s)
+            generation = self.waiting.get(waiter)
+            if generation is None:
+                continue  # it has heard meanwhile that it is over
+            follows = self.step(generation, input, waiter, now_s)
+            if follows:
+                effects += follows
+                if len(effects) >= ENDED_AT_ONCE:  # others may wait for what they leave
+                    break
         return effects
 
 

@@ -66,7 +66,9 @@ class KeyJudge:
         """Keys for which somebody asked who may start their work: not again without
         proof and consent."""
         self._never: dict[Place, int] = {}
-        """When it was said that what is open was not started, and ends."""
+        """Who asked before this was told that nothing was started, nor will be."""
+        self._ended: dict[Place, int] = {}
+        """When its journal last had it that a generation is over."""
         self._kept: dict[Place, tuple[int, float, int]] = {}
         """The generation whose outcome came while somebody waited, and when that was."""
         self._runs: dict[str, list[Execution]] = {}
@@ -87,7 +89,8 @@ class KeyJudge:
         request = RequestId(message.session, message.sequence)
         call = self._book.calls[self.calls[request]]
         assert call.use is not None
-        place, order = (server, call.use.label), next(self._order)
+        place = self._book.journal.home(server), call.use.label
+        order = next(self._order)
         self._asking = request
         here = self._waiters.setdefault(place, {})
         match KeyAct(message.act):
@@ -127,10 +130,14 @@ class KeyJudge:
         """The request that the server is dealing with has replaced nobody."""
         for undo in self._undo:
             undo()
-        self.dealt()
+        self._asking = None
+        self._undo.clear()
 
     def dealt(self) -> None:
         """The server has said all that follows from one message."""
+        asking = self._asking
+        if asking is not None and asking in self._place:
+            self._book.journal.waits(asking, self._place[asking][1])
         self._asking = None
         self._undo.clear()
 
@@ -139,12 +146,46 @@ class KeyJudge:
         for waiter in self._waiters.get(place, {}).values():
             if waiter.generation is None or not self._here(waiter):
                 continue
+            if self.is_over(place, waiter):
+                continue
             after_command = self._commands.get(place, -1) > waiter.order
             if not waiter.answered or (waiter.counts and not after_command):
                 yield waiter
 
     def _here(self, waiter: Waiter) -> bool:
         return not self._book.unheard(waiter.request.session)
+
+    def is_over(self, place: Place, waiter: Waiter) -> bool:
+        """Whether it waits only to be told that its generation is over, once that is safe."""
+        return waiter.order < self._ended.get(place, -1)
+
+    def over(self, place: Place) -> None:
+        """A journal has it that all who have asked for this key wait for nothing more."""
+        self._ended[place] = next(self._order)
+
+    def cancel_is_used(self, place: Place) -> None:
+        """A journal has it that a cancel which came early has hit a request."""
+        self._said.hit(place)
+
+    def early_cancels_left(self, places: set[Place]) -> None:
+        """After a crash only these keys are known to have been cancelled before any request."""
+        self._said.left(places)
+
+    def server_died(
+        self, server: Process, known: set[int], callers: dict[Place, set[bytes]]
+    ) -> None:
+        """The next server will know only these outcomes, and of these keys that these
+        callers may count.  Work that nobody else asks for anew may start again."""
+        for request in list(self._place):
+            if self._book.sessions[request.session][0] is server:
+                self._lose(request)
+        for place, (number, _, _) in list(self._kept.items()):
+            if number not in known:
+                del self._kept[place]
+        self._fresh = set(callers)
+        for place, names in callers.items():
+            for caller in names:
+                self.work.lost(place, caller)
 
     def finished(self, session: bytes, finished: Ranges) -> None:
         """A client wants no more of these."""
@@ -159,6 +200,7 @@ class KeyJudge:
         waiter = None if place is None else self._waiters.get(place, {}).pop(request, None)
         if waiter is not None:
             assert place is not None
+            waiter.left = next(self._order)
             self._left[request] = waiter
         return waiter
 
@@ -205,7 +247,8 @@ class KeyJudge:
 
     def _unanswered(self, place: Place) -> list[Waiter]:
         here = self._waiters.get(place, {}).values()
-        return [w for w in here if not w.answered and self._here(w)]
+        waiting = [w for w in here if not w.answered and self._here(w)]
+        return [w for w in waiting if not self.is_over(place, w)]
 
     def told(self, message: messages.Outcome, frames: Sequence[Body]) -> None:
         """An outcome is sent, or sent again."""
@@ -221,15 +264,17 @@ class KeyJudge:
                 self._command_done(place, call, cbor2.loads(bytes(frames[1])))
             return
         waiter.answered = True
-        execution = self._by_payload.get(bytes(frames[1]))
+        payload = bytes(frames[1])
+        execution = self._by_payload.get(payload)
         if execution is not None:
+            self._book.journal.told(waiter.call, request, payload, of_key=True)
             self._given(place, waiter, execution)
         elif message.status != Status.RESULT:
-            self._failed(place, waiter, bytes(frames[1]))
+            self._failed(place, waiter, payload)
 
     def _given(self, place: Place, waiter: Waiter, execution: Execution) -> None:
         call, number = waiter.call, execution.request.sequence
-        if execution.server is not place[0]:
+        if self._book.journal.home(execution.server) is not place[0]:
             self._broken("G5", f"{call.key} gets an outcome of another epoch", call)
         if label_of(execution.key) != place[1] or (call.input and call.input != execution.key):
             text = f"{call.key} asked for {call.input or place[1]} and gets {execution.key}"
@@ -247,6 +292,11 @@ class KeyJudge:
     def _failed(self, place: Place, waiter: Waiter, payload: bytes) -> None:
         """It is told that there is no outcome, or that there will be none."""
         call, error = waiter.call, error_records.decode(payload)
+        over = error.verdict is Verdict.DID_NOT_RUN or "was cancelled by name" in error.message
+        if over or error.code not in ("no-answer", "outcome-too-large"):
+            self._book.journal.told(call, waiter.request, payload, of_key=not over)
+        if error.verdict is Verdict.DID_NOT_RUN:
+            self._never[place] = max(self._never.get(place, -1), waiter.order)
         if "was cancelled by name" in error.message:
             self._said.hit(place)
         if "was cancelled by name" in error.message and waiter.counts and self._here(waiter):
@@ -262,6 +312,7 @@ class KeyJudge:
     def _command_done(self, place: Place, call: Call, record: dict[str, Any]) -> None:
         """A command by key is answered: nobody waits any more for what it has closed."""
         self._said.answer(place, call, record, next(self._order))
+        self._book.journal.command_told(call, record)
         number = record["generation"]
         for waiter in self._unanswered(place):
             if number is not None and waiter.generation == number:
@@ -272,6 +323,8 @@ class KeyJudge:
         """What is said to the cancel of one request."""
         request = RequestId(message.session, message.sequence)
         waiter = self._left.get(request)
+        if waiter is not None:
+            self._book.journal.confirmed(waiter.call, request)
         if message.started or waiter is None or request in self._answered:
             return
         call = waiter.call
@@ -279,18 +332,20 @@ class KeyJudge:
             text = f"{call.key} did not run, it is said; generation {waiter.generation} has"
             self._broken("G7", text, call)
         assert call.use is not None
-        place = self._book.sessions[request.session][0], call.use.label
+        server = self._book.sessions[request.session][0]
+        place = self._book.journal.home(server), call.use.label
         for other in self._unanswered(place):
             if other.counts and other.order < waiter.order and other.call.input == call.input:
                 text = f"{call.key} will not run, it is said, and {other.call.key} waits for it"
                 self._broken("G7", text, call)
-        self._never[place] = next(self._order)
+        self._never[place] = max(self._never.get(place, -1), waiter.left)
 
     # -- what is done ---------------------------------------------------------
 
     def dispatched(self, server: Process, number: int, body: Body) -> None:
         """An execution is sent to a worker, for the first time."""
-        place = server, label_of(key_of(body))
+        self._book.journal.dispatched(number)
+        place = self._book.journal.home(server), label_of(key_of(body))
         for waiter in list(self._sure(place)):
             if waiter.generation != number:
                 text = (
@@ -301,13 +356,13 @@ class KeyJudge:
         if place not in self._fresh:
             text = f"{place[1]} is started, and was asked again only, without proof or consent"
             self._book.violation("G2", text, place[1])
-        if self._asked.get(place, -1) < self._never.get(place, -1):
+        if self._asked.get(place, -1) <= self._never.get(place, -2):
             text = f"{place[1]} is started, and it was said that it would not be"
             self._book.violation("G7", text, place[1])
         self._said.dispatched(place, number)
         self._retained(place, number)
         for waiter in self._waiters.get(place, {}).values():
-            if not waiter.answered:
+            if not waiter.answered and not self.is_over(place, waiter):
                 waiter.generation = number
 
     def _retained(self, place: Place, number: int) -> None:
@@ -330,7 +385,8 @@ class KeyJudge:
                 text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
                 book.violation("G1", text, key)
         runs.append(execution)
-        mine = self._of.setdefault((execution.server, number), [])
+        home = book.journal.home(execution.server)
+        mine = self._of.setdefault((home, number), [])
         if mine and mine[-1].key != key:
             book.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
         if mine and mine[-1].worker.alive:
@@ -355,7 +411,7 @@ class KeyJudge:
         if execution.halted or execution.status is None:
             return
         server, number = execution.server, execution.request.sequence
-        place = server, label_of(execution.key)
+        place = self._book.journal.home(server), label_of(execution.key)
         for waiter in self._unanswered(place):
             if waiter.generation != number:
                 continue

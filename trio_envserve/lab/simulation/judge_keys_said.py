@@ -74,7 +74,8 @@ class Said:
         if first is None or now_s - said_s >= most_s - SLACK_S:
             self._answers[place, act, tag] = record, now_s
             unknown = record["generation"] is None and act is KeyAct.CANCEL
-            if unknown and not self._may_live(place):
+            used = self._book.journal.is_used(place[1])
+            if unknown and not used and not self._may_live(place):
                 self._early[place] = now_s
         elif first != record:
             text = f"{call.key} comes again, and is told {record}; it was {first}"
@@ -83,11 +84,17 @@ class Said:
     def _may_live(self, place: Place) -> bool:
         """Whether an execution of this key may live, as far as its server knows."""
         server, label = place
-        return any(e.server is server and not e.delivered for e in self._runs.get(label, ()))
+        runs, home = self._runs.get(label, ()), self._book.journal.home
+        return any(home(e.server) is server and e.server.alive and not e.delivered for e in runs)
 
     def hit(self, place: Place) -> None:
         """A request was cancelled by key: a cancel that came early hits one."""
         self._early.pop(place, None)
+
+    def left(self, places: set[Place]) -> None:
+        """Of the cancels that came early only these are left."""
+        for place in self._early.keys() - places:
+            del self._early[place]
 
     def dispatched(self, place: Place, number: int) -> None:
         """An execution of a generation is sent to a worker."""

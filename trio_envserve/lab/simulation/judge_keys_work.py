@@ -33,6 +33,8 @@ class Waiter:
     call: Call
     caller: bytes
     order: int
+    left: int = -1
+    """When it was finished, by its client or by a deadline."""
     generation: int | None = None
     """In which it surely waits."""
     answered: bool = False
@@ -61,6 +63,9 @@ class Wanted:
         self._early: set[tuple[Process, int]] = set()
         """Dispatches that were to stop before they began."""
 
+    def _place(self, execution: Execution) -> Place:
+        return self._book.journal.home(execution.server), label_of(execution.key)
+
     def is_back(self, place: Place, caller: bytes) -> bool:
         """A caller asks again, or withdraws.  Whether it was lost."""
         lost = self._lost.get(place, set())
@@ -74,7 +79,7 @@ class Wanted:
 
     def started(self, execution: Execution) -> None:
         """Environment code begins under a key."""
-        place = execution.server, label_of(execution.key)
+        place = self._place(execution)
         if (execution.worker, execution.number) not in self._early:
             self._running.setdefault(place, []).append(execution)
 
@@ -84,7 +89,7 @@ class Wanted:
         if execution is None:
             self._early.add((worker, number))
             return
-        place = execution.server, label_of(execution.key)
+        place = self._place(execution)
         if execution in self._running.get(place, ()):
             self._running[place].remove(execution)
             self._stops.append(execution)
@@ -97,8 +102,8 @@ class Wanted:
         for execution in stops:
             self._stopped(execution)
         for place, running in self._running.items():
-            if place[0] is server and running:
-                running[:] = [e for e in running if e.live()]
+            if place[0] is self._book.journal.home(server) and running:
+                running[:] = [e for e in running if e.live() and e.server is server]
                 if running and not self._may_count(place):
                     execution = running.pop()
                     text = f"{execution.key} goes on, and nobody waits for it"
@@ -111,12 +116,14 @@ class Wanted:
 
     def _stopped(self, execution: Execution) -> None:
         """G7: who waits, or was lost a short while ago, has not cancelled it."""
-        server, number = execution.server, execution.request.sequence
-        if (server, number) in self._book.keys.closed:
+        place, number = self._place(execution), execution.request.sequence
+        if (place[0], number) in self._book.keys.closed:
             return
         plan, book = self._book.plan, self._book
-        for waiter in self._waiters.get((server, label_of(execution.key)), {}).values():
+        for waiter in self._waiters.get(place, {}).values():
             if waiter.answered or not waiter.counts or waiter.generation != number:
+                continue
+            if book.keys.is_over(place, waiter):
                 continue
             session = waiter.request.session
             if session in book.unknown:

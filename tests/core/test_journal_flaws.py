@@ -1,0 +1,216 @@
+"""What a simulated disk has found wrong with what must be safe before what."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core import error_records, messages
+from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.journal import (
+    Closed,
+    Commanded,
+    Joined,
+    Opened,
+    Record,
+    Started,
+)
+from trio_envserve.core.key_records import KeyAct
+from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.router_effects import Flush, ToWorker
+from trio_envserve.core.router_inputs import CloseAsked, PoolOpened, Restored, Saved
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import STRANGER, identifier
+from .keyed import NAME, Keyed
+from .test_journal import Journaled, crashed_with
+
+
+def told(pair: Journaled) -> list[messages.Message]:
+    """What the stranger was told but its welcome."""
+    return [message for _, message in pair.mail if not isinstance(message, messages.Welcome)]
+
+
+def is_closed(record: Record) -> bool:
+    return isinstance(record, Closed)  # as tuples it and a Started are equal
+
+
+def verdict(pair: Keyed, session: bytes, sequence: int = 0) -> Verdict:
+    entry = pair.router.cache.sessions[session].entries[sequence]
+    assert entry.kept is not None
+    return error_records.decode(entry.kept.frames[1]).verdict
+
+
+# -- the end of a generation ----------------------------------------------------------
+
+
+def test_g11_a_cancel_was_confirmed_before_what_it_had_ended_was_safe():
+    """After a crash what had been cancelled waited again, and ran."""
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.disk()
+    for _ in range(2):  # it comes again
+        pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert is_closed(pair.records[-1])
+    assert told(pair) == []
+    pair.disk()
+    assert told(pair) == [messages.Cancelled(session, 0, False)]
+
+
+def test_a_cancel_that_ends_nothing_does_not_wait_for_the_disk():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.request(session, 1)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert told(pair) == [messages.Cancelled(session, 0, True)]
+
+
+def test_a_cancel_of_what_is_over_waits_for_the_end_of_that():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.about(KeyAct.CANCEL)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert told(pair) == []
+    pair.disk()
+    assert told(pair) == [messages.Cancelled(session, 0, True)]
+
+
+def test_a_cancel_is_confirmed_to_nobody_whose_session_is_gone():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    pair.disk()
+    assert told(pair) == []
+
+
+def test_g11_a_deadline_said_that_nothing_ran_before_the_end_was_safe():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session, deadline_s=5.0)
+    pair.disk()
+    pair.advance(6.0)
+    assert is_closed(pair.records[-1])
+    assert told(pair) == []
+    pair.disk()
+    (outcome,) = told(pair)
+    assert isinstance(outcome, messages.Outcome)
+    assert verdict(pair, session) is Verdict.DID_NOT_RUN
+
+
+def test_a_deadline_that_passed_while_the_outcome_was_saved_ended_the_server():
+    """It answered the request, and then the outcome was there for one that was answered."""
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session, deadline_s=5.0)
+    pair.disk()
+    pair.end(payload=b"outcome")
+    pair.advance(6.0)
+    assert told(pair) == []
+    pair.disk()
+    (outcome,) = told(pair)
+    assert isinstance(outcome, messages.Outcome)
+    assert outcome.status == Status.RESULT  # its completion had won
+
+
+def test_what_was_decided_first_is_told_before_what_follows_is_sent():
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.about(KeyAct.CANCEL)
+    pair.request(session, 1)
+    out = pair.router.take(Saved(len(pair.records), pair.now_s))
+    kinds = [type(effect) for effect in out]
+    assert kinds.index(ToWorker) == len(kinds) - 1
+
+
+def test_a_cancel_that_came_first_and_was_forgotten_hit_a_request_after_a_crash():
+    class Short(Journaled):
+        keys = KeyLimits(command_s=10.0)
+
+    first = Short()
+    first.about(KeyAct.CANCEL)
+    first.disk()
+    first.advance(11.0)
+    other = crashed_with(first.records)
+    other.call()
+    other.disk()
+    assert len(other.runs) == 1
+
+
+# -- what a journal has left ------------------------------------------------------------
+
+
+def test_who_joined_counts_and_what_was_said_is_said_again_after_a_crash():
+    opened, tag = left(started=False)[0], identifier(8)
+    said = Commanded(True, *NAME, tag, None, True, False)
+    other = crashed_with([opened, Joined(0, identifier(6)), said])
+    assert other.router.keys.generations[0].lost == {identifier(5), identifier(6)}
+    other.request(other.stranger(902), act=KeyAct.FORGET, tag=tag, body=b"")
+    other.disk()
+    assert 0 in other.router.keys.generations  # it hits nothing else
+    assert other.heard().status == Status.RESULT
+
+
+# -- closing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [ClosingStage.DRAINING, ClosingStage.CANCELLING])
+def test_g9_a_server_closed_before_its_answers_were_safe(stage: ClosingStage):
+    """So nobody heard them."""
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session)
+    pair.disk()
+    pair.give(CloseAsked(pair.now_s, stage))
+    pair.settle()
+    if stage is ClosingStage.DRAINING:
+        pair.end()
+        assert pair.router.closing.stage is stage
+        assert pair.router.status()["closing"]["outcomes"] == 1
+    pair.advance(2.0)
+    assert pair.router.closing.stage is not ClosingStage.FLUSHING
+    assert not [message for message in told(pair) if isinstance(message, messages.Outcome)]
+    pair.disk()
+    assert [message for message in told(pair) if isinstance(message, messages.Outcome)]
+
+
+def left(*, started: bool) -> list[Record]:
+    opened = Opened(0, *NAME, b"digest", True, 4, 0, identifier(5), b"body")
+    return [opened, Started(0)] if started else [opened]
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["locked out", "no worker yet"])
+@pytest.mark.parametrize("started", [False, True])
+def test_g9_who_waited_for_what_a_journal_had_left_heard_nothing_of_a_server_that_closed(
+    started: bool, opened: bool
+):
+    pair = Journaled(ready=False)
+    pair.give(Restored(left(started=started), pair.now_s))
+    if opened:
+        pair.give(PoolOpened((), pair.now_s))
+    session = pair.stranger()
+    pair.request(session, act=KeyAct.ATTACH)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
+    pair.settle()
+    pair.advance(0.5)
+    assert not any(isinstance(effect, Flush) for effect in pair.said())
+    pair.disk()
+    may_have = Verdict.MAY_HAVE_RUN if started else Verdict.DID_NOT_RUN
+    assert verdict(pair, session) is may_have
+
+
+def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker():
+    """The same without a journal: who is back says that it may have run."""
+    pair = Keyed(ready=False, rerun=True)
+    pair.router.keys.declared_rerun = True
+    pair.router.workforce.environment = "environment"
+    back, other = pair.stranger(), pair.stranger(901)
+    pair.request(back, earlier=1, gone=True, rerun=True)
+    pair.request(other, rerun=True)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
+    pair.settle()
+    assert verdict(pair, other) is Verdict.MAY_HAVE_RUN

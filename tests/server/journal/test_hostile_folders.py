@@ -1,0 +1,325 @@
+"""Folders that are damaged, somebody else's, or not to be had: each is told and refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.server.journal.folders import LARGE, a_run, completed, journal, opened, read, write
+from trio_envserve import ServerStartError
+from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
+from trio_envserve.server.journal import folder as folder_module
+from trio_envserve.server.journal import opening
+from trio_envserve.server.journal.folder import Identity, file_system, identity_of
+from trio_envserve.server.journal.repair import NUMBERS_SKIPPED, Repaired, repair
+
+REAL = Identity("host", "boot", 1, 2)
+
+
+def refusal(folder: Path) -> str:
+    """Why it is not opened; each tells what to do."""
+    with pytest.raises(ServerStartError) as refused, journal(folder):
+        pass
+    text = str(refused.value)
+    assert str(folder) in text
+    return text
+
+
+def repaired(folder: Path) -> Repaired:
+    assert "check --repair" in refusal(folder)
+    report = repair(folder, identity_of(folder))
+    read(folder)
+    return report
+
+
+def killed(folder: Path, *groups: list[Record]) -> Path:
+    """A folder as a killed server leaves it."""
+    with journal(folder / "source") as (store, _):
+        for group in groups:
+            store.commit(group, 1.0)
+        copy(folder / "source", folder / "journal")
+    return folder / "journal"
+
+
+def test_a_killed_server_leaves_all_that_was_safe(tmp_path: Path):
+    folder = killed(tmp_path, a_run(0), [opened(1)])
+    assert (folder / "journal.db-wal").stat().st_size > 0
+    assert read(folder) == [Closed(1), *a_run(0), opened(1)]
+
+
+@pytest.mark.parametrize("part", ["journal.db", "journal.db-wal"])
+def test_a_journal_that_is_cut_off_at_any_byte_is_never_taken_for_whole(part: str, tmp_path: Path):
+    folder = killed(tmp_path, a_run(0), a_run(1), [Closed(0)], [opened(2)])
+    whole = read_copy(folder, tmp_path / "whole")
+    size = (folder / part).stat().st_size
+    cuts = {0, 1, 15, 16, 31, 32, 33, 99, 100, 101, size - 1, size // 2, size // 2 + 1}
+    cuts |= set(range(0, size, 1 + size // 12))
+    for cut in sorted(cuts):
+        at = tmp_path / f"cut-{cut}"
+        copy(folder, at)
+        os.truncate(at / part, cut)
+        try:
+            found = read(at)
+        except ServerStartError as error:
+            problem = str(error)
+        else:
+            problem = "damaged" if found == whole else f"{found} in place of {whole}"
+        assert "damaged" in problem, cut
+        shutil.rmtree(at)
+
+
+def copy(folder: Path, to: Path) -> None:
+    """A copy that is taken for the original."""
+    shutil.copytree(folder, to)
+    adopted.add(to.stat().st_ino)
+
+
+adopted: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def copies_are_taken_for_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that :func:`copy` has made."""
+    real = folder_module.check_identity
+
+    def check(folder: Path, was: Identity, now: Identity) -> None:
+        if now.inode not in adopted:
+            real(folder, was, now)
+
+    adopted.clear()
+    monkeypatch.setattr("trio_envserve.server.journal.opening.check_identity", check)
+
+
+def read_copy(folder: Path, to: Path) -> list[Record]:
+    copy(folder, to)
+    return read(to)
+
+
+def change_row(folder: Path, statement: str) -> None:
+    connection = sqlite3.connect(folder / "journal.db")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+CHANGES = {
+    "its record": "UPDATE records SET record = zeroblob(20) WHERE row = 2",
+    "its key": "UPDATE records SET number = 1 WHERE row = 2",
+    "its type": "UPDATE records SET number = 'x' WHERE row = 2",
+    "its body": "UPDATE records SET body = 'other' WHERE row = 3",
+    "its sum": "UPDATE records SET sum = zeroblob(8) WHERE row = 3",
+    "its place": "UPDATE records SET row = 99 WHERE row = 3",
+    "removed": "DELETE FROM records WHERE row = 2",
+    "the state": "UPDATE state SET state = zeroblob(9)",
+    "no state": "DELETE FROM state",
+    "no table": "DROP TABLE records",
+    "the index": "DROP INDEX of_number",
+}
+
+
+@pytest.mark.parametrize("change", sorted(set(CHANGES) - {"the index"}))
+def test_a_row_that_was_changed_is_told(change: str, tmp_path: Path):
+    write(tmp_path, a_run(0), [opened(1)])
+    change_row(tmp_path, CHANGES[change])
+    assert "damaged" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ("journal.db", "journal.db is missing"),
+        ("safe", "safe: it is missing"),
+        ("bodies/4", "bodies/4: the outcome of key 'key-1' in namespace 'default' is missing"),
+        ("bodies/2", "bodies/2: the input of key 'key-1'"),
+    ],
+)
+def test_a_file_that_is_missing_is_told(part: str, told: str, tmp_path: Path):
+    write(tmp_path, [opened(0), opened(1, LARGE), Started(1), completed(1, LARGE)])
+    (tmp_path / part).unlink()
+    assert told in refusal(tmp_path)
+
+
+def test_a_file_that_was_changed_is_told(tmp_path: Path):
+    write(tmp_path, [opened(0, LARGE)])
+    (tmp_path / "bodies" / "1").write_bytes(LARGE[:-1] + b"!")
+    assert "bodies/1: the input of key 'key-0'" in refusal(tmp_path)
+
+
+def test_a_wal_that_was_removed_is_told_with_how_much_is_missing(tmp_path: Path):
+    folder = killed(tmp_path, a_run(0), a_run(1))
+    (folder / "journal.db-wal").unlink()
+    assert "the last 6 of 6 records are missing" in refusal(folder)
+
+
+def test_an_older_copy_that_was_put_back_is_told(tmp_path: Path):
+    write(tmp_path, a_run(0))
+    shutil.copy(tmp_path / "journal.db", tmp_path / "old")
+    write(tmp_path, a_run(1))
+    shutil.move(tmp_path / "old", tmp_path / "journal.db")
+    assert "the last 3 of 6 records are missing" in refusal(tmp_path)
+
+
+def test_what_is_no_database_is_told(tmp_path: Path):
+    write(tmp_path, a_run(0))
+    (tmp_path / "journal.db").write_text("It was a dark and stormy night.\n" * 500)
+    assert "not a database" in refusal(tmp_path)
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path):
+    change_row(tmp_path, "CREATE TABLE songs (name)")
+    before = (tmp_path / "journal.db").read_bytes()
+    assert "of another program" in refusal(tmp_path)
+    assert (tmp_path / "journal.db").read_bytes() == before
+
+
+def test_a_later_schema_is_refused(tmp_path: Path):
+    write(tmp_path, a_run(0))
+    change_row(tmp_path, "PRAGMA user_version = 2")
+    assert "a later version (its schema is 2" in refusal(tmp_path)
+
+
+def test_a_server_that_ended_while_it_made_the_folder_left_nothing(tmp_path: Path):
+    write(tmp_path)
+    (tmp_path / "safe").unlink()
+    assert read(tmp_path) == []
+    (tmp_path / "safe").unlink()
+    for part in ("journal.db-wal", "journal.db"):
+        (tmp_path / part).write_bytes(b"")
+    assert read(tmp_path) == []
+
+
+# -- whose it is -----------------------------------------------------------------------
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path: Path):
+    with journal(tmp_path):
+        assert f"in use by process {os.getpid()}" in refusal(tmp_path)
+    read(tmp_path)
+
+
+def test_a_folder_that_was_copied_is_refused(tmp_path: Path):
+    write(tmp_path / "original", a_run(0))
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    assert "was copied or moved here" in refusal(tmp_path / "copy")
+    shutil.move(tmp_path / "original", tmp_path / "renamed")
+    assert len(read(tmp_path / "renamed")) == 4
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (REAL._replace(host="other"), "on another machine (host)"),
+        (REAL._replace(boot="other"), "before this machine was started anew"),
+        (REAL._replace(inode=3), "was copied or moved"),
+    ],
+)
+def test_what_was_used_elsewhere_is_refused(
+    now: Identity, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(opening, "identity_of", lambda folder: REAL)
+    write(tmp_path, a_run(0))
+    monkeypatch.setattr(opening, "identity_of", lambda folder: now)
+    text = refusal(tmp_path)
+    assert why in text
+    assert f"trio-envserve journal {tmp_path} adopt" in text
+
+
+# -- where none can be -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda folder: folder / "no" / "journal", "make the folder above it"),
+        (lambda folder: touched(folder / "file"), "it is a file"),
+        (lambda folder: touched(folder / "file") / "journal", "something above it is a file"),
+        (lambda folder: Path("/proc/self/journal"), "no journal can be in"),
+        (lambda folder: Path("/proc/self/fdinfo"), "the lock file"),
+    ],
+)
+def test_a_folder_that_cannot_be_had_is_told(
+    make: Callable[[Path], Path], why: str, tmp_path: Path
+):
+    assert why in refusal(make(tmp_path))
+
+
+def touched(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    device = tmp_path.stat().st_dev
+    line = f"36 25 {os.major(device)}:{os.minor(device)} / /mnt rw - nfs4 server:/x rw"
+    assert file_system(device, f"nonsense\n{line}\n") == "nfs4"
+    assert file_system(device, "") == ""
+    monkeypatch.setattr(folder_module, "_text", lambda path: line)
+    assert "a network file system (nfs4)" in refusal(tmp_path)
+
+
+# -- what is left ------------------------------------------------------------------------
+
+
+def test_a_repair_keeps_what_is_whole_where_a_body_is_lost(tmp_path: Path):
+    write(
+        tmp_path, a_run(0),
+        [opened(1), Started(1), completed(1, LARGE), opened(2), opened(3, LARGE)],
+        [opened(4, LARGE), Started(4), completed(4)],
+    )  # fmt: skip
+    for name in ("6", "8", "9"):
+        (tmp_path / "bodies" / name).unlink()
+    report = repaired(tmp_path)
+    assert report.kept == 3
+    assert report.may_have_run == [f"key 'key-{n}' in namespace 'default'" for n in (1, 3)]
+    assert (report.unknown, report.may_miss_keys) == (0, False)
+    _, *records = read(tmp_path)
+    assert [r for r in records if isinstance(r, Completed)] == [completed(0), completed(4)]
+    assert records.count(Started(1)) == records.count(Started(3)) == 4
+    assert not records.count(Started(2))
+    (lost,) = (r for r in records if isinstance(r, Opened) and r.number == 3)
+    assert len(lost.body) == len(LARGE)
+    assert (Path(report.aside) / "journal.db").exists()
+
+
+def test_a_repair_trusts_no_start_where_anything_may_be_missing(tmp_path: Path):
+    folder = killed(tmp_path, a_run(0), [opened(1)], [opened(2)])
+    change_row(folder, "DELETE FROM records WHERE row = 1")
+    report = repaired(folder)
+    assert report.may_have_run == [f"key 'key-{n}' in namespace 'default'" for n in (1, 2)]
+    assert (report.kept, report.unknown, report.may_miss_keys) == (0, 1, True)
+    first, *records = read(folder)
+    assert first == Closed(2 + NUMBERS_SKIPPED)
+    assert records.count(Started(1)) == 4
+
+
+def test_a_repair_does_not_adopt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(opening, "identity_of", lambda folder: REAL)
+        write(tmp_path, a_run(0))
+    change_row(tmp_path, CHANGES["its record"])
+    repair(tmp_path, identity_of(tmp_path))
+    assert "was last used on another machine" in refusal(tmp_path)
+
+
+def test_a_repair_of_nothing_readable_still_numbers_on(tmp_path: Path):
+    write(tmp_path, a_run(41))
+    (tmp_path / "journal.db").write_bytes(b"?" * 5000)
+    report = repaired(tmp_path)
+    assert (report.kept, report.may_miss_keys) == (0, True)
+    assert read(tmp_path) == [Closed(41 + NUMBERS_SKIPPED)]
+
+
+def test_a_server_that_ended_while_it_repaired_left_no_empty_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path, a_run(0))
+    change_row(tmp_path, CHANGES["its record"])
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr("trio_envserve.server.journal.repair.create", lambda *_: 1 / 0)
+        repair(tmp_path, identity_of(tmp_path))
+    assert "is missing" in refusal(tmp_path)

@@ -1,0 +1,148 @@
+"""The thread of a journal: groups, a disk that fails, and the end."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.server.journal.folders import LARGE, a_run, opened, read
+from trio_envserve import ServerStartError
+from trio_envserve.core.journal import Closed, Record
+from trio_envserve.server.journal import Journal, keeper, open_journal
+
+LONG_S = 60.0
+
+
+async def saved(journal: Journal, upto: int) -> None:
+    """Until so many are safe."""
+    with trio.fail_after(LONG_S):
+        while (await journal.news()).upto < upto:
+            pass
+
+
+async def failure(journal: Journal) -> keeper.Failure:
+    with trio.fail_after(LONG_S):
+        while (found := (await journal.news()).failure) is None:
+            pass
+    return found
+
+
+def database(journal: Journal) -> sqlite3.Connection:
+    return journal._store._connection
+
+
+async def test_what_is_given_together_is_one_commit(tmp_path: Path):
+    commits: list[str] = []
+    async with open_journal(tmp_path) as journal:
+        database(journal).set_trace_callback(commits.append)
+        with journal._condition:  # the thread has no turn meanwhile
+            for number in range(100):
+                journal.save([opened(number)], number + 1)
+        await saved(journal, 100)
+    assert commits.count("COMMIT") == 1
+    assert len(read(tmp_path)) == 101
+
+
+async def test_the_order_is_kept_whatever_the_groups_are(tmp_path: Path):
+    records: list[Record] = [record for number in range(300) for record in a_run(number)]
+    async with open_journal(tmp_path) as journal:
+        for upto, record in enumerate(records, 1):
+            journal.save([record], upto)
+            if upto % 50 == 0:
+                await trio.lowlevel.checkpoint()
+        await saved(journal, len(records))
+    assert read(tmp_path) == [Closed(299), *records]
+
+
+async def test_the_end_of_the_block_saves_what_was_given(tmp_path: Path):
+    async with open_journal(tmp_path) as journal:
+        journal.save(a_run(0), 3)
+    with trio.CancelScope() as scope:
+        async with open_journal(tmp_path) as journal:
+            assert list(journal.records()) == [Closed(0), *a_run(0)]
+            journal.save([opened(1)], 1)
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert read(tmp_path) == [Closed(1), *a_run(0), opened(1)]
+
+
+async def test_a_full_disk_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    async with open_journal(tmp_path) as journal:
+        journal.save(a_run(0), 3)
+        await saved(journal, 3)
+        database(journal).execute("PRAGMA max_page_count = 1")
+        journal.save([opened(1, b"x" * 100_000)], 4)
+        found = await failure(journal)
+        assert found == ("database or disk is full", False)
+        with trio.fail_after(LONG_S):
+            await journal.settled()  # what cannot be saved now is not waited for
+        journal.save([opened(2)], 5)
+        database(journal).execute("PRAGMA max_page_count = 1000000")
+        await saved(journal, 5)
+        assert journal._failure is None
+    assert read(tmp_path)[-2:] == [opened(1, b"x" * 100_000), opened(2)]
+
+
+async def test_after_an_error_of_a_sync_nothing_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fsync(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with open_journal(tmp_path) as journal:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            journal.save([opened(0, LARGE)], 1)
+            assert await failure(journal) == ("Input/output error", True)
+        journal.save([opened(1)], 2)
+        with trio.fail_after(LONG_S):
+            await journal._ended.wait()
+    assert read(tmp_path) == []
+
+
+async def test_a_disk_that_fails_at_the_end_holds_up_nobody(tmp_path: Path):
+    with trio.fail_after(LONG_S):
+        async with open_journal(tmp_path) as journal:
+            database(journal).execute("PRAGMA max_page_count = 1")
+            journal.save([opened(1, b"x" * 100_000)], 1)
+            await failure(journal)
+    assert read(tmp_path) == []
+
+
+async def test_a_disk_that_is_stuck_at_the_end_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(keeper, "CLOSE_S", 0.05)
+    holder = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    with trio.fail_after(LONG_S):
+        async with open_journal(tmp_path) as journal:
+            holder = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            journal.save([opened(0)], 1)
+        assert "were not saved within 0.05 s" in caplog.text
+        holder.close()
+        await journal._ended.wait()
+
+
+async def test_time_that_passes_without_records_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(keeper, "UPTIME_S", 0.01)
+    async with open_journal(tmp_path) as journal:
+        with trio.fail_after(LONG_S):
+            while not journal._store.state.uptime_s:  # noqa: ASYNC110  # a thread changes it
+                await trio.sleep(0.01)
+
+
+async def test_a_folder_is_free_after_the_block_and_not_before(tmp_path: Path):
+    async with open_journal(tmp_path):
+        with pytest.raises(ServerStartError, match="in use"):
+            async with open_journal(tmp_path):
+                pass
+    async with open_journal(tmp_path):
+        pass

@@ -1,0 +1,146 @@
+"""A server with a journal, in this process: closed, opened again, with a disk that fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from trio_envserve import (
+    Client,
+    NoAnswer,
+    Rollout,
+    Server,
+    ServerLimits,
+    ServerStartError,
+    UnknownKey,
+    open_client,
+    open_server,
+)
+from trio_envserve.host.folder_locks import FolderLocks
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.server.journal import keeper
+
+LONG_S = 120.0
+
+
+class Probe:
+    """An environment that counts."""
+
+    def __init__(self) -> None:
+        self.runs: list[Any] = []
+        self.gate = trio.Event()
+        self.gate.set()
+
+    async def __call__(self, rollout: Rollout) -> Any:
+        self.runs.append(rollout.input)
+        await self.gate.wait()
+        return {"said": rollout.input}
+
+
+@asynccontextmanager
+async def served(folder: Path, probe: Probe, **limits: Any) -> AsyncIterator[tuple[Server, Client]]:
+    network = MemoryNetwork()
+    with trio.fail_after(LONG_S):
+        async with (
+            open_server(
+                probe, bind="memory:s", workers=0, network=network, journal=folder / "journal",
+                limits=ServerLimits(**limits),
+            ) as server,
+            open_client(server.address, network=network) as client,
+        ):  # fmt: skip
+            yield server, client
+
+
+def limit_pages(server: Server, pages: int) -> None:
+    """A disk with room for so many."""
+    journal = server._journal
+    assert journal is not None
+    journal._store._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def test_g11_what_was_answered_is_answered_again_by_the_next_server(tmp_path: Path):
+    probe = Probe()
+    large = "x" * 400_000
+    async with served(tmp_path, probe) as (server, client):
+        await client.run_rollout("one", key="one")
+        await client.run_rollout(large, key="large")
+        await client.run_rollout("gone", key="gone")
+        await client.forget("gone")
+        assert server.status().durable
+    async with served(tmp_path, probe) as (_, client):
+        assert (await client.attach("one")).unwrap() == {"said": "one"}
+        assert (await client.run_rollout(large, key="large"))["said"] == large
+        assert isinstance((await client.attach("gone")).error, UnknownKey)
+        assert len(probe.runs) == 3
+
+
+async def test_without_a_journal_nothing_is_durable(tmp_path: Path):
+    network = MemoryNetwork()
+    async with open_server(Probe(), bind="memory:s", workers=0, network=network) as server:
+        assert not server.status().durable
+
+
+async def test_a_full_disk_refuses_new_keys_with_the_reason_and_answers_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    probe = Probe()
+    async with served(tmp_path, probe, retry_delay_s=0.01) as (server, client):
+        await client.run_rollout("known", key="known")
+        limit_pages(server, 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_rollout, "x" * 200_000)  # without a key nobody minds
+            first = trio.CancelScope()
+
+            async def ask() -> None:
+                with first:
+                    await client.run_rollout("x" * 200_000, key="first")
+
+            nursery.start_soon(ask)
+            while not server.status().journal:  # noqa: ASYNC110  # a thread tells it
+                await trio.sleep(0.01)
+            assert not server.status().durable
+            assert "full" in server.status().journal
+            with pytest.raises(NoAnswer, match=r"for now \(journal\)"):
+                await client.run_rollout("new", key="new", timeout_s=0.2)
+            assert await client.run_rollout("known", key="known") == {"said": "known"}
+            assert await client.run_rollout("plain") == {"said": "plain"}
+            limit_pages(server, 1_000_000)
+            await client.run_rollout("new", key="new")
+            assert server.status().durable
+            assert not server.status().journal
+    assert sorted(map(len, probe.runs)) == [3, 5, 5, 200_000, 200_000]
+
+
+async def test_a_journal_that_is_in_use_is_told_at_once(tmp_path: Path):
+    async with served(tmp_path, Probe()):
+        with pytest.raises(ServerStartError, match="in use by process"):
+            async with served(tmp_path, Probe()):
+                pass
+
+
+async def test_g1_no_worker_starts_while_one_of_an_earlier_server_with_the_journal_lives(
+    tmp_path: Path,
+):
+    (tmp_path / "journal").mkdir()
+    worker = FolderLocks(tmp_path / "journal")
+    assert worker.try_epochs(b"e" * 16) == set()
+    probe = Probe()
+    async with served(tmp_path, probe) as (server, client), trio.open_nursery() as nursery:
+        nursery.start_soon(client.run_rollout, "one")
+        while "with the journal" not in server.status().reason:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert not probe.runs
+        worker.close()
+    assert probe.runs == ["one"]
+    with pytest.raises(ServerStartError, match="waiting for the workers of an earlier server"):
+        worker = FolderLocks(tmp_path / "journal")
+        assert worker.try_epochs(b"e" * 16) is not None
+        async with served(tmp_path, probe, lock_s=0.05):
+            await trio.sleep_forever()
+    worker.close()

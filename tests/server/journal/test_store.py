@@ -1,0 +1,132 @@
+"""What is written is there again, and what is over is not."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.server.journal.folders import (
+    COMMAND_S,
+    LARGE,
+    a_run,
+    completed,
+    journal,
+    opened,
+    read,
+    write,
+)
+from trio_envserve.core.journal import (
+    Cancelled,
+    Closed,
+    Commanded,
+    Completed,
+    Joined,
+    Opened,
+    Record,
+    Started,
+)
+from trio_envserve.server.journal.store import PRUNE_EVERY, FileNotSynced, is_final
+
+
+def test_every_kind_of_record_is_there_again(tmp_path: Path):
+    early = Commanded(False, b"default", b"later", b"t" * 16, None, True, True)
+    records: list[Record] = [
+        opened(0), Joined(0, b"o" * 16), Started(0), completed(0), early,
+        Cancelled(b"default", b"later"), opened(1, b""), completed(1, b""),
+        Opened(2, b"\xff", b"\x00", b"d", True, 1, 3, b"", b"body"),
+        Commanded(True, b"n", b"k", b"u" * 16, 7, False, False),
+    ]  # fmt: skip
+    write(tmp_path / "journal", records[:3], records[3:])
+    assert read(tmp_path / "journal") == [Closed(2), *records]
+
+
+def test_a_new_folder_has_nothing_and_only_its_owner_reads_it(tmp_path: Path):
+    assert read(tmp_path / "journal") == []
+    assert read(tmp_path / "journal") == []
+    assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_closed_is_gone_and_its_number_is_not_used_again(tmp_path: Path):
+    write(tmp_path, [*a_run(0), *a_run(1)], [Closed(1)], [Closed(0), opened(2), Closed(2)])
+    assert read(tmp_path) == [Closed(2)]
+
+
+def test_a_large_body_is_a_file_and_goes_with_its_row(tmp_path: Path):
+    large: list[Record] = [opened(0, LARGE), Started(0), completed(0, memoryview(LARGE[1:]))]
+    write(tmp_path, large)
+    assert len(os.listdir(tmp_path / "bodies")) == 2
+    _, first, _, last = read(tmp_path)
+    assert isinstance(first, Opened)
+    assert isinstance(last, Completed)
+    assert (first.body, last.frames) == (LARGE, (b"header", LARGE[1:]))
+    write(tmp_path, [Closed(0)])
+    assert os.listdir(tmp_path / "bodies") == []
+
+
+def test_a_body_whose_row_was_never_safe_is_removed(tmp_path: Path):
+    write(tmp_path, [opened(0, LARGE)])
+    (tmp_path / "bodies" / "17").write_bytes(b"of a commit that failed")
+    (tmp_path / "bodies" / "18.new").write_bytes(b"half")
+    read(tmp_path)
+    assert os.listdir(tmp_path / "bodies") == ["1"]
+
+
+def test_commands_are_kept_for_their_time_only(tmp_path: Path):
+    def said(number: int) -> Commanded:
+        return Commanded(False, b"n", b"%d" % number, b"t" * 16, None, True, False)
+
+    with journal(tmp_path) as (store, _):
+        store.commit([said(0)], 1.0)
+        store.commit([said(1)], COMMAND_S)
+        store.commit([Joined(0, b"")] * PRUNE_EVERY, COMMAND_S + 2)
+    assert [r for r in read(tmp_path) if isinstance(r, Commanded)] == [said(1)]
+
+
+def test_time_goes_on_where_it_was(tmp_path: Path):
+    with journal(tmp_path) as (store, _):
+        store.commit([], 7.5)
+    with journal(tmp_path) as (store, found):
+        assert store.state.uptime_s == 7.5
+        assert list(found.records()) == []
+
+
+def test_a_commit_that_fails_changes_nothing_and_may_be_made_again(tmp_path: Path):
+    with journal(tmp_path) as (store, _):
+        store.commit(a_run(0), 1.0)
+        store._connection.execute("PRAGMA max_page_count = 1")
+        many: list[Record] = [opened(1, b"x" * 100_000), completed(0, LARGE), Closed(0)]
+        for _ in range(2):
+            with pytest.raises(sqlite3.OperationalError, match="full") as failed:
+                store.commit(many, 2.0)
+            assert not is_final(failed.value)
+        store._connection.execute("PRAGMA max_page_count = 1000000")
+        store.commit(many[:2], 3.0)
+    assert len(read(tmp_path)) == 6
+    write(tmp_path, [Closed(0)])
+    assert read(tmp_path) == [Closed(1), many[0]]
+
+
+def test_after_a_sync_that_failed_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fsync(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with journal(tmp_path) as (store, _):
+        monkeypatch.setattr(os, "fsync", fsync)
+        with pytest.raises(FileNotSynced) as failed:
+            store.commit([opened(0, LARGE)], 1.0)
+        assert is_final(failed.value)
+    monkeypatch.undo()
+    assert read(tmp_path) == []
+
+
+def test_compacting_gives_room_back_and_loses_nothing(tmp_path: Path):
+    with journal(tmp_path) as (store, _):
+        store.commit([opened(number, bytes(50_000)) for number in range(50)], 1.0)
+        store.commit([Closed(number) for number in range(49)], 1.0)
+        before = (tmp_path / "journal.db").stat().st_size
+        store.compact()
+        assert (tmp_path / "journal.db").stat().st_size < before / 5
+    assert read(tmp_path) == [Closed(49), opened(49, bytes(50_000))]

@@ -1,0 +1,156 @@
+"""Runs with a journal: the disk crashes as it may, and nothing that was told is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from random import Random
+
+import pytest
+
+from trio_envserve.core.journal import (
+    Cancelled,
+    Closed,
+    Commanded,
+    Completed,
+    Joined,
+    Opened,
+    Record,
+    Started,
+)
+from trio_envserve.lab.fuzzing import every_write
+from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.simulation.disk import Disk
+from trio_envserve.lab.simulation.faults import OF_JOURNALS, PLAIN_SYNC_S, Fault
+from trio_envserve.lab.simulation.journals import have_journal, of_keys_only
+from trio_envserve.lab.simulation.judge_journal import Facts
+from trio_envserve.lab.simulation.keyed_asks import have_keys
+from trio_envserve.lab.simulation.plans import from_data, to_data
+from trio_envserve.lab.simulation.simulator import World, plan_of, run
+
+SEEDS = list(filter(have_journal, range(240)))
+
+
+def test_no_seed_with_a_journal_violates_a_guarantee():
+    runs = [run(seed, harsh=is_harsh(seed)) for seed in SEEDS]
+    bad = [each for each in runs if each.violations]
+    assert not bad, "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in bad)
+    faults = Counter[str]()
+    for each in runs:
+        faults.update(each.faults)
+    assert min(faults[fault.value] for fault in OF_JOURNALS - {Fault.JOURNAL}) > 3
+    assert min(each.writes for each in runs) > 3
+
+
+def test_g11_a_crash_at_a_write_loses_nothing_that_was_told():
+    """In short: ``every_write 200`` is run at night."""
+    runs = [each for seed in every_write.seeds(10) for each in every_write.crashes(seed, most=5)]
+    assert len(runs) > 40
+    bad = [each for each in runs if each.violations]
+    assert not bad, [(each.seed, each.plan.crash_at_write, each.violations[0]) for each in bad]
+
+
+def test_what_every_write_finds_is_said(capsys: pytest.CaptureFixture[str]):
+    assert every_write.main(1) == 0
+    assert "1 seeds" in capsys.readouterr().out
+
+
+def test_of_a_session_that_is_unknown_nobody_waits_whose_client_is_not_there_to_hear_it():
+    """The judge took one for somebody who waits for its key."""
+    plan = dataclasses.replace(of_keys_only(plan_of(411, harsh=True)), crash_at_write=4)
+    assert run(411, harsh=True, plan=plan).violations == ()
+
+
+def test_a_request_that_was_cancelled_before_it_came_waits_in_no_generation_when_it_comes_again():
+    """The judge took it for one of the generation that another has opened meanwhile."""
+    plan = dataclasses.replace(of_keys_only(plan_of(527, harsh=True)), crash_at_write=5)
+    assert run(527, harsh=True, plan=plan).violations == ()
+
+
+def test_a_journal_leaves_seeds_without_one_as_they_were():
+    for seed in range(60):
+        plan = plan_of(seed)
+        assert plan.has(Fault.JOURNAL) == have_journal(seed)
+        assert have_keys(seed) or not have_journal(seed)
+        assert not (plan.faults & OF_JOURNALS and not have_journal(seed))
+        without = plan.without(Fault.JOURNAL)
+        assert not without.faults & OF_JOURNALS
+        assert (without.sync_s, without.crash_at_write) == (PLAIN_SYNC_S, None)
+        assert not plan.without(Fault.KEYS).has(Fault.JOURNAL)
+
+
+def test_a_plan_with_a_journal_is_written_down_and_read():
+    plan = dataclasses.replace(plan_of(SEEDS[0]), crash_at_write=3)
+    assert from_data(to_data(plan)) == plan
+    old = to_data(plan_of(0))
+    del old["sync_s"], old["crash_at_write"]
+    assert from_data(old) == plan_of(0)
+
+
+# -- the disk -------------------------------------------------------------------------
+
+
+def group(first: int, rows: int) -> tuple[Record, ...]:
+    return tuple(Started(first + row) for row in range(rows))
+
+
+def test_a_crash_leaves_whole_groups_and_no_gap():
+    left = Counter[int]()
+    for seed in range(300):
+        disk = Disk(Random(seed))
+        groups = [group(0, 1), group(1, 3), group(4, 2), group(6, 1)]
+        for each in groups:
+            disk.write(each)
+        safe = disk.sync(1)
+        kept = disk.crash()
+        assert disk.records == [*safe, *kept] == [Started(n) for n in range(1 + len(kept))]
+        assert len(kept) in (0, 3, 5, 6)
+        assert (disk.dirty, disk.writes) == (0, 4)
+        left[len(kept)] += 1
+    assert min(left[n] for n in (0, 3, 5, 6)) > 4
+
+
+# -- the judge ------------------------------------------------------------------------
+
+OPENED = Opened(0, b"a", b"k", b"digest", None, 1, 0, b"caller", b"body")
+
+
+@pytest.mark.parametrize(
+    ("records", "wrong"),
+    [
+        ([Started(0)], True),
+        ([OPENED, Started(0), Completed(0, (b"", b"x")), Closed(0)], False),
+        ([OPENED, Closed(0), Joined(0, b"other")], True),
+        ([OPENED, Completed(0, (b"", b"x")), Started(0)], True),
+        ([OPENED, OPENED._replace(number=1)], True),
+        ([Commanded(False, b"a", b"k", b"tag", None, True, True), Cancelled(b"a", b"k")], False),
+    ],
+    ids=["unknown", "whole", "closed", "completed", "beside", "early"],
+)
+def test_records_must_be_a_history_that_can_be(records: list[Record], wrong: bool):
+    facts = Facts()
+    assert any([*facts.read(record)] for record in records) == wrong
+
+
+def test_g11_a_disk_that_loses_what_was_safe_is_found_out(monkeypatch: pytest.MonkeyPatch):
+    """So a judge that trusts the disk sees that the disk cannot be trusted."""
+    crash = Disk.crash
+
+    def forgetful(disk: Disk) -> list[Record]:
+        kept = crash(disk)
+        del disk.records[len(disk.records) // 2 :]
+        return kept
+
+    monkeypatch.setattr(Disk, "crash", forgetful)
+    broken = {
+        violation.guarantee
+        for seed in SEEDS
+        for violation in world_of(seed).judge.violations
+    }  # fmt: skip
+    assert broken & {"G2", "G3", "G4", "G7", "G11"}
+
+
+def world_of(seed: int) -> World:
+    world = World(seed, harsh=is_harsh(seed))
+    world.run()
+    return world

@@ -1,0 +1,225 @@
+"""The verb ``journal``: shows and mends the journal of a server, without that server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import trio
+
+from ..core import error_records, messages, values
+from ..core.errors import ProtocolError
+from ..core.limits import KeyLimits, WireLimits
+from ..core.terms import Body, Status
+from ..core.values import DecodingError
+from ..json_values import jsonable
+from ..server.journal import tools
+from ..server.journal.reading import Found, told
+from ..server.journal.tools import Kept
+from .at_server import namespace_option
+from .common import AT_ONCE, EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .render import Table, show_tables
+
+_COLUMNS = "key", "state", "executions", "bytes", "namespace"
+ACTIONS = "ls", "show", "export", "check", "compact", "adopt"
+
+
+class _Asked(NamedTuple):
+    folder: Path
+    what: str
+    """The argument of the action; empty if there is none."""
+    namespace: str
+    everywhere: bool
+    repair: bool
+    as_json: bool
+
+    def found(self) -> tuple[Found, list[Kept]]:
+        """What is there, of the namespace."""
+        found = tools.look(self.folder)
+        if found.problems:
+            say(f"damaged: {told(found.problems)}")
+        mine = self.namespace.encode()
+        return found, [
+            each for each in tools.kept(found) if self.everywhere or each.opened.namespace == mine
+        ]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("what", metavar="[KEY]", default="")
+@namespace_option
+@click.option("--all", "everywhere", is_flag=True, help="Show the keys of all namespaces.")
+@click.option(
+    "--repair", is_flag=True,
+    help="With check: keep what can be proven, put the rest aside, and say what is lost.",
+)  # fmt: skip
+@json_option
+def journal(
+    folder: Path, action: str, what: str, namespace: str, everywhere: bool, repair: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Show or mend the journal in DIR (of serve --journal).
+
+    \b
+    Examples:
+      trio-envserve journal runs ls run-8/
+      trio-envserve journal runs show run-8/step-12/7
+      trio-envserve journal runs export --all > runs.jsonl
+      trio-envserve journal runs check --repair
+
+    \b
+    ls [PREFIX]  the keys, or those that begin with PREFIX
+    show KEY     one key, with its input and its outcome
+    export       the same of all keys, one object a line
+    check        whether all is as it was saved; exit code 1 if not
+    compact      give back the room of what was forgotten
+    adopt        take over a journal that was copied here, or comes from another machine
+                 or from before this one was started anew. Only you can know that nothing
+                 else uses it, and that what it had started has ended
+
+    ls, show and export may be used beside the server; the others refuse a journal that
+    is in use.
+    """  # noqa: D301  # click wants the character itself
+    if repair and action != "check":
+        raise click.UsageError("--repair belongs to check")
+    if what and action not in ("ls", "show"):
+        raise click.UsageError(f"{action} takes no KEY")
+    if action == "show" and not what:
+        raise click.UsageError("show needs a KEY")
+    asked = _Asked(folder, what, namespace, everywhere, repair, as_json)
+
+    async def main(stop: Stop) -> Result:
+        with trio.CancelScope() as scope:
+            stop.on_first = scope.cancel
+            return await trio.to_thread.run_sync(_ACTIONS[action], asked, abandon_on_cancel=True)
+        return Result(stop.interrupted_code, {})
+
+    return run_verb(main, as_json=as_json)
+
+
+def _list(asked: _Asked) -> Result:
+    found, keys = asked.found()
+    rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
+    if not asked.as_json:
+        shown = [[str(row[column]) for column in _COLUMNS] for row in rows]
+        title = f"{len(rows)} keys in {asked.folder}"
+        show_tables([Table(title, _COLUMNS, shown, (0, 1, 4))], put)
+    return Result(OK, {"folder": str(asked.folder), "keys": rows, "problems": found.problems})
+
+
+def _show(asked: _Asked) -> Result:
+    found, keys = asked.found()
+    for each in keys:
+        if each.opened.key == asked.what.encode():
+            record = _row(each) | _bodies(each)
+            if not asked.as_json:
+                put(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
+            return Result(OK, record)
+    say(f"error: no key {asked.what!r} in namespace {asked.namespace!r}")
+    return Result(AT_ONCE, {"key": asked.what, "problems": found.problems})
+
+
+def _export(asked: _Asked) -> Result:
+    found, keys = asked.found()
+    for each in keys:
+        if not put(json.dumps(_row(each) | _bodies(each), allow_nan=False)):
+            break
+    return Result(OK, {"exported": len(keys), "problems": found.problems})
+
+
+def _check(asked: _Asked) -> Result:
+    problems = tools.check(asked.folder)
+    summary: dict[str, Any] = {"folder": str(asked.folder), "problems": problems}
+    for problem in problems:
+        _tell(asked, problem)
+    if not problems:
+        _tell(asked, f"{asked.folder} is whole")
+        return Result(OK, summary)
+    if not asked.repair:
+        say(f"keep what can be proven with: trio-envserve journal {asked.folder} check --repair")
+        return Result(AT_ONCE, summary)
+    mended = tools.mend(asked.folder)
+    for name in mended.may_have_run:
+        _tell(asked, f"{name}: it may have run; it is never run again")
+    if mended.unknown:
+        _tell(asked, f"{mended.unknown} keys have lost their names: an ask under them runs")
+    if mended.may_miss_keys:
+        _tell(asked, "there may be keys of which nothing is left: an ask under them runs")
+    _tell(asked, f"{mended.kept} keys are whole; what was there is in {mended.aside}")
+    summary["repaired"] = {
+        "kept": mended.kept, "may_have_run": mended.may_have_run, "unknown": mended.unknown,
+        "may_miss_keys": mended.may_miss_keys, "aside": mended.aside,
+    }  # fmt: skip
+    return Result(OK, summary)
+
+
+def _compact(asked: _Asked) -> Result:
+    before, after = tools.compact(asked.folder, KeyLimits().command_s)
+    _tell(asked, f"{before} bytes before, {after} after")
+    return Result(OK, {"folder": str(asked.folder), "before_bytes": before, "after_bytes": after})
+
+
+def _adopt(asked: _Asked) -> Result:
+    times = tools.adopt(asked.folder)
+    _tell(asked, f"{asked.folder} belongs to this machine and folder now")
+    return Result(OK, {"folder": str(asked.folder), "adopted": times})
+
+
+_ACTIONS: dict[str, Callable[[_Asked], Result]] = dict(
+    zip(ACTIONS, (_list, _show, _export, _check, _compact, _adopt), strict=True)
+)
+
+
+def _tell(asked: _Asked, text: str) -> None:
+    if not asked.as_json:
+        put(text)
+
+
+def _row(each: Kept) -> dict[str, Any]:
+    opened = each.opened
+    return {
+        "key": _text(opened.key), "namespace": _text(opened.namespace),
+        "generation": opened.number, "state": each.state, "executions": each.executions,
+        "allowance": opened.allowance + opened.earlier, "bytes": each.size_bytes,
+        "opened_s": round(each.opened_s, 3), "body_is_lost": each.body_is_lost,
+    }  # fmt: skip
+
+
+def _bodies(each: Kept) -> dict[str, Any]:
+    """The input and the outcome, as far as they can be read."""
+    made: dict[str, Any] = {"input": _value(each.opened.body)}
+    if each.completed is not None:
+        made["outcome"] = _outcome(*each.completed.frames)
+    return made
+
+
+def _outcome(header: Body, payload: Body) -> dict[str, Any]:
+    try:
+        said = messages.decode(bytes(header), most_bytes=WireLimits().header_bytes)
+        assert isinstance(said, messages.Outcome)
+        known = {"worker": said.worker, "duration_s": said.duration_s}
+        if said.status == Status.RESULT:
+            return {"ok": True, "value": _value(payload), **known}
+        error = error_records.decode(bytes(payload))
+        about = {
+            "code": error.code, "verdict": error.verdict.value, "message": error.message,
+            "exception": error.type, "traceback": error.traceback,
+        }  # fmt: skip
+        return {"ok": False, "error": about, **known}
+    except (ProtocolError, AssertionError) as error:
+        return {"ok": None, "unreadable": str(error)}
+
+
+def _value(body: Body) -> Any:
+    try:
+        return jsonable(values.decode(bytes(body)))
+    except DecodingError as error:
+        return {"unreadable": str(error)}
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

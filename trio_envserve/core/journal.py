@@ -1,0 +1,170 @@
+"""What must be safe before it is acted on: the journal of keys, as far as the core decides it.
+
+Theory of operation
+-------------------
+Keys change in memory at once, and each change that must survive a crash appends a record.
+The records of one turn leave the router as one :class:`~.router_effects.Save`; when they
+are on disk, in their order, the router is told :class:`~.router_inputs.Saved`.  What the
+world would see of a change waits until then (G11): a dispatch for the record of its start,
+an answer for that of its outcome, what is said to a cancel, to a forget, or at a deadline for
+that of the end.  An outcome that is to be answered while it is saved has won over both.
+Nobody has seen what a crash loses, so it may be lost.
+
+As records are saved in their order, one number says how much is safe.  Without a journal
+everything is safe at once.
+
+If a record cannot be saved, nothing new is begun, what is known goes on being answered, and
+the rest waits, a deadline excepted: whose deadline passes is told that it may have run.  Until
+it is saved after all, or known that it never will be.  Then what was
+to wait for it is answered as what may have run: nobody knows what the disk has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
+
+from .terms import Body
+
+_P = ParamSpec("_P")
+
+
+class Opened(NamedTuple):
+    """A generation of a key was opened by this request."""
+
+    number: int
+    namespace: bytes
+    key: bytes
+    digest: bytes
+    rerun: bool | None
+    allowance: int
+    """Executions that may be started here, and in later epochs."""
+    earlier: int
+    """Those that epochs without this journal may have started."""
+    caller: bytes
+    body: Body
+
+
+class Joined(NamedTuple):
+    """Another caller counts for it.  Nothing waits for this record."""
+
+    number: int
+    caller: bytes
+
+
+class Started(NamedTuple):
+    """It is dispatched once more."""
+
+    number: int
+
+
+class Completed(NamedTuple):
+    """It has this outcome."""
+
+    number: int
+    frames: tuple[Body, ...]
+    """Header and payload, as a worker or the router made them."""
+
+
+class Closed(NamedTuple):
+    """It is over: cancelled, forgotten, left by all, or retained for long enough."""
+
+    number: int
+
+
+class Cancelled(NamedTuple):
+    """A cancel that had come before any request of this key has hit one."""
+
+    namespace: bytes
+    key: bytes
+
+
+class Commanded(NamedTuple):
+    """A cancel or forget with an id of its own was answered so."""
+
+    forget: bool
+    namespace: bytes
+    key: bytes
+    tag: bytes
+    generation: int | None
+    started: bool
+    early: bool
+    """It will cancel the next request of its key, of which nothing was known."""
+
+
+Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Cancelled | Commanded
+"""Everything that a journal has.  Numbers of generations count through all epochs."""
+
+KINDS: Final[tuple[type[Record], ...]] = (
+    Opened, Joined, Started, Completed, Closed, Cancelled, Commanded,
+)  # fmt: skip
+"""By number.  A new one comes last."""
+
+
+def plain_of(record: Record, body: Callable[[Body], bytes | int] = bytes) -> list[Any]:
+    """The record as a list of plain values.  ``body``: what stands for an input or a payload."""
+    kind = KINDS.index(type(record))
+    match record:
+        case Opened():
+            return [kind, *record[:-1], body(record.body)]
+        case Completed(number, (header, payload)):
+            return [kind, number, bytes(header), body(payload)]
+        case _:
+            return [kind, *record]
+
+
+def record_of(plain: Sequence[Any]) -> Record:
+    """The record of :func:`plain_of`, where a length stands for as many zeros."""
+    kind, *fields = plain
+    made: Any = KINDS[kind]
+    if made is Completed:
+        number, header, payload = fields
+        return Completed(number, (header, bytes(payload)))
+    if made is Opened:
+        fields[-1] = bytes(fields[-1])
+    record: Record = made(*fields)
+    return record
+
+
+class Journal:
+    """What was appended, and how much of it is safe."""
+
+    def __init__(self, *, on: bool) -> None:
+        self.on = on
+        self.appended = 0
+        """Records, ever."""
+        self.safe = 0
+        """So many of them are."""
+        self.unsaved: list[Record] = []
+        """Those that nobody was given to save."""
+        self.failed = ""
+        """Why the next record cannot be saved, for now or ever; empty if it can."""
+        self.lost = False
+        """It never will be."""
+
+    def append(self, kind: Callable[_P, Record], *fields: _P.args, **named: _P.kwargs) -> None:
+        """One more record of this kind, if there is a journal: else none is made."""
+        if self.on:
+            self.appended += 1
+            self.unsaved.append(kind(*fields, **named))
+
+    def take(self) -> tuple[Record, ...]:
+        """The unsaved ones, for who saves them."""
+        records = tuple(self.unsaved)
+        self.unsaved.clear()
+        return records
+
+    def saved(self, upto: int) -> None:
+        """The first ``upto`` records are safe."""
+        self.safe = max(self.safe, upto)
+        if not self.lost:
+            self.failed = ""
+
+    def fail(self, why: str, *, final: bool) -> None:
+        """The next records could not be saved."""
+        if not self.lost:
+            self.failed, self.lost = why, final
+
+    def is_safe(self, after: int) -> bool:
+        """Whether what was to wait for so many records may be done."""
+        return after <= self.safe

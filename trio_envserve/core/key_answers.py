@@ -1,0 +1,174 @@
+"""What those who wait for keys are told: in the same turn, or once it is safe.
+
+Theory of operation
+-------------------
+What is decided about a key is told at once, but for two reasons.  It may wait for the
+journal (:mod:`.journal`), until all that was recorded by then is safe; an outcome that was
+safe before waits for nothing that was recorded since.  And many may wait for one key, and
+many keys may end at once: so no turn tells more than :data:`~.keys.ENDED_AT_ONCE` of them,
+and the rest is due in the next (G10).
+
+What waits for the journal is decided: no deadline and no cancel changes it, and the answer
+to a cancel comes after it.  Who asks again meanwhile is not answered twice (G8): clients go
+on asking.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from . import messages, outcomes
+from .journal import Journal
+from .key_records import Answer, AnswerCancelled
+from .key_room import KeyRoom
+from .keys import ENDED_AT_ONCE
+from .request_table import RequestInput
+from .requests import RetainedOutcome
+from .router_effects import ToClient
+from .terms import Body, RequestId, Route
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+
+class Say(NamedTuple):
+    """Answer a command by key, or a request whose deadline has passed."""
+
+    waiter: RequestId
+    said: RetainedOutcome
+
+
+class Confirm(NamedTuple):
+    """Answer the cancel of a request that waited for a key."""
+
+    waiter: RequestId
+    started: bool
+
+
+class Page(NamedTuple):
+    """Answer which keys there are."""
+
+    waiter: Route
+    frames: tuple[Body, ...]
+
+
+OfRequest: TypeAlias = Answer | AnswerCancelled | Say
+Given: TypeAlias = OfRequest | Confirm | Page
+
+
+class KeyAnswers:
+    """What is to be told, and has not been yet."""
+
+    def __init__(self, dispatcher: Dispatcher, room: KeyRoom, journal: Journal) -> None:
+        self._dispatcher = dispatcher
+        self._cache = dispatcher.cache
+        self._room = room
+        self._journal = journal
+        self._late: deque[OfRequest] = deque()
+        """What is safe, and for which there was no time yet."""
+        self._unsafe: deque[tuple[int, Given]] = deque()
+        """What waits for the journal, and how much of it is to be safe before."""
+        self._decided: dict[RequestId | Route, Given] = {}
+        """The last of these for each who waits."""
+        self._left = ENDED_AT_ONCE
+        """How many this turn may still tell."""
+
+    @property
+    def due(self) -> bool:
+        """Whether somebody is to be told what is safe by now, or never will be."""
+        if self._late or not self._unsafe:
+            return bool(self._late)
+        return self._journal.lost or self._journal.is_safe(self._unsafe[0][0])
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for the journal, or for another turn."""
+        return len(self._unsafe) + len(self._late)
+
+    def is_decided(self, waiter: RequestId | Route) -> bool:
+        """Whether what it is told, or what is said to its cancel, waits for the journal."""
+        return waiter in self._decided
+
+    def give(self, answer: OfRequest) -> None:
+        """At once, if it is safe, this turn may, and nobody's turn is before."""
+        journal = self._journal
+        if journal.appended > journal.safe and not _is_safe(answer, journal):
+            self._hold(answer)
+        elif self._left and not self._late:
+            self._left -= 1
+            self._give(answer)
+        else:
+            self._late.append(answer)
+
+    def tell(self, given: Confirm | Page) -> None:
+        """Tell a client what it asked of keys, once all that was recorded of them is safe."""
+        journal = self._journal
+        if journal.is_safe(journal.appended):
+            self._tell(given)
+        else:
+            self._hold(given)
+
+    def begin_turn(self) -> None:
+        """Another input may tell as many again."""
+        self._left = ENDED_AT_ONCE
+        self.give_due()
+
+    def give_due(self) -> None:
+        """What is due, as much as this turn may."""
+        while self._left and self.due:
+            self._left -= 1
+            if self._late:
+                self._tell(self._late.popleft())
+            else:
+                after, given = self._unsafe.popleft()
+                if self._decided[given.waiter] is given:
+                    del self._decided[given.waiter]
+                self._tell(given, self._journal.is_safe(after))
+
+    def _hold(self, given: Given) -> None:
+        self._unsafe.append((self._journal.appended, given))
+        self._decided[given.waiter] = given
+
+    def _tell(self, given: Given, is_safe: bool = True) -> None:
+        """What never will be safe is told as what may have run."""
+        if isinstance(given, Page):
+            self._dispatcher.out.append(ToClient(*given))
+        elif isinstance(given, Confirm):
+            self._confirm(given, is_safe)
+        else:
+            self._give(given, is_safe)
+
+    def _confirm(self, confirm: Confirm, is_safe: bool) -> None:
+        session = self._cache.sessions.get(confirm.waiter.session)
+        if session is not None:
+            started = confirm.started or not is_safe
+            self._dispatcher.send(session.route, messages.Cancelled(*confirm.waiter, started))
+
+    def _give(self, answer: OfRequest, is_safe: bool = True) -> None:
+        session_id, sequence = answer.waiter
+        session = self._cache.sessions.get(session_id)
+        if session is None or sequence not in session.entries:
+            return  # it is finished, and leaves with others
+        entry = session.entries[sequence]
+        if entry.kept is not None:
+            return  # its deadline passed while nothing could be saved
+        if not is_safe:
+            kept = outcomes.not_durable(self._journal.failed)(entry)
+        elif isinstance(answer, Answer):
+            kept = outcomes.for_key(answer.outcome, entry, session.message_bytes)
+            if kept.shared is not None:
+                self._room.hold(kept.shared)
+        elif isinstance(answer, Say):
+            kept = answer.said
+        else:
+            kept = outcomes.key_cancelled(entry, started=answer.started)
+        answered = self._cache.step(session, sequence, RequestInput.ANSWERED, kept)
+        self._dispatcher.do(session, answered)
+
+
+def _is_safe(answer: OfRequest, journal: Journal) -> bool:
+    """Whether it is an outcome that was safe before what is not."""
+    if not isinstance(answer, Answer) or answer.outcome.shared is None:
+        return False
+    return journal.is_safe(answer.outcome.shared.after)

@@ -1,0 +1,83 @@
+"""What a journal says of its keys, after a crash at any record.
+
+A record is there only if all before it are, but for what is over: the records of a closed
+generation may be gone, and those of old commands.  So each prefix of what was appended is a
+history that could have been, and what the world has seen is in each that can be found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from .journal import Cancelled, Closed, Commanded, Completed, Joined, Opened, Record, Started
+from .key_records import Generation, GenerationState, KeyName
+from .requests import Ask
+from .terms import Body
+
+
+@dataclasses.dataclass(slots=True)
+class Left:
+    """A generation that was open."""
+
+    opened: Opened
+    callers: set[bytes]
+    """Who may count for it."""
+    executions: int = 0
+    """How many may have been started."""
+    frames: tuple[Body, ...] | None = None
+    """Its outcome."""
+
+
+@dataclasses.dataclass(slots=True)
+class Remains:
+    """All that a journal has left."""
+
+    generations: dict[int, Left]
+    commands: list[Commanded]
+    early_cancels: dict[KeyName, Commanded]
+    """Cancels of keys that were never seen, and have hit nothing yet."""
+    next_number: int
+
+
+def remains_of(records: Iterable[Record]) -> Remains:
+    """Read a journal, the oldest record first."""
+    left = Remains({}, [], {}, 0)
+    for record in records:
+        _read(left, record)
+    return left
+
+
+def _read(left: Remains, record: Record) -> None:
+    match record:
+        case Opened():
+            left.generations[record.number] = Left(record, {record.caller})
+            left.next_number = max(left.next_number, record.number + 1)
+        case Joined(number, caller):
+            left.generations[number].callers.add(caller)
+        case Started(number):
+            left.generations[number].executions += 1
+        case Completed(number, frames):
+            left.generations[number].frames = frames
+        case Closed(number):
+            left.generations.pop(number, None)
+            left.next_number = max(left.next_number, number + 1)
+        case Cancelled(namespace, key):
+            left.early_cancels.pop(KeyName(namespace, key), None)
+        case _:
+            left.commands.append(record)
+            if record.early:
+                left.early_cancels[KeyName(record.namespace, record.key)] = record
+
+
+def generation_of(left: Left, now_s: float) -> tuple[Generation, Ask]:
+    """The generation as it goes on, and what is left to be run of it.  It is held until
+    somebody knows whether that may be."""
+    number, namespace, key, digest, rerun, allowance, earlier, _, body = left.opened
+    ask = Ask(digest, body, rerun, allowance - left.executions)
+    generation = Generation(
+        number, KeyName(namespace, key), digest, len(body), rerun, earlier + left.executions,
+        GenerationState.HELD, ask, len(namespace) + len(key) + len(body),
+        lost=frozenset(left.callers), opened_s=now_s,
+    )  # fmt: skip
+    return generation, ask

@@ -1,0 +1,71 @@
+"""Mutants of the journal: what is done before it is safe, and what a crash forgets."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ...core import keys as keys_module
+from ...core import restored
+from ...core.key_answers import KeyAnswers
+from ...core.key_records import Answer
+from ...core.workforce import Workforce
+from ..simulation.faults import Fault
+from .patching import Family, Patches
+
+FAMILY = Family()
+
+
+@FAMILY.mutant("G11", "G2", needs=(Fault.JOURNAL,))
+def dispatch_before_safe(patch: Patches) -> None:
+    """An execution is sent to its worker before the record of its start is safe."""
+    original = Workforce.dispatch
+
+    def dispatch(
+        self: Any, session: Any, entry: Any, worker: Any, now_s: float, after: int = 0
+    ) -> Any:
+        return original(self, session, entry, worker, now_s)
+
+    patch.attribute(Workforce, "dispatch", dispatch)
+
+
+_give = KeyAnswers.give
+
+
+@FAMILY.mutant("G11", "G3", needs=(Fault.JOURNAL,))
+def tell_before_safe(patch: Patches) -> None:
+    """The outcome of a key is told before its record is safe."""
+
+    def give(self: Any, answer: Any) -> None:
+        if isinstance(answer, Answer):
+            self._tell(answer)
+        else:
+            _give(self, answer)
+
+    patch.attribute(KeyAnswers, "give", give)
+
+
+@FAMILY.mutant("G11", "G7", needs=(Fault.JOURNAL,))
+def drop_before_safe(patch: Patches) -> None:
+    """What is cancelled or forgotten is said to be gone before that is safe."""
+
+    def give(self: Any, answer: Any) -> None:
+        if isinstance(answer, Answer):
+            _give(self, answer)
+        else:
+            self._tell(answer)
+
+    patch.attribute(KeyAnswers, "give", give)
+    patch.attribute(KeyAnswers, "tell", lambda self, given: self._tell(given))
+
+
+@FAMILY.mutant("G2", "G11", needs=(Fault.JOURNAL,))
+def allowance_forgotten(patch: Patches) -> None:
+    """What a crash has left of a key may be run as often as was allowed at first."""
+
+    def generation_of(left: Any, now_s: float) -> Any:
+        generation, ask = restored.generation_of(left, now_s)
+        generation.ask = dataclasses.replace(ask, allowance=left.opened.allowance)
+        return generation, generation.ask
+
+    patch.attribute(keys_module, "generation_of", generation_of)

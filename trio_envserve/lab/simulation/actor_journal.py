@@ -1,0 +1,76 @@
+"""The simulated thread that writes the journal of a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...core.router_effects import Save
+from .disk import Disk
+from .faults import Fault
+
+if TYPE_CHECKING:
+    from .actor_server import SimServer
+
+GROUP_S = 0.005
+"""For so long at most it waits for more before it syncs."""
+
+CRASHES = 0.04
+"""How often a server is killed as it writes."""
+
+SLOW = 0.08
+"""How often a sync takes long."""
+
+
+class SimJournal:
+    """Writes what its router says, syncs it, and says how much is safe."""
+
+    def __init__(self, server: SimServer, disk: Disk) -> None:
+        self._server = server
+        self._world = server.world
+        self._events = server.events
+        self._disk = disk
+        self._rng = server.world.luck_of(f"journal of {server.name}")
+        self._upto: list[int] = []
+        """The router's number after each group that is written and not safe."""
+        self._syncing = False
+
+    def save(self, save: Save) -> None:
+        """A group is written; perhaps the server dies of it."""
+        world = self._world
+        if not self._server.alive:  # it has closed, and this was in its last turn
+            return
+        world.faults[Fault.JOURNAL] += 1
+        self._disk.write(save.records)
+        self._upto.append(save.upto)
+        world.judge.journal.written(self._server, save.records)
+        if self._disk.writes == world.plan.crash_at_write or world.strikes(
+            Fault.CRASH_AT_WRITE, CRASHES, self._rng
+        ):
+            world.end_server(self._server, "killed", self._rng.uniform(0.01, 1.0))
+        elif not self._syncing:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._syncing = True
+        self._events.after(self._rng.uniform(0.0, GROUP_S), self._sync)
+
+    def _sync(self) -> None:
+        world = self._world
+        if not self._server.alive:
+            return
+        for_s = self._rng.uniform(*world.plan.sync_s)
+        if world.strikes(Fault.SLOW_DISK, SLOW, self._rng):
+            for_s += self._rng.uniform(0.3, 3.0)
+        self._events.after(for_s, self._synced, self._disk.dirty)
+
+    def _synced(self, groups: int) -> None:
+        server = self._server
+        if not server.alive:
+            return
+        upto = self._upto[groups - 1]
+        del self._upto[:groups]
+        self._world.judge.journal.saved(self._disk.sync(groups))
+        self._syncing = False
+        if self._disk.dirty:
+            self._begin()
+        server.post(server.saved, upto)

@@ -1,0 +1,206 @@
+"""The thread of a journal, and the journal of a server.
+
+Theory of operation
+-------------------
+The shell appends records and never waits; the thread takes what there is, as a group.  A
+commit begins :data:`GROUP_S` after the one before at the earliest, or once
+:data:`GROUP_RECORDS` wait: so what comes alone is safe at once, and what comes together
+shares the disk's time.  What comes during a commit is the next group.
+
+If a commit fails, the server is told, and the same group is tried again every
+:data:`RETRY_S`.  After an error of a sync it is not: nobody knows then what is on the disk,
+and only a new process reads it anew.
+
+While nothing comes, the thread notes now and then how long the server has been up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, final
+
+import trio
+
+from ...core.journal import Record
+from ...host.folder_locks import FolderLocks
+from .opening import Opened, open_folder
+from .store import Store, is_final
+
+_log = logging.getLogger("trio_envserve.server")
+
+GROUP_S = 0.005
+GROUP_RECORDS = 256
+RETRY_S = 1.0
+UPTIME_S = 30.0
+CLOSE_S = 10.0
+"""At the end the last records may take so long; a disk that is stuck holds up nobody."""
+
+
+class Failure(NamedTuple):
+    """A commit has failed."""
+
+    why: str
+    final: bool
+    """It is not tried again."""
+
+
+class News(NamedTuple):
+    """How far the thread has come."""
+
+    upto: int
+    """So many records of the server are safe."""
+    failure: Failure | None
+
+
+@final
+class Journal:
+    """A journal that is open.  Made by :func:`open_journal`."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._store: Store = opened.store
+        self._found = opened.found
+        self.locks: FolderLocks = opened.locks
+        self.folder = opened.store.folder
+        self._base_s = opened.store.state.uptime_s - time.monotonic()
+        self._condition = threading.Condition()
+        """Guards the five below."""
+        self._waiting: list[Record] = []
+        self._upto = 0
+        self._saved = 0
+        self._failure: Failure | None = None
+        self._closing = False
+        self._told = News(0, None)
+        self._trio = trio.lowlevel.current_trio_token()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._ended = trio.Event()
+
+    def records(self) -> Iterator[Record]:
+        """What an earlier server has left; once."""
+        found, self._found = self._found, type(self._found)(self._found.state)
+        return found.records()
+
+    def save(self, records: Sequence[Record], upto: int) -> None:
+        """Make these safe after all earlier ones; ``upto``: how many there are then."""
+        with self._condition:
+            if self._failure is None or not self._failure.final:
+                self._waiting += records
+            self._upto = upto
+            self._condition.notify()
+
+    async def news(self) -> News:
+        """Wait until more is safe, or something has failed, or goes on after that."""
+        while True:
+            with self._condition:
+                now = News(self._saved, self._failure)
+            if now != self._told:
+                self._told = now
+                return now
+            await self._changed.park()
+
+    async def settled(self) -> None:
+        """Wait until all that was given is safe, or that has failed."""
+        while True:
+            with self._condition:
+                if self._saved == self._upto or self._failure is not None:
+                    return
+            await self._changed.park()
+
+    # -- the thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            began_s = -GROUP_S
+            while (group := self._next_group(began_s)) is not None:
+                began_s = time.monotonic()
+                if not self._commit_or_retry(*group):
+                    break
+        finally:
+            with suppress(sqlite3.Error):
+                self._store.close()
+            with suppress(trio.RunFinishedError):  # it was given up
+                self._trio.run_sync_soon(self._ended.set)
+
+    def _next_group(self, began_s: float) -> tuple[list[Record], int] | None:
+        """What is to be committed next; None at the end."""
+        with self._condition:
+            if not self._waiting and not self._closing:
+                self._condition.wait_for(lambda: self._waiting or self._closing, UPTIME_S)
+            left_s = began_s + GROUP_S - time.monotonic()
+            if left_s > 0:
+                self._condition.wait_for(
+                    lambda: self._closing or len(self._waiting) >= GROUP_RECORDS, left_s
+                )
+            if self._closing and not self._waiting:
+                return None
+            group, self._waiting = self._waiting, []
+            return group, self._upto
+
+    def _commit_or_retry(self, group: list[Record], upto: int) -> bool:
+        """Whether it is safe, in the end; False if it never will be."""
+        while True:
+            try:
+                self._store.commit(group, self._base_s + time.monotonic())
+            except Exception as error:  # the disk's, SQLite's, or a bug: all are told
+                failure = Failure(_why(error), is_final(error))
+                _log.debug("a commit of the journal has failed", exc_info=True)
+                self._tell(None, failure)
+                if failure.final or not self._wait_to_retry():
+                    return False
+            else:
+                self._tell(upto, None)
+                return True
+
+    def _wait_to_retry(self) -> bool:
+        with self._condition:
+            return not self._condition.wait_for(lambda: self._closing, RETRY_S)
+
+    def _tell(self, upto: int | None, failure: Failure | None) -> None:
+        with self._condition:
+            if upto is not None:
+                self._saved = upto
+            self._failure = failure
+        with suppress(trio.RunFinishedError):
+            self._trio.run_sync_soon(self._changed.unpark_all, idempotent=True)
+
+    async def _close(self) -> None:
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        with trio.move_on_after(CLOSE_S, shield=True) as scope:
+            await self._ended.wait()
+        if scope.cancelled_caught:
+            _log.error("the last records of the journal were not saved within %g s", CLOSE_S)
+        self.locks.close()
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error) or type(error).__name__
+
+
+@asynccontextmanager
+async def open_journal(
+    folder: str | os.PathLike[str], *, command_s: float = 600.0
+) -> AsyncIterator[Journal]:
+    """Have the journal in a folder until the block ends, which is made if there is none.
+
+    Commands by key are kept for ``command_s``.  Raises ServerStartError, which says why the
+    folder cannot be used and what to do.  The locks are given up with the block, but for
+    what workers hold.
+    """
+    opened = await trio.to_thread.run_sync(open_folder, Path(folder), command_s)
+    journal = Journal(opened)
+    thread = threading.Thread(target=journal._run, name="trio_envserve journal", daemon=True)
+    thread.start()
+    try:
+        yield journal
+    finally:
+        await journal._close()  # noqa: ASYNC102  # shields itself, and has a limit

@@ -1,0 +1,128 @@
+"""Opening a folder, in words where that cannot be.  Synchronous: a thread calls it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ...core.errors import ServerStartError
+from ...host.folder_locks import FolderLocks
+from .folder import (
+    BODIES,
+    DATABASE,
+    check_identity,
+    identity_of,
+    make_folder,
+)
+from .reading import Found, check_kind, is_new, read_all, read_state, told
+from .rows import State
+from .store import Store, connect, create
+
+
+class Opened(NamedTuple):
+    """A folder that this process has to itself."""
+
+    store: Store
+    found: Found
+    locks: FolderLocks
+
+
+def open_folder(folder: Path, command_s: float) -> Opened:
+    """Have a folder, and all that it has.  Raises ServerStartError."""
+    make_folder(folder)
+    locks = lock(folder)
+    try:
+        store, found = _open_locked(folder, command_s)
+    except BaseException:
+        locks.close()
+        raise
+    return Opened(store, found, locks)
+
+
+def lock(folder: Path) -> FolderLocks:
+    """Be the one that uses it.  Raises ServerStartError."""
+    locks = FolderLocks(folder)
+    try:
+        locks.take_server()
+    except BaseException:
+        locks.close()
+        raise
+    return locks
+
+
+def _open_locked(folder: Path, command_s: float) -> tuple[Store, Found]:
+    now = identity_of(folder)
+    with words(folder):
+        if is_new(folder):
+            state = State(0, 0, 0, 0.0, 0, now)
+            for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+                (folder / name).unlink(missing_ok=True)
+            create(folder, state)
+            return Store(folder, connect(folder, mode="rw"), state, command_s), Found(state)
+        connection = connect(folder, mode="rw")
+        try:
+            check_kind(folder, connection)
+            _check_identity(folder, connection)
+            found = read_all(folder, connection)
+            if found.problems or found.state is None:
+                raise ServerStartError(damaged(folder, found.problems))
+        except BaseException:
+            connection.close()
+            raise
+    _remove_unnamed(folder, found.files)
+    return Store(folder, connection, found.state, command_s), found
+
+
+def _check_identity(folder: Path, connection: sqlite3.Connection) -> None:
+    try:
+        state = read_state(connection)
+    except (sqlite3.Error, ValueError):
+        return  # it is damaged, which is told with all else
+    check_identity(folder, state.identity, identity_of(folder))
+
+
+def damaged(folder: Path, problems: list[str]) -> str:
+    """What is said of a journal that is not whole."""
+    return (
+        f"the journal {folder} is damaged: {told(problems)}. Put back what is missing, if you "
+        f"can; or keep what can be proven, and be told what cannot: trio-envserve journal "
+        f"{folder} check --repair"
+    )
+
+
+@contextmanager
+def words(folder: Path) -> Iterator[None]:
+    """What a disk or a database says, in words.  Raises ServerStartError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorname", "") or ""
+        if code.startswith(("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")):
+            if code == "SQLITE_CANTOPEN" and not (folder / DATABASE).exists():
+                raise ServerStartError(damaged(folder, [f"{DATABASE} is missing"])) from error
+            raise ServerStartError(
+                f"the journal {folder} cannot be used: {error}; make room, or let this user write "
+                "there, or name another folder"
+            ) from error
+        raise ServerStartError(damaged(folder, [f"{DATABASE}: {error}"])) from error
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        advice = "make room" if full else "let this user write there"
+        raise ServerStartError(
+            f"the journal {folder} cannot be used: {error.strerror or error}; {advice}, or name "
+            "another folder"
+        ) from error
+
+
+def _remove_unnamed(folder: Path, named: set[str]) -> None:
+    """Remove bodies whose rows were never safe, or are gone."""
+    bodies = folder / BODIES
+    with suppress(OSError):
+        for name in set(os.listdir(bodies)) - named:
+            with suppress(OSError):
+                (bodies / name).unlink()

@@ -1,0 +1,131 @@
+"""Keeps of a damaged journal what can be proven, and puts the rest aside.
+
+Theory of operation
+-------------------
+An outcome whose record is whole is kept, and so is work that waits.  Of work whose outcome
+or input is lost, and, where nobody knows which records are missing, of all work without an
+outcome, nothing is known but that it may have run: it is kept with all of its allowance
+used, so it is never run again.  A key of which no record is left cannot be kept, and that is
+told: an ask under it runs.  Numbers of generations go on far behind the last that is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ...core.journal import Cancelled, Closed, Commanded, Completed, Opened, Record, Started
+from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
+from .reading import Entry, Found, name_of, read_all
+from .rows import State, row_of
+from .store import connect, create, number_of, read_safe
+
+NUMBERS_SKIPPED = 1_000_000
+"""More generations than can have been lost with their records."""
+
+_PARTS = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", BODIES)
+"""What is put aside.  ``safe`` stays: until all is done, it says that something is missing."""
+
+
+@dataclasses.dataclass(slots=True)
+class Repaired:
+    """What became of a journal."""
+
+    kept: int = 0
+    """Generations whose records are all there."""
+    may_have_run: list[str] = dataclasses.field(default_factory=list)
+    """Keys that are kept, and of which it is told that they may have run."""
+    unknown: int = 0
+    """Generations of which something is left, but not the key."""
+    may_miss_keys: bool = False
+    """Whether there may have been keys of which nothing is left."""
+    aside: str = ""
+    """Where the files are that were there."""
+
+
+def repair(folder: Path, identity: Identity) -> Repaired:
+    """Make the folder a journal of what is left; who calls it has its lock.  It is as much
+    of elsewhere as it was; ``identity``: where it is, if nobody knows where it was."""
+    found = _found(folder)
+    report = Repaired(may_miss_keys=not found.is_known)
+    records = list(_kept(found, report))
+    count, next_number = read_safe(folder) or (0, 0)
+    for entry in found.entries:
+        next_number = max(next_number, (entry.row.number or 0) + 1)
+    state = found.state or State(0, 0, 0, 0.0, 0, identity)
+    count = max(count, state.records, len(records))
+    next_number = max(next_number, state.next_number)
+    if report.may_miss_keys:
+        next_number += NUMBERS_SKIPPED
+    rows = [row_of(row, record, state.uptime_s) for row, record in enumerate(records, 1)]
+    all_sums = 0
+    for row, _ in rows:
+        all_sums ^= number_of(row.sum)
+    aside = _put_aside(folder)
+    report.aside = str(aside)
+    create(
+        folder,
+        State(count, all_sums, next_number, state.uptime_s, state.adopted, state.identity),
+        rows,
+    )
+    return report
+
+
+def _found(folder: Path) -> Found:
+    try:
+        connection = connect(folder, mode="ro")
+    except sqlite3.Error:
+        return Found(is_known=False)
+    try:
+        return read_all(folder, connection)
+    except (sqlite3.Error, TypeError):
+        return Found(is_known=False)
+    finally:
+        connection.close()
+
+
+def _kept(found: Found, report: Repaired) -> Iterator[Record]:
+    of_generation: dict[int, list[Entry]] = {}
+    for entry in found.entries:
+        if entry.row.number is not None:
+            of_generation.setdefault(entry.row.number, []).append(entry)
+    for entries in of_generation.values():
+        opened = next((e.record for e in entries if isinstance(e.record, Opened)), None)
+        if opened is None:
+            report.unknown += 1
+            continue
+        yield from _of_generation(opened, entries, report, is_known=found.is_known)
+    yield from (e.record for e in found.entries if isinstance(e.record, Commanded | Cancelled))
+
+
+def _of_generation(
+    opened: Opened, entries: Iterable[Entry], report: Repaired, *, is_known: bool
+) -> Iterator[Record]:
+    lost = [e for e in entries if e.body_is_lost and isinstance(e.record, Completed)]
+    records = [entry.record for entry in entries if entry not in lost]
+    whole = not any(entry.body_is_lost for entry in entries)
+    if any(isinstance(record, Completed) for record in records) or (whole and is_known):
+        report.kept += 1
+        yield from records
+        return
+    report.may_have_run.append(name_of(opened))
+    yield from (record for record in records if not isinstance(record, Started | Closed))
+    for _ in range(opened.allowance):
+        yield Started(opened.number)
+
+
+def _put_aside(folder: Path) -> Path:
+    number = 1
+    while (folder / f"damaged-{number}").exists():
+        number += 1
+    aside = folder / f"damaged-{number}"
+    aside.mkdir(mode=0o700)
+    (folder / SAFE).touch(mode=0o600)
+    for part in _PARTS:
+        with suppress(FileNotFoundError):
+            (folder / part).rename(aside / part)
+    sync_folder(folder)
+    return aside

@@ -1,0 +1,136 @@
+"""The rows of a journal: what a record looks like on disk, and what proves that it is whole."""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import cbor2
+
+from ...core.journal import Completed, Opened, Record, plain_of, record_of
+from ...core.limits import KIB
+from ...core.terms import Body
+from .folder import Identity
+
+FILE_BYTES = 256 * KIB
+"""A body that is larger is a file of its own."""
+
+APPLICATION = 0x7452454A
+"""Marks the database as a journal of this package."""
+SCHEMA = 1
+"""Which tables it has.  A later one is not read."""
+
+TABLES = (
+    """CREATE TABLE records (
+        row INTEGER PRIMARY KEY,
+        number INTEGER,          -- of its generation; none: it is of a command
+        uptime_s REAL NOT NULL,  -- when it was saved, in time that servers were up
+        record BLOB NOT NULL,    -- CBOR; a body stands as its length
+        file INTEGER NOT NULL,   -- 1: the body is in a file, and the column has its digest
+        body BLOB,
+        sum BLOB NOT NULL        -- of all of these
+    )""",
+    "CREATE INDEX of_number ON records (number)",
+    "CREATE TABLE state (id INTEGER PRIMARY KEY, state BLOB NOT NULL, sum BLOB NOT NULL)",
+)
+
+_NUMBERS = struct.Struct("<qqdB")
+
+
+class Row(NamedTuple):
+    """One row of ``records``."""
+
+    row: int
+    number: int | None
+    uptime_s: float
+    record: bytes
+    file: int
+    body: bytes | None
+    sum: bytes
+
+    def is_whole(self) -> bool:
+        """Whether it is as it was written."""
+        try:
+            return self.sum == sum_of(*self[:-1])
+        except (TypeError, struct.error, OverflowError):  # other types than were written
+            return False
+
+
+class State(NamedTuple):
+    """What is known of all records together."""
+
+    records: int
+    """So many there have ever been."""
+    all_sums: int
+    """The exclusive or of the sums of those that are there."""
+    next_number: int
+    """Of the generation that is opened next."""
+    uptime_s: float
+    """How long servers have been up with this journal."""
+    adopted: int
+    """How often a person has taken it over from elsewhere."""
+    identity: Identity
+
+
+def sum_of(
+    row: int, number: int | None, uptime_s: float, record: bytes, file: int, body: bytes | None
+) -> bytes:
+    """What proves that a row is whole."""
+    numbers = _NUMBERS.pack(row, -1 if number is None else number, uptime_s, file)
+    digest = blake2b(numbers, digest_size=8)
+    digest.update(b"%d," % len(record))
+    digest.update(record)
+    if body is not None:
+        digest.update(body)
+    return digest.digest()
+
+
+def digest_of(body: Body) -> bytes:
+    """What proves that a file has the body that it was written with."""
+    return blake2b(body, digest_size=16).digest()
+
+
+def row_of(row: int, record: Record, uptime_s: float) -> tuple[Row, Body | None]:
+    """The row of a record, and the body that is to be in a file beside it, if there is one."""
+    number: int | None = getattr(record, "number", None)
+    body = body_of(record)
+    plain = cbor2.dumps(plain_of(record, len))
+    in_file = None if body is None or len(body) <= FILE_BYTES else body
+    kept = None if body is None else bytes(body) if in_file is None else digest_of(body)
+    file = int(in_file is not None)
+    made = row, number, uptime_s, plain, file, kept
+    return Row(*made, sum_of(*made)), in_file
+
+
+def body_of(record: Record) -> Body | None:
+    """The input or the payload of a record."""
+    if isinstance(record, Opened):
+        return record.body
+    return record.frames[1] if isinstance(record, Completed) else None
+
+
+def read_row(row: Row, body: bytes | None) -> Record:
+    """The record of a row that is whole, with its body.  A body that is None and should be
+    there is as many zeros."""
+    plain: list[Any] = cbor2.loads(row.record)
+    if body is not None:
+        plain[-1] = body
+    return record_of(plain)
+
+
+def pack_state(state: State) -> tuple[bytes, bytes]:
+    """The state, and its sum."""
+    *plain, identity = state
+    packed = cbor2.dumps([*plain, list(identity)])
+    return packed, blake2b(packed, digest_size=8).digest()
+
+
+def unpack_state(packed: bytes, sum: bytes) -> State:
+    """Raises ValueError if it is not as it was written."""
+    if blake2b(packed, digest_size=8).digest() != sum:
+        raise ValueError("the row of the state was changed")
+    plain: list[Any] = cbor2.loads(packed)
+    identity = Identity(*plain.pop())
+    records, all_sums, next_number, uptime_s, adopted = plain
+    return State(records, all_sums, next_number, uptime_s, adopted, identity)

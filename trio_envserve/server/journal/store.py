@@ -1,0 +1,224 @@
+"""The files of a journal, as they are written.  Synchronous: a thread calls it.
+
+Theory of operation
+-------------------
+A group of records is one transaction, with the row of the state.  A body in a file is safe
+before its row: written beside its place, synced, renamed, the folder synced.  Files of rows
+that are gone are removed after that is safe.  What fails changes nothing here, and the same
+group may be committed again: its rows then have the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from ...core.journal import Closed, Opened, Record
+from ...core.terms import Body
+from .folder import BODIES, DATABASE, SAFE, sync_folder
+from .rows import APPLICATION, SCHEMA, TABLES, Row, State, pack_state, row_of
+
+INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
+PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?, ?)"
+PRUNE_EVERY = 256
+"""Old commands are dropped after so many records."""
+
+_DIGITS = 20
+"""Of each number in ``safe``: so it never gets longer, and needs no room."""
+
+
+class FileNotSynced(OSError):
+    """Whether a file is safe can never be known any more."""
+
+
+@final
+class Store:
+    """A journal that may be written."""
+
+    def __init__(
+        self, folder: Path, connection: sqlite3.Connection, state: State, command_s: float
+    ) -> None:
+        self.folder = folder
+        self.state = state
+        """As it is on disk."""
+        self._connection = connection
+        self._command_s = command_s
+        """So long commands are kept."""
+        self._pruned = state.records
+
+    def commit(self, records: Sequence[Record], uptime_s: float) -> None:
+        """Make these safe, after all earlier ones.  OSError or sqlite3.Error if that has
+        failed; nothing has changed then."""
+        state = self.state._replace(uptime_s=uptime_s)
+        gone: list[int] = []
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            rows: list[Row] = []
+            files: dict[int, Body] = {}
+            for record in records:
+                state = state._replace(records=state.records + 1)
+                if isinstance(record, Closed):
+                    self._put(rows, files)
+                    rows, files = [], {}
+                    state = self._remove("number = ?", record.number, state, gone)
+                    continue
+                if isinstance(record, Opened):
+                    state = state._replace(next_number=record.number + 1)
+                row, body = row_of(state.records, record, uptime_s)
+                rows.append(row)
+                if body is not None:
+                    files[row.row] = body
+                state = state._replace(all_sums=state.all_sums ^ number_of(row.sum))
+            self._put(rows, files)
+            if state.records - self._pruned >= PRUNE_EVERY:
+                self._pruned = state.records
+                old_s = uptime_s - self._command_s
+                state = self._remove("number IS NULL AND uptime_s < ?", old_s, state, gone)
+            self._connection.execute(PUT_STATE, pack_state(state))
+            self._connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # some errors have rolled it back already
+                self._connection.execute("ROLLBACK")
+            raise
+        self.state = state
+        write_safe(self.folder, state)
+        for row_number in gone:
+            with suppress(OSError):  # the next server removes what nothing names
+                (self.folder / BODIES / str(row_number)).unlink()
+
+    def _put(self, rows: Sequence[Row], files: dict[int, Body]) -> None:
+        for number, body in files.items():
+            write_body(self.folder / BODIES, number, body)
+        if files:
+            _sync(self.folder / BODIES)
+        self._connection.executemany(INSERT, rows)
+
+    def _remove(self, where: str, value: float, state: State, gone: list[int]) -> State:
+        """Remove rows.  ``gone`` gets those that had a file."""
+        found = self._connection.execute(
+            f"SELECT row, file, sum FROM records WHERE {where}", (value,)
+        )
+        all_sums = state.all_sums
+        for row, file, sum in found.fetchall():
+            all_sums ^= number_of(sum)
+            if file:
+                gone.append(row)
+        self._connection.execute(f"DELETE FROM records WHERE {where}", (value,))
+        return state._replace(all_sums=all_sums)
+
+    def compact(self) -> None:
+        """Give back the room of rows that are gone."""
+        self._connection.execute("VACUUM")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+
+def number_of(sum: bytes) -> int:
+    """A sum as a number."""
+    return int.from_bytes(sum, "little")
+
+
+def connect(folder: Path, *, mode: str) -> sqlite3.Connection:
+    """Open the database: ``rw``, ``ro``, or ``rwc`` to make it.  The threads that use it
+    take turns."""
+    connection = sqlite3.connect(
+        f"{(folder / DATABASE).absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None,
+        check_same_thread=False, timeout=5.0,
+    )  # fmt: skip
+    try:
+        # What a corrupt file says of itself is not believed, and what it names not run.
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create(folder: Path, state: State, rows: Iterable[tuple[Row, Body | None]] = ()) -> None:
+    """Make the files of a journal in a folder that has none, with these rows.  ``safe``
+    comes last: without it nothing was ever there."""
+    bodies = folder / BODIES
+    bodies.mkdir(mode=0o700, exist_ok=True)
+    connection = connect(folder, mode="rwc")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        for table in TABLES:
+            connection.execute(table)
+        for row, body in rows:
+            if body is not None:
+                write_body(bodies, row.row, body)
+            connection.execute(INSERT, row)
+        connection.execute(PUT_STATE, pack_state(state))
+        sync_folder(bodies)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    (folder / SAFE).touch(mode=0o600)
+    write_safe(folder, state)
+    sync_folder(folder)
+
+
+def write_body(bodies: Path, row: int, body: Body) -> None:
+    """Write a body's file, and make safe what is in it."""
+    beside = bodies / f"{row}.new"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(body).cast("B")
+        while view:
+            view = view[os.write(fd, view) :]
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise FileNotSynced(error.errno, error.strerror, str(beside)) from error
+    finally:
+        os.close(fd)
+    os.replace(beside, bodies / str(row))
+
+
+def _sync(bodies: Path) -> None:
+    try:
+        sync_folder(bodies)
+    except OSError as error:
+        raise FileNotSynced(error.errno, error.strerror, str(bodies)) from error
+
+
+def write_safe(folder: Path, state: State) -> None:
+    """Note outside the database what it has.  Without this a loss is not seen, but there
+    is none: so it is no failure."""
+    with suppress(OSError):
+        fd = os.open(folder / SAFE, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            text = f"{state.records:0{_DIGITS}} {state.next_number:0{_DIGITS}}\n"
+            os.pwrite(fd, text.encode(), 0)
+        finally:
+            os.close(fd)
+
+
+def read_safe(folder: Path) -> tuple[int, int] | None:
+    """So many records there were at least, and the number of the next generation; None if
+    nobody knows."""
+    try:
+        records, number = (folder / SAFE).read_text("ascii").split()
+        return int(records), int(number)
+    except (OSError, ValueError):
+        return None
+
+
+def is_final(error: Exception) -> bool:
+    """Whether it is of no use to try again: after an error of a sync nobody knows what is
+    safe."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return isinstance(error, FileNotSynced) or "FSYNC" in name

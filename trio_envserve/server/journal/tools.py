@@ -1,0 +1,152 @@
+"""What a person may do with a journal without a server: look, check, repair, adopt, compact.
+
+Looking takes no lock: a server may use the folder meanwhile, and what it removes then is
+left out.  All else needs the folder for itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...core.errors import ServerStartError
+from ...core.journal import Completed, Opened, Started
+from .folder import DATABASE, identity_of
+from .opening import damaged, lock, open_folder, words
+from .reading import Found, check_kind, read_all, read_state
+from .repair import Repaired, repair
+from .rows import pack_state
+from .store import PUT_STATE, connect
+
+
+@dataclasses.dataclass(slots=True)
+class Kept:
+    """A generation in a journal."""
+
+    opened: Opened
+    opened_s: float
+    """When, in time that servers were up."""
+    executions: int = 0
+    """How many may have been started, in all epochs."""
+    completed: Completed | None = None
+    body_is_lost: bool = False
+
+    @property
+    def state(self) -> str:
+        """``waiting``, ``started`` or ``completed``."""
+        if self.completed is not None:
+            return "completed"
+        return "started" if self.executions else "waiting"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of input and outcome."""
+        outcome = () if self.completed is None else self.completed.frames
+        return len(self.opened.body) + sum(map(len, outcome))
+
+
+def kept(found: Found) -> list[Kept]:
+    """The generations that can be read, in the order in which they were opened."""
+    generations: dict[int, Kept] = {}
+    for entry in found.entries:
+        record = entry.record
+        if isinstance(record, Opened):
+            generations[record.number] = Kept(record, entry.row.uptime_s, record.earlier)
+        one = generations.get(-1 if entry.row.number is None else entry.row.number)
+        if one is None:
+            continue
+        one.body_is_lost |= entry.body_is_lost
+        if isinstance(record, Started):
+            one.executions += 1
+        elif isinstance(record, Completed):
+            one.completed = record
+    return list(generations.values())
+
+
+def look(folder: Path) -> Found:
+    """What is there.  Raises ServerStartError if that is no journal."""
+    _need(folder)
+    with _connected(folder, "ro") as connection:
+        connection.execute("BEGIN")  # one moment of it
+        check_kind(folder, connection)
+        return read_all(folder, connection)
+
+
+def check(folder: Path) -> list[str]:
+    """All that is wrong.  Raises ServerStartError if it is in use, or no journal."""
+    with _locked(folder):
+        try:
+            return look(folder).problems
+        except ServerStartError as refused:
+            if isinstance(refused.__cause__, sqlite3.DatabaseError):
+                return [f"{DATABASE}: {refused.__cause__}"]
+            raise
+
+
+def mend(folder: Path) -> Repaired:
+    """Keep what can be proven.  Raises ServerStartError."""
+    with _locked(folder), words(folder):
+        return repair(folder, identity_of(folder))
+
+
+def adopt(folder: Path) -> int:
+    """Take it over from elsewhere; how often that has been done.  Raises ServerStartError."""
+    with _locked(folder), _connected(folder, "rw") as connection:
+        check_kind(folder, connection)
+        try:
+            state = read_state(connection)
+        except ValueError as error:
+            raise ServerStartError(damaged(folder, [f"{DATABASE}: {error}"])) from error
+        state = state._replace(adopted=state.adopted + 1, identity=identity_of(folder))
+        connection.execute(PUT_STATE, pack_state(state))
+        return state.adopted
+
+
+def compact(folder: Path, command_s: float) -> tuple[int, int]:
+    """Give back room; the bytes of the database before and after.  Raises ServerStartError."""
+    _need(folder)
+    opened = open_folder(folder, command_s)
+    try:
+        with words(folder):
+            before = _size(folder)
+            opened.store.compact()
+            return before, _size(folder)
+    finally:
+        opened.store.close()
+        opened.locks.close()
+
+
+def _size(folder: Path) -> int:
+    parts = (folder / DATABASE, folder / f"{DATABASE}-wal")
+    return sum(part.stat().st_size for part in parts if part.exists())
+
+
+def _need(folder: Path) -> None:
+    """Nothing is made here by mistake."""
+    if not folder.is_dir():
+        raise ServerStartError(f"there is no folder {folder}")
+    if not (folder / DATABASE).exists() and not (folder / "safe").exists():
+        raise ServerStartError(f"there is no journal in {folder}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    _need(folder)
+    locks = lock(folder)
+    try:
+        yield
+    finally:
+        locks.close()
+
+
+@contextmanager
+def _connected(folder: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    with words(folder):
+        connection = connect(folder, mode=mode)
+        try:
+            yield connection
+        finally:
+            connection.close()
