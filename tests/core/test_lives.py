@@ -362,12 +362,12 @@ def test_failure_15_worker_that_hangs_before_its_first_heartbeat_is_never_restar
     for a process whose heart beats while its environment hangs.
     """
     system = System(heartbeats=True, server={**QUICK, "start_s": 30.0})
-    system.says_hello = False
+    system.auto_hello = False
     system.reap(FIRST)
     assert system.spawned == [FIRST, REPLACEMENT]
     call = system.submit()
 
-    system.says_hello = True
+    system.auto_hello = True
     if heart == "silent":
         system.silent.add(REPLACEMENT)
     system.advance(32.0)

@@ -94,5 +94,7 @@ def test_what_an_environment_gets_is_on_its_page():
 
 
 def test_the_reference_has_every_public_name_once():
-    named = re.findall(r"^\.\. auto\w+:: trio_envserve\.(\w+)$", page("api.md"), re.MULTILINE)
+    named = re.findall(
+        r"^\.\. (?:auto\w+|py:data):: trio_envserve\.(\w+)$", page("api.md"), re.MULTILINE
+    )
     assert sorted(named) == sorted(trio_envserve.__all__)

@@ -1,14 +1,16 @@
 """What people see while an evaluation runs: a live view on a terminal, a line now and
 then everywhere else.
 
-The view is drawn by a task, four times a second, from what the evaluation counts; what
-runs on each worker is the server's to say, and is asked for once a second.
+The view is drawn by a task, four times a second, from what the evaluation counts.  What
+runs on each worker, and what model calls have come to, is the server's to say, and is asked
+for once a second.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TextIO
 
@@ -16,10 +18,12 @@ import trio
 
 from ..client import Client
 from ..core.errors import EnvServeError
+from ..core.status import ServerStats
 from ..evals.histogram import bar, histogram, sparkline
 from ..evals.plain import plain_line
 from ..evals.run import Evaluation
 from .render import PLAIN_EVERY_S
+from .results import calls_words, tokens_words
 
 DRAWN_EVERY_S = 0.25
 ASKED_EVERY_S = 1.0
@@ -30,15 +34,36 @@ _WIDTH = 24
 _NAME = 24
 
 
+@dataclasses.dataclass
+class Seen:
+    """What the server said last."""
+
+    before: Mapping[str, float]
+    """What its model calls had come to when the evaluation began."""
+    running: dict[str, int] = dataclasses.field(default_factory=dict)
+    """What runs on each worker; empty while nothing is known."""
+    usage: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What model calls have come to since then."""
+
+    def take(self, stats: ServerStats) -> None:
+        """Take what it says now."""
+        self.running = {each.worker: each.pending for each in stats.per_worker}
+        usage = stats.model_usage
+        # A server that was started anew counts anew.
+        self.usage = {n: max(count - self.before.get(n, 0), 0) for n, count in usage.items()}
+
+
 @asynccontextmanager
 async def shown(
-    evaluation: Evaluation, client: Client, title: str, stream: TextIO | None = None
-) -> AsyncIterator[None]:
+    evaluation: Evaluation, client: Client, title: str, before: ServerStats,
+    stream: TextIO | None = None,
+) -> AsyncIterator[None]:  # fmt: skip
     """Show how far an evaluation is until the block ends."""
     stream = sys.stderr if stream is None else stream
     async with trio.open_nursery() as nursery:
         if stream.isatty():
-            nursery.start_soon(_keep_drawing, evaluation, client, title, stream)
+            seen = Seen(before.model_usage)
+            nursery.start_soon(_keep_drawing, evaluation, client, title, seen, stream)
         else:
             nursery.start_soon(_keep_saying, evaluation, stream)
         try:
@@ -55,28 +80,26 @@ async def _keep_saying(evaluation: Evaluation, stream: TextIO) -> None:
         print(progress_line(evaluation), file=stream, flush=True)
 
 
-async def _keep_drawing(evaluation: Evaluation, client: Client, title: str, stream: TextIO) -> None:
+async def _keep_drawing(
+    evaluation: Evaluation, client: Client, title: str, seen: Seen, stream: TextIO
+) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    running: dict[str, int] = {}
     with Live(console=Console(file=stream), auto_refresh=False, transient=True) as live:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_keep_asking, client, running)
+            nursery.start_soon(_keep_asking, client, seen)
             while True:
-                live.update(view(evaluation, running, title), refresh=True)
+                live.update(view(evaluation, seen, title), refresh=True)
                 await trio.sleep(DRAWN_EVERY_S)
 
 
-async def _keep_asking(client: Client, running: dict[str, int]) -> None:
+async def _keep_asking(client: Client, seen: Seen) -> None:
     while True:
         try:
-            stats = await client.stats(ASKED_EVERY_S)
+            seen.take(await client.stats(ASKED_EVERY_S))
         except EnvServeError:
-            running.clear()  # it does not answer: nothing is known
-        else:
-            running.clear()
-            running.update({each.worker: each.pending for each in stats.per_worker})
+            seen.running = {}  # it does not answer
         await trio.sleep(ASKED_EVERY_S)
 
 
@@ -92,7 +115,7 @@ def progress_line(evaluation: Evaluation) -> str:
     )
 
 
-def view(evaluation: Evaluation, running: dict[str, int], title: str) -> Any:
+def view(evaluation: Evaluation, seen: Seen, title: str) -> Any:
     """The live view, as rich prints it."""
     from rich import box
     from rich.console import Group
@@ -112,6 +135,11 @@ def view(evaluation: Evaluation, running: dict[str, int], title: str) -> Any:
     about.add_row(Text("rollouts", "bold"), done)
     about.add_row(Text("rate", "bold"), Text(f"{progress.rate:.1f}/s, {left} left"))
     about.add_row(Text("reward", "bold"), Text(_rewards(evaluation)))
+    if seen.usage.get("calls") or seen.usage.get("failed"):
+        about.add_row(Text("model calls", "bold"), Text(calls_words(seen.usage)))
+    if seen.usage.get("prompt_tokens") or seen.usage.get("completion_tokens"):
+        tokens = tokens_words(seen.usage, progress.seconds)
+        about.add_row(Text("tokens", "bold"), Text(tokens))
     if tally.errors:
         causes = ", ".join(f"{cause} {n}" for cause, n in tally.by_cause.most_common() if n)
         about.add_row(Text("errors", "bold red"), Text(f"{tally.errors}: {causes}", "red"))
@@ -120,7 +148,7 @@ def view(evaluation: Evaluation, running: dict[str, int], title: str) -> Any:
         workers.add_column(heading)
     for heading in ("", "running"):
         workers.add_column(heading, justify="right")
-    for name, finished, runs in _by_worker(evaluation, running):
+    for name, finished, runs in _by_worker(evaluation, seen.running):
         most = max(1, *tally.by_worker.values(), 1)
         line = Text(bar(finished, most, _WIDTH).ljust(_WIDTH), "green")
         workers.add_row(Text(name), line, Text(str(finished)), Text(runs))

@@ -74,6 +74,8 @@ class Life:
     blocked: bool = False
     memory_bytes: int = 0
     lag_s: float = 0.0
+    where: str = ""
+    """Where its loop is blocked, for people; empty while it is not."""
     why: str = ""
     """Why it ends, for people."""
 
@@ -126,7 +128,7 @@ def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequen
         effects.append(Report("warning", text))
     elif life.blocked and not blocked:
         effects.append(Report("info", f"worker {life.name}: event loop runs again"))
-    life.blocked = blocked
+    life.blocked, life.where = blocked, heartbeat.where
     return effects
 
 

@@ -1,0 +1,118 @@
+"""``top``: the view of the live page in a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from rich.console import Console
+
+from tests.cli.commands import command, until
+from tests.core.helpers import Pair
+from trio_envserve import open_client
+from trio_envserve.cli.render import rich_tables, tables_text
+from trio_envserve.cli.top import HISTORY, Watch, top_tables
+from trio_envserve.core.status import ServerStats
+from trio_envserve.core.terms import Status
+
+LATE = """
+import trio
+
+async def environment(rollout):
+    rollout.note(text=rollout.input)
+    open("begun", "a").write("x")
+    await trio.sleep_forever()
+"""
+
+
+def stats(pair: Pair) -> dict[str, Any]:
+    record = ServerStats.of(pair.router.stats()).to_record()
+    slow = {"running": [], "total": 0, "typical_s": None}
+    return {**record, "address": "tcp://h:1", "slow": slow}
+
+
+def shown(watch: Watch) -> str:
+    return tables_text(top_tables(watch))
+
+
+def test_rates_are_of_the_time_between_two_looks():
+    pair, watch = Pair(), Watch()
+    watch.saw(stats(pair), 10.0)
+    assert watch.last["rates"] == {"completed": None, "failed": None}
+    for status in (Status.RESULT, Status.ERROR):
+        pair.submit()
+        pair.end(payload=b"", status=status)
+    watch.saw(stats(pair), 12.0)
+    assert watch.last["rates"] == {"completed": 1.0, "failed": 0.5}
+    assert "1.0/s" in shown(watch)
+    for number in range(2 * HISTORY):
+        watch.saw(stats(pair), 13.0 + number)
+    assert len(watch.rates) == HISTORY
+
+
+def test_another_server_at_the_address_begins_anew():
+    watch = Watch()
+    watch.saw(stats(Pair()), 1.0)
+    watch.saw(stats(Pair()), 2.0)
+    watch.saw({**stats(Pair()), "epoch": "another"}, 3.0)
+    assert watch.last["rates"] == {"completed": None, "failed": None}
+
+
+def test_the_end_of_a_worker_a_pause_and_silence_are_shown():
+    pair, watch = Pair(server={"pause_after_errors": 1}), Watch()
+    watch.silent = "no answer yet"
+    assert "no answer yet" in shown(watch)
+    pair.submit()
+    pair.die(how="killed by a test")
+    pair.advance(1.0)
+    watch.saw(stats(pair), 1.0)
+    text = shown(watch)
+    assert "killed by a test" in text
+    assert "paused" in text
+    watch.silent = "it is gone"
+    assert "silent: it is gone" in shown(watch)
+
+
+def test_what_a_terminal_would_act_on_is_shown_as_text():
+    pair, watch = Pair(), Watch()
+    record = stats(pair)
+    row = {
+        "key": "a\x1b[2J", "namespace": "default", "request": "ab#1", "state": "running",
+        "executions": 1, "worker": "w0-1", "age_s": 7.0,
+        "note": {"text": "[red]\x1b[2J"}, "where": "",
+    }  # fmt: skip
+    record["slow"] = {"running": [row], "total": 1, "typical_s": 1.0}
+    watch.saw(record, 1.0)
+    out = io.StringIO()
+    Console(file=out, width=160).print(rich_tables(top_tables(watch)))
+    assert "\x1b[2J" not in out.getvalue()
+    assert "[red]" in out.getvalue()
+
+
+@pytest.mark.real
+async def test_g9_a_straggler_is_named_by_top_with_its_note(tmp_path: Path):
+    (tmp_path / "late.py").write_text(LATE)
+    serve = ("serve", "late:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
+    async with command(tmp_path, *serve, "--json") as serving:
+        address = (await serving.event("serving"))["address"]
+        await serving.event("ready")
+        async with open_client(address) as client, trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.outcome, "reads the tests", key="late"))
+            await until((tmp_path / "begun").exists)
+            async with command(tmp_path, "top", address, "--every-s", "0.2", "--json") as top:
+                row: dict[str, Any] = {}
+                while not row.get("note"):
+                    seen = json.loads(await top.line())
+                    row = seen["slow"]["running"][0]
+                top.signal(signal.SIGINT)
+                ended = await top.wait()
+            nursery.cancel_scope.cancel()
+    assert (row["key"], row["note"]) == ("late", {"text": "reads the tests"})
+    assert ended.code == 0
+    assert seen["rates"].keys() == {"completed", "failed"}

@@ -1,0 +1,220 @@
+"""What the live page is told: ``/`` and ``/v1/events`` of a real door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from tests.doors.http.door import HANG_S, Raw, asking, open_door, raw
+from trio_envserve import Rollout
+from trio_envserve.core.health import ServerStatus
+from trio_envserve.core.notes import Note
+from trio_envserve.core.status import (
+    RunningPage,
+    RunningRollout,
+    ServerStats,
+    WorkerDeath,
+    WorkerStats,
+)
+from trio_envserve.doors.http import live
+from trio_envserve.doors.http.live import TEXT_CHARACTERS, VIEW_BYTES, event, view
+
+HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
+
+
+class Waiting:
+    """Rollouts that note their input, and wait."""
+
+    def __init__(self) -> None:
+        self.gate = trio.Event()
+
+    async def run_rollout(self, rollout: Rollout) -> str:
+        rollout.note(text=rollout.input)
+        await self.gate.wait()
+        return "done"
+
+
+class Viewer:
+    """Who watches."""
+
+    def __init__(self, peer: Raw) -> None:
+        self._peer = peer
+        self._rest = b""
+        self.head = b""
+
+    async def ask(self, *headers: str) -> None:
+        await self._peer.send("GET /v1/events HTTP/1.1", "Host: 127.0.0.1", *headers)
+
+    async def view(self) -> dict[str, Any] | None:
+        """The next view; None at the end.  Each is a chunk of its own."""
+        while b"\n\n" not in self._rest:
+            piece = await self._peer.stream.receive_some()
+            if not piece:
+                return None
+            self._rest += piece
+        one, _, self._rest = self._rest.partition(b"\n\n")
+        assert len(one) <= 64_000
+        before, _, data = one.partition(b"\ndata: ")
+        self.head = self.head or before
+        assert b"id: " in before
+        found: dict[str, Any] = json.loads(data)
+        return found
+
+
+@asynccontextmanager
+async def watching(door: Any, *headers: str) -> AsyncIterator[Viewer]:
+    async with raw(door) as peer:
+        viewer = Viewer(peer)
+        await viewer.ask(*headers)
+        yield viewer
+
+
+async def test_the_page_is_one_file_that_loads_nothing_and_runs_no_other_script():
+    async with open_door("arithmetic") as door, asking(door) as client:
+        answer = await client.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self'; ")
+    assert "unsafe" not in policy
+    text = answer.text
+    assert "/*script*/" not in text
+    assert "uPlot (v1.6.32)" in text
+    assert "Copyright (c) 2022 Leon Sorokin" in text
+    for loads in ("src=", "@import", 'href="http', "innerHTML", "insertAdjacentHTML"):
+        assert loads not in text.replace('href="data:,"', "")
+
+
+async def test_an_event_a_second_says_all_there_is():
+    environment = Waiting()
+    async with open_door(environment) as door, asking(door) as client, watching(door) as viewer:
+        async with trio.open_nursery() as nursery:
+            body, headers = {"input": HOSTILE}, {"idempotency-key": '"late"'}
+            ask = partial(client.post, "/v1/rollouts", json=body, headers=headers)
+            nursery.start_soon(ask)
+            seen = await viewer.view()
+            while seen and not (seen["slow"] and seen["slow"][0]["note"]):
+                seen = await viewer.view()
+            environment.gate.set()
+    assert seen
+    assert b"content-type: text/event-stream" in viewer.head
+    assert seen["status"] == "ready"
+    assert (seen["now"]["running"], seen["total"]) == (1, 1)
+    assert seen["bounds"]["waiting"] > 0
+    [row] = seen["slow"]
+    assert (row["key"], row["note"]) == ("late", {"text": HOSTILE})
+    assert [worker["phase"] for worker in seen["workers"]] == ["ready"]
+    assert seen["tokens"] is False
+
+
+async def test_who_comes_later_gets_a_view_too():
+    async with open_door("arithmetic") as door:
+        for _ in range(2):  # the second time, none is there from before
+            async with watching(door) as one, watching(door) as two:
+                for viewer in (one, two, one):
+                    assert await viewer.view()
+
+
+async def test_g8_the_viewers_are_bounded_and_the_others_are_told():
+    async with open_door("arithmetic", {"viewers": 1}) as door, asking(door) as client:
+        async with watching(door) as viewer:
+            await viewer.view()
+            refused = await client.get("/v1/events")
+    assert refused.status_code == 429
+    assert refused.json()["code"] == "busy"
+    assert "1 look already" in refused.json()["detail"]
+
+
+async def test_g10_who_reads_nothing_is_cut_off_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(live, "EVERY_S", 0.001)
+    large = event({"slow": [], "workers": [], "workers_more": 0, "x": "x" * 50_000}, 1)
+    monkeypatch.setattr(live, "event", lambda *_: large)
+    async with open_door("arithmetic", {"write_s": 0.5}) as door, watching(door) as viewer:
+        async with watching(door):  # it reads nothing
+            while door.connections < 2:
+                assert await viewer.view()
+            while door.connections == 2:
+                assert await viewer.view()
+        assert await viewer.view()
+
+
+async def test_a_door_that_closes_ends_what_viewers_are_sent():
+    async with AsyncExitStack() as later:
+        async with open_door("arithmetic", {"close_s": HANG_S / 2}) as door:
+            viewer = await later.enter_async_context(watching(door))
+            assert await viewer.view()
+        assert await viewer.view() is None
+
+
+async def test_with_tokens_the_page_says_nothing_without_one(tmp_path: Any):
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("a-token-of-some-length")
+    async with open_door("arithmetic", token_file=tokens) as door, asking(door) as client:
+        assert (await client.get("/")).status_code == 200
+        for path in ("/v1/events", "/v1/stack?number=0"):
+            assert (await client.get(path)).status_code == 401
+        async with watching(door, "Authorization: Bearer a-token-of-some-length") as viewer:
+            seen = await viewer.view()
+    assert seen is not None
+    assert seen["tokens"] is True
+
+
+async def test_where_a_rollout_stands_is_answered():
+    environment = Waiting()
+    async with open_door(environment) as door, asking(door) as client:
+        assert (await client.get("/v1/stack?number=0")).json() == {"stack": None}
+        assert (await client.get("/v1/stack?number=x")).status_code == 400
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.post, "/v1/rollouts", json={"input": "x"}))
+            while not (await client.get("/v1/running")).json()["total"]:
+                pass
+            found = (await client.get("/v1/stack?number=0")).json()["stack"]
+            environment.gate.set()
+    assert "in run_rollout" in found
+
+
+# -- views ---------------------------------------------------------------------
+
+
+def stats(workers: int) -> ServerStats:
+    one = WorkerStats(worker="w" * 60, phase="ready")
+    death = WorkerDeath(worker="w0-1", why="x" * 5000, lost=3)
+    return ServerStats(
+        status=ServerStatus.READY, per_worker=(one,) * workers, deaths=(death,) * 20,
+        failures={"raised": 3},
+    )  # fmt: skip
+
+
+def page(rollouts: int) -> RunningPage:
+    note: Note = {f"n{number}": HOSTILE * 20 for number in range(20)}
+    note["big"] = 2**60
+    row = RunningRollout(number=1, request="r#1", note=note, where="y" * 5000)
+    return RunningPage(running=(row,) * rollouts, total=rollouts)
+
+
+def test_g8_a_view_fits_whatever_is_in_it():
+    made = event(view(stats(1000), page(100), "", tokens=False), 7)
+    assert len(made) <= 64_000
+    assert made.startswith(b"id: 7\ndata: {")
+    assert made.count(b"\n") == 3
+    found = json.loads(made.partition(b"data: ")[2])
+    assert found["slow"]
+    assert found["workers_more"] + len(found["workers"]) == 1000
+    assert len(found["deaths"][0]["why"]) == TEXT_CHARACTERS + 1
+    assert found["slow"][0]["note"]["big"] == str(2**60)
+    assert len(json.dumps(found)) > VIEW_BYTES // 8
+
+
+def test_a_server_that_is_silent_is_shown_as_silent():
+    found = view(None, None, "no answer", tokens=True)
+    assert (found["why"], found["tokens"]) == ("no answer", True)
+    assert event(found, 1).endswith(b"\n\n")

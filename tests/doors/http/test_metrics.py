@@ -1,0 +1,310 @@
+"""``/metrics`` of a real door: names, kinds and values, as Prometheus's own parser reads them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.doors.http.door import HANG_S, asking, open_door
+from trio_envserve import open_client, open_server
+from trio_envserve.core.durations import BOUNDS_S
+from trio_envserve.core.health import ServerStatus
+from trio_envserve.core.status import CacheStats, ServerStats, WorkerStats
+from trio_envserve.doors.http import HttpLimits, open_http_door
+from trio_envserve.doors.http.metric_table import METRICS, PREFIX, DoorCounts, Seen
+from trio_envserve.net import MemoryNetwork
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+from prometheus_client.openmetrics import parser as openmetrics  # noqa: E402  # see above
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+
+OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+ONLY_WHILE_CLOSING = {"closing_left_seconds"}
+DOOR = DoorCounts(1, 1024, 0, 2000, 0, 1 << 20, {})
+
+
+class Scrape:
+    """The answer to a scrape."""
+
+    def __init__(self, answer: Any) -> None:
+        assert answer.status_code == 200, answer.text
+        self.media = answer.headers["content-type"]
+        families = (
+            openmetrics.text_string_to_metric_families
+            if self.media.startswith("application/openmetrics-text")
+            else text_string_to_metric_families
+        )
+        self.families = {family.name: family for family in families(answer.text)}
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a metric without labels."""
+        return self.by(name)[()]
+
+    def by(self, name: str) -> dict[tuple[str, ...], float]:
+        """The values of a metric, by those of its labels."""
+        full = f"{PREFIX}{name}"
+        return {
+            tuple(sample.labels.values()): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+            if sample.name == full
+        }
+
+
+async def scrape(client: Any, **options: Any) -> Scrape:
+    return Scrape(await client.get("/metrics", **options))
+
+
+@asynccontextmanager
+async def open_both(environment: Any, **options: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
+    """A server, a client of it, and a client of its door."""
+    network = MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(
+                environment, bind="memory:server", workers=0, network=network, **options
+            ) as server,
+            open_client(server.address, network=network) as client,
+            open_http_door(server, network=network) as door,
+            asking(door) as http,
+        ):
+            await door.wait_ready()
+            yield server, client, http
+
+
+# -- names and kinds --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [{}, OPENMETRICS], ids=["text", "openmetrics"])
+async def test_all_metrics_of_the_table_are_there_with_their_kinds_and_no_others(
+    headers: dict[str, str],
+):
+    async with open_door("arithmetic") as door, asking(door) as client:
+        await client.get("/livez")  # one answer is counted
+        found = await scrape(client, headers=headers)
+    named = {f"{PREFIX}{metric.name}": metric for metric in METRICS}
+    assert {name: family.type for name, family in found.families.items()} == {
+        name: metric.kind for name, metric in named.items()
+    }
+    silent = {name for name, family in found.families.items() if not family.samples}
+    assert silent == {f"{PREFIX}{name}" for name in ONLY_WHILE_CLOSING}
+    for name, family in found.families.items():
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(named[name].labels)
+            assert math.isfinite(sample.value)
+
+
+def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert not metric.bound or metric.bound in names
+        assert metric.meaning.endswith(".")
+        assert not metric.unit or metric.name.endswith(metric.unit)
+        assert (metric.durations is not None) == (metric.kind == "histogram")
+        assert set(metric.labels) <= {"slot", "status", "result", "kind", "environment", "epoch"}
+
+
+def test_every_counter_of_the_cache_is_a_metric():
+    names = [name for name in CacheStats.__slots__ if name != "more"]
+    counters: dict[str, Any] = {name: number for number, name in enumerate(names, 1)}
+    cache = CacheStats(**counters)
+    seen = Seen(DOOR, ServerStats(status=ServerStatus.READY, cache=cache))
+    read = [value for metric in METRICS if metric.kind == "counter"
+            for _, value in metric.read(seen)]  # fmt: skip
+    assert set(counters.values()) <= set(read)
+
+
+# -- values -----------------------------------------------------------------------
+
+
+async def test_the_values_are_what_was_done():
+    async def environment(rollout: Any) -> Any:
+        if rollout.input == "fail":
+            raise ValueError("as asked")
+        return (await rollout.ask([{"role": "user", "content": "?"}], reference="yes")).text
+
+    async with open_both(environment) as (server, client, http):
+        for _ in range(3):
+            await client.run_rollout("ask", model="oracle")
+        failed = await client.outcome("fail")
+        assert failed.error is not None
+        refused = await http.post("/v1/rollouts", json={"inputs": 0})
+        assert refused.status_code == 400
+        while (found := await scrape(http))["model_call_seconds_count"] < 3:
+            await trio.sleep(0.05)  # the worker says it with its next beat
+        stats = server.stats()
+    assert found["requests_entered_total"] == 4
+    assert found["executions_dispatched_total"] == found["requests_completed_total"] == 4
+    assert found.by("worker_executions_done_total") == {("0",): 4}
+    assert found.by("worker_executions_failed_total") == {("0",): 1}
+    for name, record in (
+        ("request_wait_seconds", stats.waits), ("execution_run_seconds", stats.runs),
+        ("model_call_seconds", stats.model_calls),
+    ):  # fmt: skip
+        count = sum(record.values()) - record["sum_s"]
+        assert found[f"{name}_count"] == count == (3 if name.startswith("model") else 4)
+        assert found[f"{name}_sum"] == pytest.approx(record["sum_s"])
+        buckets = found.by(f"{name}_bucket")
+        assert [float(bound) for (bound,) in buckets] == [*BOUNDS_S, math.inf]
+        assert list(buckets.values()) == sorted(buckets.values())
+        assert buckets[("+Inf",)] == count
+    assert found.by("model_calls_total") == {("answered",): 3, ("failed",): 0}
+    assert found.by("http_answers_total")[("400",)] == 1
+    assert found["server_up"] == 1
+    assert found.by("server_status") == {
+        (status.value,): status is ServerStatus.READY for status in ServerStatus
+    }
+    assert found.by("server_info") == {(stats.environment, stats.epoch): 1}
+
+
+async def test_what_runs_stands_beside_its_bound():
+    began, go_on = trio.Event(), trio.Event()
+
+    async def environment(rollout: Any) -> Any:
+        began.set()
+        await go_on.wait()
+
+    async with open_door(environment) as door, asking(door) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: client.post("/v1/rollouts", json={"input": 0}))
+            await began.wait()
+            found = await scrape(client)
+            go_on.set()
+    limits = HttpLimits()
+    assert (found["http_calls"], found["http_calls_limit"]) == (1, limits.calls)
+    assert found["http_bodies_bytes"] == len(b'{"input":0}')
+    assert found["http_connections_limit"] == limits.connections
+    assert 1 <= found["http_connections"] <= 2
+    assert (found["executions_running"], found["executions_running_limit"]) == (1, 256)
+    assert found.by("worker_pending") == {("0",): 1}
+    for metric in METRICS:
+        if metric.bound and not metric.labels:
+            assert found[metric.name] <= found[metric.bound]
+
+
+async def test_a_server_that_drains_is_scraped():
+    began, go_on = trio.Event(), trio.Event()
+
+    async def environment(rollout: Any) -> Any:
+        began.set()
+        await go_on.wait()
+
+    async with open_both(environment) as (server, client, http):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.outcome, 0)
+            await began.wait()
+            nursery.start_soon(server.drain)
+            while (found := await scrape(http)).by("server_status")[("stopping",)] != 1:
+                pass  # the drain begins in one of the next turns
+            go_on.set()
+    assert found["server_up"] == 1
+    assert found["executions_running"] == 1
+    assert 0 < found["closing_left_seconds"] <= 30
+
+
+async def test_a_door_whose_server_is_gone_tells_its_own():
+    network = MemoryNetwork()
+    with trio.fail_after(HANG_S):
+        async with (
+            open_http_door(
+                "memory:nobody", network=network, limits=HttpLimits(scrape_s=0.01)
+            ) as door,
+            asking(door) as client,
+        ):
+            assert (await client.get("/livez")).status_code == 200
+            found = await scrape(client)
+    assert found["server_up"] == 0
+    told = {name for name, family in found.families.items() if family.samples}
+    assert told == {f"{PREFIX}server_up"} | {
+        f"{PREFIX}{metric.name}" for metric in METRICS if metric.name.startswith("http_")
+    }
+
+
+# -- labels -----------------------------------------------------------------------
+
+
+def test_a_slot_has_one_value_whoever_lives_in_it():
+    """Each restart of a worker made a new series."""
+    workers = [(0, 1, 5), (0, 1, 2), (1, 3, 7), (1, 2, 9), (2, 0, 1), (-1, 0, 1)]
+    stats = ServerStats(
+        status=ServerStatus.READY, workers=2,
+        per_worker=tuple(
+            WorkerStats(worker=f"w{slot}-{restarts + 1}", slot=slot, restarts=restarts, done=done)
+            for slot, restarts, done in workers
+        ),
+    )  # fmt: skip
+    (done,) = [metric for metric in METRICS if metric.name == "worker_executions_done"]
+    assert dict(done.read(Seen(DOOR, stats))) == {("0",): 2, ("1",): 7}
+
+
+async def test_keys_and_sessions_make_no_series():
+    async def environment(rollout: Any) -> Any:
+        return 1
+
+    def series(found: Scrape) -> int:
+        return sum(len(family.samples) for family in found.families.values())
+
+    async with open_door(environment) as door, asking(door) as client:
+        headers = {"idempotency-key": '"first"'}
+        await client.post("/v1/rollouts", json={"input": 0}, headers=headers)
+        before = await scrape(client)
+        for number in range(20):
+            headers = {"idempotency-key": f'"key-{number}"'}
+            url = f"/v1/rollouts?namespace=n{number}"
+            await client.post(url, json={"input": 0}, headers=headers)
+        after = await scrape(client)
+    assert after["keys"] == 21
+    assert series(after) == series(before)
+
+
+async def test_hostile_text_in_the_name_of_an_environment_stays_in_its_label():
+    class Named:
+        name = 'a"} 1\nevil{x="\\'
+
+        async def run_rollout(self, rollout: Any) -> Any:
+            return 1
+
+    async with open_door(Named()) as door, asking(door) as client:
+        found = await scrape(client)
+    assert set(found.families) == {f"{PREFIX}{metric.name}" for metric in METRICS}
+    assert len(found.by("server_info")) == 1
+
+
+# -- who may, and what it needs -----------------------------------------------------
+
+
+async def test_metrics_need_a_token_as_all_but_the_probes_do(tmp_path: Path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token-of-sixteen\n")
+    tokens.chmod(0o600)
+    async with open_door("arithmetic", token_file=tokens) as door, asking(door) as client:
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 401
+        await scrape(client, headers={"authorization": "Bearer a-token-of-sixteen"})
+
+
+async def test_without_the_extra_it_is_said_which_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "trio_envserve.doors.http.exposition", raising=False)
+    async with open_door("arithmetic") as door, asking(door) as client:
+        answer = await client.get("/metrics")
+        record = (await client.post("/v1/rollouts", json={"input": {"index": 0}})).json()
+    assert (answer.status_code, answer.json()["code"]) == (501, "extra-missing")
+    assert "pip install 'trio-envserve[metrics]'" in answer.json()["detail"]
+    assert record["executions"] == 1
+
+
+async def test_nothing_is_registered_for_the_whole_process():
+    async with open_door("arithmetic") as door, asking(door) as client:
+        await scrape(client)
+    everything = prometheus_client.generate_latest(prometheus_client.REGISTRY)
+    assert PREFIX.encode() not in everything

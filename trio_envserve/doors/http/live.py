@@ -1,0 +1,222 @@
+"""The live page, and what it shows: ``GET /`` and ``GET /v1/events``.
+
+Theory of operation
+-------------------
+While anybody looks, one task asks the server once a second, and makes one *view* of the answers:
+a line of JSON of at most :data:`VIEW_BYTES`, the same bytes for all.  Each viewer's own task
+sends the newest view whenever it is ready for one; so who reads slowly gets fewer, and who reads
+nothing is cut off by the connection's limit (``write_s``).  A view says all there is: none
+depends on the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, final
+
+import trio
+
+from ...client import Client
+from ...core.errors import EnvServeError
+from ...core.status import RunningPage, ServerStats
+from ...net import unwrap_single
+from .exchange import Exchange
+from .limits import HttpLimits
+from .page import HEADERS, PAGE
+from .problems import LATER, Problem
+from .turns import RUNNING_US, SCRAPED_WORKER_US, VIEW_US, Turns
+
+EVENTS: Final = "text/event-stream"
+HTML: Final = "text/html; charset=utf-8"
+EVERY_S: Final = 1.0
+VIEW_BYTES: Final = 60 * 1024
+"""With what frames it an event has at most 64 kB."""
+SLOW_ROWS: Final = 20
+WORKERS_MOST: Final = 256
+TEXT_CHARACTERS: Final = 400
+"""Of a note's value, a reason or a stack."""
+
+
+@final
+class Live:
+    """Makes the views.  Made by :func:`open_live`."""
+
+    def __init__(self, client: Client, limits: HttpLimits, turns: Turns, *, tokens: bool) -> None:
+        self._client = client
+        self._limits = limits
+        self._turns = turns
+        self._tokens = tokens
+        self._viewers = 0
+        self._view = b""
+        self._number = 0
+        """Of the view."""
+        self._wanted = trio.Event()
+        """Set while there are viewers."""
+        self._changed = trio.lowlevel.ParkingLot()
+        self._over = False
+
+    def __len__(self) -> int:
+        return self._viewers
+
+    def close(self) -> None:
+        """End what the viewers are sent."""
+        self._over = True
+        self._changed.unpark_all()
+
+    async def page(self, exchange: Exchange) -> None:
+        """The page itself."""
+        await exchange.answer(200, HTML, PAGE, HEADERS)
+
+    async def events(self, exchange: Exchange) -> None:
+        """The newest view, again and again."""
+        if self._viewers >= self._limits.viewers:
+            raise Problem("busy", f"{self._limits.viewers} look already", LATER)
+        self._viewers += 1
+        self._wanted.set()
+        try:
+            await exchange.unless_hung_up(lambda: self._send(exchange))
+        finally:
+            self._viewers -= 1
+
+    async def _send(self, exchange: Exchange) -> None:
+        # Proxies are not to collect it.
+        await exchange.begin(200, EVENTS, [(b"x-accel-buffering", b"no")])
+        seen = self._number - bool(self._view)  # the last one at once
+        while not self._over:
+            if seen == self._number:
+                await self._changed.park()
+                continue
+            seen, view = self._number, self._view
+            await exchange.take_turn(VIEW_US)
+            await exchange.send_piece(view, more=True)
+            if exchange.lost:
+                return  # it is cut off: nothing more arrives
+        await exchange.send_piece(b"", more=False)
+
+    async def run(self) -> None:
+        """Make views while somebody looks, until cancelled."""
+        while True:
+            if not self._viewers:
+                self._wanted, self._view = trio.Event(), b""
+                await self._wanted.wait()
+            began_s = trio.current_time()
+            seen = await self._ask()
+            workers = 0 if seen[0] is None else len(seen[0].per_worker)
+            await self._turns.take(workers * SCRAPED_WORKER_US + SLOW_ROWS * RUNNING_US)
+            self._number += 1
+            self._view = event(view(*seen, tokens=self._tokens), self._number)
+            self._changed.unpark_all()
+            await trio.sleep_until(began_s + EVERY_S)
+
+    async def _ask(self) -> tuple[ServerStats | None, RunningPage | None, str]:
+        """What the server says, or why it says nothing."""
+        try:
+            stats = await self._client.stats(self._limits.view_s)
+            return stats, await self._client.list_running(timeout_s=self._limits.view_s), ""
+        except EnvServeError as error:
+            return None, None, str(error)
+
+
+@asynccontextmanager
+async def open_live(
+    client: Client, limits: HttpLimits, turns: Turns, *, tokens: bool
+) -> AsyncGenerator[Live, None]:
+    """The views of a server, until the block ends."""
+    live = Live(client, limits, turns, tokens=tokens)
+    with unwrap_single():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live.run)
+            yield live
+            nursery.cancel_scope.cancel()
+
+
+def view(
+    stats: ServerStats | None, page: RunningPage | None, why: str, *, tokens: bool
+) -> dict[str, Any]:
+    """What there is to see, as plain data.  ``tokens``: whether the door asks for them."""
+    found: dict[str, Any] = {"at_s": time.time(), "tokens": tokens, "why": _cut(why)}
+    if stats is None or page is None:
+        return found
+    cache, usage = stats.cache, stats.model_usage
+    return {
+        **found,
+        "status": stats.status.value, "reason": _cut(stats.reason), "paused": _cut(stats.paused),
+        "environment": stats.environment, "address": str(stats.more.get("address", "")),
+        "epoch": stats.epoch[:8], "ready": stats.ready, "slots": stats.workers,
+        "closing": None if stats.closing is None else stats.closing.stage.value,
+        "now": {
+            "waiting": stats.waiting, "running": stats.running, "sessions": stats.sessions,
+            "kept": stats.kept, "kept_bytes": stats.kept_bytes, "held_bytes": stats.held_bytes,
+            "keys": stats.keys, "keys_bytes": stats.keys_bytes,
+        },
+        "bounds": dict(stats.bounds),
+        "counts": {
+            "entered": cache.entered, "completed": cache.completed, "finished": cache.finished,
+            "refused": cache.refused_for_now, "replayed": cache.replayed, "reruns": cache.reruns,
+            "cancelled": cache.cancelled, "restarts": stats.worker_restarts,
+        },
+        "failures": {
+            **stats.failures, "model": usage.get("failed", 0), "refused": cache.refused_for_now,
+            "cancelled": cache.cancelled,
+        },
+        "waits": dict(stats.waits), "runs": dict(stats.runs), "models": dict(stats.model_calls),
+        "router_lag_s": _number(stats.more.get("router_lag_p99_s")),
+        "workers": [
+            {
+                "name": each.worker, "slot": each.slot, "pid": each.pid, "phase": each.phase,
+                "pending": each.pending, "done": each.done, "failed": each.failed,
+                "restarts": each.restarts, "bytes": each.memory_bytes, "lag_s": each.lag_s,
+                "silent": each.silent, "blocked": each.blocked,
+            }
+            for each in stats.per_worker[:WORKERS_MOST]
+        ],
+        "workers_more": max(0, len(stats.per_worker) - WORKERS_MOST),
+        "deaths": [
+            {"name": each.worker, "why": _cut(each.why), "age_s": each.age_s, "lost": each.lost}
+            for each in reversed(stats.deaths)
+        ],
+        "slow": [
+            {
+                "number": each.number, "key": each.key, "namespace": each.namespace,
+                "request": each.request, "client": each.client, "worker": each.worker,
+                "state": each.state, "executions": each.executions, "age_s": each.age_s,
+                "note": {name: _plain(value) for name, value in each.note.items()},
+                "where": _cut(each.where),
+            }
+            for each in page.running[:SLOW_ROWS]
+        ],
+        "total": page.total, "typical_s": page.typical_s,
+    }  # fmt: skip
+
+
+def event(view: dict[str, Any], number: int) -> bytes:
+    """A view as an event.  Where it would be too large, workers and rollouts are left out."""
+    while True:
+        data = json.dumps(view, separators=(",", ":"), allow_nan=False).encode()
+        if len(data) <= VIEW_BYTES:
+            return b"id: %d\ndata: %s\n\n" % (number, data)
+        slow, workers = view["slow"], view["workers"]
+        left = len(workers) // 2
+        view |= {
+            "slow": slow[: max(1, len(slow) // 2)], "workers": workers[:left],
+            "workers_more": view["workers_more"] + len(workers) - left,
+        }  # fmt: skip
+
+
+def _cut(text: str) -> str:
+    """The end of a text: of a stack or a traceback that says the most."""
+    return text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return value[:TEXT_CHARACTERS]
+    # JavaScript has no larger whole numbers.
+    return str(value) if type(value) is int and abs(value) >= 2**53 else value
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

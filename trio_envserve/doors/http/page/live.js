@@ -1,0 +1,276 @@
+"use strict";
+// The live page.  All text of others goes through textContent: nothing here makes HTML of it.
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const HOUR = 3600, WINDOW = 30;
+  let token = sessionStorage.getItem("token") || "";
+  let view = null, shown = null, before = [];
+
+  // -- words -------------------------------------------------------------------
+  const seconds = (s) => s == null ? "–" : s < 0.0995 ? `${(s * 1000).toFixed(0)} ms`
+    : s < 99.5 ? `${s.toFixed(1)} s` : s < 5400 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`;
+  const count = (n) => n == null ? "–" : n < 1e5 ? String(Math.round(n)) : n.toExponential(2);
+  const bytes = (n) => n < 1e6 ? `${(n / 1024).toFixed(0)} KiB` : `${(n / 1048576).toFixed(0)} MiB`;
+  const nameOf = (row) => row.key == null ? row.request
+    : row.namespace === "default" ? row.key : `${row.key}  (${row.namespace})`;
+  const noteOf = (row) => Object.entries(row.note).map(([k, v]) => `${k}=${v}`).join(" ");
+
+  // -- parts -------------------------------------------------------------------
+  function put(cell, text, name = "") {
+    if (cell.textContent !== text) cell.textContent = text;
+    if (cell.className !== name) cell.className = name;
+  }
+  // Rows are kept by their keys, so that what has the focus keeps it.
+  function rows(body, list, keyOf, make, fill) {
+    const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
+    list.forEach((each, index) => {
+      const key = String(keyOf(each));
+      let row = old.get(key);
+      if (row) old.delete(key); else { row = make(each); row.dataset.key = key; }
+      if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
+      fill(row, each);
+    });
+    for (const row of old.values()) row.remove();
+  }
+  function tableRow(cells) {
+    const row = document.createElement("tr");
+    for (let n = 0; n < cells; n++) row.append(document.createElement("td"));
+    return row;
+  }
+  function fillRow(row, cells) { cells.forEach(([text, name], n) => put(row.children[n], text, name)); }
+
+  // -- charts ------------------------------------------------------------------
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const clock = (at_s) => new Date(at_s * 1000).toTimeString().slice(0, 8);
+  function chart(id, names) {
+    const place = $(id), data = [[], ...names.map(() => [])];
+    const axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 1 },
+      ticks: { stroke: () => css("--line"), width: 1 } };
+    const colours = ["--one", "--two", "--bad"];
+    const plot = new uPlot({
+      width: Math.max(place.clientWidth, 200), height: 150, legend: { show: false },
+      scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      axes: [{ ...axis, space: 70, values: (u, times) => times.map(clock) }, { ...axis, size: 44 }],
+      series: [{}, ...names.map((name, n) => ({ label: name, stroke: () => css(colours[n]), width: 1.5, points: { show: false } }))],
+    }, data, place);
+    return {
+      add(at, values) {
+        [at, ...values].forEach((value, n) => {
+          data[n].push(value);
+          if (data[n].length > HOUR) data[n].shift();
+        });
+        plot.setData(data);
+      },
+      fit() { plot.setSize({ width: Math.max(place.clientWidth, 200), height: 150 }); },
+      length: () => data[0].length,
+    };
+  }
+  const charts = {
+    rates: chart("rates", ["finished", "failed"]), queue: chart("queue", ["waiting", "running"]),
+    latency: chart("latency", ["p50", "p99", "wait p99"]),
+  };
+  const fitAll = () => Object.values(charts).forEach((each) => each.fit());
+  let fitting = 0;
+  addEventListener("resize", () => { cancelAnimationFrame(fitting); fitting = requestAnimationFrame(fitAll); });
+
+  // Of counts in buckets: the bound below which the part q of what came between two views is.
+  function quantile(now, then, q) {
+    const bounds = Object.keys(now).filter((name) => name !== "sum_s").sort((a, b) => Number(a) - Number(b));
+    const counts = bounds.map((name) => now[name] - (then[name] || 0));
+    const total = counts.reduce((sum, n) => sum + n, 0);
+    if (total <= 0) return null;
+    let left = q * total;
+    for (let n = 0; n < bounds.length; n++) {
+      left -= counts[n];
+      if (left <= 0) return bounds[n] === "inf" ? 3600 : Number(bounds[n]);
+    }
+    return null;
+  }
+  const failed = (v) => (v.failures.raised || 0) + (v.failures.lost || 0) + (v.failures.deadline || 0);
+
+  function draw(v) {
+    if (before.length && before[0].epoch !== v.epoch) before = [];
+    const last = before[before.length - 1], first = before[0];
+    const took = last ? Math.max(v.at_s - last.at_s, 0.1) : 0;
+    const rate = (f) => last ? Math.max(0, f(v) - f(last)) / took : null;
+    charts.rates.add(v.at_s, [rate((x) => x.counts.completed), rate(failed)]);
+    charts.queue.add(v.at_s, [v.now.waiting, v.now.running]);
+    charts.latency.add(v.at_s, first
+      ? [quantile(v.runs, first.runs, 0.5), quantile(v.runs, first.runs, 0.99), quantile(v.waits, first.waits, 0.99)]
+      : [null, null, null]);
+    before.push({ at_s: v.at_s, epoch: v.epoch, counts: v.counts, failures: v.failures, runs: v.runs, waits: v.waits });
+    if (before.length > WINDOW) before.shift();
+  }
+
+  // -- what there is to see ----------------------------------------------------
+  function showBounds(v) {
+    const tiles = ["waiting", "running", "kept", "kept_bytes", "held_bytes", "sessions", "keys"];
+    const texts = { kept: "outcomes kept", kept_bytes: "bytes of these", held_bytes: "inputs held", sessions: "clients" };
+    rows($("bounds"), tiles, (name) => name, () => {
+      const tile = document.createElement("div");
+      tile.className = "tile";
+      tile.append(document.createElement("span"), document.createElement("b"),
+        document.createElement("meter"), document.createElement("span"));
+      return tile;
+    }, (tile, name) => {
+      const [label, number, meter, bound] = tile.children, most = v.bounds[name];
+      const words = name.endsWith("_bytes") ? bytes : count;
+      put(label, texts[name] || name);
+      put(number, words(v.now[name]));
+      meter.max = most || 1; meter.value = v.now[name]; meter.high = (most || 1) * 0.8;
+      meter.setAttribute("aria-label", `${texts[name] || name} against its bound`);
+      put(bound, most ? `of ${words(most)}` : "");
+    });
+  }
+  function showSlow(v) {
+    put($("h-slow"), `Slowest rollouts: ${v.slow.length} of ${v.total} that run; the p50 is ${seconds(v.typical_s)}`);
+    rows($("slow"), v.slow, (row) => `${v.epoch}/${row.number}`, () => {
+      const row = tableRow(5), button = document.createElement("button");
+      button.type = "button";
+      button.addEventListener("click", () => open(Number(row.dataset.key.split("/")[1])));
+      row.children[0].append(button);
+      return row;
+    }, (row, each) => {
+      put(row.children[0].firstChild, nameOf(each));
+      const late = v.typical_s && each.age_s > 10 * v.typical_s;
+      put(row.children[1], seconds(each.age_s), late ? "n bad" : "n");
+      put(row.children[2], each.worker);
+      put(row.children[3], each.state === "running" ? String(each.executions) : each.state, "n");
+      put(row.children[4], noteOf(each) + (each.where ? "  [its worker's loop is blocked]" : ""));
+    });
+  }
+  function showWorkers(v) {
+    put($("h-workers"), `Workers: ${v.ready} of ${v.slots} ready` + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
+    const list = [...v.workers].sort((a, b) => a.slot - b.slot || (a.name < b.name ? -1 : 1));
+    rows($("workers"), list, (each) => each.name, () => tableRow(9), (row, each) => {
+      const marks = ["silent", "blocked"].filter((mark) => each[mark]);
+      fillRow(row, [[each.name], [[each.phase, ...marks].join(", "), marks.length ? "bad" : ""],
+        [count(each.pending), "n"], [count(each.done), "n"], [count(each.failed), each.failed ? "n bad" : "n"],
+        [count(each.restarts + 1), "n"], [seconds(each.lag_s), "n"], [String(Math.round(each.bytes / 1048576)), "n"],
+        [each.pid == null ? "–" : String(each.pid), "n"]]);
+    });
+  }
+  const CAUSES = { raised: "rollouts raised", lost: "lost with their workers", deadline: "time limit",
+    model: "model calls failed", refused: "refused for now", cancelled: "cancelled" };
+  function showEnds(v) {
+    rows($("failures"), Object.keys(v.failures), (name) => name, () => tableRow(2), (row, name) =>
+      fillRow(row, [[CAUSES[name] || name], [count(v.failures[name]), "n"]]));
+    const ends = v.deaths.length ? v.deaths : [null];
+    rows($("deaths"), ends, (each) => each && each.name, () => document.createElement("li"), (item, each) =>
+      each === null ? put(item, "none so far") : put(item, `${each.name}, ${seconds(each.age_s)} ago: ${each.why}`
+        + (each.lost ? `; ${each.lost} executions were lost` : ""), each.lost ? "bad" : ""));
+  }
+  function alarm(text) { $("alarm").hidden = !text; if ($("alarm").textContent !== text) $("alarm").textContent = text; }
+
+  function show(v) {
+    $("token").hidden = !v.tokens;
+    if (v.why) { put($("status"), "silent", "pill bad"); alarm(v.why); return; }
+    view = v;
+    const well = v.status === "ready" && !v.paused;
+    put($("status"), v.paused ? "paused" : v.closing ? `stopping: ${v.closing}` : v.status, well ? "pill good" : "pill bad");
+    put($("about"), `${v.environment} at ${v.address}, epoch ${v.epoch}`);
+    document.title = `${v.paused ? "paused" : v.status} · ${v.now.running} run · ${v.environment}`;
+    alarm(v.paused ? `Nothing is dispatched: ${v.paused}` : v.reason);
+    showBounds(v); draw(v); showSlow(v); showWorkers(v); showEnds(v);
+    if ($("one").open) fields();
+  }
+
+  // -- one rollout -------------------------------------------------------------
+  function open(number) {
+    shown = view.slow.find((row) => row.number === number) || shown;
+    if (!shown) return;
+    $("one-stack").hidden = true;
+    $("one-said").textContent = "";
+    fields();
+    $("one").showModal();
+  }
+  function fields() {
+    const row = view.slow.find((each) => each.number === shown.number);
+    if (row) shown = row; else $("one-said").textContent = "it is not among the slowest any more, or has ended";
+    put($("one-name"), nameOf(shown));
+    $("one-cancel").hidden = !(token && shown.key != null);
+    const list = [["request", shown.request], ["client", shown.client || "(the work of a key)"], ["worker", shown.worker],
+      ["age", seconds(shown.age_s)], ["state", shown.state], ...Object.entries(shown.note).map(([k, v]) => [`note: ${k}`, String(v)]),
+      ...(shown.where ? [["blocked at", shown.where]] : [])];
+    rows($("one-fields"), list, ([name]) => name, () => tableRow(2), (row, [name, text]) => fillRow(row, [[name], [text]]));
+  }
+  async function ask(path, options = {}) {
+    const headers = token ? { authorization: `Bearer ${token}` } : {};
+    const answer = await fetch(path, { ...options, headers, cache: "no-store" });
+    const found = await answer.json();
+    if (!answer.ok) throw new Error(`${found.title}: ${found.detail}`);
+    return found;
+  }
+  $("one-look").addEventListener("click", async () => {
+    $("one-said").textContent = "asking its worker";
+    try {
+      const found = await ask(`v1/stack?number=${shown.number}`);
+      $("one-said").textContent = found.stack == null ? "it does not run any more" : "";
+      $("one-stack").textContent = found.stack || "";
+      $("one-stack").hidden = !found.stack;
+    } catch (error) { $("one-said").textContent = error.message; }
+  });
+  $("one-cancel").addEventListener("click", async () => {
+    const place = `v1/rollouts/${encodeURIComponent(shown.key)}?namespace=${encodeURIComponent(shown.namespace)}`;
+    try {
+      const found = await ask(place, { method: "DELETE" });
+      $("one-said").textContent = found.known ? "it is cancelled" : "nothing is known under its key";
+    } catch (error) { $("one-said").textContent = error.message; }
+  });
+
+  // -- token and theme ---------------------------------------------------------
+  $("token").addEventListener("click", () => $("ask").showModal());
+  $("ask").addEventListener("close", () => {
+    if ($("ask-token").value) { token = $("ask-token").value.trim(); sessionStorage.setItem("token", token); }
+    $("ask-token").value = "";
+    again();
+  });
+  $("theme").addEventListener("click", () => {
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
+    document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+    fitAll();
+  });
+
+  // -- the events --------------------------------------------------------------
+  // By fetch, since EventSource sends no token.
+  let stream = null, timer = 0;
+  function again(after = 0) { clearTimeout(timer); if (stream) stream.abort(); timer = setTimeout(listen, after); }
+  async function listen() {
+    const mine = stream = new AbortController();
+    let wait = 2000;
+    try {
+      const headers = token ? { authorization: `Bearer ${token}` } : {};
+      const answer = await fetch("v1/events", { headers, signal: mine.signal, cache: "no-store" });
+      if (answer.status === 401) {
+        put($("status"), "a token is needed", "pill bad");
+        $("token").hidden = false;
+        if (!$("ask").open) $("ask").showModal();
+        return;
+      }
+      if (!answer.ok) throw new Error(`${answer.status}: ${(await answer.json()).detail}`);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        rest += value;
+        const ends = rest.lastIndexOf("\n\n");
+        if (ends < 0) continue;
+        const events = rest.slice(0, ends).split("\n\n");
+        rest = rest.slice(ends + 2);
+        const data = events[events.length - 1].split("\n").find((line) => line.startsWith("data: "));
+        if (data) show(JSON.parse(data.slice(6)));
+      }
+      alarm("The server has ended the connection; asking again.");
+    } catch (error) {
+      if (mine.signal.aborted) return;
+      alarm(`Not connected: ${error.message}; asking again.`);
+      wait = 5000;
+    }
+    put($("status"), "not connected", "pill bad");
+    if (mine === stream) timer = setTimeout(listen, wait);
+  }
+  globalThis.livePage = { points: () => charts.queue.length(), show };  // for tests
+  listen();
+})();
