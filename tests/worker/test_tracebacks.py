@@ -161,10 +161,35 @@ async def sleeps_on_asyncio(rollout: Any) -> None:
     await asyncio.sleep(0.01)
 
 
+async def forgets_to_await(rollout: Any) -> Any:
+    async def answer() -> str:
+        return "5"
+
+    given: Any = answer()
+    try:
+        return given.text
+    finally:
+        given.close()
+
+
+async def takes_it_for_the_input(rollout: Any) -> Any:
+    return rollout["question"]
+
+
+def takes_it_for_the_input_in_a_thread(rollout: Any) -> Any:
+    return rollout.get("question")
+
+
 @pytest.mark.parametrize(
     ("environment", "hint"),
-    [(calls_trio, "coroutine function"), (sleeps_on_asyncio, 'set backend = "asyncio"')],
+    [
+        (calls_trio, "coroutine function"),
+        (sleeps_on_asyncio, 'set backend = "asyncio"'),
+        (forgets_to_await, "await rollout.ask(...)"),
+        (takes_it_for_the_input, "is rollout.input"),
+        (takes_it_for_the_input_in_a_thread, "is rollout.input"),
+    ],
 )
-async def test_code_for_another_loop_is_told_what_to_write(environment: Any, hint: str):
+async def test_who_makes_a_common_mistake_is_told_what_to_write(environment: Any, hint: str):
     error = await failure_of(environment)
     assert hint in "\n".join(error.__notes__)

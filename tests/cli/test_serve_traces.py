@@ -1,0 +1,206 @@
+"""``serve --otlp``: spans of server and workers, sent to a real receiver."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cli.commands import check_nothing_left, command, run
+from tests.endpoint import Ask, Endpoint, Reply, serve
+from tests.otlp_receiver import Received, Receiver, receiving
+from trio_envserve import Client, open_client
+
+httpx2 = pytest.importorskip("httpx2")
+
+pytestmark = pytest.mark.real
+
+BIND = ("--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
+ENVIRONMENT = '''
+import logging
+
+class Clock:
+    """Asks a tool, and answers."""
+
+    def reset(self, index: int) -> str:
+        logging.getLogger("clock").info("begins %d", index)
+        return f"What time is it in {index}?"
+
+    def tell_time(self, place: int) -> str:
+        """Tell the time.
+
+        Args:
+            place: Where.
+        """
+        return "noon"
+
+    def get_reward(self) -> float:
+        return 1.0
+'''
+
+
+def span_of(number: int) -> str:
+    """A caller's span, kept."""
+    return f"00-{number + 1:032x}-{number + 1:016x}-01"
+
+
+def answer(ask: Ask) -> Reply:
+    return Reply(tools=[("tell_time", {"place": 1})]) if not ask.turn else Reply("noon")
+
+
+def log_lines(folder: Path) -> list[dict[str, Any]]:
+    texts = [file.read_text() for file in sorted(folder.glob("worker-*.log"))]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def check_tree(spans: list[Received], caller: str) -> None:
+    """One rollout, with an execution, two model calls and a tool call, and no orphan."""
+    assert Counter(span.name for span in spans) == {
+        "rollout": 1, "execution": 1, "chat clock-model": 2, "execute_tool tell_time": 1,
+    }  # fmt: skip
+    (rollout,) = [span for span in spans if span.name == "rollout"]
+    (execution,) = [span for span in spans if span.name == "execution"]
+    assert rollout.parent == caller
+    assert execution.parent == rollout.id
+    assert rollout.attributes["envserve.request"] == execution.attributes["envserve.request"]
+    for span in spans:
+        assert not span.failed
+        if span not in (rollout, execution):
+            assert span.parent == execution.id
+            assert execution.began_ns <= span.began_ns <= span.ended_ns
+
+
+async def ask_all(client: Client, url: str, spans: list[str | None]) -> None:
+    async def one(index: int, span: str | None) -> None:
+        result = await client.run_rollout(
+            {"index": index}, model=url, model_name="clock-model", traceparent=span
+        )
+        assert result["reward"] == 1.0
+
+    async with trio.open_nursery() as nursery:
+        for index, span in enumerate(spans):
+            nursery.start_soon(one, index, span)
+
+
+def trees(receiver: Receiver) -> dict[str, list[Received]]:
+    found: dict[str, list[Received]] = {}
+    for span in receiver.spans:
+        found.setdefault(span.trace, []).append(span)
+    return found
+
+
+async def test_100_rollouts_are_100_trees_without_orphans(tmp_path: Path):
+    """Half of the callers have spans.  Their ids are in the workers' logs, and reach the
+    model; the trees of the others begin at the server."""
+    (tmp_path / "clocks.py").write_text(ENVIRONMENT)
+    spans = [span_of(index) if index < 50 else None for index in range(100)]
+    endpoint = Endpoint(answer)
+    with receiving() as receiver:
+        async with serve(endpoint) as url:
+            options = ("--workers", "2", "--otlp", receiver.url, "--log-dir", "logs")
+            serving = command(tmp_path, "serve", "class:clocks:Clock", *BIND, *options)
+            async with serving as server:
+                address = (await server.event("serving"))["address"]
+                async with open_client(address) as client:
+                    await client.wait_ready()
+                    await ask_all(client, url, spans)
+                server.signal(signal.SIGTERM)
+                assert (await server.wait()).code == 0
+    found = trees(receiver)
+    assert len(found) == 100
+    for trace, of_trace in found.items():
+        number = int(trace, 16) - 1
+        check_tree(of_trace, f"{number + 1:016x}" if number < 50 else "")
+    logged = {
+        int(line["message"].split()[1]): line
+        for line in log_lines(tmp_path / "logs")
+        if line["logger"] == "clock"
+    }
+    assert len(logged) == 100
+    executions = {span.id: span.trace for span in receiver.named("execution")}
+    assert {line["span_id"]: line["trace_id"] for line in logged.values()} == executions
+    assert all(int(logged[index]["trace_id"], 16) == index + 1 for index in range(50))
+    chats = {f"00-{span.trace}-{span.id}" for span in receiver.named("chat")}
+    assert {ask.headers["traceparent"][:52] for ask in endpoint.asks} == chats
+    who = {span.service["service.instance.id"].split()[0] for span in receiver.spans}
+    assert {"server", "w0-1", "w1-1"} >= who > {"server"}
+    assert {span.service["service.name"] for span in receiver.spans} == {"trio-envserve"}
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_span_comes_in_by_http(tmp_path: Path):
+    door = ("--http", "127.0.0.1:0", "--workers", "1")
+    with receiving() as receiver:
+        options = (*BIND, *door, "--otlp", receiver.url, "--otlp-ratio", "0")
+        async with command(tmp_path, "serve", "arithmetic", *options) as server:
+            url = (await server.event("serving"))["http"]
+            await server.event("ready")
+            async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+                for header in (span_of(0), "00-no-span-01", None, f"{span_of(1)[:-1]}0"):
+                    headers = {} if header is None else {"traceparent": header}
+                    status = 503
+                    while status == 503:  # the door itself hears of the worker a moment later
+                        answered = await client.post(
+                            "/v1/rollouts", json={"input": {"index": 0}}, headers=headers
+                        )
+                        status = answered.status_code
+                    assert status == 200
+            server.signal(signal.SIGTERM)
+            assert (await server.wait()).code == 0
+    # Of what begins here nothing is kept, by the ratio; nor is what its caller does not keep.
+    assert {span.trace for span in receiver.spans} == {f"{1:032x}"}
+    (rollout,) = receiver.named("rollout")
+    assert rollout.parent == f"{1:016x}"
+    (execution,) = receiver.named("execution")
+    assert {span.parent for span in receiver.named("chat")} == {execution.id}
+
+
+async def test_a_receiver_that_is_down_holds_up_nobody_and_is_one_line(tmp_path: Path):
+    with socket.socket() as taken:  # bound, and never listened at: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        options = (*BIND, "--workers", "1", "--otlp", url, "--log-dir", "logs")
+        async with command(tmp_path, "serve", "arithmetic", *options) as server:
+            address = (await server.event("serving"))["address"]
+            async with open_client(address) as client:
+                await client.wait_ready()
+                inputs = [{"index": index % 1000} for index in range(3000)]
+                async with client.run_many(inputs) as outcomes:
+                    rewards = [outcome.unwrap()["reward"] async for _, outcome in outcomes]
+                assert len(rewards) == 3000
+                log = tmp_path / "logs" / "server.log"
+                while "spans are lost" not in log.read_text():
+                    await trio.sleep(0.05)
+            server.signal(signal.SIGTERM)
+            finished = await server.wait()
+    assert finished.code == 0
+    finished.check_no_traceback()
+    for name in ("server.log", "worker-0.log"):
+        lines = [json.loads(line) for line in (tmp_path / "logs" / name).read_text().splitlines()]
+        told = [line["message"] for line in lines if "span" in line["message"]]
+        assert len(told) <= 1, told
+        assert not [line for line in lines if line["logger"].startswith("opentelemetry")]
+    await check_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--otlp-ratio", "0.5"], "--otlp-ratio needs --otlp URL"),
+        (["--otlp", "127.0.0.1:4318"], "--otlp takes http://HOST:PORT"),
+        (["--otlp", "http://127.0.0.1:4318", "--otlp-ratio", "2"], "0<=x<=1"),
+    ],
+)
+async def test_a_wrong_option_for_spans_is_a_wrong_usage(
+    tmp_path: Path, options: list[str], why: str
+):
+    finished = await run(tmp_path, "serve", "arithmetic", *BIND, *options)
+    assert finished.code == 2
+    assert why in finished.err
+    finished.check_no_traceback()

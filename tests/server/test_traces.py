@@ -1,0 +1,263 @@
+"""The server's spans, in one process with its client, its worker and the provider."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import trio
+from opentelemetry.trace import StatusCode
+
+from tests.core.helpers import STRANGER, Pair, identifier
+from tests.spans import Kept, about, id_of, kept, parent_of, trace_of
+from trio_envserve import Client, Rollout, ServerLimits, open_client, open_server
+from trio_envserve.core import messages
+from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.server import traces
+from trio_envserve.server.traces import Traces
+
+__all__ = ["kept"]
+
+SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def run(rollout: Rollout) -> dict[str, Any]:
+    if rollout.input == "fail":
+        raise ValueError("no")
+    if rollout.input == "wait":
+        await trio.sleep_forever()
+    with rollout.span("think", depth=2):
+        await rollout.ask([{"role": "user", "content": "?"}], reference="!")
+    return {"reward": 1.0}
+
+
+async def ask(*inputs: Any, **options: Any) -> None:
+    network = MemoryNetwork()
+    async with (
+        open_server(run, bind="memory:s", workers=0, network=network) as server,
+        open_client(server.address, network=network) as client,
+    ):
+        for each in inputs:
+            await client.outcome(each, **options)
+
+
+def chain(kept: Kept, *names: str) -> None:
+    """Each is below the one before."""
+    for above, below in itertools.pairwise(names):
+        assert parent_of(kept.one(below)) == id_of(kept.one(above)), (above, below)
+
+
+async def test_a_call_is_one_tree(kept: Kept, autojump_clock: object):
+    with kept.tracer.start_as_current_span("training step"):
+        await ask("x")
+    chain(kept, "training step", "call", "rollout", "execution", "think", "chat oracle")
+    assert len({trace_of(span) for span in kept.all}) == 1
+    rollout, execution, chat = (
+        about(kept.one(name)) for name in ("rollout", "execution", "chat oracle")
+    )
+    assert rollout["envserve.request"] == execution["envserve.request"]
+    assert rollout["envserve.executions"] == 1
+    assert execution["envserve.worker"] == "w0-1"
+    assert chat["gen_ai.operation.name"] == "chat"
+    assert about(kept.one("think")) == {"depth": 2}
+    assert about(kept.one("call")) == {"envserve.worker": "w0-1", "envserve.executions": 1}
+
+
+async def test_a_caller_without_a_tracer_says_where_its_spans_belong(
+    kept: Kept, autojump_clock: object
+):
+    await ask("x", traceparent=SPAN)
+    assert kept.named("call") == []
+    assert parent_of(kept.one("rollout")) == int(SPAN[36:52], 16)
+
+
+async def test_what_its_caller_does_not_keep_is_kept_nowhere(kept: Kept, autojump_clock: object):
+    await ask("x", traceparent=f"{SPAN[:-1]}0")
+    assert kept.all == []
+
+
+async def test_a_rollout_that_fails_is_an_error_all_the_way_up(kept: Kept, autojump_clock: object):
+    await ask("fail")
+    for name in ("call", "rollout", "execution"):
+        assert kept.one(name).status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("key", [None, "one"])
+async def test_a_rollout_that_is_cancelled_ends_its_spans(
+    kept: Kept, autojump_clock: object, key: str | None
+):
+    network = MemoryNetwork()
+    limits = ServerLimits(stats_line_s=1e6)
+    async with (
+        open_server(run, bind="memory:s", workers=0, network=network, limits=limits) as server,
+        open_client(server.address, network=network) as client,
+    ):
+        with trio.move_on_after(3):
+            await client.outcome("wait", key=key)
+        await trio.sleep(5)
+        for name in ("call", "rollout", "execution"):
+            assert about(kept.one(name))["envserve.cancelled"] is True
+
+
+async def test_those_who_join_a_key_have_a_rollout_each_and_share_the_execution(
+    kept: Kept, autojump_clock: object
+):
+    network = MemoryNetwork()
+
+    async def slow(rollout: Rollout) -> float:
+        await trio.sleep(5)
+        return 1.0
+
+    async with (
+        open_server(slow, bind="memory:s", workers=0, network=network) as server,
+        open_client(server.address, network=network) as client,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def joined(client: Client) -> None:
+            await client.outcome("x", key="one")
+
+        nursery.start_soon(joined, client)
+        await trio.sleep(1)
+        nursery.start_soon(joined, client)
+    rollouts = {id_of(span) for span in kept.named("rollout")}
+    assert len(rollouts) == 2
+    assert parent_of(kept.one("execution")) in rollouts
+
+
+async def test_a_server_that_ends_leaves_no_span_open(kept: Kept, autojump_clock: object):
+    network = MemoryNetwork()
+    async with (
+        trio.open_nursery() as nursery,
+        open_client("memory:s", network=network) as client,
+    ):
+        async with open_server(run, bind="memory:s", workers=0, network=network):
+            nursery.start_soon(client.outcome, "wait")
+            await trio.sleep(3)
+        assert len(kept.named("rollout")) == len(kept.named("execution")) == 1
+        nursery.cancel_scope.cancel()
+
+
+# -- what goes by, on a router without a network -----------------------------------
+
+
+class TracedPair(Pair):
+    """A pair whose router has a :class:`Traces` before it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.traces = Traces(self.router, self.router.take, "test")
+        self.router.take = self.traces.take  # type: ignore[method-assign]  # as the shell does
+        self.traces._take = type(self.router).take.__get__(self.router)
+
+
+def test_g6_a_request_that_comes_again_has_one_span(kept: Kept):
+    pair = TracedPair()
+    session = pair.stranger()
+    request = messages.Request(session, 0, identifier(1), None, 1, None, SPAN)
+    for _ in range(3):
+        pair.tell(request, b"body", route=STRANGER)
+    pair.end()
+    pair.tell(request, b"body", route=STRANGER)
+    pair.advance(3.0)
+    assert [span.name for span in kept.all] == ["execution", "rollout"]
+
+
+def test_a_request_that_is_refused_for_now_has_no_span_until_it_enters(kept: Kept):
+    pair = TracedPair(server={"worker_capacity": 1, "queue": 1})
+    session = pair.stranger()
+    for sequence in range(3):
+        request = messages.Request(session, sequence, identifier(sequence), None, 1, None, SPAN)
+        pair.tell(request, b"body", route=STRANGER)
+    assert isinstance(pair.mail[-1][1], messages.Refused)
+    assert len(pair.traces._rollouts) == 2
+
+
+def test_an_execution_whose_worker_dies_ends_as_lost_and_the_next_one_is_beside_it(kept: Kept):
+    pair = TracedPair(workers=2, rerun=True)
+    pair.submit(rerun=True, traceparent=SPAN)
+    pair.die()
+    pair.advance(2.0)
+    pair.end()
+    first, second = kept.named("execution")
+    assert first.status.description == "worker lost: killed by a test"
+    assert second.status.status_code is StatusCode.UNSET
+    assert parent_of(first) == parent_of(second) == id_of(kept.one("rollout"))
+
+
+def test_a_dispatch_that_was_lost_is_sent_again_with_the_span_that_it_had(kept: Kept):
+    pair = TracedPair()
+    sent: list[str | None] = []
+
+    def lose(message: Any) -> bool:
+        if isinstance(message, messages.Dispatch):
+            sent.append(message.traceparent)
+        return isinstance(message, messages.Dispatch) and len(sent) == 1
+
+    pair.lose = lose
+    pair.submit(traceparent=SPAN)
+    pair.beat()
+    pair.beat()
+    assert len(sent) == 2
+    assert sent[0] == sent[1] != SPAN
+
+
+def test_g5_a_report_of_another_incarnation_ends_no_span(kept: Kept):
+    pair = TracedPair()
+    pair.submit(traceparent=SPAN)
+    worker, what = pair.runs[-1]
+    header = messages.encode(messages.WorkerOutcome(*what.request, what.number, 0, 1.0))
+    pair.give(WorkerMessage((worker, identifier(5), b"", header, b""), pair.now_s))
+    assert kept.all == []
+    pair.end()
+    assert len(kept.all) == 2
+
+
+def test_g10_rollouts_that_end_together_are_not_all_looked_at_in_one_turn(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(traces, "ENDED_AT_ONCE", 8)
+    pair = TracedPair(server={"worker_capacity": 1})
+    session = pair.stranger()
+    for sequence in range(40):
+        request = messages.Request(session, sequence, identifier(sequence), None, 1, None, SPAN)
+        pair.tell(request, b"body", route=STRANGER)
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    ended = []
+    for _ in range(8):
+        before = len(kept.named("rollout"))
+        pair.traces.take(Tick(pair.now_s))
+        ended.append(len(kept.named("rollout")) - before)
+    assert ended == [8, 8, 8, 8, 8, 0, 0, 0]
+    assert all(about(span)["envserve.cancelled"] for span in kept.named("rollout"))
+
+
+def test_g8_rollouts_that_come_and_go_between_two_ticks_do_not_collect(kept: Kept):
+    pair = TracedPair(server={"worker_capacity": 1})
+    session = pair.stranger()
+    for sequence in range(100):
+        request = messages.Request(session, sequence, identifier(sequence), None, 1, None, SPAN)
+        pair.tell(request, b"body", route=STRANGER)
+        pair.tell(messages.Finish(session, [sequence, sequence + 1]), route=STRANGER)
+        assert len(pair.traces._rollouts) <= 2
+        assert len(pair.traces._in_turn) <= 2
+
+
+def test_g8_what_was_answered_is_looked_at_no_more(kept: Kept):
+    pair = TracedPair()
+    for _ in range(20):
+        pair.submit(traceparent=SPAN)
+        pair.end()
+    assert not pair.traces._rollouts
+    assert len(pair.traces._in_turn) <= 2
+
+
+@pytest.mark.parametrize("frames", [(), (b"\x81",), (b"\x82\x01\x01", b""), (b"\x88\x01", b"b")])
+def test_g10_what_is_malformed_has_no_span_and_does_no_harm(kept: Kept, frames: tuple[bytes, ...]):
+    pair = TracedPair()
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
+    pair.give(WorkerMessage((b"w0-1", b"x" * 16, b"", *frames), pair.now_s))
+    assert kept.all == []
+    assert pair.router.malformed

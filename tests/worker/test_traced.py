@@ -1,0 +1,95 @@
+"""Spans of model calls and tools, in each backend."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import trio
+
+from tests.spans import Kept, about, id_of, kept, parent_of
+from trio_envserve import Rollout, open_client, open_server
+from trio_envserve.net import MemoryNetwork
+
+__all__ = ["kept"]
+
+QUESTION = [{"role": "user", "content": "a secret"}]
+
+
+async def on_trio(rollout: Rollout) -> float:
+    with rollout.span("think"):
+        await rollout.ask(QUESTION, reference="!")
+    await rollout.ask(QUESTION, reference="!")
+    return 1.0
+
+
+def in_a_thread(rollout: Rollout) -> float:
+    with rollout.span("think"):
+        rollout.ask_sync(QUESTION, reference="!")
+    rollout.ask_sync(QUESTION, reference="!")
+    return 1.0
+
+
+class OnAsyncio:
+    backend = "asyncio"
+
+    async def run_rollout(self, rollout: Rollout) -> float:
+        await asyncio.sleep(0)
+        return await on_trio(rollout)
+
+
+class Tools:
+    """Its tool works with the place 1 only."""
+
+    def reset(self) -> str:
+        return "?"
+
+    def oracle(self) -> Any:
+        call = {"name": "tell_time", "arguments": {"place": 1}}
+        return [[call], [{**call, "arguments": {"place": 2}}], "done"]
+
+    def tell_time(self, place: int) -> str:
+        """Tell the time.
+
+        Args:
+            place: Where.
+        """
+        if place != 1:
+            raise ValueError("a secret")
+        return "noon"
+
+
+async def run(environment: Any, **options: Any) -> None:
+    network = MemoryNetwork()
+    with trio.fail_after(300):
+        async with (
+            open_server(environment, bind="memory:s", workers=0, network=network) as server,
+            open_client(server.address, network=network) as client,
+        ):
+            await client.run_rollout({}, **options)
+
+
+@pytest.mark.parametrize("environment", [on_trio, in_a_thread, OnAsyncio()])
+async def test_model_calls_are_below_the_block_in_which_they_are_made(kept: Kept, environment: Any):
+    await run(environment)
+    execution, think = kept.one("execution"), kept.one("think")
+    first, second = kept.named("chat oracle")
+    assert parent_of(think) == parent_of(second) == id_of(execution)
+    assert parent_of(first) == id_of(think)
+    assert first.kind.name == "CLIENT"
+    assert "secret" not in repr([about(span) for span in kept.all])
+
+
+async def test_tools_are_below_the_execution_and_say_what_type_of_error_they_raised(kept: Kept):
+    await run(Tools)
+    good, bad = kept.named("execute_tool tell_time")
+    assert parent_of(good) == parent_of(bad) == id_of(kept.one("execution"))
+    assert "error.type" not in about(good)
+    assert about(bad)["error.type"] == "ValueError"
+    assert "secret" not in repr([about(span) for span in kept.all])
+
+
+async def test_a_model_name_stands_in_the_name_of_the_span(kept: Kept):
+    await run(on_trio, model_name="small")
+    assert about(kept.named("chat small")[0])["envserve.endpoint"] == "oracle"
