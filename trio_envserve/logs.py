@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import faulthandler
 import io
 import json
 import logging
@@ -30,8 +31,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from .tracing import here
+
 WAITING_BYTES = 8 << 20
 """Bytes of lines that wait to be written; past it lines are lost, and counted."""
+
+_STANDARD_ERROR = 2
 
 FLUSH_S = 1.0
 """How long a process waits at its end for its last lines to be written."""
@@ -205,6 +210,9 @@ class _JsonFormatter(logging.Formatter):
             "process": record.process,
             "message": record.getMessage(),
         }
+        span = here()
+        if span is not None:
+            _, line["trace_id"], line["span_id"], _ = span.split("-")
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -246,22 +254,32 @@ def configure(setup: LogSetup, who: str) -> None:
     if setup.json:
         logging.captureWarnings(True)
         _log_exceptions(root)
+    with contextlib.suppress(OSError, ValueError):  # there is no standard error
+        # Where a crash in C, or the watchdog of a service manager, has ended this process.
+        faulthandler.enable(_STANDARD_ERROR)
 
 
-def take_stderr(*, as_json: bool) -> Writer:
-    """Let a thread write what Python writes to standard error.  Once is enough."""
+def take_stderr(*, as_json: bool, descriptor: int | None = None) -> Writer:
+    """Let a thread write what Python writes to standard error.  Once is enough.
+    ``descriptor``: where to (default: that of standard error)."""
     if isinstance(sys.stderr, _Stream):
         return sys.stderr.writer
+    if descriptor is None:
+        descriptor = _descriptor_of_stderr()
+    writer = Writer(descriptor)
+    sys.stderr = _Stream(writer, _JsonFormatter() if as_json else None, descriptor)
+    atexit.register(finish)
+    return writer
+
+
+def _descriptor_of_stderr() -> int:
     descriptor = -1  # there is no standard error: texts are lost
     if sys.stderr is not None:
         try:
             descriptor = sys.stderr.fileno()
         except (OSError, ValueError):  # not a file, or closed
             descriptor = 2
-    writer = Writer(descriptor)
-    sys.stderr = _Stream(writer, _JsonFormatter() if as_json else None, descriptor)
-    atexit.register(finish)
-    return writer
+    return descriptor
 
 
 def finish() -> None:

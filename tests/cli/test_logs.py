@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -242,3 +243,104 @@ async def test_log_json_is_json_to_the_last_line(tmp_path: Path) -> None:
     assert "'many' is not a valid integer" in json.loads(line)["message"]
     assert wrong.code == 2
     await check_nothing_left(tmp_path)
+
+
+CRASHES = """
+import asyncio, ctypes, os, subprocess, sys, warnings
+async def crashes(rollout):
+    print('printed')
+    os.write(2, b'past Python')  # it ends no line
+    subprocess.run(['sh', '-c', 'echo; echo from a child >&2; printf "{no object" >&2; echo >&2'])
+    ctypes.string_at(0)
+"""
+
+
+@pytest.mark.real
+@needs_linux
+async def test_what_is_written_past_python_is_json_too(tmp_path: Path) -> None:
+    (tmp_path / "crashes.py").write_text(CRASHES)
+    (tmp_path / "in.jsonl").write_text("1\n")
+    serve = ("serve", "crashes:crashes", "--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
+    async with command(tmp_path, *serve) as server:
+        address = (await server.event("serving"))["address"]
+        ask = ("eval", "crashes:crashes", "--inputs", "in.jsonl", "--address", address, "--json")
+        assert (await run(tmp_path, *ask, "--no-rerun")).last["errors"] == 1
+        await server.said("died: it was ended by SIGSEGV")
+        await server.said("Fatal Python error: Segmentation fault")
+        server.signal(signal.SIGABRT)  # as the watchdog of systemd
+        await server.wait()
+        await check_nothing_left(tmp_path)  # the relay is gone, so all of it is there
+        assert "Fatal Python error: Aborted" in server.err
+        texts = [json.loads(line)["message"] for line in server.err.splitlines()]
+    for expected in ("printed", "past Python", "from a child", "{no object"):
+        assert expected in texts
+    assert any("crashes.py" in text for text in texts)
+
+
+@pytest.mark.real
+@needs_linux
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "--workers", "many"), "'many' is not a valid integer"),
+        (("serve", "--no-such-option"), "No such option"),
+        (("serv",), "no command"),
+        (("serve", "missing:factory"), "missing"),
+        (("serve", "broken:broken"), "on purpose"),
+        (("serve", "--bind", "tcp://127.0.0.1:{port}"), "in use"),
+        (("serve", "--bind", "nonsense"), "tcp://"),
+        (("serve", "--http", "127.0.0.1:{port}", "--bind", "tcp://127.0.0.1:0"), "in use"),
+    ],
+)
+async def test_the_last_words_of_a_command_that_cannot_start_are_json(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "broken.py").write_text("raise ValueError('on purpose')\n")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        given = [each.format(port=port) for each in arguments]
+        done = await run(tmp_path, *given, "--log-json")
+    assert done.code in (2, 3)
+    await check_nothing_left(tmp_path)
+    err = (tmp_path / "err-0").read_text()
+    texts = [json.loads(line)["message"] for line in err.splitlines()]
+    assert any(said in text for text in texts), texts
+
+
+FLAW = """
+import sys
+from trio_envserve.core.router import Router
+from trio_envserve.cli import main
+def flawed(*args, **given):
+    raise ZeroDivisionError('a flaw')
+Router.status = flawed
+sys.exit(main())
+"""
+
+
+@pytest.mark.real
+async def test_a_flaw_of_the_server_ends_in_json(tmp_path: Path) -> None:
+    (tmp_path / "flawed.py").write_text(FLAW)
+    serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--log-json")
+    async with command(tmp_path, *serve, module="flawed") as server:
+        done = await server.wait()
+    assert done.code == 1
+    await check_nothing_left(tmp_path)
+    lines = [json.loads(line) for line in server.err.splitlines()]
+    assert any("ZeroDivisionError: a flaw" in line.get("traceback", "") for line in lines)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_signals_end_in_json(tmp_path: Path, count: int) -> None:
+    serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--log-json", "--json")
+    async with command(tmp_path, *serve) as server:
+        await server.event("ready")
+        for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP][:count]:
+            server.signal(number)
+        await server.wait()
+        await check_nothing_left(tmp_path)
+        for line in server.err.splitlines():
+            assert json.loads(line)["level"]

@@ -1,0 +1,100 @@
+"""Forks a process for each command that a test runs to its end.
+
+To import the command takes longer than most commands take.  So this process imports it once,
+and each request becomes a child, which goes on as ``python -m trio_envserve`` would.  A
+request is a packet on the socket whose descriptor is the argument of this program: a JSON
+object with the arguments, the folder and the environment of a command, and the descriptors of
+its standard output, of its standard error, and of a pipe for its exit code.  A command is
+killed once nobody reads that pipe any more.  With the socket all of them end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from typing import Any, NamedTuple
+
+IMPORTED = ("group", "evaluate", "serve", "status", "show", "validate", "conform")
+"""What most commands need.  The other verbs import their own."""
+
+REQUEST_BYTES = 1 << 18
+
+
+class Child(NamedTuple):
+    """A command that runs."""
+
+    pid: int
+    report: int
+    """Where its exit code goes."""
+
+
+def fork_commands(link: socket.socket) -> list[str]:
+    """Fork for each request.  Returns in the children only, each with its arguments."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    children: dict[int, Child] = {}
+    """By the descriptor of a process, and by that of a pipe that somebody may stop reading."""
+    while True:
+        for ready, _ in poll.poll():
+            if ready == link.fileno():
+                data, given, _, _ = socket.recv_fds(link, REQUEST_BYTES, 3)
+                if not data:
+                    for child in children.values():
+                        os.kill(child.pid, signal.SIGKILL)
+                    os._exit(0)
+                pid = os.fork()
+                if not pid:
+                    link.detach()  # it is closed below, as everything of this process is
+                    return become(json.loads(data), *given)
+                out, err, report = given
+                os.close(out)
+                os.close(err)
+                process = os.pidfd_open(pid)
+                children[process] = children[report] = Child(pid, report)
+                poll.register(process, select.POLLIN)
+                poll.register(report, 0)  # so what comes is an error: nobody reads it
+                continue
+            if ready not in children:
+                continue  # its command has ended, in this very turn
+            child = children[ready]
+            if ready == child.report:
+                poll.unregister(ready)
+                os.kill(child.pid, signal.SIGKILL)
+                continue
+            _, status = os.waitpid(child.pid, 0)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(child.report, b"%d" % os.waitstatus_to_exitcode(status))
+            for each in (ready, child.report):
+                with contextlib.suppress(KeyError):
+                    poll.unregister(each)
+                del children[each]
+                os.close(each)
+
+
+def become(asked: dict[str, Any], out: int, err: int, report: int) -> list[str]:
+    """Take the folder, the environment and the standard streams of a command."""
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.closerange(3, max(out, err, report, *map(int, os.listdir("/proc/self/fd"))) + 1)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    sys.path[0] = asked["folder"]
+    arguments: list[str] = asked["arguments"]
+    return arguments
+
+
+if __name__ == "__main__":
+    for name in IMPORTED:
+        importlib.import_module(f"trio_envserve.cli.{name}")
+    gc.freeze()  # what no collector touches stays shared with the children
+    sys.argv[1:] = fork_commands(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module("trio_envserve", run_name="__main__", alter_sys=True)
