@@ -100,7 +100,8 @@ async def test_a_rollout_that_failed_says_that_it_ran():
 
 
 def test_the_table_of_fields_has_all_options_of_a_call():
-    options = set(CallOptions.__annotations__) - {"key", "namespace"}  # which are not of the body
+    of_headers = {"key", "namespace", "traceparent"}
+    options = set(CallOptions.__annotations__) - of_headers
     assert set(ROLLOUT) == options | {"input", "kind"}
     assert set(BATCH) == options | {"inputs", "in_flight"}
 

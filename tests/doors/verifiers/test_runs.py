@@ -1,15 +1,14 @@
-"""Who waits for which run, and what is kept for whom."""
+"""Who waits for which run, and when it is stopped."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core.errors import ConfigError
-from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
+from tests.doors.verifiers.desk import HERE, THERE, Desk, started, told
+from trio_envserve.doors.verifiers import msgpack, runs
 from trio_envserve.doors.verifiers.records import (
     Deliver,
     Effect,
@@ -19,186 +18,8 @@ from trio_envserve.doors.verifiers.records import (
     Stage,
     Start,
     Stop,
-    Stream,
 )
-from trio_envserve.doors.verifiers.runs import GONE_S, RECORD_BYTES, Runs
-
-HERE, THERE = "10.0.0.1", "10.0.0.2"
-DONE = Outcome(reply=b"reply", deltas=[b"one", b"two"], traces=["t"])
-
-
-class Desk:
-    """A table of runs, its clock, and what became of its effects."""
-
-    def __init__(self, *, redeliver: bool = True, **limits: Any) -> None:
-        self.limits = VerifiersLimits(**limits)
-        self.runs = Runs(self.limits, redeliver=redeliver)
-        self.now_s = 0.0
-        self.routes = 0
-
-    def open(self, place: str = HERE) -> tuple[bytes, list[Effect]]:
-        self.routes += 1
-        route = b"route %d" % self.routes
-        return route, self.runs.opened(route, place)
-
-    def peer(self, place: str = HERE) -> bytes:
-        route, effects = self.open(place)
-        assert effects == []
-        return route
-
-    def close(self, route: bytes) -> list[Effect]:
-        return self.runs.closed(route, self.now_s)
-
-    def say(self, route: bytes, *frames: bytes, ready: bool = True) -> list[Effect]:
-        return self.runs.said(route, list(frames), self.now_s, ready=ready)
-
-    def run(self, route: bytes, name: bytes = b"a", payload: bytes = b"p") -> list[Effect]:
-        return self.say(route, name, b"run", payload)
-
-    def cancel(self, route: bytes, target: bytes = b"a") -> list[Effect]:
-        return self.say(route, b"c", b"cancel", msgpack.write({"request_id": target.decode()}))
-
-    def stream(self, *deltas: bytes, name: bytes = b"a", first: int = 0) -> list[bytes]:
-        """Deltas of a run; the routes that they are sent to."""
-        effects: list[Effect] = []
-        for number, delta in enumerate(deltas, first):
-            effects += self.runs.delta(name, number, delta)
-        assert all(isinstance(each, Stream) for each in effects)
-        return sorted(each.route for each in effects if isinstance(each, Stream))
-
-    def end(self, name: bytes = b"a", outcome: Outcome = DONE) -> list[Effect]:
-        return self.runs.ended(name, outcome, self.now_s)
-
-    def deliver(self, route: bytes, name: bytes = b"a") -> list[Effect]:
-        return self.runs.delivered(route, name, self.now_s)
-
-    def after(self, seconds: float) -> list[Effect]:
-        self.now_s += seconds
-        return self.runs.tick(self.now_s)
-
-    @property
-    def is_empty(self) -> bool:
-        table = self.runs
-        kinds = (table._runs, table._waiting, table._sent, table._orphans)
-        shared = (table._count, table._asked, table._kept)
-        return not any(kinds) and not any(each.total or each._taken for each in shared)
-
-
-def told(effects: list[Effect]) -> dict[str, Any]:
-    """The one reply among the effects."""
-    [(_, kind, body)] = [each.message for each in effects if isinstance(each, Send)]
-    assert kind == b"reply"
-    return msgpack.read(body)
-
-
-def started(effects: list[Effect]) -> list[bytes]:
-    return [each.name for each in effects if isinstance(each, Start)]
-
-
-# -- deltas ------------------------------------------------------------------------
-
-
-def test_deltas_go_on_as_they_come_and_the_outcome_has_the_rest():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    [stream] = desk.runs.delta(b"a", 0, memoryview(b"one"))
-    assert stream == Stream(peer, b"a", (b"a", b"delta", b"one"))
-    assert desk.end() == [Deliver(peer, (b"a",), False, 1)]
-    assert desk.stream(b"late", first=1) == []
-    assert desk.stream(b"of nothing", name=b"b") == []
-
-
-def test_who_was_sent_all_deltas_gets_the_reply_alone():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"one", b"two") == [peer, peer]
-    assert desk.end() == [Deliver(peer, (b"a",), False, 2)]
-
-
-def test_after_a_gap_nothing_is_streamed_and_the_outcome_comes_afresh():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"one") == [peer]
-    assert desk.stream(b"three", first=2) == desk.stream(b"two", first=1) == []
-    assert desk.end() == [Deliver(peer, (b"a",), True)]
-
-
-def test_a_run_whose_first_delta_was_lost_is_delivered_as_one_without_any():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"two", first=1) == desk.stream(b"one") == []
-    assert desk.end() == [Deliver(peer, (b"a",), False)]
-
-
-def test_a_run_that_begins_anew_is_delivered_afresh():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"of the first execution") == [peer]
-    assert desk.stream(b"one") == []
-    assert desk.end() == [Deliver(peer, (b"a",), True)]
-
-
-@pytest.mark.parametrize("streamed", [[b"other"], [b"one", b"two", b"three"], [b"on", b"etwo"]])
-def test_what_was_streamed_and_is_not_in_the_outcome_is_taken_back(streamed):
-    """Of another execution, whose end was lost: only its numbers go on."""
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(*streamed) == [peer] * len(streamed)
-    assert desk.end() == [Deliver(peer, (b"a",), True)]
-
-
-def test_whoever_missed_a_delta_gets_the_outcome_afresh_and_the_others_the_rest():
-    desk = Desk()
-    first, second = desk.peer(), desk.peer()
-    desk.run(first)
-    desk.run(second)
-    assert desk.stream(b"one") == [first]
-    desk.runs.missed(first, b"a")
-    assert desk.stream(b"two", first=1) == []
-    afresh = {Deliver(first, (b"a",), True), Deliver(second, (b"a",), True)}
-    assert set(desk.end()) == afresh
-
-
-def test_whose_connection_is_lost_gets_no_more_deltas():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"one") == [peer]
-    desk.close(peer)
-    assert desk.stream(b"two", first=1) == []
-    later = desk.peer()
-    assert desk.end() == [Deliver(later, (b"a",), True)]
-
-
-def test_an_error_is_told_whatever_was_streamed():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"one") == [peer]
-    assert desk.end(outcome=Outcome(error="lost")) == [Deliver(peer, (b"a",), False)]
-
-
-def test_g10_no_more_is_streamed_than_may_be_hashed_at_once():
-    desk = Desk(streamed_bytes=5)
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(b"one") == [peer]
-    assert desk.stream(b"two", b"3", first=1) == []
-    assert desk.end() == [Deliver(peer, (b"a",), False, 1)]
-
-
-def test_a_delta_that_is_too_large_for_the_wire_is_not_sent():
-    desk = Desk(frame_bytes=10, run_bytes=5)
-    peer = desk.peer()
-    desk.run(peer)
-    assert desk.stream(bytes(11)) == desk.stream(b"two", first=1) == []
-
+from trio_envserve.doors.verifiers.runs import RECORD_BYTES
 
 # -- what is asked -----------------------------------------------------------------
 
@@ -388,229 +209,6 @@ def test_a_cancel_that_overtakes_its_run_stops_it():
     assert started(desk.run(peer, b"b")) == [b"b"]
 
 
-# -- lost connections ------------------------------------------------------------------
-
-
-def test_an_orphan_is_offered_to_each_later_connection_from_its_place():
-    desk = Desk()
-    earlier, lost = desk.peer(), desk.peer()
-    desk.run(lost)
-    assert desk.close(lost) == []
-    later = desk.peer()
-    desk.peer(THERE)
-    assert desk.end() == [Deliver(later, (b"a",), True)]
-    assert desk.deliver(later) == []
-    third, offered = desk.open()
-    assert offered == [Deliver(third, (b"a",), True)]
-    assert desk.open(THERE)[1] == []
-    assert desk.after(desk.limits.lease_s - 1) == []
-    assert desk.after(1) == [Forget(b"a")]
-    assert desk.is_empty
-    desk.close(earlier)
-
-
-def test_what_was_sent_just_before_the_loss_is_offered_again():
-    desk = Desk()
-    lost = desk.peer()
-    desk.run(lost)
-    desk.end()
-    desk.deliver(lost)
-    later = desk.peer()
-    desk.after(desk.limits.unsure_s - 1)
-    assert desk.close(lost) == [Deliver(later, (b"a",), True)]
-    assert desk.after(desk.limits.unsure_s) == []
-    assert desk.after(desk.limits.lease_s) == [Forget(b"a")]
-
-
-def test_room_is_made_of_orphans_as_soon_as_their_client_is_lost():
-    """Runs of the same place waited until the lease of what nobody had read was over."""
-    desk = Desk(kept_bytes=RECORD_BYTES)
-    lost, other = desk.peer(), desk.peer()
-    desk.run(lost, b"unread")
-    desk.end(b"unread")
-    assert started(desk.run(other, b"waits")) == []
-    assert started(desk.close(lost)) == [b"waits"]
-
-
-def test_many_orphans_are_offered_to_many_in_one_list_for_each():
-    """Hundreds of outcomes times hundreds of connections held the loop for seconds."""
-    desk = Desk()
-    earlier, lost = desk.peer(), desk.peer()
-    names = [b"%d" % number for number in range(50)]
-    for name in names:
-        desk.run(lost, name)
-        desk.end(name)
-    between = [desk.peer() for _ in range(3)]
-    taken = b"taken"
-    desk.run(lost, taken)
-    desk.end(taken)
-    desk.run(between[1], taken)
-    joined, last = between[1], desk.peer()
-    assert desk.close(joined) == []
-    offered = desk.close(lost)
-    assert offered == [
-        Deliver(between[0], tuple(names), True),
-        Deliver(between[2], (*names, taken), True),
-        Deliver(last, (*names, taken), True),
-    ]
-    assert desk.close(earlier) == []
-
-
-def test_what_was_sent_long_before_the_loss_is_not():
-    desk = Desk()
-    lost = desk.peer()
-    desk.run(lost)
-    desk.end()
-    desk.deliver(lost)
-    desk.after(desk.limits.unsure_s)
-    assert desk.close(lost) == []
-    assert desk.open()[1] == []
-
-
-def test_nothing_is_offered_where_that_is_not_wanted():
-    desk = Desk(redeliver=False)
-    lost = desk.peer()
-    desk.run(lost)
-    desk.close(lost)
-    later = desk.peer()
-    assert desk.end() == []
-    assert desk.open()[1] == []
-    assert desk.run(later) == [Deliver(later, (b"a",), True)]  # but who asks gets it
-    assert desk.after(desk.limits.lease_s) == []  # and waits, until it was sent
-
-
-def test_a_run_for_which_nobody_comes_ends_with_its_lease():
-    desk = Desk()
-    lost = desk.peer()
-    desk.run(lost)
-    desk.close(lost)
-    assert desk.after(desk.limits.lease_s - 1) == []
-    assert desk.after(1) == [Stop(b"a")]
-    assert desk.is_empty
-    assert told(desk.run(desk.peer()))["error"] == runs.LOST
-
-
-def test_the_lease_stands_still_while_its_client_may_be_back():
-    desk = Desk()
-    lost = desk.peer()
-    desk.run(lost)
-    desk.close(lost)
-    later = desk.peer()
-    assert desk.after(10 * desk.limits.lease_s) == []
-    desk.close(later)
-    assert desk.after(desk.limits.lease_s) == [Stop(b"a")]
-
-
-def test_a_client_that_was_there_before_holds_no_lease():
-    desk = Desk()
-    desk.peer()
-    lost = desk.peer()
-    desk.run(lost)
-    desk.close(lost)
-    assert desk.after(desk.limits.lease_s) == [Stop(b"a")]
-
-
-def test_what_a_lost_connection_had_said_is_still_heard():
-    desk = Desk()
-    lost = desk.peer()
-    desk.close(lost)
-    assert started(desk.run(lost)) == [b"a"]
-    assert desk.run(lost) == []
-    later = desk.peer()
-    assert desk.end() == [Deliver(later, (b"a",), True)]
-    desk.after(GONE_S + 1)
-    assert desk.run(lost, b"b") == []
-    assert desk.runs.find(b"b") is None
-
-
-# -- bounds ----------------------------------------------------------------------------
-
-
-def test_past_the_bound_of_runs_a_run_is_refused():
-    desk = Desk(runs=4)
-    first, second = desk.peer(), desk.peer(THERE)
-    assert started(desk.run(first, b"a") + desk.run(first, b"b")) == [b"a", b"b"]
-    assert told(desk.run(first, b"c"))["error"] == runs.FULL
-    assert started(desk.run(second, b"d")) == [b"d"]
-    assert told(desk.run(second, b"e"))["error"] == runs.FULL
-    desk.end(b"a")
-    assert told(desk.run(first, b"c"))["error"] == runs.FULL  # its share is less now
-    desk.end(b"d")
-    assert started(desk.run(first, b"c")) == [b"c"]
-
-
-def test_past_the_bound_in_bytes_a_run_is_refused():
-    desk = Desk(runs_bytes=20)
-    peer = desk.peer()
-    assert told(desk.run(peer, b"a", bytes(11)))["error"] == runs.FULL
-    assert started(desk.run(peer, b"b", bytes(10))) == [b"b"]
-
-
-def test_past_the_bound_of_outcomes_those_that_were_sent_make_room():
-    desk = Desk(kept_bytes=2 * (RECORD_BYTES + 100))
-    peer = desk.peer()
-    for name in (b"a", b"b"):
-        desk.run(peer, name)
-    desk.end(b"a")
-    desk.deliver(peer, b"a")
-    assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
-
-
-def test_then_orphans_make_room():
-    desk = Desk(kept_bytes=2 * (RECORD_BYTES + 100))
-    lost, peer = desk.peer(), desk.peer()
-    desk.run(lost, b"a")
-    desk.end(b"a")
-    desk.close(lost)
-    desk.run(peer, b"b")
-    assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
-
-
-def test_then_new_runs_wait():
-    desk = Desk(kept_bytes=2 * RECORD_BYTES)
-    peer, other = desk.peer(), desk.peer(THERE)
-    desk.run(peer, b"a")
-    assert desk.end(b"a") == [Deliver(peer, (b"a",), False)]
-    assert desk.run(peer, b"b") == []
-    assert started(desk.run(other, b"c")) == [b"c"]
-
-
-def test_a_run_that_waits_is_started_when_there_is_room():
-    desk = Desk(kept_bytes=2 * RECORD_BYTES)
-    peer = desk.peer()
-    desk.run(peer, b"a")
-    desk.end(b"a")
-    assert desk.run(peer, b"b") == []
-    effects = desk.deliver(peer, b"a")
-    assert effects[0] == Forget(b"a")
-    assert started(effects) == [b"b"]
-
-
-def test_a_run_that_waits_is_cancelled_and_did_not_run():
-    desk = Desk(kept_bytes=2 * RECORD_BYTES)
-    peer = desk.peer()
-    desk.run(peer, b"a")
-    desk.end(b"a")
-    desk.run(peer, b"b")
-    effects = desk.cancel(peer, b"b")
-    assert not any(isinstance(each, Stop) for each in effects)
-    assert isinstance(effects[0], Send)
-    assert msgpack.read(effects[0].message[2])["error"] == runs.NEVER
-
-
-def test_room_that_others_give_back_is_taken():
-    desk = Desk(kept_bytes=2 * RECORD_BYTES, place_share=1.0)
-    peer, other = desk.peer(), desk.peer(THERE)
-    for name in (b"a", b"b"):
-        desk.run(other, name)
-    desk.end(b"a")
-    desk.end(b"b")
-    assert desk.run(peer, b"c") == []
-    desk.deliver(other, b"a")
-    desk.deliver(other, b"b")
-    assert started(desk.after(desk.limits.unsure_s)) == [b"c"]
-
-
 # -- the end -----------------------------------------------------------------------------
 
 
@@ -629,11 +227,6 @@ def test_a_door_that_closes_tells_who_waits():
     }
     assert said == {b"b": runs.CLOSED, b"c": runs.NEVER}
     assert desk.is_empty
-
-
-def test_a_limit_must_be_positive():
-    with pytest.raises(ConfigError, match="must be a positive"):
-        VerifiersLimits(runs=0)
 
 
 # -- any history -------------------------------------------------------------------------
@@ -712,8 +305,8 @@ class History:
         assert table._asked.total == sum(each.asked_bytes for each in others)
         assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live
         for run in table._runs.values():
-            is_orphan = run.name in table._orphans.get(run.place, {})
-            is_sent = run.name in table._sent.get(run.place, {})
+            is_orphan = run in table._orphans
+            is_sent = run in table._sent
             assert is_sent is (bool(run.waiters) and all(run.waiters.values()))
             assert is_orphan is not bool(run.waiters)
             assert all(self.peers[route] for route in run.waiters)

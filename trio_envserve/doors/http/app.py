@@ -14,20 +14,24 @@ a task of the door (:mod:`.keyed_calls`), for which the request only waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 import trio
 
 from ...client import Client, Outcome
-from ...client.options import checked
+from ...client.options import Encoded, checked
+from ...client.shell import run_encoded
 from ...core.errors import CallError, ConfigError
 from ...core.health import Health
 from ...net import unwrap_single
 from .answers import later, line, problem_for, record, refuse
 from .batches import Feed, Found
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
+from .encoding import encoded
 from .exchange import Exchange, HungUp, Receive, Send, Share
 from .fields import BATCH, ROLLOUT, Field, check_fields
 from .guard import Guard
@@ -44,16 +48,20 @@ from .keys import (
     wait_of,
 )
 from .limits import HttpLimits
+from .live import Live
+from .metric_table import DoorCounts
 from .openapi import KEY_PATH, PATHS, document
 from .problems import LATER, Problem
 from .rooms import Rooms
 from .runs import RunModel, Runs
+from .scrapes import Scrapes
+from .stragglers import Stragglers
 from .turns import REQUEST_US
 
 _log = logging.getLogger("trio_envserve.http")
 
-_OPEN: Final = ("/livez", "/readyz")
-"""Paths for probes, which carry no token."""
+_OPEN: Final = ("/livez", "/readyz", "/")
+"""Paths for probes and browsers, which carry no token, and say nothing of what runs."""
 
 _UNDER: Final = KEY_PATH.removesuffix("{key}")
 """What is behind it in a path is a key."""
@@ -67,7 +75,7 @@ class HttpApp:
 
     def __init__(
         self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits,
-        run_model: RunModel,
+        run_model: RunModel, live: Live,
     ) -> None:  # fmt: skip
         self._client = client
         self._keyed = keyed
@@ -76,16 +84,27 @@ class HttpApp:
         self._limits = limits
         self._rooms = Rooms(limits.calls, limits.namespace_share)
         self._share = Share(limits.bodies_bytes)
-        self._runs = Runs(keyed, codec, self._rooms, self._share, limits, run_model)
+        self._runs = Runs(client, keyed, codec, self._rooms, self._share, limits, run_model)
+        self._scrapes = Scrapes(client, limits, self._counts)
+        self._stragglers = Stragglers(client, limits)
+        self._answers: Counter[int] = Counter()
+        """By status."""
+        self.peers: Sized = ()
+        """The connections that bring requests, as far as somebody has said."""
         self._handlers: Mapping[tuple[str, str], Handler] = {
             ("/livez", "GET"): self._livez,
             ("/readyz", "GET"): self._readyz,
+            ("/", "GET"): live.page,
+            ("/v1/events", "GET"): live.events,
+            ("/v1/running", "GET"): self._stragglers.answer,
+            ("/v1/stack", "GET"): self._stragglers.stack,
             ("/v1/openapi.json", "GET"): self._openapi,
             ("/v1/rollouts", "POST"): self._rollout,
             (KEY_PATH, "GET"): self._attach,
             (KEY_PATH, "DELETE"): self._forget,
             ("/v1/batches", "POST"): self._batch,
             ("/run", "POST"): self._runs.answer,
+            ("/metrics", "GET"): self._scrapes.answer,
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
 
@@ -112,6 +131,16 @@ class HttpApp:
             if exchange.answered:
                 raise  # the connection ends in the middle of the answer
             await refuse(exchange, Problem("internal", "the log of the server says more"))
+        finally:
+            if exchange.answered:
+                self._answers[exchange.status] += 1
+
+    def _counts(self) -> DoorCounts:
+        limits = self._limits
+        return DoorCounts(
+            len(self.peers), limits.connections, self._rooms.taken, limits.calls,
+            self._share.taken, limits.bodies_bytes, self._answers,
+        )  # fmt: skip
 
     def _handler(self, exchange: Exchange) -> Handler:
         """Who answers; Problem if nobody may."""
@@ -156,38 +185,42 @@ class HttpApp:
         media = accepted(exchange.headers, (JSON, CBOR))
         with ExitStack() as held:
             body = await self._body(exchange, held)
-            fields = await self._fields(exchange, body, ROLLOUT)
-            kind = fields.get("kind", "rollout")
+            digest = b"" if named is None else body_digest(body, exchange.media)
+            kind, asked = await self._asked(exchange, body, named)
+            del body
             if named is None:
                 self._rooms.take(1, held)
                 self._check_ready()
-                outcome = await exchange.unless_hung_up(lambda: self._run(fields))
+                run = partial(run_encoded, self._client, asked)
+                outcome = await exchange.unless_hung_up(run)
             else:
-                identity = Identity(named, body_digest(body, exchange.media))
-                del body
-                found = await self._ask(exchange, identity, fields, held)
+                found = await self._ask(exchange, Identity(named, digest), asked, held)
                 if found is None:
                     await later(exchange, named, kind, (b"preference-applied", b"respond-async"))
                     return
                 outcome = found
             await self._answer(exchange, outcome, kind, media)
 
-    async def _run(self, fields: dict[str, Any]) -> Outcome:
-        try:
-            return await self._client.outcome(**fields)
-        except ConfigError as error:
-            raise Problem("bad-request", str(error)) from None
+    async def _asked(
+        self, exchange: Exchange, body: bytes, named: Named | None
+    ) -> tuple[str, Encoded]:
+        """What a body asks for.  Its value goes with this."""
+        async with self._codec.alone(body):
+            fields = await self._fields(exchange, body, ROLLOUT)
+            kind: str = fields.get("kind", "rollout")
+            fields |= {"traceparent": exchange.traceparent}
+            if named is not None:
+                fields |= {"key": named.key, "namespace": named.namespace}
+            asked = await encoded(self._client, **fields)
+            del fields  # before another one comes
+            return kind, asked
 
     async def _ask(
-        self, exchange: Exchange, identity: Identity, fields: dict[str, Any], held: ExitStack
+        self, exchange: Exchange, identity: Identity, asked: Encoded, held: ExitStack
     ) -> Outcome | None:
         """The outcome under a key; None if the caller prefers not to wait for it."""
         call, named = self._keyed.find(identity), identity.named
         if call is None:
-            try:
-                asked = checked(**fields, key=named.key, namespace=named.namespace)
-            except ConfigError as error:
-                raise Problem("bad-request", str(error)) from None
             self._rooms.take(1, held, named.namespace)
             self._check_ready()
             call = self._keyed.start(identity, asked, held.pop_all())
@@ -211,6 +244,7 @@ class HttpApp:
             fields = await self._fields(exchange, body, BATCH)
             del body
             inputs, in_flight = fields.pop("inputs"), fields.pop("in_flight", 64)
+            fields |= {"traceparent": exchange.traceparent}
             most = self._limits.batch_inputs
             if not isinstance(inputs, list) or len(inputs) > most:
                 raise Problem("bad-request", f"inputs is a list of at most {most} inputs")

@@ -16,14 +16,15 @@ import array
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, final
 
 import trio
 
 from ...core import values
 from ...core.arrays import RawArray
-from ...core.limits import WireLimits
+from ...core.limits import KIB, WireLimits
 from ...envs.turns import Threads
 from ...json_values import Malformed, jsonable, restored
 from .guard import Headers
@@ -36,6 +37,9 @@ PROBLEM = "application/problem+json"
 
 _AT_ONCE: Final = 20_000
 """Items and kilobytes that are written at once: some 10 ms."""
+
+_SMALL: Final = 16 * KIB
+"""A body whose value nobody need wait with."""
 
 _ELEMENT_BYTES: Final = 4
 """Of an array that is written as a list."""
@@ -103,6 +107,17 @@ class Codec:
         # as strangers would not know what the padding is.
         self._written = dataclasses.replace(wire, value_times=1000)
         self._threads = Threads()
+        self._large = trio.Lock()
+
+    @asynccontextmanager
+    async def alone(self, body: bytes) -> AsyncGenerator[None, None]:
+        """While the value of a large body is here, that of no other one is: a value may take
+        thirty times its body.  For whoever reads it, encodes it, and lets it go."""
+        if len(body) <= _SMALL:
+            yield
+            return
+        async with self._large:
+            yield
 
     async def read(self, body: bytes, media: str) -> Any:
         """The value of a body.  Problem if it is none."""

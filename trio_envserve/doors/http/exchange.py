@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
+from ... import tracing
 from ...net import unwrap_single
 from .guard import Headers
 from .limits import HttpLimits
@@ -46,8 +47,14 @@ class Share:
     """What all bodies together may take."""
 
     def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
         self._left = most_bytes
         self._waiting = trio.lowlevel.ParkingLot()
+
+    @property
+    def taken(self) -> int:
+        """How many bytes they take."""
+        return self._most - self._left
 
     async def wait(self, size: int) -> None:
         """Take so many bytes as soon as there is room for them."""
@@ -82,6 +89,8 @@ class Exchange:
             + len(self.query)
             + sum(len(name) + len(value) + _BETWEEN for name, value in scope["headers"])
         )
+        self.traceparent = _traceparent(self.headers)
+        """The span of who asks, if that is known."""
         self.of_key = False
         """It names a key."""
         self.of_row = False
@@ -90,6 +99,8 @@ class Exchange:
         """The type of its body, once that was looked at."""
         self.answered = False
         """The status has been sent."""
+        self.status = 0
+        """Which one it was."""
         self.delivered = False
         """The answer was written to the end, to a peer that was there.  Whether that peer, or
         who is behind it, has got it, nobody can know."""
@@ -172,6 +183,15 @@ class Exchange:
             raise HungUp
         return box[0]
 
+    @property
+    def lost(self) -> bool:
+        """Whether something of the answer could not be written: nothing more arrives."""
+        return self._wire is not None and self._wire.lost
+
+    async def take_turn(self, cost_us: float) -> None:
+        """Take this of a turn of the loop, for what the answer costs besides (:mod:`.turns`)."""
+        await self._turns.take(cost_us)
+
     async def answer(
         self, status: int, media: str, body: bytes, headers: Iterable[Header] = ()
     ) -> None:
@@ -197,12 +217,19 @@ class Exchange:
         if not self._body_read:
             found.append((b"connection", b"close"))  # what is left of the body is not read
         await self._turns.take(ANSWER_US)
-        self.answered = True
+        self.answered, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": found})
 
     async def send_piece(self, piece: bytes, *, more: bool) -> None:
         """A part of the answer's body."""
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+def _traceparent(headers: Headers) -> str | None:
+    """The span of who asks.  One that is malformed, or said twice, is none: that is no
+    reason to refuse work."""
+    said = headers.get(b"traceparent", ())
+    return tracing.read(said[0].decode("latin-1")) if len(said) == 1 else None
 
 
 def _by_name(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, TypeAlias, final
 import trio
 
 from ...client import Client, KeyEnded, Outcome, keys
-from ...client.options import Asked
+from ...client.options import Encoded
+from ...client.shell import run_encoded
 from ...core.errors import ExecutionCancelled, NeverStarted
 from ...net import unwrap_single
 from .keys import Named
@@ -106,14 +107,14 @@ class KeyedCalls:
         """The call of the same request, if it is under way."""
         return self._calls.get(identity)
 
-    def start(self, identity: Identity, asked: Asked, held: ExitStack) -> KeyedCall:
+    def start(self, identity: Identity, asked: Encoded, held: ExitStack) -> KeyedCall:
         """Make a call; ``held`` is what it takes of the bounds, until it has ended."""
         started = self._calls[identity] = KeyedCall()
 
         async def run() -> None:
             with held:
                 try:
-                    await started.run(functools.partial(keys.ask, self._client, asked))
+                    await started.run(functools.partial(run_encoded, self._client, asked))
                 finally:
                     if self._calls.get(identity) is started:
                         del self._calls[identity]

@@ -41,6 +41,16 @@ class HttpLimits(_Checked):
     answer_s: float = limit(
         10.0, "so long the server may take to say what it knows of a key, besides that wait"
     )
+    scrape_s: float = limit(
+        5.0, "so long the server may take to say its statistics for GET /metrics; then those of "
+        "the door are answered alone. Prometheus itself waits for 10 s. The same for what runs",
+    )  # fmt: skip
+    viewers: int = limit(
+        256, "who watch the live page at one time; each holds a connection, and the others are told"
+    )
+    view_s: float = limit(
+        2.0, "so long the server may take to say what the live page shows, or it is shown as silent"
+    )
     delivered_s: float = limit(
         30.0, "so long a row of POST /run without _ng_rollout_id is answered as before, once an "
         "answer was written to its end; then it is run anew",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from ...core.status import RunningRollout
 from ...core.terms import Verdict
 from .bodies import CBOR, JSON, LINES, PROBLEM
 from .fields import BATCH, ROLLOUT, RUN, Field, Schema
@@ -36,6 +38,18 @@ def _parameter(name: str, place: str, meaning: str, **schema: Any) -> Mapping[st
     }  # fmt: skip
 
 
+def _properties(record: Any) -> Schema:
+    """An object with the fields of a record of plain data."""
+    fields = {field.name: {"type": _TYPES[field.type]} for field in dataclasses.fields(record)}
+    return {"type": "object", "properties": fields}
+
+
+_TYPES: Final[Mapping[Any, Any]] = {
+    "int": "integer", "float": "number", "str": "string", "str | None": ["string", "null"],
+    "int | None": ["integer", "null"], "Mapping[str, Plain]": "object", "Note": "object",
+}  # fmt: skip
+"""Of annotations, as they are written."""
+
 _KEY_HEADER: Final = _parameter(
     "Idempotency-Key", "header", "The key, in double quotes. Asking again under it runs nothing "
     "a second time; the outcome is retained for an hour (the server's retention_s) after the "
@@ -56,6 +70,14 @@ _KIND: Final = _parameter(
     "kind", "query", "As what to show it.", enum=["rollout", "group"], default="rollout"
 )
 
+
+_SORT: Final = _parameter("sort", "query", "The oldest first.", enum=["age"], default="age")
+_FIRST: Final = _parameter(
+    "first", "query", "From the execution with this number on: next of the page before.",
+    type="integer", minimum=0, default=0,
+)  # fmt: skip
+
+_NUMBER: Final = _parameter("number", "query", "Of the execution.", type="integer", minimum=0)
 
 _ABOUT: Final = {
     "worker": {"type": "string"},
@@ -94,6 +116,19 @@ _RUN_ANSWER: Final = {
     "properties": {"response": {"type": "object"}, "reward": {"type": "number"}},
     "required": ["response", "reward"],
     "description": "The row, and over it what the environment returned.",
+}
+_RUNNING: Final = {
+    "type": "object",
+    "properties": {
+        "running": {"type": "array", "items": _properties(RunningRollout)},
+        "next": {"type": ["integer", "null"], "description": "Null on the last page."},
+        "total": {"type": "integer", "description": "How many run in all."},
+        "typical_s": {
+            "type": ["number", "null"],
+            "description": "The p50 of how long the last ones took.",
+        },
+    },
+    "description": "At most 100 executions that run, the oldest first.",
 }
 _STATUS: Final = {"type": "object", "properties": {"status": {"type": "string"}}}
 
@@ -139,7 +174,39 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             row=True,
         ),
     },
+    "/v1/running": {
+        "GET": Operation(
+            "What runs, the oldest first: ages, notes, and where blocked loops stand.",
+            None,
+            {JSON: _RUNNING},
+            (_SORT, _FIRST),
+        ),
+    },
+    "/v1/stack": {
+        "GET": Operation(
+            "Where the code of an execution stands, for people; null if it does not run.",
+            None,
+            {JSON: {"type": "object", "properties": {"stack": {"type": ["string", "null"]}}}},
+            (_NUMBER,),
+        ),
+    },
+    "/v1/events": {
+        "GET": Operation(
+            "What the live page shows: server-sent events, one a second, each a whole view in "
+            "JSON. Its fields may change with any version.",
+            None,
+            {"text/event-stream": {"type": "string"}},
+        ),
+    },
+    "/": {"GET": Operation("The live page.", None, {"text/html": {"type": "string"}})},
     "/v1/openapi.json": {"GET": Operation("This document.", None, {JSON: {"type": "object"}})},
+    "/metrics": {
+        "GET": Operation(
+            "What the server and this door count, for Prometheus. Needs the extra metrics.",
+            None,
+            {"text/plain": {"type": "string"}, "application/openmetrics-text": {"type": "string"}},
+        )
+    },
     "/livez": {"GET": Operation("Whether the process answers.", None, {JSON: _STATUS})},
     "/readyz": {"GET": Operation("Whether a worker is ready.", None, {JSON: _STATUS})},
 }

@@ -10,6 +10,7 @@ from typing import final
 import trio
 
 from ...client import Client, open_client
+from ...client.shell import keep_no_spans
 from ...core.errors import ConfigError, ServerStartError
 from ...core.health import ServerHealth
 from ...core.limits import WireLimits
@@ -29,6 +30,7 @@ from .connections import Connections
 from .guard import Guard, check_bind, parse_hosts, read_tokens
 from .keyed_calls import open_keyed_calls
 from .limits import HttpLimits
+from .live import open_live
 from .runs import RunModel
 from .turns import open_turns
 
@@ -103,16 +105,19 @@ async def open_http_door(
             client as opened,
             open_keyed_calls(opened, limits) as calls,
             open_turns() as turns,
+            open_live(opened, limits, turns, tokens=bool(tokens)) as live,
             trio.open_nursery() as nursery,
         ):
+            keep_no_spans(opened)
             listeners = await _listen(place)
             model = RunModel(run_model, run_model_name)
-            app = HttpApp(opened, calls, Codec(limits, wire, turns), guard, limits, model)
-            connections = Connections(app, limits, turns)
+            app = HttpApp(opened, calls, Codec(limits, wire, turns), guard, limits, model, live)
+            app.peers = connections = Connections(app, limits, turns)
             taking = await nursery.start(connections.serve, listeners)
             try:
                 yield HttpDoor(_url(place, listeners[0]), opened, connections)
             finally:
+                live.close()
                 taking.cancel()
 
 

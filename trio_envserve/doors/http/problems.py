@@ -65,6 +65,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "headers-too-large": Kind(431, "The headers are too large", "Send fewer, or shorter ones."),
     "busy": Kind(429, "The door has no room for now", _LATER),
     "internal": Kind(500, "The door made a mistake", _MAY_TWICE),
+    "extra-missing": Kind(
+        501, "The server was installed without this", "Install the extra, and start it anew."
+    ),
     "not-ready": Kind(503, "The server is not ready", _LATER),
     # calls that did not run
     "not-encodable": Kind(400, "The input has no encoding", _MEND),
@@ -83,7 +86,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     # calls that ran, and failed
     "rollout-failed": Kind(500, "The environment raised", _ASK_AGAIN),
     "deadline": Kind(
-        500, "It was stopped at timeout_s", "Give it more time. " + _ASK_AGAIN
+        500, "It was stopped at timeout_s, or at the server's own limit",
+        "Give it more time. " + _ASK_AGAIN
     ),
     "outcome-not-encodable": Kind(
         500, "The environment's result has no encoding", "Mend the environment."
@@ -103,6 +107,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         500, "The worker died", "With rerun: true the server itself runs it again. " + _MAY_TWICE
     ),
     "server-lost": Kind(500, "The server has lost the request", _MAY_TWICE),
+    "not-durable": Kind(
+        500, "The server's journal has failed", "Ask the next server under the same key."
+    ),
     "no-answer": Kind(500, "The server did not answer", _MAY_TWICE),
     "abandoned": Kind(500, "The door was closed", _MAY_TWICE),
     "cancelled": Kind(500, "The server cancelled it", _MAY_TWICE),

@@ -26,6 +26,11 @@ class Rooms:
         self._waiting: dict[str, trio.lowlevel.ParkingLot] = {}
         """By namespace."""
 
+    @property
+    def taken(self) -> int:
+        """How many calls there are."""
+        return self._taken.total
+
     def check(self, calls: int, namespace: str = "") -> None:
         """Problem if there is no room for so many.  ``namespace``: empty without a key."""
         if self._taken.total + calls > self._most:

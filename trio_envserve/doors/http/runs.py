@@ -29,11 +29,12 @@ from typing import Final, NamedTuple, final
 
 import trio
 
-from ...client import Outcome
-from ...client.options import Asked, checked
-from ...core.errors import CallError, ConfigError
+from ...client import Client, Outcome
+from ...client.options import Encoded
+from ...core.errors import CallError
 from .answers import problem_for, refuse
 from .bodies import JSON, Codec, accepted, body_type
+from .encoding import encoded
 from .exchange import Exchange, Share
 from .keyed_calls import Identity, KeyedCalls
 from .keys import HEADER, Named, body_digest, read_query
@@ -82,11 +83,11 @@ class Runs:
     """The rows of one door."""
 
     def __init__(
-        self, keyed: KeyedCalls, codec: Codec, rooms: Rooms, share: Share, limits: HttpLimits,
-        model: RunModel,
+        self, client: Client, keyed: KeyedCalls, codec: Codec, rooms: Rooms, share: Share,
+        limits: HttpLimits, model: RunModel,
     ) -> None:  # fmt: skip
-        self._keyed, self._codec, self._limits, self._model = keyed, codec, limits, model
-        self._rooms, self._share = rooms, share
+        self._client, self._keyed, self._codec, self._rooms = client, keyed, codec, rooms
+        self._share, self._limits, self._model = share, limits, model
         self._asking: Counter[Named] = Counter()
         """How many wait for a key."""
         self._numbers: dict[bytes, Numbers] = {}
@@ -112,7 +113,7 @@ class Runs:
             digest = body_digest(body, JSON)
             del body
             identity = Identity(self._named(row, digest, place), digest)
-            asked = self._asked(row, identity.named)
+            asked = await self._encoded(row, identity.named, exchange.traceparent)
             outcome = await exchange.unless_hung_up(lambda: self._outcome(identity, asked, held))
             try:
                 written = await self._codec.write_row(_answer(row, outcome))
@@ -147,16 +148,14 @@ class Runs:
         if not self._asking[named]:
             del self._asking[named]
 
-    def _asked(self, row: Row, named: Named) -> Asked:
-        try:
-            return checked(
-                row.fields, model=self._model.endpoint, model_name=self._model.name,
-                sampling_args=row.sampling_args, key=named.key, namespace=named.namespace,
-            )  # fmt: skip
-        except ConfigError as error:
-            raise Problem("bad-request", str(error)) from None
+    async def _encoded(self, row: Row, named: Named, traceparent: str | None) -> Encoded:
+        return await encoded(
+            self._client, row.fields, model=self._model.endpoint, model_name=self._model.name,
+            sampling_args=row.sampling_args, key=named.key, namespace=named.namespace,
+            traceparent=traceparent,
+        )  # fmt: skip
 
-    async def _outcome(self, identity: Identity, asked: Asked, held: ExitStack) -> Outcome:
+    async def _outcome(self, identity: Identity, asked: Encoded, held: ExitStack) -> Outcome:
         call = self._keyed.find(identity)
         if call is None:
             with ExitStack() as room:

@@ -40,6 +40,18 @@ BYTE_US: Final = 0.5
 ITEM_US: Final = 0.5
 """To write an item, or a kilobyte, of an answer."""
 
+SCRAPE_US: Final = 3_000
+"""To write the metrics of a server, and SCRAPED_WORKER_US those of each worker."""
+
+SCRAPED_WORKER_US: Final = 100
+
+VIEW_US: Final = 1_000
+"""To send a view.  It takes a third of that; but all viewers are sent one in the same moment, and
+calls are not to wait for hundreds of them."""
+
+RUNNING_US: Final = 20
+"""To write what is known of one execution."""
+
 
 @final
 class Turns:

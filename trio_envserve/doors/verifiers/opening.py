@@ -9,6 +9,7 @@ from typing import final
 import trio
 
 from ...client import Client, open_client
+from ...client.shell import keep_no_spans
 from ...core.errors import ConfigError
 from ...core.health import ServerHealth
 from ...core.limits import MIB, WireLimits
@@ -85,6 +86,7 @@ async def open_verifiers_door(
     )
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
+            keep_no_spans(opened)
             door = Door(opened, limits, redeliver=redeliver or is_near)
             front = sockets.open_router(bind, limits=_front_limits(limits), on_peer=door.on_peer)
             async with front as router, trio.open_nursery() as nursery:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...net import Frame
 from .asks import Message, Wire
+from .streaming import Streaming
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -28,25 +27,6 @@ class Peer:
     """When it was lost; what it had said before may still come in."""
     runs: dict[bytes, Run] = dataclasses.field(default_factory=dict)
     """Those that it waits for."""
-
-
-class Hash:
-    """A hash of deltas, in their order."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
-        self.size_bytes = 0
-
-    def add(self, delta: Frame) -> None:
-        """One more."""
-        self._hash.update(len(delta).to_bytes(8))
-        self._hash.update(delta)
-        self.size_bytes += len(delta)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hash) and self._hash.digest() == other._hash.digest()
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
 
 
 class Stage(enum.Enum):
@@ -76,14 +56,8 @@ class Run:
     waiters: dict[bytes, bool] = dataclasses.field(default_factory=dict)
     """The open connections that asked for it, by route, and whether they were sent its
     outcome."""
-    followers: set[bytes] = dataclasses.field(default_factory=set)
-    """The routes of those that were sent every delta that was streamed."""
-    streamed: int = 0
-    """How many that is."""
-    streams: bool = True
-    """Whether there is room for further ones."""
-    stream: Hash = dataclasses.field(default_factory=Hash)
-    """The hash of these."""
+    streaming: Streaming = dataclasses.field(default_factory=Streaming)
+    """Its deltas, as they come."""
     messages: Sequence[Message] = ()
     """Of the outcome: the deltas, and the reply."""
     afresh: Sequence[Message] = ()

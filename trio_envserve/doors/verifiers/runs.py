@@ -31,20 +31,18 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any, Final, TypeVar, final
+from typing import Final, final
 
 from ...net import Frame
 from ..shares import Shared
 from .asks import Ask, Cancel, Health, NotUnderstood, Wire
 from .asks import Run as RunAsk
 from .limits import VerifiersLimits
+from .places import Places
 from .records import (
     Deliver,
     Effect,
     Forget,
-    Hash,
     Outcome,
     Peer,
     Run,
@@ -54,6 +52,7 @@ from .records import (
     Stop,
     Stream,
 )
+from .remembered import Remembered
 from .wires import WIRES, understand
 
 GONE_S: Final = 5.0
@@ -73,9 +72,6 @@ LOST: Final = "nobody came for it within the lease, and it was cancelled (it may
 OVER: Final = "it has ended, its outcome is kept no longer, and it is not run again (it ran)"
 
 
-_Named = TypeVar("_Named", bound=MutableMapping[bytes, Any])
-
-
 @final
 class Runs:
     """All runs of one door."""
@@ -88,16 +84,13 @@ class Runs:
         self._at: dict[str, dict[bytes, Peer]] = {}
         """The open connections by place."""
         self._runs: dict[bytes, Run] = {}
-        self._waiting: dict[str, OrderedDict[bytes, Run]] = {}
-        """Runs that wait for room, by place."""
-        self._sent: dict[str, OrderedDict[bytes, Run]] = {}
-        """Those whose outcome was sent to all that wait, by place, the oldest first."""
-        self._orphans: dict[str, OrderedDict[bytes, Run]] = {}
-        """Those for which nobody waits, by place, the oldest first."""
-        self._over: OrderedDict[bytes, tuple[bytes, str]] = OrderedDict()
-        """The digests of runs that are over, and what a repeated one is told."""
-        self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-        """Cancels that came before their runs."""
+        self._waiting = Places()
+        """Runs that wait for room."""
+        self._sent = Places()
+        """Those whose outcome was sent to all that wait."""
+        self._orphans = Places()
+        """Those for which nobody waits."""
+        self._remembered = Remembered(limits)
         share = limits.place_share
         self._count = Shared(limits.runs, share)
         self._asked = Shared(limits.runs_bytes, share)
@@ -120,19 +113,21 @@ class Runs:
         self._at.setdefault(place, {})[route] = peer
         if not self._redeliver:
             return []
-        names = tuple(each.name for each in _at(self._orphans, place) if each.messages)
+        names = tuple(each.name for each in self._orphans.at(place) if each.messages)
         return [Deliver(route, names, True)] if names else []
 
     def closed(self, route: bytes, now_s: float) -> list[Effect]:
         """A connection was lost."""
         peer = self._peers[route]
         peer.closed_s = now_s
-        _take(self._at, peer.place, route)
+        del self._at[peer.place][route]
+        if not self._at[peer.place]:
+            del self._at[peer.place]
         effects: list[Effect] = []
         orphans: dict[str, list[Run]] = {}
         for run in peer.runs.values():
             del run.waiters[route]
-            run.followers.discard(route)
+            run.streaming.followers.discard(route)
             if run.waiters:
                 effects += self._settle(run, now_s)
             else:
@@ -146,9 +141,9 @@ class Runs:
 
     def _orphan(self, run: Run, now_s: float) -> None:
         """Nobody waits for it any more."""
-        _take(self._sent, run.place, run.name)
+        self._sent.drop(run)
         run.since_s = now_s
-        self._orphans.setdefault(run.place, OrderedDict())[run.name] = run
+        self._orphans.add(run)
 
     def _offer(self, place: str, orphans: list[Run]) -> list[Effect]:
         """Offer the outcomes of orphans to who came after those that were lost: thousands
@@ -195,17 +190,16 @@ class Runs:
         if size > most:
             return _refuse(peer, wire, ask, TOO_LARGE.format(size, most))
         digest = hashlib.blake2b(ask.payload, digest_size=16).digest()
-        run = self._runs.get(ask.name)
-        known, why = (run.digest, "") if run else self._over.get(ask.name, (digest, ""))
-        if known != digest:
+        run, over = self._runs.get(ask.name), self._remembered.over(ask.name)
+        known = run or over
+        if known is not None and known.digest != digest:
             return _refuse(peer, wire, ask, CONFLICT)
         if run is not None:
             return self._join(peer, run)
-        if why:
-            return _refuse(peer, wire, ask, why)
-        if (peer.place, ask.name) in self._early:
-            del self._early[peer.place, ask.name]
-            self._remember(ask.name, digest, EARLY)
+        if over is not None:
+            return _refuse(peer, wire, ask, over.why)
+        if self._remembered.take_cancel(peer.place, ask.name):
+            self._remembered.add(ask.name, digest, EARLY)
             return _refuse(peer, wire, ask, EARLY)
         if not (self._count.has_room(peer.place, 1) and self._asked.has_room(peer.place, size)):
             return _refuse(peer, wire, ask, FULL)
@@ -216,8 +210,8 @@ class Runs:
         if peer.closed_s is not None:
             return []
         is_queued = run.waiters.get(peer.route) is False
-        _take(self._orphans, run.place, run.name)
-        _take(self._sent, run.place, run.name)
+        self._orphans.drop(run)
+        self._sent.drop(run)
         run.newest = max(run.newest, peer.number)
         run.waiters[peer.route] = False
         peer.runs[run.name] = run
@@ -231,10 +225,10 @@ class Runs:
         self._runs[run.name] = run
         self._count.take(run.place, 1)
         self._asked.take(run.place, size)
-        self._waiting.setdefault(run.place, OrderedDict())[run.name] = run
+        self._waiting.add(run)
         if peer.closed_s is None:
             run.waiters[peer.route] = False
-            run.followers.add(peer.route)
+            run.streaming.followers.add(peer.route)
             peer.runs[run.name] = run
         else:
             self._orphan(run, now_s)
@@ -244,10 +238,10 @@ class Runs:
         """Start what waits at this place, while there is room for outcomes."""
         effects: list[Effect] = []
         while self._kept.has_room(place, 0):
-            run = next(_at(self._waiting, place), None)
+            run = next(self._waiting.at(place), None)
             if run is None:
                 break
-            _take(self._waiting, place, run.name)
+            self._waiting.drop(run)
             assert run.payload is not None
             effects.append(Start(run.name, run.wire, run.payload))
             run.stage, run.payload = Stage.RUNNING, None
@@ -258,10 +252,8 @@ class Runs:
         if run is not None and run.place == peer.place and not run.messages:
             done = Send(peer.route, wire.cancelled(ask.name, True))
             return [*self._end(run, _stopped(run, CANCELLED)), done]
-        if run is None and ask.target not in self._over:
-            self._early[peer.place, ask.target] = None
-            if len(self._early) > self._limits.early_cancels:
-                self._early.popitem(last=False)
+        if run is None:
+            self._remembered.add_cancel(peer.place, ask.target)
         return [Send(peer.route, wire.cancelled(ask.name, False))]
 
     # -- outcomes -------------------------------------------------------------
@@ -269,22 +261,14 @@ class Runs:
     def delta(self, name: bytes, number: int, delta: Frame) -> list[Effect]:
         """A delta of a run has come, the one with this number of its execution."""
         run = self._runs.get(name)
-        if run is None or not (run.followers and run.streams):
+        if run is None or not run.streaming.add(number, delta, self._limits):
             return []
-        if number != run.streamed or len(delta) > self._limits.frame_bytes:
-            run.followers.clear()  # one is missing, or the run has begun anew
-            return []
-        run.streams = run.stream.size_bytes + len(delta) <= self._limits.streamed_bytes
-        if not run.streams:
-            return []
-        run.streamed += 1
-        run.stream.add(delta)
         message = run.wire.delta(name, bytes(delta))
-        return [Stream(route, name, message) for route in run.followers]
+        return [Stream(route, name, message) for route in run.streaming.followers]
 
     def missed(self, route: bytes, name: bytes) -> None:
         """A delta could not be sent."""
-        self._runs[name].followers.discard(route)
+        self._runs[name].streaming.followers.discard(route)
 
     def ended(self, name: bytes, outcome: Outcome, now_s: float) -> list[Effect]:
         """A run has an outcome."""
@@ -303,13 +287,14 @@ class Runs:
         frames = itertools.chain.from_iterable(run.messages)
         run.size_bytes = RECORD_BYTES + sum(map(len, frames))
         self._kept.take(run.place, run.size_bytes)
-        follows = run.streamed and not outcome.error and _is_streamed(run, outcome.deltas)
+        streaming, failed = run.streaming, bool(outcome.error)
+        follows = not failed and streaming.has_begun(outcome.deltas)
         effects: list[Effect] = []
         for route in run.waiters:
-            has = run.streamed if follows and route in run.followers else 0
-            afresh = run.streamed > 0 and not has and not outcome.error
+            has = streaming.count if follows and route in streaming.followers else 0
+            afresh = streaming.count > 0 and not has and not failed
             effects.append(Deliver(route, (name,), afresh, has))
-        run.followers.clear()
+        streaming.followers.clear()
         if not run.waiters:
             run.since_s = now_s
             effects += self._offer(run.place, [run])
@@ -327,17 +312,17 @@ class Runs:
         """If all that wait were sent the outcome, it makes room when there is need."""
         if not (run.messages and all(run.waiters.values())):
             return []
-        if run.name not in self._sent.get(run.place, {}):
+        if run not in self._sent:
             run.since_s = now_s
-            self._sent.setdefault(run.place, OrderedDict())[run.name] = run
+            self._sent.add(run)
         return self._make_room(run.place)
 
     def _make_room(self, place: str) -> list[Effect]:
         """Of what is kept, drop what is most likely not wanted; start what may start."""
         effects: list[Effect] = []
         while not self._kept.has_room(place, 0):
-            kept = (each for each in _at(self._orphans, place) if each.messages)
-            run = next(itertools.chain(_at(self._sent, place), kept), None)
+            kept = (each for each in self._orphans.at(place) if each.messages)
+            run = next(itertools.chain(self._sent.at(place), kept), None)
             if run is None:
                 break
             effects += self._end(run, OVER)
@@ -349,10 +334,10 @@ class Runs:
         """Time has passed."""
         effects: list[Effect] = []
         limits = self._limits
-        for run in _older(self._sent, now_s - limits.unsure_s):
+        for run in self._sent.older(now_s - limits.unsure_s):
             effects += self._end(run, OVER)
         self._hold_orphans(now_s)
-        for run in _older(self._orphans, now_s - limits.lease_s):
+        for run in self._orphans.older(now_s - limits.lease_s):
             effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
         gone = [
             each.route for each in self._peers.values()
@@ -360,7 +345,7 @@ class Runs:
         ]  # fmt: skip
         for route in gone:
             del self._peers[route]
-        for place in list(self._waiting):
+        for place in list(self._waiting.all()):
             effects += self._start(place)  # others have given room back
         return effects
 
@@ -369,7 +354,7 @@ class Runs:
         has connected again, and says nothing."""
         if not self._redeliver:
             return
-        for place, runs in self._orphans.items():
+        for place, runs in self._orphans.all().items():
             latest = max((each.number for each in self._at.get(place, {}).values()), default=-1)
             for run in runs.values():
                 if latest > run.newest and not run.messages:
@@ -387,7 +372,7 @@ class Runs:
         """It is over; who repeats it is told why."""
         del self._runs[run.name]
         for kind in (self._waiting, self._sent, self._orphans):
-            _take(kind, run.place, run.name)
+            kind.drop(run)
         effects: list[Effect] = []
         for route in run.waiters:
             del self._peers[route].runs[run.name]
@@ -399,7 +384,7 @@ class Runs:
         else:
             self._release(run)
             effects += [Stop(run.name)] if run.stage is Stage.RUNNING else []
-        self._remember(run.name, run.digest, why)
+        self._remembered.add(run.name, run.digest, why)
         return effects + self._start(run.place)
 
     def _release(self, run: Run) -> None:
@@ -407,39 +392,9 @@ class Runs:
         self._count.give(run.place, 1)
         self._asked.give(run.place, run.asked_bytes)
 
-    def _remember(self, name: bytes, digest: bytes, why: str) -> None:
-        self._over[name] = digest, why
-        if len(self._over) > self._limits.known:
-            self._over.popitem(last=False)
-
-
-def _is_streamed(run: Run, deltas: Sequence[bytes]) -> bool:
-    """Whether what was streamed of a run is how its outcome begins."""
-    begins = Hash()
-    for delta in deltas[: run.streamed]:
-        begins.add(delta)
-    return begins == run.stream
-
 
 def _newest(run: Run) -> int:
     return run.newest
-
-
-def _at(places: MutableMapping[str, OrderedDict[bytes, Run]], place: str) -> Iterator[Run]:
-    """The runs of one place, the oldest first."""
-    runs = places.get(place)
-    return iter(()) if runs is None else iter(runs.values())
-
-
-def _take(places: MutableMapping[str, _Named], place: str, name: bytes) -> None:
-    """Take something out of a place; a place without any has no entry."""
-    named = places.get(place)
-    if named is not None and named.pop(name, None) is not None and not named:
-        del places[place]
-
-
-def _older(places: MutableMapping[str, OrderedDict[bytes, Run]], than_s: float) -> list[Run]:
-    return [run for runs in places.values() for run in runs.values() if run.since_s <= than_s]
 
 
 def _stopped(run: Run, why: str) -> str:

@@ -1,0 +1,63 @@
+"""What the door holds of the values that its callers send."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from tests.doors.http.door import HANG_S, asking
+from trio_envserve import ServerLimits, open_server
+from trio_envserve.doors.http import open_http_door
+from trio_envserve.net import MemoryNetwork
+
+CALLS = 20
+MARK = "the mark of a value"
+
+
+def values() -> set[int]:
+    """Of the calls below, those whose values are in this process."""
+    gc.collect()
+    everything = gc.get_objects()
+    return {each["call"] for each in everything if type(each) is dict and MARK in each}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "call-%d"}], ids=["plain", "keyed"])
+async def test_g10_values_of_calls_that_wait_took_thirty_times_their_bodies(
+    headers: dict[str, str],
+):
+    network = MemoryNetwork()
+    may_end = trio.Event()
+
+    async def environment(rollout: Any) -> None:
+        await may_end.wait()
+
+    async def post(client: Any, call: int) -> None:
+        sent = {name: json.dumps(value % call) for name, value in headers.items()}
+        body = b'{"input": {"call": %d, "the mark of a value": []}}' % call  # is no value here
+        got = await client.post(
+            "/v1/rollouts", content=body, headers=sent | {"Content-Type": "application/json"}
+        )
+        assert got.status_code == 200
+
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(
+                environment, bind="memory:server", workers=0, network=network,
+                limits=ServerLimits(worker_capacity=1),
+            ) as server,
+            open_http_door(server, network=network) as door,
+            asking(door) as client,
+        ):  # fmt: skip
+            await door.wait_ready()
+            async with trio.open_nursery() as nursery:
+                for call in range(CALLS):
+                    nursery.start_soon(post, client, call)
+                while server.stats().cache.requests < CALLS:
+                    await trio.lowlevel.checkpoint()
+                held = values()
+                may_end.set()
+    assert len(held) <= 1  # that of the one that runs
