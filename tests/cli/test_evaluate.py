@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, ROOT, Finished, command, run, until
+from tests.cli.commands import HANG_S, ROOT, Finished, command, run, served, until
 
 pytestmark = pytest.mark.real
 
@@ -98,6 +99,45 @@ async def test_a_file_of_another_evaluation_is_not_gone_on_with(tmp_path: Path):
     assert (tmp_path / "r.jsonl").read_bytes() == before
 
 
+RANKS = """
+class Ranks:
+    def inputs(self, n, seed): return [{"start": seed + i} for i in range(n)]
+    async def run_rollout(self, rollout): return {"reward": -1.0}
+    async def run_group(self, rollouts):
+        start = rollouts[0].input["start"]
+        with open("groups", "a") as log: log.write(f"{start} {len(rollouts)}\\n")
+        if start == 9: raise ValueError("this group is not scored")
+        return [{"reward": each.member / len(rollouts)} for each in rollouts]
+"""
+
+
+async def test_the_repeats_of_an_input_are_a_group_that_its_environment_scores(tmp_path: Path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    ask = ("eval", "ranks:Ranks", "--seed", "7", "--repeat", "4", "--out", "r.jsonl", *HERE)
+    done = await run(tmp_path, *ask, "-n", "2", "--group")
+    assert (done.code, done.last["results"], done.last["mean_reward"]) == (0, 8, 0.375), done.err
+    groups = tmp_path / "groups"
+    assert sorted(groups.read_text().splitlines()) == ["7 4", "8 4"]
+    written = {(one["index"], one["repeat"]): one["reward"] for one in lines(tmp_path / "r.jsonl")}
+    assert written == {(i, r): r / 4 for i in range(2) for r in range(4)}
+    # Alone, its members would be other rollouts.
+    alone = await run(tmp_path, *ask, "-n", "2")
+    assert alone.code == 2
+    assert "results of another evaluation" in alone.err
+    # A group of which a member is missing runs whole; one that fails is an error of each member.
+    kept = (tmp_path / "r.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "r.jsonl").write_text(
+        "".join(line for line in kept if json.loads(line)["index"] == 0)
+        + next(line for line in kept if json.loads(line)["index"] == 1)
+    )
+    groups.unlink()
+    again = await run(tmp_path, *ask, "-n", "3", "--group")
+    assert sorted(groups.read_text().splitlines()) == ["8 4", "9 4"]
+    assert (again.code, again.last["results"], again.last["errors"]) == (4, 8, 4), again.err
+    assert (again.last["resumed"], again.last["mean_reward"]) == (4, 0.375)
+    assert "this group is not scored" in again.err
+
+
 FAILS = """
 import pathlib
 class Fails:
@@ -165,6 +205,27 @@ async def test_rewards_that_count_for_no_mean_are_told(tmp_path: Path):
     assert "1 rewards are no numbers (str)" in done.err
     assert "1 rewards are nan" in done.err
     assert "1 rewards are infinite" in done.err
+
+
+async def test_one_rate_in_all_that_is_said(tmp_path: Path):
+    """It was 2,889 in one place of a report, and 339 in another."""
+    echo(tmp_path)
+    ask = ("eval", "echo:Echo", "-n", "40", "--workers", "0", "--output", "r.jsonl")
+    done = await run(tmp_path, *ask)
+    said = re.search(r"40/40 done, 0 errors, mean reward 0.5, ([0-9.]+)/s", done.err)
+    shown = re.search(r"rollouts per second +([0-9.]+)", done.out)
+    assert said is not None
+    assert shown is not None
+    assert said[1] == shown[1]
+
+
+async def test_a_summary_is_titled_with_the_environment_that_was_served(tmp_path: Path):
+    """It was the one that made the inputs."""
+    echo(tmp_path)
+    async with served(tmp_path) as (_, address):
+        done = await run(tmp_path, "eval", "echo:Echo", "-n", "3", "--address", address)
+    assert "the inputs are those of Echo, and the server runs arithmetic" in done.err
+    assert done.out.startswith("arithmetic, model oracle")
 
 
 LIMITED = """
@@ -336,24 +397,40 @@ class Big:
 """
 
 
+def count_lines(path: Path) -> int:
+    """The lines of a file that is larger than memory should be; it ends with one."""
+    count, last = 0, b"\n"
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            count, last = count + data.count(b"\n"), data[-1:]
+    assert last == b"\n"
+    return count
+
+
 @pytest.mark.slow
 async def test_arrays_of_200_mb_are_written_and_an_interruption_is_heard(tmp_path: Path):
+    """All were written in 125 s, and Ctrl-C was not heard.  Prints how long it takes; the first
+    should be less than 10 s, the second less than 1 s."""
     pytest.importorskip("numpy")
     (tmp_path / "big.py").write_text(BIG)
-    output = tmp_path / "r.jsonl"
-    ask = ("eval", "big:Big", "-n", "5", "--json", "--output", str(output))
-    async with command(tmp_path, *ask) as client:
-        await until(lambda: output.exists() and output.stat().st_size > 300_000_000)
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    ask = ("eval", "big:Big", "-n", "5", "--json", "--output")
+    began_s = trio.current_time()
+    done = await run(tmp_path, *ask, str(whole))
+    took_s = trio.current_time() - began_s
+    print(f"5 results: {done.last['seconds']:.2f} s, {took_s:.2f} s with start and end")
+    assert (done.code, done.last["results"], count_lines(whole)) == (0, 5, 5)
+    whole.unlink()
+    async with command(tmp_path, *ask, str(cut)) as client:
+        # In the second line of five.
+        await until(lambda: cut.exists() and cut.stat().st_size > 300_000_000)
         asked_s = trio.current_time()
         client.signal(signal.SIGINT)
         done = await client.wait()
     print(f"interrupted within {trio.current_time() - asked_s:.2f} s")
     assert done.code == 130
-    data = output.read_bytes()
-    assert data.endswith(b"\n")
-    assert data.count(b"\n") == done.last["results"] - done.last["unwritten"] >= 1
-    del data
-    whole = await run(tmp_path, *ask)
-    print(f"the rest took {whole.last['seconds']:.2f} s")
-    assert (whole.code, whole.last["results"]) == (0, 5)
-    output.unlink()
+    assert count_lines(cut) == done.last["results"] - done.last["unwritten"] >= 1
+    done = await run(tmp_path, *ask, str(cut))
+    print(f"the rest took {done.last['seconds']:.2f} s")
+    assert (done.code, done.last["results"], count_lines(cut)) == (0, 5, 5)
+    cut.unlink()

@@ -205,7 +205,7 @@ async def test_the_report_for_people_shows_the_authors_traceback_and_a_hint(tmp_
     [
         (["looked_at:Enw"], 2, "did you mean 'Env'"),
         (["looked_at:Env", "--arg", "size=1"], 3, ""),
-        (["looked_at:Env", "--inputs", "not-there"], 2, "--inputs not-there"),
+        (["looked_at:Env", "--inputs", "not-there"], 2, "not-there: No such file"),
         (["looked_at:Env", "--worker-python", "/no/python"], 2, "is not there"),
     ],
 )
@@ -230,9 +230,29 @@ async def test_inputs_may_be_given(tmp_path: Path):
     done = await run(tmp_path, "validate", "looked_at:Env")
     assert done.code == 1
     assert "validate needs some: --inputs FILE" in done.out
-    (tmp_path / "inputs.jsonl").write_text(json.dumps({"x": 1}) + "\n")
-    done = await run(tmp_path, "validate", "looked_at:Env", "--inputs", "inputs.jsonl")
-    assert done.code == 0, done.out
+    files = {
+        "inputs.jsonl": json.dumps({"x": "a\u2028b"}, ensure_ascii=False) + "\n",
+        "inputs.json": json.dumps([{"x": 1}]),
+        "inputs.csv": "x\n1\n",
+    }
+    for name, text in files.items():  # as `eval` takes them
+        (tmp_path / name).write_text(text)
+        done = await run(tmp_path, "validate", "looked_at:Env", "--inputs", name)
+        assert done.code == 0, (name, done.out, done.err)
+
+
+async def test_a_class_that_needs_no_input_is_not_told_of_a_seed(tmp_path: Path):
+    """It was warned of inputs that this package makes."""
+    (tmp_path / "simple.py").write_text(
+        "class Simple:\n"
+        "    def reset(self): return 'Say yes.'\n"
+        "    def get_reward(self): return 1\n"
+        "    def oracle(self): return ['yes']\n"
+    )
+    done = await run(tmp_path, "validate", "simple.py:Simple", "--json")
+    (found,) = [each for each in done.last["checks"] if each["check"] == "inputs"]
+    assert found["verdict"] == "ok", found
+    assert found["text"] == "a rollout needs no input, and has no seed"
 
 
 async def test_an_interrupt_ends_it_and_its_process(tmp_path: Path):

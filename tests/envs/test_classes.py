@@ -138,6 +138,30 @@ class Unprintable:
         raise SystemExit(3)
 
 
+PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,UE5H"}}
+
+
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
+class Picture:
+    """What an image of Pillow can do."""
+
+    def __init__(self, mode="RGB"):
+        self.mode = mode
+
+    def getbands(self):
+        return tuple(self.mode)
+
+    def convert(self, mode):
+        return Picture(mode)
+
+    def save(self, file, format):
+        assert self.mode != "CMYK"
+        file.write(format.encode())
+
+
 class Hostile:
     """Tools that do what tools do."""
 
@@ -178,6 +202,14 @@ class Hostile:
             "nan": float("nan"),
             "parts": [{"type": "text", "text": "seen"}],
             "rows": [{"type": "fire", "level": 3}],
+            "row": {"type": "file", "file": "a.txt"},
+            "texts": ["a", "b"],
+            "image": dict(PNG),
+            "images": ["before", dict(PNG), "and after"],
+            "pillow": Picture(),
+            "trl": [{"type": "image", "image": Picture("CMYK")}, {"type": "text", "text": "a"}],
+            "no image": [{"type": "image", "image": "of what"}],
+            "huge": [{"type": "image_url", "image_url": {"url": "x" * 20_000_000}}],
         }
         return given[what]
 
@@ -256,6 +288,9 @@ async def test_the_model_is_told_of_its_mistakes(wanted, said):
         ("bytes", "b'\\x00\\xff'"),
         ("nan", "NaN"),
         ("rows", '[{"type": "fire", "level": 3}]'),
+        ("row", '{"type": "file", "file": "a.txt"}'),
+        ("texts", '["a", "b"]'),
+        ("no image", '[{"type": "image", "image": "of what"}]'),
     ],
 )
 async def test_results_become_text(what, text):
@@ -270,6 +305,60 @@ async def test_parts_stay_parts_and_long_texts_lose_their_middle():
     result, _ = await one(Hostile, script)
     assert told(result) == [{"type": "text", "text": "seen"}]
     assert "900000 characters left out" in told(result, 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "parts"),
+    [
+        ("image", [PNG]),
+        ("images", [text_part("before"), PNG, text_part("and after")]),
+        ("pillow", [PNG]),
+        ("trl", [PNG, text_part("a")]),
+    ],
+)
+async def test_the_model_gets_the_images_that_a_tool_returns(what, parts):
+    """One by itself became the text of its base64."""
+    result, model = await one(Hostile, [calls(("gives", {"what": what})), "I see."])
+    assert model.asked[1][-1]["content"] == told(result) == parts
+    encode(result)
+
+
+async def test_a_tools_images_are_bounded():
+    result, _ = await one(Hostile, [calls(("gives", {"what": "huge"})), "."], {}, "tool_errors")
+    assert "16000000 are allowed" in json.loads(told(result))["error"]
+    assert result["state"]["tool_errors"] == 1
+
+
+class Seen:
+    """Shows pictures; ``reset`` returns what the test says."""
+
+    def __init__(self, shows):
+        self.shows = shows
+
+    def reset(self, prompt=None):
+        return self.shows
+
+    def next_message(self, text):
+        return None if text == "stop" else Picture()
+
+
+TEXT = text_part("Look:")
+
+
+@pytest.mark.parametrize(
+    ("shows", "first"),
+    [
+        (Picture(), [TEXT, PNG]),
+        ([Picture(), "closely"], [TEXT, PNG, text_part("closely")]),
+        ([{"role": "user", "content": [{"type": "image", "image": Picture()}]}], [PNG]),
+    ],
+)
+async def test_reset_and_next_message_may_show_images(shows, first):
+    kind = type("Shown", (Seen,), {"__init__": lambda self: Seen.__init__(self, shows)})
+    result, model = await one(kind, ["a picture", "stop"], "Look:")
+    assert model.asked[0][-1] == {"role": "user", "content": first}
+    assert model.asked[1][-1] == {"role": "user", "content": [PNG]}
+    encode(result)
 
 
 async def test_a_hundred_tool_calls_in_one_answer():

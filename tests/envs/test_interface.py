@@ -57,6 +57,13 @@ async def test_ask_asks_the_model():
     assert rollout().cancelled() is False
 
 
+@pytest.mark.parametrize("messages", ["What is it?", {"role": "user", "content": "What?"}])
+async def test_messages_that_are_no_list_are_told(messages):
+    """The offline models answered, and an endpoint got a list of letters."""
+    with pytest.raises(TypeError, match="messages are a list, such as"):
+        await rollout().ask(messages, reference="5")
+
+
 async def test_ask_sync_is_for_threads():
     with pytest.raises(TypeError, match="await ask"):
         rollout().ask_sync([])

@@ -173,6 +173,18 @@ def test_files(modules, monkeypatch):
     assert refusal("config.py:x") == "no GPU"
 
 
+def test_a_file_without_a_name_in_it_is_told_with_the_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "class Helper: pass\nclass Game:\n    def reset(self): pass\n"
+        "async def play(rollout): pass\ndef make(level): pass\n"
+    )
+    (tmp_path / "broken.py").write_text("class Game(:\n")
+    for spec in ("mine.py", "mine"):
+        assert "did you mean 'mine.py:Game' or 'mine.py:play'?" in refusal(spec)
+    assert "a path needs an attribute" in refusal("broken.py")
+
+
 def test_a_file_is_imported_once_and_hides_no_module(modules, monkeypatch):
     (modules / "random.py").write_text("import envserve_near\nmade = []\ndef f(rollout): pass\n")
     (modules / "envserve_near.py").write_text("")
@@ -254,6 +266,14 @@ class Asyncio:
         return 1
 
 
+def test_a_misspelt_method_of_an_environment_is_told():
+    class Mistyped:
+        def run_rolout(self, rollout):
+            return 1
+
+    assert "has no run_rollout(rollout); it has run_rolout" in refusal(Mistyped())
+
+
 def test_objects_are_taken_as_they_are():
     environment = Asyncio()
     env = load(environment)
@@ -305,6 +325,10 @@ async def generator(self, rollout):
         ({"setup": coroutine}, "coroutine is a coroutine function, but the environment runs in"),
         ({"run_group": coroutine}, "is a coroutine function, but"),
         ({"backend": "thread", "run_rollout": coroutine}, "is a coroutine function, but"),
+        ({"run_rollout": lambda: 1}, "called as <lambda>(rollout) (test_loading.py:"),
+        ({"run_rollout": lambda self: 1}, "(the first parameter of a method is self)"),
+        ({"run_rollout": lambda self, a, b: 1}, "fails: missing a required argument: 'b'"),
+        ({"run_group": lambda self: []}, "called as <lambda>(rollouts) (test_loading.py:"),
     ],
 )
 def test_declarations_that_make_no_sense(members, message):
@@ -328,3 +352,36 @@ def test_inputs_are_asked_for_with_number_and_seed():
 
     assert load(Offers()).inputs(3, 7) == [(3, 7)]
     assert load(Offers()).inputs(2) == [(2, 0)]
+
+
+def test_inputs_that_take_something_else_are_told():
+    class Takes:
+        def run_rollout(self, rollout):
+            return None
+
+        def inputs(self, count):
+            return [count]
+
+    told = r"called as inputs\(n, seed\) \(test_loading.py:\d+\), and that fails"
+    with pytest.raises(ConfigError, match=told):
+        load(Takes()).inputs(3)
+
+
+async def _asynchronous(n, seed):
+    return [n]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        (lambda n, seed: None, r"inputs\(3, 0\) \(test_loading.py:\d+\) returned None, and not a"),
+        (lambda n, seed: 7, "returned a value of type int, and not a list of inputs"),
+        (lambda n, seed: {"word": "go"}, "returned a value of type dict, and not a list of inputs"),
+        (lambda n, seed: "lease", "returned a value of type str, and not a list of inputs"),
+        (_asynchronous, "is a coroutine function: it must be a plain one"),
+    ],
+)
+def test_inputs_that_give_no_list_are_told(inputs, told):
+    """None was told with a traceback of this package, and a dict gave its keys as inputs."""
+    with pytest.raises(ConfigError, match=told):
+        load(make(inputs=staticmethod(inputs))).inputs(3)

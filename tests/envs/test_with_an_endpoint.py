@@ -1,20 +1,28 @@
-"""A hundred rollouts of each kind against a real endpoint, through a server.
+"""A hundred rollouts of each kind against a real endpoint: by a client, and by ``eval``.
 
 Rewards are worked out again from what the endpoint said.
 """
 
+import inspect
+import itertools
+import json
 import random
 import re
 from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
-from tests.endpoint import Endpoint, Reply, serve
-from tests.envs.test_classes import IncrementEnv
+from tests.cli.commands import run as run_command
+from tests.endpoint import Endpoint, Reply, prompt_tokens, serve
+from tests.envs.test_classes import PNG, IncrementEnv, Picture
 from tests.envs.test_gymnasium import WAY, walk
+from tests.envs.test_http_service import scored
+from tests.envs.test_http_service import serve as serve_service
 from tests.envs.test_textarena import cells_in, interleaved, winner
 from trio_envserve import open_client, open_server
+from trio_envserve.json_values import restored
 
 ROLLOUTS = 100
 
@@ -45,20 +53,51 @@ class Said:
 
 
 @asynccontextmanager
-async def results_of(environment, inputs, said, args=None, columns=(), stream=False):
+async def by_client(environment, inputs, said, args=None, columns=(), **sampling):
     async with serve(said.endpoint) as url:
         async with open_server(environment, args=args or {}, workers=0) as server:
             async with open_client(server.address) as client:
                 async with client.run_many(
                     inputs, in_flight=20, model=url, model_name="m",
-                    state_columns=list(columns), sampling_args={"stream": stream},
+                    state_columns=list(columns), sampling_args=sampling,
                 ) as outcomes:  # fmt: skip
                     found = [outcome.value async for _, outcome in outcomes]
                 yield found
 
 
+@asynccontextmanager
+async def by_eval(folder, environment, inputs, said, args=None, columns=(), **sampling):
+    if inspect.isclass(environment):
+        # As its author has it: in a file of its own.
+        source = inspect.getsource(environment).replace("Picture()", repr(PNG))
+        (folder / "mine.py").write_text(f"import random\n\n\n{source}")
+        environment = f"class:mine.py:{environment.__name__}"
+    (folder / "inputs.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in inputs))
+    named = [("--arg", args or {}), ("--sampling", sampling)]
+    given = [w for o, of in named for n, v in of.items() for w in (o, f"{n}={json.dumps(v)}")]
+    given += [word for column in columns for word in ("--state-column", column)]
+    async with serve(said.endpoint) as url:
+        done = await run_command(
+            folder, "eval", environment, "--inputs", "inputs.jsonl", "--in-flight", "20",
+            "--model", url, "--model-name", "m", "--output", "r.jsonl", "--json", *given,
+        )  # fmt: skip
+    assert done.code == 0, done.err
+    records = [json.loads(line) for line in (folder / "r.jsonl").read_text().splitlines()]
+    (folder / "r.jsonl").unlink()
+    assert sorted(record["index"] for record in records) == list(range(len(inputs)))
+    for record in records:
+        assert record["input"] == inputs[record["index"]]
+        assert record["reward"] == record["value"].get("reward")
+    yield [restored(record["value"]) for record in records]
+
+
+@pytest.fixture(params=["client", pytest.param("eval", marks=pytest.mark.real)])
+def results_of(request, tmp_path):
+    return by_client if request.param == "client" else partial(by_eval, tmp_path)
+
+
 @pytest.mark.parametrize("stream", [False, True])
-async def test_trls_example(stream):
+async def test_trls_example(results_of, stream):
     chance = random.Random(4)
     added = []
 
@@ -81,7 +120,53 @@ async def test_trls_example(stream):
     assert said.endpoint.asks[0].body["tools"][0]["function"]["name"] == "increment"
 
 
-async def test_reasoning_gym():
+class Camera:
+    """Its tool returns an image."""
+
+    def reset(self, **row):
+        return "What is there?"
+
+    def look(self, where: str) -> object:
+        """Take a picture.
+
+        Args:
+            where: The direction.
+        """
+        return [f"{where}:", Picture()]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_tokens_of_a_class_and_the_images_of_its_tool_go_where_they_belong(
+    results_of, stream
+):
+    wanted = {"return_token_ids": True, "logprobs": True, "stream": stream}
+    chance = random.Random(9)
+    replies = [
+        Reply(tools=[("look", {"where": "north"})]),
+        Reply(tools=[("look", {"where": "south"})]),
+        Reply("A bird."),
+    ]
+    for reply in replies:
+        reply.logprobs = [-chance.random() for _ in (reply.text or '{"where": "north"}') + " "]
+    said = Said(lambda ask: replies[ask.turn])
+    async with results_of(Camera, [{}], said, **wanted) as (result,):
+        last = said.endpoint.asks[-1]
+        assert last.messages[-1]["content"] == [{"type": "text", "text": "south:"}, PNG]
+        (segment,) = result["segments"]
+        assert list(segment["prompt_ids"]) == prompt_tokens(said.endpoint.asks[0].messages)
+        tokens = [*segment["prompt_ids"], *segment["response_ids"]]
+        answer = prompt_tokens([{"role": "assistant", "content": "A bird."}])
+        assert tokens == [*prompt_tokens(last.messages), *answer]
+        sampled = segment["logprobs"][segment["response_mask"] == 1].tolist()
+        given = itertools.chain.from_iterable(reply.logprobs or () for reply in replies)
+        assert sampled == pytest.approx(list(given))
+        assert segment["reward"] is None
+    without = Said(lambda ask: Reply("A tree."))
+    async with results_of(Camera, [{}], without) as (result,):
+        assert "segments" not in result
+
+
+async def test_reasoning_gym(results_of):
     library = pytest.importorskip("reasoning_gym")
     tasks = library.create_dataset("countdown", seed=0, size=ROLLOUTS)
     entries = {entry["question"]: entry for entry in tasks}
@@ -105,7 +190,7 @@ async def test_reasoning_gym():
         assert len(scores) > 1
 
 
-async def test_gymnasium():
+async def test_gymnasium(results_of):
     pytest.importorskip("gymnasium")
     chance = random.Random(5)
 
@@ -128,7 +213,7 @@ async def test_gymnasium():
         assert {result["reward"] for result in results} == {0.0, 1.0}
 
 
-async def test_textarena():
+async def test_textarena(results_of):
     pytest.importorskip("textarena")
     chance = random.Random(6)
 
@@ -154,3 +239,12 @@ async def test_textarena():
             assert result["reward"] == (1.0 if shown == 0 else result["state"]["rewards"][0])
             assert (result["reward"] == 1.0) == (shown == 0)
         assert {1.0, -1.0} <= {result["reward"] for result in results}
+
+
+async def test_a_service_by_http(results_of):
+    inputs = [{"a": number, "b": 0.5} for number in range(ROLLOUTS)]
+    async with serve_service(scored) as (service, url):
+        async with results_of(url, inputs, Said(lambda ask: Reply())) as results:
+            found = sorted((result["input"]["a"], result["reward"]) for result in results)
+    assert found == [(number, number * 0.5) for number in range(ROLLOUTS)]
+    assert len(service.seen) == ROLLOUTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from tests.evals.test_files import a_record
 from trio_envserve import ConfigError
+from trio_envserve.evals import table
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.page import page
 from trio_envserve.evals.reading import chosen, overview, record_at
+from trio_envserve.evals.table import write_table
 from trio_envserve.json_values import pieces
 
 
@@ -101,13 +104,44 @@ def test_rollouts_are_chosen_by_reward_error_and_input(tmp_path: Path):
     assert names(above=0.4) == [(0, 0), (2, 1)]
 
 
-def test_a_record_is_found_again(tmp_path: Path):
-    path = file_of(tmp_path / "r.jsonl", [a_record(1), a_record(0)])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.parquet"])
+def test_a_record_is_found_again_and_nothing_before_it_is_read(tmp_path: Path, name: str):
+    """Each page of a large file took as long as the whole file."""
+    given = [a_record(2), a_record(1), a_record(0, {"reward": 0.25}), a_record(1)]
+    path = str(tmp_path / name)
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+        write_table(path, (json.loads(b"".join(pieces(one))) for one in given))
+    else:
+        file_of(tmp_path / name, given)
     found = overview(path)
     assert found.about == {"environment": "e", "model": "m"}
-    assert record_at(path, found.entries[0].place)["index"] == 0
-    with pytest.raises(ConfigError, match="has changed"):
-        record_at(path, 7)
+    assert [each.result.index for each in found.entries] == [0, 1, 2]
+    for number, entry in enumerate(found.entries):
+        assert record_at(path, entry)["index"] == number
+    if name.endswith(".jsonl"):
+        lines = Path(path).read_bytes().splitlines(keepends=True)
+        Path(path).write_bytes(b"x" * (len(lines[0]) - 1) + b"\n" + b"".join(lines[1:]))
+        assert record_at(path, found.entries[0])["value"] == {"reward": 0.25}
+        with pytest.raises(ConfigError, match="has changed: input 2, repeat 0 is not where"):
+            record_at(path, found.entries[2])
+    for wrong in (found.entries[0]._replace(place=1 << 30), found.entries[1]._replace(place=0)):
+        with pytest.raises(ConfigError, match="has changed"):
+            record_at(path, wrong)
+
+
+def test_rows_of_large_arrays_are_read_one_at_a_time(tmp_path: Path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(table, "_BATCH_BYTES", 1)
+    path = str(tmp_path / "r.parquet")
+    write_table(path, iter([a_record(number) for number in range(7)]))
+    checked: list[None] = []
+    rows = table.read_table(path, lambda: checked.append(None))
+    for number in range(7):
+        assert next(rows)["index"] == number
+        assert len(checked) == number + 1
+    entry = overview(path).entries[5]
+    assert (entry.place, record_at(path, entry)["index"]) == (5, 5)
 
 
 def test_a_comparison_leaves_out_inputs_that_are_not_the_same(tmp_path: Path):

@@ -22,6 +22,7 @@ from trio_envserve.models.endpoints import (
     read_endpoints,
 )
 from trio_envserve.models.offline import OracleModel
+from trio_envserve.models.registry import check_endpoint
 
 
 def test_a_file_of_endpoints():
@@ -118,6 +119,15 @@ class Point:
     def __init__(self, name, load):
         self.name = name
         self.load = load
+
+
+def test_a_file_of_another_program_holds_up_no_model_that_needs_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "endpoints.toml").write_text("[[endpoint]]\nid = 'of another program'\n")
+    check_endpoint("oracle")
+    check_endpoint("http://127.0.0.1:8000/v1")
+    with pytest.raises(ConfigError, match=r"a table \[NAME\], not a list \[\[endpoint\]\]"):
+        check_endpoint("qwen")
 
 
 async def test_kinds_of_models_are_found_by_entry_points(monkeypatch):

@@ -259,6 +259,37 @@ async def test_a_wrong_certificate_is_told_at_once(tmp_path):
     assert not endpoint.asks
 
 
+async def test_an_endpoint_without_tls_is_told_at_once():
+    """It was asked for more than a minute, and all that was said was ConnectError."""
+    endpoint = scripted(Reply("secret"))
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(url=url.replace("http://", "https://")), "mine")
+            with pytest.raises(ModelError, match="speaks no TLS: its address") as caught:
+                await ask(model)
+            await closed(model)
+    assert caught.value.requests == 1
+
+
+HINTED = {
+    "another path": ("", "m", 404, "asked at http.*/chat/completions; most addresses end with /v1"),
+    "no model": ("/v1", "", 400, "the request names no model: --model-name"),
+    "no such model": ("/v1", "m", 404, "scripted$"),
+    "another mistake": ("", "", 403, "scripted$"),
+}
+
+
+@pytest.mark.parametrize(("path", "name", "status", "told"), HINTED.values(), ids=HINTED)
+async def test_what_a_status_mostly_comes_of_is_told(path, name, status, told):
+    endpoint = scripted(Status(status))
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(url=url.removesuffix("/v1") + path), "mine")
+            with pytest.raises(ModelError, match=told):
+                await model.complete(HELLO, name=name, sampling_args={})
+            await closed(model)
+
+
 async def test_a_certificate_of_ones_own_authority_can_be_trusted(tmp_path):
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")

@@ -129,6 +129,22 @@ async def test_unknown_endpoints_are_refused_with_the_known_ones():
             models.get("ftp://x")
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("localhost:8000", "http://localhost:8000"),
+        ("api.example.org/v1", "http://api.example.org/v1"),
+        ("http:/host:8000/v1", "http://host:8000/v1"),
+        ("https:host/v1", "https://host/v1"),
+    ],
+)
+async def test_an_address_without_its_beginning_is_told_apart_from_a_name(written, meant):
+    async with open_models() as models:
+        with pytest.raises(ConfigError, match=f"did you mean '{meant}'"):
+            models.get(written)
+
+
 async def test_the_number_of_clients_is_bounded():
     async with open_models({"http": Client}) as models:
         for i in range(registry.MAX_ENDPOINTS):

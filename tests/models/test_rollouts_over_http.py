@@ -9,6 +9,7 @@ import trio
 from tests.cli.commands import run as run_command
 from tests.endpoint import Cut, Endpoint, Reply, Status, serve
 from trio_envserve import open_client, open_server
+from trio_envserve.cli.status import status_tables
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.models import ModelError
 from trio_envserve.models.tokens import token_records
@@ -135,14 +136,23 @@ async def test_requests_that_the_endpoint_saw_are_turns_and_counted_retries():
         ):
             sampling_args = {"return_token_ids": True, "logprobs": True}
             async with client.run_many(
-                range(60), model=url, model_name="m", sampling_args=sampling_args
+                range(500), model=url, model_name="m", sampling_args=sampling_args
             ) as outcomes:
                 results = [outcome.value async for _, outcome in outcomes]
-    assert [result["reward"] for result in results] == [2.01] * 60
+            stats = await client.stats()
+            while stats.model_usage["calls"] < 1500:
+                await trio.sleep(0.01)  # a beat says them
+                stats = await client.stats()
+    assert [result["reward"] for result in results] == [2.01] * 500
     turns = sum(result["turns"] for result in results)
     retries = sum(result["usage"]["retries"] for result in results)
-    assert turns == 180
+    assert turns == 1500
     assert turns + retries == len(endpoint.asks)
+    shown = {row[0]: row[1] for row in status_tables(stats.to_record())[0].rows}
+    assert shown["model calls"] == f"1,500 ({retries} sent again)"
+    written = sum(result["usage"]["completion_tokens"] for result in results)
+    assert shown["tokens"].endswith(f" read, {written:,} written")
+    assert shown["mean model call"].endswith(" s")
     (tokens,) = results[0]["tokens"]
     assert tokens["response_ids"].dtype == "int32"
 
@@ -176,6 +186,7 @@ async def test_eval_asks_a_named_endpoint_and_writes_its_key_nowhere(tmp_path, l
 
 @pytest.mark.real
 async def test_two_hundred_rollouts_cancelled_by_their_client_close_their_requests():
+    """Prints how long it takes, which should be less than 1 s."""
     endpoint = Endpoint(lambda ask: Reply(hold=True))
     with trio.fail_after(HANG_S):
         async with (
@@ -189,8 +200,10 @@ async def test_two_hundred_rollouts_cancelled_by_their_client_close_their_reques
                     nursery.start_soon(call)
                 while endpoint.waiting < 200:
                     await trio.sleep(0.01)
+                cancelled_s = trio.current_time()
                 nursery.cancel_scope.cancel()
             while endpoint.waiting:
                 await trio.sleep(0.01)
+            print(f"closed 200 requests within {trio.current_time() - cancelled_s:.2f} s")
     assert all(seen.closed for seen in endpoint.asks)
     assert len(endpoint.asks) == 200

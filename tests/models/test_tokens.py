@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import values
 from trio_envserve.models.interface import Completion
-from trio_envserve.models.tokens import token_records
+from trio_envserve.models.tokens import segments, token_records
 
 
 def ids(*numbers):
@@ -65,6 +65,12 @@ def test_one_turn_without_log_probabilities_leaves_none_to_its_segment():
 def test_without_ids_from_the_endpoint_there_is_no_record():
     with pytest.raises(ValueError, match="turn 1 has no token ids"):
         token_records([turn([1], [2]), Completion("text")])
+
+
+def test_a_result_has_segments_only_if_every_turn_has_ids():
+    turns = [turn([1], [2]), turn([1, 2, 3], [4])]
+    assert segments(turns, 0.5) == {"segments": token_records(turns, 0.5)}
+    assert segments([*turns, Completion("text")]) == segments([]) == {}
 
 
 def test_lengths_that_differ_are_not_hidden():

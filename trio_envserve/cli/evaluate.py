@@ -10,10 +10,12 @@ import dataclasses
 import click
 
 from ..core.errors import ConfigError
+from ..core.limits import ClientLimits
 from ..envs.check import check_spec
 from ..evals.inputs import Slice
 from ..logs import LogSetup
 from ..net import Transport
+from .authors import with_traceback
 from .common import (
     EPILOG,
     Result,
@@ -114,7 +116,7 @@ from .results import summary_tables
     "--max-executions",
     type=click.IntRange(1, 100),
     metavar="N",
-    help="With --rerun, how many executions at most (default: 3).",
+    help=f"With --rerun, how many executions at most (default: {ClientLimits().max_executions}).",
 )
 @click.option(
     "--state-column",
@@ -193,7 +195,8 @@ def evaluate(
     state_columns: tuple[str, ...], sampling_args: tuple[str, ...], passed_from: float,
     most_errors: int | None, timeout_s: float | None, wait_s: float, output: str, resume: str,
     retry_errors: bool, transport: Transport, args: tuple[str, ...], worker_memory: int | None,
-    recycle: int | None, worker_env: tuple[str, ...], limits: tuple[str, ...], log_level: str,
+    recycle: int | None, pause_after_errors: int | None, worker_env: tuple[str, ...],
+    limits: tuple[str, ...], log_level: str,
     log_json: bool, log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Run rollouts of ENV, and sum up rewards, errors, latencies and retries.
@@ -230,6 +233,7 @@ def evaluate(
 
     async def main(stop: Stop) -> Result:
         own = {"--workers": workers, "--worker-memory": worker_memory, "--recycle": recycle,
+               "--pause-after-errors": pause_after_errors,
                "--worker-env": worker_env or None, "--worker-python": worker_python,
                "--limit": limits or None}  # fmt: skip
         given = [option for option, value in own.items() if value is not None]
@@ -249,7 +253,10 @@ def evaluate(
             "workers": count,
             "worker_python": worker_python,
             "transport": transport,
-            "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
+            "limits": server_limits(
+                limits, worker_memory_mib=worker_memory, recycle=recycle,
+                pause_after_errors=pause_after_errors,
+            ),
             "keys": key_limits(limits),
             "worker_environ": worker_environ(worker_env, count),
             "worker_logging": dataclasses.asdict(logs),
@@ -265,7 +272,8 @@ def evaluate(
             bool(resume), retry_errors, transport,
         )  # fmt: skip
         if not (address and inputs) and worker_python is None:
-            check_spec(environment)
+            with with_traceback(environment):
+                check_spec(environment)
         check_model(model, address)
         start_logging(logs, "eval" if address else "server")
         result = await evaluation(options, stop)

@@ -32,6 +32,7 @@ from ..logs import set_title
 from ..net import Transport
 from ..server import Server, open_server
 from ..worker.failures import describe_exception
+from .authors import authors_traceback
 from .common import (
     AT_ONCE,
     NOT_STARTED,
@@ -196,8 +197,8 @@ def _say_what_stands_out(
             raised = f"{failure.type}: " if failure.type else ""
             say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
             traceback = tally.first_tracebacks.get(failure.kind, "")
-            # Else it is in the file, or of this package.
-            if traceback and not options.output and kind == "RolloutFailed":
+            # Other kinds have this package's.
+            if traceback and kind == "RolloutFailed":
                 say(f"its traceback:\n{traceback.rstrip()}")
     left_out = summary["rewards_left_out"]
     if left_out["not_a_number"]:
@@ -278,7 +279,14 @@ def _ask_inputs(options: Options, n: int) -> _Prepared:
     python = options.server.get("worker_python")
     if python is not None:
         return _Prepared(*inputs_under(python, options.environment, options.args, n, options.seed))
-    environment = load(options.environment, options.args)
+    try:
+        environment = load(options.environment, options.args)
+    except ConfigError as error:
+        traceback = authors_traceback(options.environment, error)
+        if not traceback:
+            raise
+        # As the server says it, if that gets so far first.
+        raise CommandError(f"{options.environment}: {error}\n{traceback}", NOT_STARTED) from None
     try:
         inputs = environment.inputs(n, options.seed)
     except ConfigError as error:
@@ -314,6 +322,6 @@ async def _run(options: Options, client: Client, prepared: _Prepared, state: _St
     title = f"{state.served}, model {model}"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tell_health, client, options.wait_s)
-        async with shown(evaluation, client, title):
+        async with shown(evaluation, client, title, stats):
             await evaluation.run(client, names, options.in_flight, **options.call)
         nursery.cancel_scope.cancel()

@@ -26,6 +26,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..envs.check import check_spec
+from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..worker.validation import Wanted
 from .common import (
@@ -67,7 +68,7 @@ class _Options(NamedTuple):
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs.")
 @click.option(
     "--inputs", metavar="FILE", default="",
-    help="Inputs as JSON lines, in the place of ENV's own.",
+    help="A file of inputs, as for `eval`, in the place of ENV's own.",
 )  # fmt: skip
 @click.option(
     "--model", default="oracle", show_default=True, metavar="MODEL",
@@ -140,13 +141,11 @@ def validate(
 
 
 def _read(file: str) -> list[Any]:
+    inputs = read_inputs(file)
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-        inputs = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--inputs {file}: {error}") from None
-    if not inputs:
-        raise ConfigError(f"--inputs {file} is empty")
+        json.dumps(inputs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"--inputs {file} has what JSON has not: {error}") from None
     return inputs
 
 

@@ -33,8 +33,9 @@ method ``inputs(n, seed)``.
 
 A result has ``reward``, or else ``no_reward``, which says why there is none; ``rewards``
 if they are named; ``completion``, the messages after the prompt; ``stop``, which is
-``answer``, ``max_turns`` or ``length`` (the model's answer was cut off); ``usage``; and
-``state`` with ``prompt``, ``turns``, ``tool_calls``, ``tool_errors`` and ``tools``.
+``answer``, ``max_turns`` or ``length`` (the model's answer was cut off); ``usage``;
+``segments``, the token records, if the endpoint gives the ids of every turn; and ``state``
+with ``prompt``, ``turns``, ``tool_calls``, ``tool_errors`` and ``tools``.
 """
 
 from __future__ import annotations

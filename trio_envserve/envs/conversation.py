@@ -9,16 +9,30 @@ completions have it.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import foreign
-from ..models.interface import Completion, ToolCall
+from ..models.interface import Completion, ToolCall, image_part
 from .tagged import tagged, without
 
 RESULT_CHARS = 100_000
 """Longest text of a tool's result; of a longer one the middle is left out."""
+
+PARTS_CHARS = 16_000_000
+"""Most characters of a tool's result that has parts such as images, which cannot be cut."""
+
+_PARTS: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "image_url": (Mapping, str),
+    "input_audio": (Mapping,),
+    "audio_url": (Mapping,),
+    "video_url": (Mapping,),
+    "file": (Mapping,),
+}
+"""The kinds of parts that a message may have, and what stands in each under its kind."""
 
 _CALL = "tool_call"
 
@@ -29,10 +43,11 @@ def first_messages(asked: Mapping[str, Any], observation: Any, system: str) -> l
     As TRL does it: what ``reset`` returned goes to the end of the input's last message.
     Raises ``ValueError`` if there is neither, ``TypeError`` for what is no prompt.
     """
-    prompt = _messages(asked.get("prompt"), "the input's prompt")
-    if prompt and _is_content(observation) and prompt[-1].get("role") == "user":
+    prompt = _messages(observed(asked.get("prompt")), "the input's prompt")
+    content = _content(observation)
+    if prompt and content is not None and prompt[-1].get("role") == "user":
         last = prompt[-1]
-        prompt[-1] = {**last, "content": _joined(last.get("content"), observation)}
+        prompt[-1] = {**last, "content": _joined(last.get("content"), content)}
     else:
         prompt += _messages(observation, "what reset() returned")
     if not prompt:
@@ -42,27 +57,76 @@ def first_messages(asked: Mapping[str, Any], observation: Any, system: str) -> l
     return [{"role": "system", "content": system}, *prompt] if system else prompt
 
 
+def observed(value: Any) -> Any:
+    """What ``reset`` returned, with its images as parts of messages.  Takes long with
+    large images."""
+    if isinstance(value, list) and value and all(_is_message(each) for each in value):
+        return [{**each, "content": observed(each.get("content"))} for each in value]
+    content = _content(value)
+    return value if content is None else content
+
+
 def _messages(given: Any, what: str) -> list[dict[str, Any]]:
     if given is None:
         return []
-    if isinstance(given, str) or (_is_content(given) and given):
+    if _content(given) is not None:
         return [{"role": "user", "content": given}]
-    if isinstance(given, Sequence) and all(
-        isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in given
-    ):
+    if isinstance(given, Sequence) and all(_is_message(each) for each in given):
         return [dict(each) for each in given]
     raise TypeError(f"{what} must be text or a list of messages, not {type(given).__name__}")
 
 
-def _is_content(value: Any) -> bool:
-    """Whether this is text, or parts of a message such as text and images."""
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("role"), str)
+
+
+def _content(value: Any) -> Any:
+    """The value as the content of a message, if it is one: text, an image or another part
+    of a message, or a list of these.  Otherwise None."""
     if isinstance(value, str):
-        return True
-    # A part has what its type says: {"type": "text", "text": ...}.
-    return isinstance(value, list) and all(
-        isinstance(each, Mapping) and isinstance(each.get("type"), str) and each["type"] in each
-        for each in value
-    )
+        return value
+    part = _part(value)
+    if part is not None:
+        return [part]
+    if not isinstance(value, list) or all(isinstance(each, str) for each in value):
+        return None  # a list of texts is data like any other
+    parts = [_text_part(each) if isinstance(each, str) else _part(each) for each in value]
+    return None if None in parts else parts
+
+
+def _part(value: Any) -> dict[str, Any] | None:
+    """A part of a message, if the value is one.
+
+    A part has what its type says: ``{"type": "text", "text": ...}``.  An image may be one of
+    Pillow's, by itself or as TRL has it: ``{"type": "image", "image": ...}``.
+    """
+    if not isinstance(value, Mapping):
+        return _image(value)
+    kind = value.get("type")
+    if kind == "image":
+        return _image(value.get("image"))
+    if isinstance(kind, str) and isinstance(value.get(kind), _PARTS.get(kind, ())):
+        return dict(value)
+    return None
+
+
+def _image(value: Any) -> dict[str, Any] | None:
+    """One of Pillow's images as a part.  It is known by what it can do: nothing is imported."""
+    if not foreign.call(_is_image, value).value:
+        return None
+    drawn = io.BytesIO()
+    # PNG has none of the other modes.
+    plain = value if value.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else value.convert("RGB")
+    plain.save(drawn, format="PNG")
+    return image_part(drawn.getvalue())
+
+
+def _is_image(value: Any) -> bool:
+    return hasattr(value, "getbands") and hasattr(value, "save")
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _joined(first: Any, second: Any) -> Any:
@@ -70,7 +134,7 @@ def _joined(first: Any, second: Any) -> Any:
         return first + second
     parts: list[Any] = []
     for each in (first or "", second):
-        parts += [{"type": "text", "text": each}] if isinstance(each, str) else each
+        parts += [_text_part(each)] if isinstance(each, str) else each
     return parts
 
 
@@ -134,13 +198,21 @@ def told(error: str) -> str:
 def content_of(value: Any) -> Any:
     """A tool's result as the content of a message.
 
-    Text stays text, parts of a message stay parts; all else becomes JSON, or the text
-    that Python has for it.  Raises ``TypeError`` if there is none.
+    Text stays text, images and other parts of a message stay parts; all else becomes JSON,
+    or the text that Python has for it.  Raises ``TypeError`` if there is none, and
+    ``ValueError`` if parts are too large.
     """
     if isinstance(value, str):
         return encodable(cut(str.__str__(value)))
-    if _is_content(value) and value:
-        return encodable(json.loads(json.dumps(value)))
+    parts = _content(value)
+    if parts is not None:
+        written = json.dumps(parts)
+        if len(written) > PARTS_CHARS:
+            raise ValueError(
+                f"the tool's result has {len(written)} characters in parts such as images; "
+                f"{PARTS_CHARS} are allowed"
+            )
+        return encodable(json.loads(written))
     made = foreign.call(json.dumps, value, ensure_ascii=False)
     text = foreign.text(value) if made.error is not None else str(made.value)
     if text is None:

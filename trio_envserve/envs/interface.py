@@ -39,11 +39,15 @@ environment puts it there: ``rollout.usage.to_record()``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ..models.interface import BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
+from ..tracing import NO_TRACE, Trace
+from .notes import RolloutNotes
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 """How the code of an environment is run."""
@@ -95,9 +99,12 @@ class Rollout:
     """Counts what :meth:`ask` and :meth:`ask_sync` did in this attempt."""
     delta: Callable[[bytes], None] = _nobody
     """Says one piece of the result that is to come, to a caller that follows the rollout.  May
-    be called in any thread for the thread and asyncio backends; in trio only on the trio
-    loop.  It never waits, and a piece may be lost: the result has all of them.  Those of
-    a group go nowhere."""
+    be called in any thread.  It never waits, and a piece may be lost: the result has all of
+    them.  Those of a group go nowhere."""
+    note: RolloutNotes = dataclasses.field(default_factory=RolloutNotes)
+    """Says how far the rollout is: ``rollout.note(turn=3, text="reads the tests")``."""
+    _trace: Trace = NO_TRACE
+    """That of its execution."""
 
     async def ask(
         self,
@@ -111,17 +118,18 @@ class Rollout:
         ``tools`` are those that the model may call, as OpenAI's chat completions have
         them: ``{"type": "function", "function": {"name", "description", "parameters"}}``.
         """
+        began_s = time.monotonic()
         try:
             completion = await self.model.complete(
-                messages,
+                _checked(messages),
                 name=self.model_name,
                 sampling_args=self._sampling_args(tools),
                 reference=reference,
             )
         except ModelError as error:
-            self.usage.refused(error)
+            self.usage.refused(error, time.monotonic() - began_s)
             raise
-        return self.usage.answered(completion)
+        return self._answered(completion, time.monotonic() - began_s)
 
     def ask_sync(
         self,
@@ -138,20 +146,49 @@ class Rollout:
         """
         if not isinstance(self.model, BlockingModel):
             raise TypeError("ask_sync() is for environments that run in a thread: await ask()")
+        began_s = time.monotonic()
         try:
             completion = self.model.complete_sync(
-                messages,
+                _checked(messages),
                 name=self.model_name,
                 sampling_args=self._sampling_args(tools),
                 reference=reference,
             )
         except ModelError as error:
-            self.usage.refused(error)
+            self.usage.refused(error, time.monotonic() - began_s)
             raise
-        return self.usage.answered(completion)
+        return self._answered(completion, time.monotonic() - began_s)
+
+    @contextmanager
+    def span(self, name: str, **attributes: str | bool | int | float) -> Iterator[None]:
+        """A span for this block in the trace of the rollout, if that is kept::
+
+            with rollout.span("compile", files=3):
+                ...
+
+        May be used in any thread.  What the block raises is noted by its type only.
+        """
+        with self._trace.span(name, attributes):
+            yield
+
+    def _answered(self, completion: Completion, took_s: float) -> Completion:
+        usage = self.usage
+        usage.answered(completion, took_s)
+        self.note.add(turn=usage.calls, tokens=usage.prompt_tokens + usage.completion_tokens)
+        return completion
 
     def _sampling_args(self, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         return {**self.sampling_args, "tools": list(tools)} if tools else self.sampling_args
+
+
+def _checked(messages: Messages) -> Messages:
+    """A text has members, too: letters."""
+    if isinstance(messages, (str, Mapping)):
+        raise TypeError(
+            'messages are a list, such as [{"role": "user", "content": "..."}], '
+            f"not {type(messages).__name__}"
+        )
+    return messages
 
 
 class Environment(Protocol):

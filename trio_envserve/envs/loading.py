@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast, get_args
 
@@ -51,11 +52,23 @@ class LoadedEnvironment:
 
     def inputs(self, n: int, seed: int = 0) -> list[Any]:
         """``n`` inputs to ask for.  Raises :class:`ConfigError` if the
-        environment offers none."""
+        environment offers none, or not as a list."""
         make = getattr(self.environment, "inputs", None)
         if not callable(make):
             raise ConfigError(f"{self.name} has no inputs(n, seed): pass your own inputs")
-        return list(make(n, seed))
+        _check_takes(make, self.name, "n", "seed")
+        if _is_coroutine(make):
+            raise ConfigError(
+                f"{self.name}: inputs{_place(make)} is a coroutine function: it must be a plain one"
+            )
+        made = make(n, seed)
+        if not _is_list_like(made):
+            given = "None" if made is None else f"a value of type {type(made).__name__}"
+            raise ConfigError(
+                f"{self.name}: inputs({n}, {seed}){_place(make)} returned {given}, "
+                "and not a list of inputs"
+            )
+        return list(made)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,13 +191,14 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     if run_rollout is None:
         raise ConfigError(
             f"{label} is not an environment: {type(environment).__name__} has no "
-            "run_rollout(rollout)"
+            f"run_rollout(rollout){_near_name(environment)}"
         )
     declared = getattr(environment, "backend", None)
     if declared is not None and declared not in get_args(Backend):
         raise ConfigError(
             f"{label}: backend must be one of {', '.join(get_args(Backend))}, not {declared!r}"
         )
+    _check_takes(run_rollout, label, "rollout")
     backend: Backend = declared or ("trio" if _is_coroutine(run_rollout) else "thread")
     rerun = getattr(environment, "rerun", False)
     if not isinstance(rerun, bool):
@@ -193,6 +207,8 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     if not isinstance(name, str):
         raise ConfigError(f"{label}: name must be a string, not {name!r}")
     run_group = _method(environment, "run_group", label)
+    if run_group is not None:
+        _check_takes(run_group, label, "rollouts")
     setup = _method(environment, "setup", label)
     teardown = _method(environment, "teardown", label)
     if backend == "thread":
@@ -207,6 +223,11 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     )
 
 
+def _near_name(environment: object) -> str:
+    near = difflib.get_close_matches("run_rollout", dir(environment), n=1)
+    return f"; it has {near[0]}: is that what was meant?" if near else ""
+
+
 def _method(environment: object, name: str, label: str) -> Callable[..., Any] | None:
     method = getattr(environment, name, None)
     if method is None:
@@ -218,6 +239,36 @@ def _method(environment: object, name: str, label: str) -> Callable[..., Any] | 
             f"{label}: {name} is a generator function (it has a yield); it must return a value"
         )
     return cast("Callable[..., Any]", method)
+
+
+def _check_takes(function: Callable[..., Any], label: str, *given: str) -> None:
+    """Raise ConfigError if a function cannot be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*given)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not inspect.ismethod(function):
+            return  # built-in callables need not have a signature
+        call = f"{_name(function)}({', '.join(given)})"
+        raise ConfigError(
+            f"{label}: it is called as {call}{_place(function)}, and that fails: {error} "
+            "(the first parameter of a method is self)"
+        ) from None
+
+
+def _is_list_like(made: object) -> bool:
+    """Whether it has members.  The keys of a mapping and the letters of a text are none that
+    anybody means."""
+    if isinstance(made, str | bytes | Mapping):
+        return False
+    return hasattr(type(made), "__iter__") or hasattr(type(made), "__getitem__")
+
+
+def _place(function: Callable[..., Any]) -> str:
+    """Where a function of the author's is, for messages; empty if nobody knows."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if not inspect.iscode(code):
+        return ""
+    return f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 def _is_coroutine(function: Callable[..., Any]) -> bool:

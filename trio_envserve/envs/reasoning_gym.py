@@ -25,6 +25,7 @@ from typing import Any, TypeVar, final
 import trio
 
 from ..core.errors import ConfigError
+from ..models.tokens import segments
 from .interface import Rollout
 from .tagged import tagged
 
@@ -46,9 +47,9 @@ class ReasoningGym:
     ``config`` goes to the data set's own configuration.  An input is ``{"index":
     i}`` with 0 <= i < size, and ``"seed"`` for another seed.  A result
     has ``reward`` (the library's score), ``completion``, ``answer`` (the
-    library's own, or None), ``usage`` and ``state`` with ``question``,
-    ``answer``, ``given`` (the scored answer) and ``metadata``.  The metadata of
-    some data sets cannot be encoded; it is sent only if it is asked for.
+    library's own, or None), ``usage``, ``segments`` if the endpoint gives token ids, and
+    ``state`` with ``question``, ``answer``, ``given`` (the scored answer) and ``metadata``.
+    The metadata of some data sets cannot be encoded; it is sent only if it is asked for.
 
     Raises :class:`ConfigError` for an unknown name, wrong configuration, or if
     the library is not installed.
@@ -85,7 +86,8 @@ class ReasoningGym:
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": str(entry["question"])},
         ]
-        said = (await rollout.ask(messages, reference=reference)).text
+        answer = await rollout.ask(messages, reference=reference)
+        said = answer.text
         given = _final_answer(said)
         score = await self._off_loop(lambda: float(dataset.score_answer(given, entry)))
         return {
@@ -93,6 +95,7 @@ class ReasoningGym:
             "completion": [messages[1], {"role": "assistant", "content": said}],
             "answer": reference,
             "usage": rollout.usage.to_record(),
+            **segments([answer], score),
             "state": {
                 "question": entry["question"],
                 "answer": reference,

@@ -22,6 +22,7 @@ modules that could be imported) happens only then.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib.util
@@ -62,6 +63,8 @@ SCHEMES: Mapping[str, str] = MappingProxyType(
 )
 """Built-in schemes, and where their factories are."""
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 CLASS_SCHEME = "class"
 """Before a path: it names a class with ``reset``, of which each rollout has an object."""
 
@@ -80,8 +83,9 @@ def resolve(spec: str) -> tuple[Any, str]:
     if spec in points:
         return _load_entry_point(points[spec]), spec
     known = {*BUILT_IN, *points}
-    hint = _did_you_mean(spec, known)
-    if "." in spec:
+    inside = _in_file(spec)
+    hint = inside or _did_you_mean(spec, known)
+    if "." in spec and not inside:
         hint += "; a path needs an attribute: package.module:factory"
     raise ConfigError(f"no environment {spec!r}{hint} (known: {', '.join(sorted(known))})")
 
@@ -183,6 +187,28 @@ def _import_file(name: str) -> ModuleType:
     if ended.error is not None:
         del sys.modules[module_name]
     return _imported(name, ended._replace(value=module))
+
+
+def _in_file(name: str) -> str:
+    """What somebody may mean who names a file, or its module, and nothing in it."""
+    path = Path(name if is_file(name) else f"{name}.py")
+    try:
+        found = ast.parse(path.read_bytes()).body
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    names = [
+        f"{path}:{node.name}"
+        for node in found
+        if isinstance(node, (ast.ClassDef, *_FUNCTIONS)) and _may_be_environment(node)
+    ]
+    return f"; did you mean {' or '.join(map(repr, names[:3]))}?" if names else ""
+
+
+def _may_be_environment(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ClassDef):
+        methods = {each.name for each in node.body if isinstance(each, _FUNCTIONS)}
+        return bool(methods & {"run_rollout", "reset"})
+    return isinstance(node, _FUNCTIONS) and [each.arg for each in node.args.args[:1]] == ["rollout"]
 
 
 def _files(folder: Path) -> list[str]:

@@ -8,24 +8,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from .. import foreign
 from ..core.errors import ConfigError
 from ..models.interface import Completion, ToolCall
+from ..models.tokens import segments
 from .conversation import (
     answer_message,
     calls_of,
     content_of,
     encodable,
     first_messages,
+    observed,
     told,
     tool_message,
     written_call,
 )
 from .interface import Rollout
-from .methods import Methods, StillRunning, TookTooLong
+from .methods import Methods, StillRunning, Then, TookTooLong, same
 from .rewards import number_of, numbers_of, reward_of_named
 from .tools import Tool, WrongArguments, near
 
@@ -76,20 +78,24 @@ class ToolLoop:
         self._schemas = [tool.schema for tool in tools.values()]
         self._options = options
         self._messages: list[Any] = []
+        self._completions: list[Completion] = []
         self._turns = self._calls = self._errors = 0
 
     async def run(self) -> dict[str, Any]:
         """The result of the rollout."""
         asked = _asked(self._rollout.input)
-        observation = await self._call("reset", **_given(self._made.reset, asked))
+        reset = functools.partial(self._made.reset, **_given(self._made.reset, asked))
+        observation = await self._value(reset, observed)
         self._messages = first_messages(asked, observation, self._options.system)
         prompt = encodable(self._messages)
-        script = _script(await self._call("oracle") if hasattr(self._made, "oracle") else None)
+        script = _script(await self._own("oracle"))
         stop = await self._converse(script)
         reward = await self._reward()
-        more = await self._call("rollout_state") if hasattr(self._made, "rollout_state") else {}
+        tokens = segments(self._completions, reward.get("reward"))
+        more = await self._own("rollout_state")
         return {
             **reward,
+            **tokens,
             "completion": self._messages[len(prompt) :],
             "stop": stop,
             "usage": self._rollout.usage.to_record(),
@@ -99,7 +105,7 @@ class ToolLoop:
                 "tool_calls": self._calls,
                 "tool_errors": self._errors,
                 "tools": self._schemas,
-                **more,
+                **(more or {}),
             },
         }
 
@@ -109,6 +115,7 @@ class ToolLoop:
                 self._messages, tools=self._schemas, reference=next(script)
             )
             self._turns += 1
+            self._completions.append(completion)
             calls = completion.tool_calls
             if self._schemas:
                 calls = calls_of(completion, self._turns)
@@ -119,13 +126,14 @@ class ToolLoop:
             said = await self._next_message(completion)
             if said is None:
                 return "length" if completion.finish_reason == "length" else "answer"
-            self._messages.append({"role": "user", "content": content_of(said)})
+            self._messages.append({"role": "user", "content": said})
         return "max_turns"
 
     async def _next_message(self, completion: Completion) -> Any:
         if not hasattr(self._made, "next_message"):
             return None
-        return await self._call("next_message", encodable(completion.text))
+        method = functools.partial(self._made.next_message, encodable(completion.text))
+        return await self._value(method, _said)
 
     async def _answer(self, calls: Sequence[ToolCall]) -> None:
         """Call the tools of one answer, one after the other, and tell the results."""
@@ -159,7 +167,13 @@ class ToolLoop:
     async def _called(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
         timeout_s = self._options.tool_timeout_s
         method = functools.partial(getattr(self._made, tool.name), **arguments)
-        ended = await self._methods.call(method, then=content_of, timeout_s=timeout_s)
+        self._rollout.note.add(tool=tool.name)
+        about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.name}
+        with self._rollout._trace.span(f"execute_tool {tool.name}", about) as span:
+            ended = await self._methods.call(method, then=content_of, timeout_s=timeout_s)
+            if span is not None and ended.error is not None:
+                span.tell({"error.type": type(ended.error).__name__})
+        self._rollout.note.add(tool=None)
         error = ended.error
         if error is None:
             return ended.value, False
@@ -175,7 +189,7 @@ class ToolLoop:
     async def _reward(self) -> dict[str, Any]:
         if not hasattr(self._made, "get_reward"):
             return {"no_reward": f"{self._name} has no get_reward()"}
-        value = await self._call("get_reward")
+        value = await self._value(self._made.get_reward)
         number = number_of(value)
         if number is not None:
             return {"reward": number}
@@ -185,12 +199,19 @@ class ToolLoop:
         shown = "None" if value is None else f"a {type(value).__name__}, which is not a number"
         return {"no_reward": f"get_reward() returned {shown}"}
 
-    async def _call(self, name: str, /, *args: Any, **named: Any) -> Any:
-        """What one of the reserved methods returns; raises what it raises.  It waits for
-        a tool that is overdue."""
+    async def _own(self, name: str) -> Any:
+        """What a method returns that the class may have; None without it."""
+        return await self._value(getattr(self._made, name)) if hasattr(self._made, name) else None
+
+    async def _value(self, method: Callable[[], Any], then: Then = same) -> Any:
+        """What one of the reserved methods returns, or ``then`` makes of that; raises what it
+        raises.  It waits for a tool that is overdue."""
         await self._methods.settle()
-        method = functools.partial(getattr(self._made, name), *args, **named)
-        return (await self._methods.call(method)).unwrap()
+        return (await self._methods.call(method, then=then)).unwrap()
+
+
+def _said(value: Any) -> Any:
+    return None if value is None else content_of(value)
 
 
 def _asked(given: Any) -> Mapping[str, Any]:

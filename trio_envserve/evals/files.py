@@ -171,6 +171,12 @@ def read_records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
     cannot be read, or that has anything but results, with the number of the line.  A
     last line without its end is left out: it was not written whole.
     """
+    return (record for _, record in placed_records(path, check))
+
+
+def placed_records(path: str, check: Check = nothing) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The same, each with the place of its line in the file, in bytes."""
+    place = 0
     try:
         with open(path, "rb") as lines:
             for number, line in enumerate(lines, 1):
@@ -178,17 +184,28 @@ def read_records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
                 if not line.endswith(b"\n"):
                     return
                 if line.strip():
-                    yield _record(path, number, line)
+                    yield place, _record(path, f"line {number}", line)
+                place += len(line)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
-def _record(path: str, number: int, line: bytes) -> dict[str, Any]:
+def record_of_line(path: str, place: int) -> dict[str, Any]:
+    """The record of the line that begins at a place.  Raises ConfigError."""
+    try:
+        with open(path, "rb") as lines:
+            lines.seek(place)
+            return _record(path, f"byte {place}", lines.readline())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def _record(path: str, where: str, line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line)
         result_from(record)
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path}, line {number}: this is no result ({error})") from None
+        raise ConfigError(f"{path}, {where}: this is no result ({error})") from None
     found: dict[str, Any] = record
     return found
 

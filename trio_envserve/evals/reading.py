@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..core.errors import ConfigError
-from .files import Check, nothing, read_records
+from .files import Check, nothing, placed_records, record_of_line
 from .records import RolloutResult, digest, result_from
-from .table import is_table, read_table
+from .table import is_table, read_row, read_table
 
 
 class Entry(NamedTuple):
     """One rollout of a file."""
 
     place: int
-    """Its number in the file, from 0."""
+    """Where it is in the file: the first byte of its line, or the number of its row."""
     result: RolloutResult
     input: str
     """The digest of its input."""
@@ -31,16 +31,16 @@ class Overview(NamedTuple):
     """``environment`` and ``model``, as the last record says."""
 
 
-def records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
-    """All records of a file.  Raises ConfigError."""
-    return read_table(path, check) if is_table(path) else read_records(path, check)
+def records(path: str, check: Check = nothing) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All records of a file, each with its place.  Raises ConfigError."""
+    return enumerate(read_table(path, check)) if is_table(path) else placed_records(path, check)
 
 
 def overview(path: str, check: Check = nothing) -> Overview:
     """What a file has.  Raises ConfigError, also if it has no results."""
     found: dict[tuple[int, int], Entry] = {}
     about: dict[str, str] = {}
-    for place, record in enumerate(records(path, check)):
+    for place, record in records(path, check):
         result = result_from(record)
         known = digest(_text_of_bytes(record.get("input")), is_json=True)
         found[result.name] = Entry(place, result, known)
@@ -50,12 +50,21 @@ def overview(path: str, check: Check = nothing) -> Overview:
     return Overview([found[name] for name in sorted(found)], about)
 
 
-def record_at(path: str, place: int, check: Check = nothing) -> dict[str, Any]:
-    """The record at a place."""
-    for number, record in enumerate(records(path, check)):
-        if number == place:
-            return record
-    raise ConfigError(f"{path} has changed: there is no record {place} any more")
+def record_at(path: str, entry: Entry, check: Check = nothing) -> dict[str, Any]:
+    """The record of an entry; nothing before it is read again.  Raises ConfigError."""
+    try:
+        found = (read_row if is_table(path) else record_of_line)(path, entry.place)
+        check()
+        if result_from(found).name == entry.result.name:
+            return found
+    except (ConfigError, IndexError) as error:
+        raise _changed(path, entry) from error
+    raise _changed(path, entry)
+
+
+def _changed(path: str, entry: Entry) -> ConfigError:
+    index, repeat = entry.result.name
+    return ConfigError(f"{path} has changed: input {index}, repeat {repeat} is not where it was")
 
 
 def chosen(

@@ -62,13 +62,35 @@ def read_table(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
     """The records of a file, as those of JSON lines, with bytes as the data of arrays.
     Raises ConfigError."""
     for number, row in enumerate(_rows(path, check), 1):
-        try:
-            record = {**row, **{name: _joined(row, name) for name in ("input", "value")}}
-            record["metrics"], record["usage"] = dict(row["metrics"]), dict(row["usage"])
-            result_from(record)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ConfigError(f"{path}, row {number}: this is no result ({error})") from None
-        yield record
+        yield _record(path, number, row)
+
+
+def read_row(path: str, place: int) -> dict[str, Any]:
+    """The record of a row, counted from 0; other rows are not read.  Raises ConfigError, and
+    IndexError if there is none."""
+    pa = arrow()
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            left = place
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if left < rows:
+                    (row,) = file.read_row_group(group).slice(left, 1).to_pylist()
+                    return _record(path, place + 1, row)
+                left -= rows
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    raise IndexError(f"{path} has no row {place + 1}")
+
+
+def _record(path: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        record = {**row, **{name: _joined(row, name) for name in ("input", "value")}}
+        record["metrics"], record["usage"] = dict(row["metrics"]), dict(row["usage"])
+        result_from(record)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(f"{path}, row {number}: this is no result ({error})") from None
+    return record
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -80,9 +102,11 @@ def _rows(path: str, check: Check) -> Iterator[dict[str, Any]]:
     pa = arrow()
     try:
         with pa.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=100):
-                check()
-                yield from batch.to_pylist()
+            # A batch has no rows of two groups: groups are bounded in bytes.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(batch_size=100, row_groups=[group]):
+                    check()
+                    yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -38,6 +38,8 @@ class Request(NamedTuple):
 
     body: bytes
     stream: bool
+    named: bool = True
+    """Whether it names a model."""
 
 
 def request_body(
@@ -58,7 +60,7 @@ def request_body(
         text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"messages and sampling arguments must be JSON: {error}") from None
-    return Request(text.encode(), stream)
+    return Request(text.encode(), stream, bool(fields.get("model")))
 
 
 def _plain(value: object) -> object:

@@ -133,6 +133,8 @@ def read_endpoints(path: str | os.PathLike[str] | None = None) -> dict[str, Endp
 
 def _endpoint(source: str, name: str, table: object) -> Endpoint:
     where = f"{source}, [{name}]"
+    if isinstance(table, list) and table and isinstance(table[0], dict):
+        raise ConfigError(f"{source}: an endpoint is a table [NAME], not a list [[{name}]]")
     if not isinstance(table, dict):
         raise ConfigError(f"{source}: {name} stands outside of a table: write [NAME] above it")
     known = [field.name for field in dataclasses.fields(Endpoint)]

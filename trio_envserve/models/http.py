@@ -20,6 +20,7 @@ thread: both take longer than a worker's loop may be held.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import math
 import random
@@ -32,13 +33,14 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
+from ..tracing import here
 from . import chat, patience
 from .endpoints import Endpoint
 from .interface import Completion, Messages, ModelError
 from .patience import Failure, failure_of_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import httpx2
 
@@ -52,6 +54,9 @@ MAX_STREAM_BYTES = 256 * MIB
 """Most bytes of a streamed answer."""
 
 MAX_ERROR_BYTES = 64 * 1024
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+"""What OpenSSL, in its versions, calls an answer that is not of TLS."""
 
 TOLD_CHARS = 400
 """Most characters of an error's text about what an endpoint said."""
@@ -139,7 +144,7 @@ class HttpModel:
         first_s = limits.first_token_s if request.stream else math.inf
         try:
             with trio.move_on_after(limits.whole_s), trio.move_on_after(first_s) as first:
-                return await self._exchange(client, request.body, first)
+                return await self._exchange(client, request, first)
         except (httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ConnectTimeout) as error:
             return _unanswered(error)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -151,13 +156,18 @@ class HttpModel:
         return Failure(f"did not end its answer within {limits.whole_s:g} s", again=False)
 
     async def _exchange(
-        self, client: httpx2.AsyncClient, body: bytes, first: trio.CancelScope
+        self, client: httpx2.AsyncClient, request: chat.Request, first: trio.CancelScope
     ) -> Completion | Failure:
         url = f"{self._endpoint.url}/chat/completions"
-        response = await client.send(client.build_request("POST", url, content=body), stream=True)
+        span = here()
+        headers = None if span is None else {"traceparent": span}
+        asked = client.build_request("POST", url, content=request.body, headers=headers)
+        response = await client.send(asked, stream=True)
         try:
             if response.status_code != 200:
-                return await _refused(response)
+                failure = await _refused(response)
+                hint = self._hint(response.status_code, request)
+                return dataclasses.replace(failure, text=f"{failure.text}{hint}")
             if "text/event-stream" in response.headers.get("content-type", ""):
                 return await _streamed(response, first)
             parts: list[bytes] = []
@@ -165,6 +175,15 @@ class HttpModel:
             return chat.read_answer(b"".join(parts))
         finally:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
+
+    def _hint(self, status: int, request: chat.Request) -> str:
+        """What a status mostly comes of."""
+        if status in (400, 404, 422) and not request.named:
+            return " (the request names no model: --model-name, or model_name)"
+        if status == 404 and not self._endpoint.url.endswith("/v1"):
+            asked = f"{self._endpoint.url}/chat/completions"
+            return f" (it was asked at {asked}; most addresses end with /v1)"
+        return ""
 
     def _error(self, failure: Failure, requests: int) -> ModelError:
         times = f" ({requests} requests)" if requests > 1 else ""
@@ -285,13 +304,22 @@ async def _read(
 
 def _unanswered(error: Exception) -> Failure:
     """No connection, or it broke."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Failure(f"has a certificate that is not trusted: {cause}", again=False)
-        cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+            return Failure("speaks no TLS: its address begins with http://", again=False)
     return Failure(f"did not answer: {_said(error)}", again=True)
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Its name, and the first text that it or one of its causes has."""
+    texts = (str(cause) for cause in _causes(error))
+    return ": ".join([type(error).__name__, *itertools.islice(filter(None, texts), 1)])
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -37,7 +37,8 @@ class OracleModel:
         await trio.lowlevel.checkpoint()
         if reference is None:
             raise ModelError(
-                "the oracle answers with the environment's reference, and this task has none"
+                "the oracle answers with the environment's reference, and this task has none: "
+                "rollout.ask(messages, reference=...)"
             )
         return Completion(reference)
 

@@ -15,6 +15,7 @@ share connections; :func:`open_models` closes them all.  Tried in this order:
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -38,6 +39,9 @@ MAX_ENDPOINTS = 64
 
 CLOSE_S = 5.0
 """How long one client may take to close; then it is left behind."""
+
+_ADDRESS = re.compile(r"https?:|[\w.-]+:\d+(/|$)|localhost(/|$)|[\w.-]+\.[\w.-]+/")
+"""What is an address, though not one with ``://`` before it."""
 
 MODEL_GROUP = "trio_envserve.models"
 """Entry points that are factories of models."""
@@ -109,6 +113,8 @@ class Models:
 def check_endpoint(endpoint: str) -> None:
     """Raise :class:`ConfigError` if a worker beside this process could not make the client
     for ``endpoint``.  Reads the file of endpoints, and looks for the key."""
+    if endpoint in BUILT_IN:
+        return  # whatever the file says
     factory = _factory(BUILT_IN, endpoint)
     if "://" in endpoint or endpoint in read_endpoints():
         factory(endpoint)  # opens nothing before its first call
@@ -133,6 +139,12 @@ def _factory(factories: Mapping[str, ModelFactory], endpoint: str) -> ModelFacto
             if loaded.error is not None:
                 raise _not_made(endpoint, loaded.error) from loaded.error
             return cast(ModelFactory, loaded.value)
+    if _ADDRESS.match(endpoint):
+        address = re.sub("^(https?):/*", r"\1://", endpoint)
+        wanted = address if "://" in address else f"http://{address}"
+        raise ConfigError(
+            f"the address of a model begins with http:// or https://: did you mean {wanted!r:.200}?"
+        )
     known = {*factories, *named, *points} - {"http", "https"}
     raise ConfigError(
         f"unknown model endpoint {endpoint!r:.200}{near(endpoint, known)}; others are "

@@ -18,7 +18,7 @@ from __future__ import annotations
 import array
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .interface import Completion, Logprobs, TokenIds
 
@@ -70,6 +70,16 @@ def token_records(
             segments.append(_Segment(turn, completion.prompt_ids, begins))
         segments[-1].add(completion, completion.prompt_ids, completion.response_ids)
     return [segment.record(reward) for segment in segments]
+
+
+def segments(
+    completions: Sequence[Completion], reward: float | None = None
+) -> dict[str, list[TokenRecord]]:
+    """:func:`token_records` as the field ``segments`` of a result; no field, if the endpoint
+    did not give the ids of every turn."""
+    if not completions or any(c.prompt_ids is None or c.response_ids is None for c in completions):
+        return {}
+    return {"segments": token_records(completions, reward)}
 
 
 class _Segment:
