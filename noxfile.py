@@ -66,7 +66,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def slow(session: nox.Session) -> None:
     """The slow tests, on one Python."""
-    install(session, "test")
+    install(session, "test", "docs")
     session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow", *session.posargs)
 
 
@@ -319,8 +319,10 @@ def nightly(session: nox.Session) -> None:
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
+    session.run("python", "-m", "trio_envserve.lab.fuzzing.every_write", "200")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
+    session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
     names = ("tests-3.12", "tests-3.13", "slow", "soak", "repeat")
     for name in (*names, "verifiers", "verifiers_newest"):
         session.notify(name)

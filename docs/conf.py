@@ -13,11 +13,14 @@ version = release
 extensions = ["myst_parser", "sphinx.ext.autodoc", "drawn_from_code", "drawn_from_runs"]
 exclude_patterns = ["_build", "_generated", "_ext"]
 nitpicky = True
-# Pages of others, whose indexes a build would have to download; the sockets of net; and
-# the inside of a simulated run.
+# Pages of others, whose indexes a build would have to download; the sockets of net; what
+# the worker counts of model calls; the trace behind ``rollout.span``; and the inside of a
+# simulated run.
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|contextlib|os|random|trio)\..*"),
     ("py:.*", r"(trio_envserve\.net\.interface\.)?(ConnectionEvent|RouterSocket|DealerSocket)"),
+    ("py:.*", r"trio_envserve\.core\.durations\.Durations"),
+    ("py:.*", r"trio_envserve\.tracing\.Trace"),
     ("py:.*", r"trio_envserve\.lab\.(kit\.(network|events)|protocols\.world)\..*"),
 ]
 

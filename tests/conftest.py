@@ -1,5 +1,5 @@
-"""What all tests share: signals as in a terminal, a place for sockets, and the
-Hypothesis profiles.
+"""What all tests share: signals as in a terminal, a compiled package, a place for
+sockets, and the Hypothesis profiles.
 
 ``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run), ``few``
 (where the tests run again, on another Python or with other libraries),
@@ -9,10 +9,14 @@ Hypothesis profiles.
 
 from __future__ import annotations
 
+import compileall
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -45,6 +49,26 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
+    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):  # that is of pytest-xdist
+        compile_package()
+
+
+def compile_package() -> None:
+    """Tests start more than a thousand processes that import the package from this tree.
+    Where Python keeps nothing that it compiles, as images of containers have it, each would
+    compile all of it anew.  A tree that cannot be written to stays as it is."""
+    compileall.compile_dir(Path(__file__).parent.parent / "trio_envserve", quiet=2)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whoever is done takes work from others, unless the command line says otherwise: else
+    the first process gets the tests of all commands at once, and is the last by minutes."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.fixture

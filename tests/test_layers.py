@@ -26,17 +26,23 @@ PACKAGE = "trio_envserve"
 WORDS = {"core.terms", "core.limits", "core.errors"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
-    "logs": set(),
+    "tracing": set(),
+    "logs": {"tracing"},
     "foreign": set(),
+    "otlp": set(),
     "json_values": {"foreign"},
     "net": {"core.strict_cbor", *WORDS},
-    "models": WORDS | {"foreign"},
-    "envs": WORDS | {"core.values", "models", "foreign"},
-    "worker": {"core", "core.values", "net", "models", "envs", "logs", "foreign"},
+    "models": WORDS | {"core.durations", "foreign", "tracing"},
+    "envs": WORDS | {"core.values", "core.notes", "models", "foreign", "tracing"},
+    "worker": {
+        "core", "core.values", "net", "models", "envs", "logs", "foreign", "tracing", "otlp",
+    },
     "host": {"core", "net", "envs", "worker"},
-    "server": {"core", "net", "models", "envs", "worker", "host", "logs"},
-    "client": {"core", "core.values", "net", "envs"},
-    "doors": {"core", "core.values", "net", "envs", "server", "client", "json_values"},
+    "server": {"core", "net", "models", "envs", "worker", "host", "logs", "tracing"},
+    "client": {"core", "core.values", "net", "envs", "tracing"},
+    "doors": {
+        "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
+    },
     "evals": {"core", "client", "envs", "foreign", "json_values"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
     "lab": {
@@ -45,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "doors", "evals", "testing", "lab", "logs", "foreign", "json_values",
+        "doors", "evals", "testing", "lab", "logs", "foreign", "json_values", "tracing", "otlp",
     },
 }  # fmt: skip
 

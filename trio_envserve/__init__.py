@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         MayHaveRun,
         NeverStarted,
         NoAnswer,
+        NotDurable,
         NotEncodable,
         OutcomeNotDecodable,
         OutcomeNotEncodable,
@@ -56,19 +57,24 @@ if TYPE_CHECKING:
     )
     from .core.health import Health, ServerHealth, ServerStatus
     from .core.limits import ClientLimits, KeyLimits, ServerLimits, WireLimits
+    from .core.notes import Note
     from .core.status import (
         CacheStats,
         ClientCounters,
         ClosingRecord,
         KeyPage,
         KnownKey,
+        RunningPage,
+        RunningRollout,
         ServerStats,
         StatusRecord,
+        WorkerDeath,
         WorkerStats,
     )
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
     from .envs.interface import Environment, Rollout, RolloutCancelled
+    from .envs.notes import RolloutNotes
     from .models.interface import (
         Completion,
         Logprobs,
@@ -126,7 +132,9 @@ __all__ = [
     "Network",
     "NeverStarted",
     "NoAnswer",
+    "NotDurable",
     "NotEncodable",
+    "Note",
     "Outcome",
     "OutcomeNotDecodable",
     "OutcomeNotEncodable",
@@ -138,6 +146,9 @@ __all__ = [
     "Rollout",
     "RolloutCancelled",
     "RolloutFailed",
+    "RolloutNotes",
+    "RunningPage",
+    "RunningRollout",
     "Server",
     "ServerHealth",
     "ServerLimits",
@@ -157,6 +168,7 @@ __all__ = [
     "UnknownKey",
     "Verdict",
     "WireLimits",
+    "WorkerDeath",
     "WorkerLost",
     "WorkerStats",
     "image_part",

@@ -169,6 +169,8 @@ WITH_BODY: Mapping[type, str] = {
     messages.Outcome: "body",
     messages.Delta: "body",
     messages.Stats: "body",
+    messages.Running: "body",
+    messages.Stack: "body",
     messages.WorkerOutcome: "body",
     messages.WorkerDelta: "body",
     messages.Dispatch: "body",
@@ -195,6 +197,8 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "Try again",
     "keys-early": "nothing is known under the key, the request is issued again, and no worker has "
     "said yet whether the environment consents to that. Try again",
+    "journal": "the server's journal cannot save a new key, and the text says why. It says nothing "
+    "of other keys, nor of requests without one. Try again",
     "key-crowded": "as many requests wait for this key as may. Try again",
 }
 ERROR_WORDS: Mapping[str, str] = {
@@ -211,7 +215,7 @@ MADE_BY: Mapping[str, str] = {
     "outcome-too-large": "worker, router", "refused": "worker; client, of `Refused`",
     "conflict": "client, of `Refused`", "key-conflict": "client, of `Refused`",
     "unknown-key": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
-    "environment-broken": "router",
+    "environment-broken": "router", "not-durable": "router",
     "never-started": "router; client", "no-answer": "router; client",
     "cancelled": "worker, router",
 }  # fmt: skip
@@ -265,7 +269,10 @@ def messages_cddl() -> str:
         if who != link:
             lines += ["" if link else None, f"; {who}"]
             link = who
-        fields = [f"{name}: {field.cddl}" for name, field in messages.FIELDS[cls]]
+        fields = [
+            f"{'? ' if field.optional else ''}{name}: {field.cddl}"
+            for name, field in messages.FIELDS[cls]
+        ]
         lines.append(f"{_rule_name(cls)} = [{', '.join([f'kind: {kind_of(cls)}', *fields])}]")
     return "\n".join(["```cddl", *(line for line in lines if line is not None), "```"])
 
@@ -383,6 +390,20 @@ def http_problems() -> str:
     return "\n".join(lines)
 
 
+def metrics_table() -> str:
+    """All metrics of the HTTP door, with the metric that bounds each."""
+    from trio_envserve.doors.http.metric_table import METRICS, PREFIX
+
+    lines = ["| metric | type | unit | meaning | bound |", "|---|---|---|---|---|"]
+    for metric in METRICS:
+        labels = f"{{{', '.join(metric.labels)}}}" if metric.labels else ""
+        bound = f"`{PREFIX}{metric.bound}`" if metric.bound else ""
+        meaning = re.sub(rf"\b({PREFIX}\w+)", r"`\1`", metric.meaning)
+        name = f"`{metric.full_name}{labels}`"
+        lines.append(f"| {name} | {metric.kind} | {metric.unit} | {meaning} | {bound} |")
+    return "\n".join(lines)
+
+
 def limit_rules_table() -> str:
     """Which limit must not be below which."""
     lines = ["| limit | at least | or else |", "|---|---|---|"]
@@ -395,7 +416,10 @@ def limit_rules_table() -> str:
 def refusals_table() -> str:
     """Every code of ``Refused`` and ``Error``."""
     for_now = {code for code, _, later in request_table.REFUSALS.values() if later}
-    for_now |= {code for code, later in keyed.REFUSALS.values() if later} | {"keys-early"}
+    for_now |= {code for code, later in keyed.REFUSALS.values() if later} | {
+        "keys-early",
+        "journal",
+    }
     lines = ["| message | code | `delay_s` | what it means |", "|---|---|---|---|"]
     for code, words in REFUSAL_WORDS.items():
         delay = "a number: for now" if code in for_now else "null: for good"
@@ -461,10 +485,10 @@ def vectors_table() -> str:
 def checks_table() -> str:
     """The tests that are named after a guarantee, by file."""
     tests = DOCS.parent / "tests"
-    found: dict[int, dict[str, int]] = {number: {} for number in range(1, 11)}
+    found: dict[int, dict[str, int]] = {number: {} for number in range(1, 12)}
     for path in sorted(tests.rglob("test_*.py")):
         for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE):
-            guarantee = re.search(r"_g(10|[1-9])(?:_|$)", name)
+            guarantee = re.search(r"_g(1[01]|[1-9])(?:_|$)", name)
             if guarantee is not None:
                 files = found[int(guarantee[1])]
                 file = path.relative_to(tests.parent).as_posix()
@@ -695,6 +719,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "limit_rules.md": limit_rules_table,
     "http_limits.md": http_limits,
     "http_problems.md": http_problems,
+    "metrics.md": metrics_table,
     "verifiers_limits.md": verifiers_limits,
     "states.md": state_table,
     "calls.md": calls_table,

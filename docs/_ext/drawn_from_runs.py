@@ -19,9 +19,9 @@ from typing import Any
 import trio
 from rich.console import Console
 
-from trio_envserve import open_client, open_server
+from trio_envserve import ServerLimits, open_client, open_server
 from trio_envserve.cli.compare import tables
-from trio_envserve.cli.live import view
+from trio_envserve.cli.live import Seen, view
 from trio_envserve.cli.render import rich_tables
 from trio_envserve.cli.results import summary_tables
 from trio_envserve.cli.show import rich_page
@@ -53,7 +53,10 @@ async def pictures(folder: Path) -> dict[str, str]:
     inputs = [{"secret": 37 * number % 101} for number in range(COUNT)]
     drawn = {}
     async with open_server(
-        f"{program}:Guessing", args={"unlucky": 74, "pause_s": 0.02}, workers=2
+        f"{program}:Guessing",
+        args={"unlucky": 74, "pause_s": 0.02},
+        workers=2,
+        limits=ServerLimits(beat_s=0.05),
     ) as server:
         async with open_client(server.address) as client:
             await client.wait_ready()
@@ -62,10 +65,11 @@ async def pictures(folder: Path) -> dict[str, str]:
             async with trio.open_nursery() as nursery:
                 names = list(evaluation.plan.names())
                 nursery.start_soon(evaluation.run, client, names, 12)
-                while evaluation.progress.done < COUNT:  # noqa: ASYNC110  # it sets no event
+                seen = Seen({})
+                while evaluation.progress.done < COUNT or not seen.usage.get("calls"):
                     await trio.sleep(0.01)
-                running = {e.worker: e.pending for e in (await client.stats()).per_worker}
-                drawn["eval-live.svg"] = svg(view(evaluation, running, TITLE), "eval")
+                    seen.take(await client.stats())
+                drawn["eval-live.svg"] = svg(view(evaluation, seen, TITLE), "eval")
             summary = {
                 **evaluation.tally.summary(),
                 "seconds": evaluation.progress.seconds,
@@ -77,7 +81,7 @@ async def pictures(folder: Path) -> dict[str, str]:
     drawn["eval-summary.svg"] = svg(rich_tables(summary_tables(summary, TITLE)), "eval")
     a, b = overview(first), overview(second)
     entries = chosen(a.entries, worst=True)
-    lines = page(record_at(first, entries[0].place), place=f"1 of {len(entries)}")
+    lines = page(record_at(first, entries[0]), place=f"1 of {len(entries)}")
     drawn["show.svg"] = svg(rich_page(lines), "show before.jsonl --worst")
     names_of = ("before.jsonl: guessing, oracle", "after.jsonl: guessing, random")
     drawn["compare.svg"] = svg(

@@ -1,11 +1,13 @@
 """What a request costs, counted: the same on any machine, and not more than before."""
 
+import json
 import pickle
 import shutil
 import sys
 
 import pytest
 
+from trio_envserve.core.keys import Keys
 from trio_envserve.core.router import Router
 from trio_envserve.lab.bench import counted as counting
 from trio_envserve.lab.bench.counted import (
@@ -55,6 +57,17 @@ def test_all_that_is_asked_is_answered_and_received():
     assert (stats["malformed"], stats["cache"]["refused_for_now"]) == (0, 0)
 
 
+def test_each_of_many_keyed_requests_has_a_key_of_its_own_and_is_answered():
+    joined = Joined(Counter(), keyed=True)
+    joined.keep_in_flight(64)
+    for _ in range(80):  # more than may be answered while no time passes
+        joined.turn()
+    keys = joined.router.keys
+    assert len(keys.generations) == 64 + 80 * BATCH
+    assert len(keys.retained) >= 78 * BATCH
+    assert joined.router.stats()["running"] == 64
+
+
 def test_a_dearer_router_is_noticed(monkeypatch):
     plain = Router.take
 
@@ -66,6 +79,20 @@ def test_a_dearer_router_is_noticed(monkeypatch):
     monkeypatch.setattr(Router, "take", dearer)
     found = counted(with_instructions=False)["problems"]
     assert any(problem.startswith("the router executes") for problem in found)
+
+
+def test_dearer_keys_are_noticed(monkeypatch):
+    plain = Keys.step
+
+    def dearer(self, *given):
+        for _ in range(50):
+            pass
+        return plain(self, *given)
+
+    monkeypatch.setattr(Keys, "step", dearer)
+    (problem,) = counted(with_instructions=False)["problems"]
+    assert problem.startswith("the router executes")
+    assert "for a keyed request" in problem
 
 
 @pytest.mark.slow
@@ -117,12 +144,14 @@ def test_a_replayed_router_does_the_same(tmp_path):
 
 def test_accepted_counts_are_expected(monkeypatch, tmp_path, record):
     path = tmp_path / "counted.json"
-    path.write_text('{"bytecodes": {}, "instructions": {}, "tolerance": 0.03}')
+    nothing = {"bytecodes": {}, "bytecodes_keyed": {}, "instructions": {}, "tolerance": 0.03}
+    path.write_text(json.dumps(nothing))
     monkeypatch.setattr(counting, "EXPECTED", path)
     counting.accept({**record, "instructions": 1234.4})
     again = counted(with_instructions=False)
     assert again["problems"] == []
     assert again["expected"] == pytest.approx(record["bytecodes"], rel=0.01)
+    assert again["expected_keyed"] == pytest.approx(record["bytecodes_keyed"], rel=0.01)
     assert again["expected_instructions"] == 1234
 
 

@@ -7,9 +7,12 @@ and environments may be overwritten, the working directory is the kernel's.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -114,20 +117,61 @@ class Running:
         return bool(data)
 
 
-def _start(
-    folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], Path]:
-    err = folder / f"err-{len(list(folder.glob('err-*')))}"
-    environment = {
+def _environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    return {
         **os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder),
         "XDG_RUNTIME_DIR": str(folder), "COLUMNS": "100", **environ,
     }  # fmt: skip
+
+
+def _new_err(folder: Path) -> Path:
+    return folder / f"err-{len(list(folder.glob('err-*')))}"
+
+
+def _start(
+    folder: Path, module: str, arguments: Sequence[str], environ: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], Path]:
+    err = _new_err(folder)
     with open(err, "wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], cwd=folder, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream,
+            [sys.executable, "-m", module, *arguments], cwd=folder,
+            env=_environment(folder, environ), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=stream,
         )  # fmt: skip
     return process, err
+
+
+@functools.cache
+def _forking() -> socket.socket:
+    """The process that forks commands for this one, as :mod:`tests.cli.forking` says."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cli.forking", str(theirs.fileno())], cwd=ROOT,
+            stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C is for this process, and that one ends with it
+        )  # fmt: skip
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # this is done first
+    return ours
+
+
+def _fork(
+    folder: Path, arguments: Sequence[str], environ: Mapping[str, str]
+) -> tuple[int, int, Path]:
+    """A command in a fork: the pipes of its standard output and of its exit code, and the
+    file of its standard error."""
+    asked = {
+        "arguments": arguments, "folder": str(folder), "environ": _environment(folder, environ)
+    }  # fmt: skip
+    err = _new_err(folder)
+    (said, out), (told, report) = os.pipe(), os.pipe()
+    with open(err, "wb") as stream:
+        given = [out, stream.fileno(), report]
+        socket.send_fds(_forking(), [json.dumps(asked).encode()], given)
+    os.close(out)
+    os.close(report)
+    return said, told, err
 
 
 @asynccontextmanager
@@ -148,9 +192,16 @@ async def command(
 
 
 async def run(folder: Path, *arguments: str, **environ: str) -> Finished:
-    """Run the command to its end."""
-    async with command(folder, *arguments, **environ) as running:
-        return await running.wait()
+    """Run the command to its end, in a fork of a process that has imported it."""
+    if any(name.startswith("PYTHON") for name in environ):  # they are for a new interpreter
+        async with command(folder, *arguments, **environ) as running:
+            return await running.wait()
+    said, told, err = _fork(folder, arguments, environ)
+    with trio.fail_after(HANG_S):
+        async with trio.lowlevel.FdStream(told) as reported, trio.lowlevel.FdStream(said) as shown:
+            output = b"".join([piece async for piece in shown])
+            code = int(b"".join([piece async for piece in reported]))
+    return Finished(code, output.decode(), err.read_text(errors="replace"))
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ async def test_what_is_written_runs_as_it_is(tmp_path: Path):
     for model, reward in (("oracle", 1.0), ("random", 0.0)):
         done = await run(tmp_path, "eval", environment, "-n", "10", "--model", model, "--json")
         assert done.code == 0, done.err
-        assert done.last["results"] == 10
+        assert done.last["results"] == done.last["usage"]["calls"] == 10
         assert (done.last["mean_reward"] == 1.0) == (reward == 1.0)
     done = await run(tmp_path, "validate", environment, "--strict", "--json")
     wrong = {each["check"] for each in done.last["checks"] if each["verdict"] != "ok"}

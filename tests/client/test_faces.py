@@ -147,6 +147,7 @@ def test_a_client_tells_of_its_server(client: Face, server: Server):
     client.run_rollout(1)
     assert client.stats().cache.entered == 1
     assert client.counters().sessions == 1
+    assert client.list_running().running == ()
 
 
 def test_calls_of_many_threads_at_once(client: Face):

@@ -117,6 +117,18 @@ def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
     assert is_over(pair)
 
 
+def test_who_is_answered_has_taken_the_place_that_was_left_behind():
+    pair = cut_off()
+    submit(pair)
+    cancel(pair, 0)
+    connect(pair)
+    pair.end()
+    pair.receive(1)
+    pair.advance(1.0)
+    assert withdrawn(pair) == []
+    assert not pair.router.keys.generations[0].lost
+
+
 def test_the_last_of_several_calls_for_a_key_withdraws_it():
     pair = cut_off()
     submit(pair)

@@ -14,7 +14,7 @@ from trio_envserve.core.worker_inputs import DeltaMade
 
 from .client_side import connect, disconnect, hear, session_id
 from .helpers import STRANGER, Pair, decoded, identifier
-from .test_keyed import OTHER, Keyed
+from .keyed import OTHER, Keyed
 
 WORKER = b"w0-1"
 

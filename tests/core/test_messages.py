@@ -15,10 +15,17 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.fields import MAX_UINT
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
-from trio_envserve.core.terms import Status
+from trio_envserve.core.terms import NOTE_BYTES, Status
 from trio_envserve.testing import strategies
 
 MOST = 1 << 20
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+WRONG_TRACEPARENTS = [
+    TRACEPARENT.upper(), TRACEPARENT[:-1], TRACEPARENT + "0", TRACEPARENT + "\n",
+    "01" + TRACEPARENT[2:], TRACEPARENT.encode(),
+    f"00-{'0' * 32}-b7ad6b7169203331-01", f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01",
+]  # fmt: skip
 
 # For each kind of field, values that are not of it.
 ANYTHING_ELSE: dict[str, list[Any]] = {
@@ -35,6 +42,8 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
     "uint / bstr": [-1, MAX_UINT, True, None, "text"],
     "uint / null": [-1, MAX_UINT, False, b""],
     "0..4": [-1, 5, True, None, 1.0],
+    "traceparent": [None, b"", "", "00" * 27, *WRONG_TRACEPARENTS],
+    "[* note]": [None, b"note", ["note"], [bytes(NOTE_BYTES + 1)], {}],
 }
 
 
@@ -44,6 +53,7 @@ def example(cls: Any) -> list[Any]:
         "uint": 1, "id": b"i" * 16, "tstr": "text", "bool": True, "bool / null": None,
         "seconds / null": 1.5, "spans": [0, 2, 3, 4], "{* tstr => any}": {"a": [1]},
         "digest": b"d" * 32, "bstr": b"key", "uint / bstr": b"tag", "uint / null": None, "0..4": 2,
+        "[* note]": [b"note", b""], "traceparent": TRACEPARENT,
     }  # fmt: skip
     fields = [plain[field.cddl] for _, field in FIELDS[cls]]
     return [PROTOCOL_VERSION, *fields[1:]] if cls is messages.Hello else fields
@@ -83,10 +93,19 @@ def test_a_field_of_the_wrong_type_or_size_is_refused(cls, index, value):
 @pytest.mark.parametrize("cls", MESSAGES)
 def test_one_field_too_many_or_too_few_is_refused(cls):
     fields = example(cls)
-    for wrong in ([*fields, 1], fields[:-1]):
+    optional = any(field.optional for _, field in FIELDS[cls])
+    for wrong in ([*fields, 1], fields[: -2 if optional else -1]):
         if len(wrong) != len(fields):
             with pytest.raises(ProtocolError, match=r"fields, not|not spoken"):
                 decode(array(KINDS[cls], *wrong))
+
+
+@pytest.mark.parametrize("cls", [messages.Request, messages.KeyedRequest, messages.Dispatch])
+def test_a_field_that_may_be_left_out_takes_no_byte(cls):
+    *fields, _ = example(cls)
+    header = messages.encode(cls(*fields))
+    assert header == array(KINDS[cls], *fields)
+    assert decode(header) == cls(*fields, None)
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def test_failure_18_dead_pool_still_answers_healthy():
     system.advance(2.0)
     assert health(system) is Health.HEALTHY
 
-    system.says_hello = False
+    system.auto_hello = False
     for worker in (FIRST, OTHER):
         system.reap(worker)
     system.advance(2.0)

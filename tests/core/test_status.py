@@ -16,7 +16,9 @@ from trio_envserve.core.status import (
     ServerStats,
     StatusRecord,
 )
+from trio_envserve.core.terms import Status
 from trio_envserve.core.worker_inputs import BeatDue
+from trio_envserve.core.workforce import DEATHS, Death
 
 
 def busy_pair():
@@ -46,6 +48,14 @@ def test_a_server_that_stops_says_how_far_it_is():
     assert record.status is ServerStatus.STOPPING
     assert isinstance(record.closing, ClosingRecord)
     assert (record.closing.stage, record.closing.running) == (ClosingStage.DRAINING, 1)
+    assert record.to_record() == pair.router.status()
+
+
+def test_a_server_whose_journal_fails_says_why():
+    pair = Pair()
+    pair.router.dispatcher.journal.fail("the disk is full", final=False)
+    record = StatusRecord.of(pair.router.status())
+    assert (record.durable, record.journal) == (False, "the disk is full")
     assert record.to_record() == pair.router.status()
 
 
@@ -130,3 +140,26 @@ def test_a_key_that_is_no_text_is_shown_as_an_escape():
 def test_what_is_no_page_of_keys_is_said(wrong):
     with pytest.raises(ProtocolError):
         KeyPage.of(wrong)
+
+
+def test_how_workers_have_ended_and_what_failed_is_told():
+    pair = Pair()
+    pair.submit()
+    pair.end(payload=b"", status=Status.ERROR)
+    pair.submit()
+    pair.die(how="killed by \n a test")
+    pair.advance(3.0)
+    stats = ServerStats.of(pair.router.stats())
+    [death] = stats.deaths
+    assert (death.worker, death.lost) == ("w0-1", 1)
+    assert death.why.endswith("killed by ? a test")
+    assert 2.0 < death.age_s < 5.0
+    assert stats.failures == {"raised": 1, "lost": 1, "deadline": 0}
+
+
+def test_of_the_ends_of_workers_the_last_ones_are_told():
+    pair = Pair()
+    for number in range(DEATHS + 2):
+        pair.router.workforce.deaths.append(Death(f"w{number}", "", float(number), 0))
+    names = [each.worker for each in ServerStats.of(pair.router.stats()).deaths]
+    assert names == [f"w{number}" for number in range(2, DEATHS + 2)]

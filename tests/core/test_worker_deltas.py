@@ -64,6 +64,12 @@ def test_what_is_too_large_is_not_sent_and_takes_its_number():
     assert said(core, 0) == [2]
 
 
+def test_what_was_dropped_on_its_way_to_the_core_takes_its_numbers_too():
+    core = running(0, 1)
+    assert len(core.take(DeltaMade(0, b"after three others", skipped=3))) == 1
+    assert [said(core, number) for number in (0, 1)] == [[4], [0]]
+
+
 def test_g8_no_more_is_sent_than_the_router_is_known_to_take():
     core = running(0, 1)
     size_bytes = DELTA_BYTES // 2

@@ -17,7 +17,9 @@ pytest.importorskip("rich")
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 SHOWN = {
-    "eval-live.svg": ["rollouts", "of 60", "left", "mean", "environment", "w0-1", "w1-1"],
+    "eval-live.svg": [
+        "rollouts", "of 60", "left", "mean", "model calls", "environment", "w0-1", "w1-1",
+    ],
     "eval-summary.svg": [
         "mean reward", "standard error, over 29 inputs", "pass@2", "model calls", "turns",
         "ValueError: 74 is not played here", "slowest rollouts",

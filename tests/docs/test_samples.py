@@ -36,6 +36,8 @@ BLOCK = re.compile(
 )
 WAIT_S = 300
 MODEL_PORT = ":8000"
+CASES = ("*session*", "*full-queue*", "*silent-client*")
+"""Where a page has a server judged by all cases, with limits that these need."""
 
 
 class Sample(NamedTuple):
@@ -92,7 +94,7 @@ def model_of(page: str) -> Iterator[str]:
 def test_there_are_samples_and_no_block_of_an_unknown_kind():
     assert PROGRAMS
     assert SESSIONS
-    known = {"python", "console", "sh", "text", "toml", "cddl", "include", "toctree"}
+    known = {"python", "console", "sh", "text", "toml", "yaml", "cddl", "include", "toctree"}
     assert {each.language for each in SAMPLES} <= known
 
 
@@ -146,6 +148,8 @@ def test_a_session_runs(sample: Sample, tmp_path: Path):
             assert command in commands, "a session is of this command's lines, Python's and curl's"
             if words[0] == "conform":
                 words += ["--patience-s", "60"]  # for a busy machine
+                if "--case" not in words:  # tests/conformance has all of them
+                    words += [word for case in CASES for word in ("--case", case)]
             if words[0] == "serve":
                 stack.enter_context(serving(words, tmp_path))
             elif words[-1] == "&":

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from trio_envserve import ServerStartError
-from trio_envserve.host.locks import EPOCHS_KEPT, AddressLocks, runtime_directory
+from trio_envserve.host.locks import EPOCHS_KEPT, AddressLocks, holders_of, runtime_directory
 
 ADDRESS = "tcp://127.0.0.1:5555"
 
@@ -192,6 +192,23 @@ def test_who_holds_the_lock_of_a_server_that_has_ended_is_named(tmp_path: Path) 
         holder.kill()
     second.close()
     assert f"(pid 1) has ended, but process {holder.pid}, " in said
+
+
+def test_who_opens_and_closes_other_files_meanwhile_is_found(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    program = "import os\nprint(flush=True)\nwhile True: os.close(os.dup(0))"
+    with (
+        held.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            pass_fds=[file.fileno()],
+        ) as holder,
+    ):  # fmt: skip
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        found = [holders_of(held) for _ in range(200)]
+        holder.kill()
+    assert found == 200 * [[holder.pid]]
 
 
 def test_who_holds_the_lock_of_an_epoch_is_named(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ async def test_without_descriptors_a_start_fails_in_one_way_and_leaves_none_open
     for count in range(20):
         try:
             with descriptors_left(count):
-                process = start_process(environ={}, lock=None, command=["true"])
+                process = start_process(environ={}, command=["true"])
         except OSError as error:
             ends.add(error.errno)
         else:
@@ -113,7 +113,7 @@ async def test_arguments_may_be_larger_than_any_message():
 
 
 async def test_a_process_is_reaped_though_whoever_ends_it_is_cancelled():
-    process = start_process(environ={}, lock=None, command=["sleep", "1000"])
+    process = start_process(environ={}, command=["sleep", "1000"])
     with trio.CancelScope() as scope:
         scope.cancel()
         await process.aclose()

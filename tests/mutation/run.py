@@ -99,13 +99,18 @@ SERVER = (
     "tests/server/test_opening.py",
     *CLIENT,
 )
-WORKER = ("tests/worker/test_shell.py", "tests/worker/test_shell_left_behind.py")
+WORKER = (
+    "tests/worker/test_shell.py",
+    "tests/worker/test_shell_deltas.py",
+    "tests/worker/test_shell_left_behind.py",
+)
 SHELLS = {
     "net.outbox": ("tests/net/test_outbox.py",),
     "net.framing": ("tests/net/test_framing.py",),
     "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
     "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
     "net.stream": ("tests/net/test_stream.py",),
+    "net.memory_stream": ("tests/net/test_stream.py",),
     "net.memory": MEMORY,
     "net.memory_sockets": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
@@ -115,6 +120,7 @@ SHELLS = {
     "client.options": ("tests/client/test_options.py", *CLIENT),
     "client.outcome": ("tests/client/test_outcome.py", *CLIENT),
     "worker.runners": ("tests/worker/test_runners.py", "tests/worker/test_runners_cancel.py"),
+    "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
     "worker.outcomes": (*WORKER, "tests/worker/test_shell_large_values.py"),
     "worker.shell": WORKER,
     "server.shell": SERVER,

@@ -37,7 +37,7 @@ from trio_envserve.core.request_table import TABLE, RequestAction, RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.router_inputs import ClientMessage
+from trio_envserve.core.router_inputs import ClientMessage, SaveFailed
 from trio_envserve.envs.request import RolloutRequest
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -222,6 +222,12 @@ def provoke_key_crowded() -> list[Any]:
     return said.say(*asked(1))
 
 
+def provoke_journal() -> list[Any]:
+    said = Said()
+    said.router.take(SaveFailed("the disk is full", False, 0.0))
+    return said.say(*asked(0))
+
+
 PROVOKED = {
     "conflict": provoke_conflict,
     "finished": provoke_finished,
@@ -232,6 +238,7 @@ PROVOKED = {
     "unknown-key": lambda: Said().say(*asked(0, act=KeyAct.ATTACH)),
     "keys-full": provoke_keys_full,
     "keys-early": lambda: Said().say(*asked(0, earlier=1)),
+    "journal": provoke_journal,
     "key-crowded": provoke_key_crowded,
     "foreign-version": lambda: Said().say(hello()._replace(version=2)),
     "malformed": lambda: Said().say_bytes(b""),

@@ -50,7 +50,7 @@ class Shell:
             new_id=lambda: next(numbers).to_bytes(16, "big"), limits=LIMITS,
         )  # fmt: skip
         self.workers = ProcessWorkers(
-            None, {}, LIMITS, WireLimits(), None, "nowhere", [], {}, [sys.executable, str(PROGRAM)]
+            None, {}, LIMITS, WireLimits(), (), "nowhere", [], {}, [sys.executable, str(PROGRAM)]
         )
         self.nursery = nursery
         self.lose: list[type] = []
@@ -74,7 +74,7 @@ class Shell:
             self.give(Spawned(spawn.worker, pid))
 
         def felt(heartbeat: Heartbeat) -> None:
-            self.give(HeartbeatFelt(spawn.worker, trio.current_time(), *heartbeat))
+            self.give(HeartbeatFelt(spawn.worker, trio.current_time(), *heartbeat[:3]))
 
         self.ends.append(await self.workers.live(spawn, started, self.take, felt))
         self.give(Exited(spawn.worker, trio.current_time(), self.ends[-1]))

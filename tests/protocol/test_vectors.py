@@ -39,15 +39,16 @@ BYTES = ("id", "digest", "bstr", "uint / bstr")
 def message_of(vector: dict[str, Any]) -> Any:
     cls = CLASSES[vector["message"]]
     fields = vector["fields"]
-    assert list(fields) == [name for name, _ in FIELDS[cls]]
-    return cls(
-        *(
-            bytes.fromhex(fields[name])
-            if field.cddl in BYTES and isinstance(fields[name], str)
-            else fields[name]
-            for name, field in FIELDS[cls]
-        )
-    )
+    there = [(name, field) for name, field in FIELDS[cls] if name in fields or not field.optional]
+    assert list(fields) == [name for name, _ in there]
+    return cls(*(read(fields[name], field.cddl) for name, field in there))
+
+
+def read(value: Any, cddl: str) -> Any:
+    """A field of a message, in which bytes are written in hex."""
+    if cddl in BYTES and isinstance(value, str):
+        return bytes.fromhex(value)
+    return list(map(bytes.fromhex, value)) if cddl == "[* note]" else value
 
 
 def frames_of(vector: dict[str, Any]) -> list[bytes]:

@@ -6,17 +6,21 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.recorder.taped import recorded_simulations, written
 from trio_envserve.lab.recording import Player
 from trio_envserve.lab.simulation import simulator
+from trio_envserve.lab.simulation.journals import have_journal
 from trio_envserve.server.recording import records, tape
 from trio_envserve.server.recording.records import state_digest
 
+WITH_A_JOURNAL = next(filter(have_journal, range(1000)))
+
 
 @given(seed=st.integers(0, 2**32), harsh=st.booleans())
+@example(seed=WITH_A_JOURNAL, harsh=True)
 def test_a_replay_is_identical(seed: int, harsh: bool):
     with pytest.MonkeyPatch.context() as patch, recorded_simulations() as tapes:
         patch.setattr(tape, "STATE_STEPS", 64)

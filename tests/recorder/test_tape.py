@@ -11,6 +11,15 @@ import pytest
 from tests.recorder.taped import tape_of, written
 from trio_envserve.core import messages
 from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.journal import (
+    Cancelled,
+    Closed,
+    Commanded,
+    Completed,
+    Joined,
+    Opened,
+    Started,
+)
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (
@@ -21,9 +30,13 @@ from trio_envserve.core.router_inputs import (
     HeartbeatFelt,
     PoolOpened,
     PoolWaits,
+    Restored,
     Resume,
     RouterInput,
+    Saved,
+    SaveFailed,
     Spawned,
+    StackTaken,
     Tick,
     WorkerMessage,
 )
@@ -83,12 +96,28 @@ def played(bench: Bench, folder: Path) -> Player:
     return player
 
 
+RECORDS = (
+    Opened(0, b"default", b"a", b"digest", None, 4, 0, b"caller", b"body"),
+    Opened(1, b"default", b"b", b"digest", None, 4, 0, b"caller", b"body"),
+    Joined(0, b"another"),
+    Started(0),
+    Started(1),
+    Completed(0, (b"header", b"payload")),
+    Closed(0),
+    Commanded(False, b"default", b"c", b"id", None, True, True),
+    Cancelled(b"default", b"c"),
+)
+
+
 def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench = Bench()
+    bench.give(Restored(RECORDS, bench.now_s))
     bench.give(PoolWaits("waiting for nobody"))
     bench.rollout()
     bench.give(HeartbeatFelt(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is"))
     bench.client(messages.AskStats(1))
+    bench.client(messages.AskStack(2, 0))
+    bench.give(StackTaken(bench.spawn.worker, bench.now_s, 0, "where\nit is"))
     bench.give(Tick(bench.now_s + 1))
     bench.give(CloseAsked(bench.now_s + 2, drain_s=1.0))
     bench.give(CloseAsked(bench.now_s + 3, ClosingStage.KILLING))
@@ -96,6 +125,8 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench.give(Tick(bench.now_s + 5))
     bench.give(Flushed(bench.now_s + 5))
     bench.give(Resume(bench.now_s + 5))
+    bench.give(Saved(0, bench.now_s + 5))
+    bench.give(SaveFailed("the disk is full", False, bench.now_s + 5))
     player = played(bench, tmp_path)
     assert player.identical
     inputs = list(load(tmp_path / "a.rec"))

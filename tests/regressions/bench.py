@@ -11,47 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+from tests.core.helpers import Joined, decoded
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, ToServer
+from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.client_inputs import (
-    CallSubmitted,
-    ClientInput,
     ClientTick,
     Connected,
     Disconnected,
     OutcomeReceived,
     ServerMessage,
 )
-from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
 from trio_envserve.core.messages import Message
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import (
-    Kill,
-    Lost,
-    Report,
-    RouterEffect,
-    Spawn,
-    ToClient,
-    ToWorker,
-)
+from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn, ToClient, ToWorker
 from trio_envserve.core.router_inputs import (
     ClientMessage,
     Exited,
     HeartbeatFelt,
     PoolOpened,
-    Resume,
-    RouterInput,
-    Spawned,
     Tick,
     WorkerMessage,
 )
 from trio_envserve.core.terms import Body, Status
-from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import Halt, Run, ToRouter, WorkerEffect
-from trio_envserve.core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage
+from trio_envserve.core.worker_inputs import OutcomeMade, RouterMessage
 
-HEADER_BYTES = WireLimits().header_bytes
 QUICK = {"silence_report_s": 2.0, "silence_kill_s": 5.0}
 """Limits of a server that waits for no silent worker."""
 FIRST, OTHER, REPLACEMENT = b"w0-1", b"w1-1", b"w0-2"
@@ -66,34 +49,26 @@ class Start(NamedTuple):
     body: bytes
 
 
-class System:
+class System(Joined):
     """One server with its workers, and one client that is connected to it."""
 
     def __init__(
         self, *, workers: int = 1, rerun: bool = False, heartbeats: bool = False,
         server: dict[str, Any] | None = None, client: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.now_s = 1000.0
-        self.slots, self.rerun, self.heartbeats = workers, rerun, heartbeats
-        self.server_limits = ServerLimits(**(server or {}))
-        self._last_id = 0
-        self.workers: dict[bytes, WorkerCore] = {}
-        """Processes that live, by worker id."""
+        super().__init__(
+            workers=workers, rerun=rerun, heartbeats=heartbeats, server=server, client=client
+        )
         self.silent: set[bytes] = set()
         """Workers whose processes are stopped: no sign of life."""
         self.blocked_s: dict[bytes, float] = {}
         """Workers whose event loops are blocked, and since when."""
-        self.says_hello = True
-        """Whether new processes come as far as to say hello."""
-        self.lose: Callable[[Message], bool] = lambda message: False
-        """A fault of the network: messages for which it is true get lost."""
         self.route = b"route 1"
         """Where the client's present connection is reached."""
         self.starts: list[Start] = []
         self.halts: list[tuple[bytes, int]] = []
         self.kills: list[bytes] = []
         self.reports: list[str] = []
-        self.spawned: list[bytes] = []
         self.ended: dict[int, Answer | Fail] = {}
         """How calls ended, as their callers were told."""
         self.asked: list[tuple[Body, ...]] = []
@@ -108,63 +83,11 @@ class System:
         """The frames that the router sent to any worker, lost or not."""
         self.from_workers: list[tuple[Body, ...]] = []
         """The frames that any worker sent, lost or not."""
-        self.router = self._new_router()
-        self._said: list[RouterEffect] = []
-        client_limits = ClientLimits(**(client or {}))
-        self.client = ClientCore(
-            name="test", new_id=self._new_id, now_s=self.now_s, limits=client_limits
-        )
-        self.client_effects: list[ClientEffect] = []
-        self.calls = 0
-        """How many were submitted."""
         self.give(PoolOpened((), self.now_s))
         self.give_client(Connected(self.now_s))
         self.settle()
 
-    def _new_id(self) -> bytes:
-        self._last_id += 1
-        return self._last_id.to_bytes(16, "big")
-
-    def _new_router(self) -> Router:
-        return Router(
-            epoch=self._new_id(), slots=self.slots, now_s=self.now_s, new_id=self._new_id,
-            limits=self.server_limits, heartbeats=self.heartbeats,
-        )  # fmt: skip
-
     # -- what moves -----------------------------------------------------------
-
-    def give(self, *inputs: RouterInput) -> None:
-        """Inputs to the router.  What comes of them is carried out by :meth:`settle`."""
-        for given in inputs:
-            self._said += self.router.take(given)
-
-    def said(self) -> list[RouterEffect]:
-        """What came of them since the last call."""
-        while self.router.behind:
-            self.give(Resume(self.now_s))
-        said, self._said = self._said, []
-        return said
-
-    def give_client(self, *inputs: ClientInput) -> None:
-        """Inputs to the client.  What comes of them is carried out by :meth:`settle`, too."""
-        for given in inputs:
-            self.client_effects += self.client.take(given)
-
-    def client_said(self) -> list[ClientEffect]:
-        """What came of them since the last call."""
-        said, self.client_effects = self.client_effects, []
-        return said
-
-    def new_call(self) -> int:
-        """The number of another call."""
-        self.calls += 1
-        return self.calls - 1
-
-    def settle(self) -> None:
-        """Carry out all effects, and theirs, until there are none."""
-        while effects := [*self.said(), *self.client_said()]:
-            for effect in effects:
-                self._carry_out(effect)
 
     def _carry_out(self, effect: Any) -> None:
         match effect:
@@ -198,14 +121,6 @@ class System:
             case _:
                 raise AssertionError(effect)
 
-    def _spawn(self, spawn: Spawn) -> None:
-        core = WorkerCore(spawn.incarnation, header_bytes=HEADER_BYTES)
-        self.workers[spawn.worker] = core
-        self.spawned.append(spawn.worker)
-        self.give(Spawned(spawn.worker, 1000 + len(self.spawned)))
-        if self.says_hello:
-            self.work(spawn.worker, core.take(EnvironmentReady(1, "environment", self.rerun)))
-
     def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
         """Carry out what a worker's core says."""
         for effect in effects:
@@ -235,13 +150,6 @@ class System:
             self.give_client(ClientTick(self.now_s))
             self.settle()
 
-    def submit(self, body: bytes = b"body", **how: Any) -> int:
-        """The caller asks."""
-        number = self.new_call()
-        self.give_client(CallSubmitted(number, body, self.now_s, **how))
-        self.settle()
-        return number
-
     def received(self, *calls: int) -> None:
         """Their callers have the outcomes in hands, and the server is told of it."""
         for call in calls:
@@ -266,12 +174,6 @@ class System:
     def _running(self, worker: bytes) -> Collection[int]:
         return self.workers[worker].running if worker in self.workers else ()
 
-    def beat(self) -> None:
-        """Each worker states what it holds."""
-        for worker, core in list(self.workers.items()):
-            self.work(worker, core.take(BeatDue({})))
-        self.settle()
-
     def reap(self, worker: bytes) -> None:
         """A worker's process has ended, whatever ended it."""
         del self.workers[worker]
@@ -281,12 +183,7 @@ class System:
     def restart_server(self, *, proven: bool = True) -> None:
         """The server, and its workers with it, is dead; another one is in its place,
         and knows that or does not.  The client's connection does not notice."""
-        dead = (self.router.epoch,) if proven else ()
-        self.workers.clear()
-        self.router = self._new_router()
-        self._said.clear()
-        self.give(PoolOpened(dead, self.now_s))
-        self.settle()
+        self.restart(proven=proven)
 
     def reconnect(self, route: bytes) -> None:
         """The client's connection was cut, and is there again under another identity."""
@@ -306,6 +203,11 @@ class System:
 
     # -- what is seen ---------------------------------------------------------
 
+    @property
+    def spawned(self) -> list[bytes]:
+        """The workers that were started, dead or not."""
+        return [spawn.worker for spawn in self.spawns]
+
     def result(self, call: int) -> bytes:
         """The result of a call, which must have one."""
         ended = self.ended.get(call)
@@ -318,11 +220,6 @@ class System:
         ended = self.ended.get(call)
         assert ended is not None, f"call {call} still waits"
         return ended.info if isinstance(ended, Fail) else error_records.decode(ended.body)
-
-
-def decoded(frames: Sequence[Body]) -> Message:
-    """The message of some frames."""
-    return messages.decode(frames[0], most_bytes=HEADER_BYTES)
 
 
 def is_outcome(message: Message) -> bool:

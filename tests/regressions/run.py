@@ -19,6 +19,7 @@ time.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import re
@@ -127,6 +128,7 @@ def make_base(directory: Path) -> None:
     for folder in ("trio_envserve", "tests"):
         shutil.copytree(ROOT / folder, directory / folder, ignore=CACHES)
     shutil.copy(ROOT / "pyproject.toml", directory)
+    compileall.compile_dir(directory, quiet=2)  # once for all copies
 
 
 def apply(patch: Patch, directory: Path) -> str:
@@ -159,7 +161,7 @@ def run_patched(base: Path, patch: Patch) -> Ended:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="regressions-") as name:
         directory = Path(name).resolve() / "copy"
-        shutil.copytree(base, directory)  # with what Python has compiled there already
+        shutil.copytree(base, directory)  # with what is compiled there
         trouble = apply(patch, directory)
         ended = Ended({}, trouble) if trouble else run_tests(directory, patch.tests)
     return ended._replace(seconds=time.monotonic() - began_s)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from trio_envserve import ConfigError, Rollout, RolloutFailed, ServerStartError
-from trio_envserve.core.requests import RequestState, Session
+from trio_envserve.core.requests import Session
 from trio_envserve.testing.trial import (
     FAULTS,
     JUDGES,
@@ -240,11 +240,10 @@ def found(patch: pytest.MonkeyPatch, seeds: Iterator[int] | range = range(25)) -
 
 
 def test_a_second_run_of_a_finished_request_is_found(monkeypatch: pytest.MonkeyPatch):
-    def state(self: Session, sequence: int) -> RequestState:
-        entry = self.entries.get(sequence)
-        return RequestState.NOT_SEEN if entry is None else entry.state
+    def has_finished(self: Session, sequence: int) -> bool:
+        return False
 
-    monkeypatch.setattr(Session, "state", state)
+    monkeypatch.setattr(Session, "has_finished", has_finished)
     assert found(monkeypatch).startswith("G2")
 
 

@@ -334,6 +334,11 @@ def _counts(record: dict[str, Any]) -> Table:
         )
         for machine in record["bytecodes"]
     ]  # fmt: skip
+    keyed = record["expected_keyed"] or {}
+    for machine, count in record["bytecodes_keyed"].items():
+        later = f"{record['bytecodes_keyed_after_20000'][machine]:.0f}"
+        wanted = f"{keyed[machine]:.0f}" if machine in keyed else "-"
+        rows.append((f"{machine}, with a key", f"{count:.0f}", "", "", later, wanted))
     got, known = record["instructions"], record["expected_instructions"]
     if got:
         wanted = f"{known:.0f}" if known else "-"

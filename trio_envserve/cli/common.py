@@ -44,7 +44,7 @@ with 128 plus its number, as a shell does."""
 EPILOG = """\b
 Exit codes:
   0  done, or stopped as asked
-  1  a check failed; or stopped at once: by a second signal, or because the parent ended
+  1  a check failed; status --ready: not ready; or stopped at once: second signal, parent gone
   2  wrong usage: an option, an address, an environment's name, a missing extra
   3  could not start: address in use, environment broken, no server
   4  eval: finished, but some rollouts ended in errors; attach: the outcome is an error
@@ -258,7 +258,11 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 def server_limits(
-    given: Sequence[str], *, worker_memory_mib: int | None = None, recycle: int | None = None
+    given: Sequence[str],
+    *,
+    worker_memory_mib: int | None = None,
+    recycle: int | None = None,
+    pause_after_errors: int | None = None,
 ) -> ServerLimits:
     """Limits by ``name=value``; those of keys are left out.  Raises ConfigError with the
     near names."""
@@ -267,6 +271,8 @@ def server_limits(
         values["worker_memory_bytes"] = worker_memory_mib * MIB
     if recycle is not None:
         values["recycle_executions"] = recycle
+    if pause_after_errors is not None:
+        values["pause_after_errors"] = pause_after_errors
     return ServerLimits(**values)
 
 
@@ -369,6 +375,12 @@ pool_options = decorate(
         click.option(
             "--recycle", type=click.IntRange(min=1), metavar="N",
             help="Drain and replace a worker after N executions.",
+        ),
+        click.option(
+            "--pause-after-errors", type=click.IntRange(min=1), metavar="N",
+            help="Start no further rollout after N failures in a row that are not the "
+            "environment's: a model that cannot be asked, workers that died. What waits goes on "
+            "waiting; one rollout a minute is tried, and a result lets all go on.",
         ),
         click.option(
             "--worker-env", multiple=True, metavar="SLOT:KEY=VALUE",

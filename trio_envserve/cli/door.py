@@ -4,13 +4,13 @@ Theory of operation
 -------------------
 A door is a client of a server.  It is open before the server is there, and stays open
 while the server is gone: its client finds the server again by itself.  The table below has
-a line for each door; :func:`keep_open` is what they have in common.
+a line for each door; :func:`run_door` is what they have in common.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from .common import (
     json_option,
     log_options,
     put,
+    run_verb,
     say,
     start_logging,
     transport_option,
@@ -86,10 +87,23 @@ door_options = decorate(
         log_options("INFO", "NAME-door.log"), json_option,
     ]
 )  # fmt: skip
-"""Options that every door has; they make :class:`DoorOptions` by :func:`told`."""
+"""Options that every door has, for :func:`run_door`."""
 
 
-def told(kind: str, given: Mapping[str, Any]) -> DoorOptions:
+def run_door(
+    kind: str, given: Mapping[str, Any],
+    opened: Callable[[DoorOptions], AbstractAsyncContextManager[Opened]],
+) -> int:  # fmt: skip
+    """The verb of a door of this kind: keep what ``opened`` opens until asked to stop."""
+    options = _told(kind, given)
+
+    async def main(stop: Stop) -> Result:
+        return await _keep_open(opened(options), options, stop)
+
+    return run_verb(main, as_json=options.as_json)
+
+
+def _told(kind: str, given: Mapping[str, Any]) -> DoorOptions:
     """The options together."""
     parent = os.getppid() if given["exit_with_parent"] else None
     level, as_json = given["log_level"].upper(), given["log_json"]
@@ -98,7 +112,7 @@ def told(kind: str, given: Mapping[str, Any]) -> DoorOptions:
     return DoorOptions(kind, *place, given["as_json"], parent, logs)
 
 
-async def keep_open(
+async def _keep_open(
     opened: AbstractAsyncContextManager[Opened], options: DoorOptions, stop: Stop
 ) -> Result:
     """Keep a door open until the command is asked to stop, and say how its server is."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import click
 
-from .common import EPILOG, Result, Stop, run_verb
-from .door import DoorOptions, Opened, door_options, keep_open, told
+from .common import EPILOG
+from .door import DoorOptions, Opened, door_options, run_door
 from .doors import HttpOptions, http_asked, http_options, open_http
 
 
@@ -41,13 +42,7 @@ def http(bind: str, **given: Any) -> int:
       {"event": "ready", ...}                 the server is there, and ready
       {"event": "stopped", ..., "exit": 0}    the last line
     """  # noqa: D301  # click wants the character itself
-    asked = http_asked(bind, given)
-    options = told("http", given)
-
-    async def main(stop: Stop) -> Result:
-        return await keep_open(_opened(asked, options), options, stop)
-
-    return run_verb(main, as_json=options.as_json)
+    return run_door("http", given, partial(_opened, http_asked(bind, given)))
 
 
 @asynccontextmanager

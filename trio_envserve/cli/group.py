@@ -14,6 +14,7 @@ import click
 from ..logs import take_stderr
 from .common import EPILOG, emit, say
 from .interrupts import Interrupts
+from .last_words import relay_standard_error
 
 
 class Verb(NamedTuple):
@@ -33,10 +34,13 @@ VERBS = {
     "init": Verb("init", "init", "Write a first environment, with a test."),
     "validate": Verb("validate", "validate", "Look an environment over before it is used."),
     "status": Verb("status", "status", "Show what a server is doing."),
+    "top": Verb("top", "top", "Watch a server: queue, rates, slowest rollouts, workers."),
+    "stack": Verb("stack", "stack", "Show where the code of a rollout stands."),
     "keys": Verb("keys", "keys", "Show which keys a server knows."),
     "attach": Verb("attach", "attach", "Wait for the outcome of a key."),
     "cancel": Verb("end_key", "cancel", "Cancel the work of a key."),
     "forget": Verb("end_key", "forget", "Drop a key and its outcome."),
+    "journal": Verb("journal", "journal", "Show or mend the journal of a server."),
     "replay": Verb("replay", "replay", "Replay a recorded server, step by step."),
     "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
     "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),
@@ -106,7 +110,9 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     own = given[: given.index("--")] if "--" in given else given
     log_json = "--log-json" in own
     if log_json:
-        take_stderr(as_json=True)
+        # Only a process of its own has its standard error to itself.
+        real = relay_standard_error() if arguments is None else None
+        take_stderr(as_json=True, descriptor=real)
     try:
         code: Any = group.main(
             args=None if arguments is None else list(arguments),

@@ -119,6 +119,24 @@ def _which(one: Mapping[str, Any]) -> tuple[str, ...]:
     return str(one["index"]), str(one["repeat"]), shown(one["duration_s"]), worker, message
 
 
+def calls_words(usage: Mapping[str, float]) -> str:
+    """Model calls as counted by a server: how many there were, and what went wrong."""
+    odd = [
+        f"{usage[name]:,.0f} {words}"
+        for name, words in (("failed", "failed"), ("retries", "sent again"))
+        if usage.get(name)
+    ]
+    calls = f"{usage.get('calls', 0):,.0f}"
+    return f"{calls} ({', '.join(odd)})" if odd else calls
+
+
+def tokens_words(usage: Mapping[str, float], seconds: float = 0.0) -> str:
+    """Their tokens; with the seconds that they took, the rate at which they were written."""
+    written = usage.get("completion_tokens", 0)
+    rate = f" ({written / seconds:,.0f}/s)" if seconds and written else ""
+    return f"{usage.get('prompt_tokens', 0):,.0f} read, {written:,.0f} written{rate}"
+
+
 def shown(value: float | None) -> str:
     """A figure; ``-`` if there is none."""
     return "-" if value is None else f"{value:.4g}"

@@ -30,6 +30,7 @@ from ..envs.check import check_spec
 from ..logs import LogSetup, set_title
 from ..net import Transport
 from ..server import Server, open_server
+from .authors import with_traceback
 from .common import (
     AT_ONCE,
     CommandError,
@@ -92,7 +93,8 @@ class _Options(NamedTuple):
 def run_with(
     environment: str, command: tuple[str, ...], bind: str, workers: int,
     worker_python: str | None, transport: Transport, args: tuple[str, ...],
-    worker_memory: int | None, recycle: int | None, worker_env: tuple[str, ...],
+    worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
+    worker_env: tuple[str, ...],
     limits: tuple[str, ...], log_level: str, log_json: bool, log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Run COMMAND while ENV is served, and end with its exit code.
@@ -118,7 +120,8 @@ def run_with(
     async def main(stop: Stop) -> Result:
         program = find_program(command[0])
         if worker_python is None:
-            check_spec(environment)
+            with with_traceback(environment):
+                check_spec(environment)
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
             environment, program, command,
@@ -128,7 +131,10 @@ def run_with(
                 "workers": workers,
                 "worker_python": worker_python,
                 "transport": transport,
-                "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
+                "limits": server_limits(
+                limits, worker_memory_mib=worker_memory, recycle=recycle,
+                pause_after_errors=pause_after_errors,
+            ),
                 "keys": key_limits(limits),
                 "worker_environ": worker_environ(worker_env, workers),
                 "worker_logging": dataclasses.asdict(logs),

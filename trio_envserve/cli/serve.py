@@ -4,28 +4,36 @@ Theory of operation
 -------------------
 The address is printed as soon as it is bound; then the workers get ready.  The first
 signal drains the server: it takes no new work.  A second one kills the workers.
-Standard error always says what the command waits for.
+Standard error always says what the command waits for, and a service manager that has
+started it is told the same (:mod:`.notify`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
 import trio
 
+from ..core.closing import ClosingStage
 from ..core.errors import ServerStartError
 from ..core.health import ServerStatus
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.allocator import keep_freed_memory
 from ..host.collector import collect_seldom
+from ..host.orphans import is_first, reap_orphans
+from ..host.processes import STARTED
 from ..logs import LogSetup, set_title
 from ..net import Transport
+from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server import Server, open_server
+from .authors import with_traceback
 from .common import (
     AT_ONCE,
     EPILOG,
@@ -53,6 +61,7 @@ from .common import (
 )
 from .doors import ServeDoors, doors_asked, open_asked_doors, serve_options
 from .models import endpoints_option
+from .notify import Manager, Seen
 from .parent import wait_parent_gone
 
 SAY_EVERY_S = 3.0
@@ -111,18 +120,38 @@ class _Options(NamedTuple):
     help="Record the bodies of requests and outcomes, too, not only their length.",
 )
 @click.option(
+    "--journal",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Keep what is known of keys in DIR, so that it outlives the server: see journal.",
+)
+@click.option(
     "--exit-with-parent",
     is_flag=True,
     help="Stop at once when the process that started this one has ended.",
+)
+@click.option(
+    "--otlp",
+    metavar="URL",
+    help="Send spans of rollouts to a receiver of OpenTelemetry (OTLP over HTTP), such as "
+    "http://127.0.0.1:4318. Needs the extra otel.",
+)
+@click.option(
+    "--otlp-ratio",
+    type=click.FloatRange(0, 1),
+    metavar="RATIO",
+    help="Of the traces that begin here, keep this part. [default: all]",
 )
 @log_options("INFO")
 @json_option
 def serve(
     environment: str | None, bind: str, workers: int, transport: Transport,
     worker_command: str | None, worker_python: str | None, args: tuple[str, ...],
-    worker_memory: int | None, recycle: int | None, worker_env: tuple[str, ...],
+    worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
+    worker_env: tuple[str, ...],
     limits: tuple[str, ...], drain_s: float,
-    keep_trying: bool, record: str | None, record_bodies: bool, exit_with_parent: bool,
+    keep_trying: bool, record: str | None, record_bodies: bool, journal: str | None,
+    exit_with_parent: bool, otlp: str | None, otlp_ratio: float | None,
     log_level: str, log_json: bool, log_dir: str, as_json: bool, **of_doors: Any,
 ) -> int:  # fmt: skip
     """Serve ENV (default: arithmetic) at an address.
@@ -138,6 +167,7 @@ def serve(
       trio-envserve serve my_envs:Maze --arg level=3 --bind tcp://127.0.0.1:0
       trio-envserve serve --worker-command "node worker.js" --workers 4
       trio-envserve serve arithmetic --http 127.0.0.1:8080
+      trio-envserve serve arithmetic --journal runs
       trio-envserve serve verifiers:gsm8k --verifiers-bind tcp://127.0.0.1:5000
 
     The address is printed when it is bound. Ctrl-C or SIGTERM stops the server: it
@@ -160,7 +190,9 @@ def serve(
         if worker_command is None:
             named = environment or DEFAULT_ENVIRONMENT
             if worker_python is None:
-                check_spec(named)
+                with with_traceback(named):
+                    check_spec(named)
+        spans = _spans_asked(otlp, otlp_ratio)
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
             named or worker_command or "", as_json, drain_s, keep_trying, parent, doors,
@@ -172,26 +204,55 @@ def serve(
                 "bind": bind,
                 "workers": workers,
                 "transport": transport,
-                "limits": server_limits(limits, worker_memory_mib=worker_memory, recycle=recycle),
+                "limits": server_limits(
+                limits, worker_memory_mib=worker_memory, recycle=recycle,
+                pause_after_errors=pause_after_errors,
+            ),
                 "keys": key_limits(limits),
                 "worker_environ": worker_environ(worker_env, workers),
                 "worker_logging": dataclasses.asdict(logs),
+                "worker_otlp": None if spans is None else dataclasses.asdict(spans),
                 "record": record,
                 "record_bodies": record_bodies,
+                "journal": journal,
             },
         )  # fmt: skip
         start_logging(logs, "server")
-        return await _serve(options, stop)
+        if spans is None:
+            return await _serve(options, stop)
+        # Before the server is opened: it looks then whether this process keeps traces.
+        await trio.to_thread.run_sync(try_to_configure, spans, "server")
+        try:
+            return await _serve(options, stop)
+        finally:
+            finish()
 
     return run_verb(main, as_json=as_json)
 
 
+def _spans_asked(url: str | None, ratio: float | None) -> OtlpSetup | None:
+    """Where spans are sent, if anybody wants them: by the option, or by the variables of
+    OpenTelemetry where its extra is.  Raises UsageError."""
+    if url is None and not asked_by_variables():
+        if ratio is not None:
+            raise click.UsageError("--otlp-ratio needs --otlp URL")
+        return None
+    if not is_installed():
+        if url is None:
+            return None
+        raise click.UsageError("--otlp needs the extra otel: pip install 'trio-envserve[otel]'")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--otlp takes http://HOST:PORT, not {url!r}")
+    return OtlpSetup(endpoint=url or "", ratio=ratio)
+
+
 async def _serve(options: _Options, stop: Stop) -> Result:
     keep_freed_memory()
+    manager = Manager.of(os.environ)
     async with trio.open_nursery() as nursery:
         if options.parent is not None:
             nursery.start_soon(_follow_parent, options.parent, stop)
-        result = await _serve_until_asked(options, stop)
+        result = await _serve_until_asked(options, stop, manager, nursery)
         nursery.cancel_scope.cancel()
     return result
 
@@ -202,7 +263,9 @@ async def _follow_parent(parent: int, stop: Stop) -> None:
     await stop.end_at_once()
 
 
-async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
+async def _serve_until_asked(
+    options: _Options, stop: Stop, manager: Manager | None, background: trio.Nursery
+) -> Result:
     began_s = trio.current_time()
     drained = False
     broken: list[str] = []
@@ -210,16 +273,21 @@ async def _serve_until_asked(options: _Options, stop: Stop) -> Result:
         stop.kill = server.kill
         address = server.address
         set_title(f"trio-envserve server of {options.served} at {address}")
+        if is_first() and options.open["workers"]:  # without workers, its children are its own
+            background.start_soon(reap_orphans, STARTED)
+        tell = partial(_tell_manager, manager, server)
+        if manager is not None:
+            background.start_soon(_keep_told, manager, tell)
         async with open_asked_doors(options.doors, server, options.open["transport"]) as doors:
             _announce(options, "serving", server, doors)
             with stop.hurry:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collect_seldom)
-                    nursery.start_soon(_tell_ready, options, server, stop, broken)
+                    nursery.start_soon(_tell_ready, options, server, stop, broken, tell)
                     await stop.asked.wait()
                     nursery.cancel_scope.cancel()
                 if not broken:
-                    drained = await _drain(options, server, stop)
+                    drained = await _drain(options, server, stop, tell)
         stats = server.stats().to_record()
     summary: dict[str, Any] = {
         "event": "stopped",
@@ -265,7 +333,9 @@ def _announce(
         say(f"ready at {server.address}")
 
 
-async def _tell_ready(options: _Options, server: Server, stop: Stop, broken: list[str]) -> None:
+async def _tell_ready(
+    options: _Options, server: Server, stop: Stop, broken: list[str], tell: Callable[[], None]
+) -> None:
     """Say when a worker is ready, and until then why none is."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_tell_not_ready, server)
@@ -283,6 +353,7 @@ async def _tell_ready(options: _Options, server: Server, stop: Stop, broken: lis
         nursery.cancel_scope.cancel()
     if ready:
         _announce(options, "ready", server)
+        tell()
 
 
 async def _tell_not_ready(server: Server) -> None:
@@ -293,7 +364,7 @@ async def _tell_not_ready(server: Server) -> None:
             say(f"not ready yet: {status.reason}")
 
 
-async def _drain(options: _Options, server: Server, stop: Stop) -> bool:
+async def _drain(options: _Options, server: Server, stop: Stop, tell: Callable[[], None]) -> bool:
     """Let running work end, and say what the server waits for."""
     running = server.stats().running
     say(
@@ -301,7 +372,7 @@ async def _drain(options: _Options, server: Server, stop: Stop) -> bool:
         f"for {running} executions (again to stop at once)"
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell_draining, server)
+        nursery.start_soon(_tell_draining, server, tell)
         drained = await server.drain(options.drain_s)
         nursery.cancel_scope.cancel()
     if not drained:
@@ -309,7 +380,8 @@ async def _drain(options: _Options, server: Server, stop: Stop) -> bool:
     return drained
 
 
-async def _tell_draining(server: Server) -> None:
+async def _tell_draining(server: Server, tell: Callable[[], None]) -> None:
+    tell()
     while True:
         await trio.sleep(SAY_EVERY_S)
         say(f"waiting: {_left(server)}")
@@ -317,4 +389,32 @@ async def _tell_draining(server: Server) -> None:
 
 def _left(server: Server) -> str:
     stats = server.stats()
-    return f"{stats.running} executions are running, {stats.kept} outcomes are not fetched yet"
+    left = f"{stats.running} executions are running, {stats.kept} outcomes are not fetched yet"
+    if stats.closing is not None and stats.closing.stage is ClosingStage.DRAINING:
+        left += f"; {stats.closing.left_s:.0f} s more at most"
+    return left
+
+
+# -- the service manager ----------------------------------------------------------------
+
+
+async def _keep_told(manager: Manager, tell: Callable[[], None]) -> None:
+    with contextlib.closing(manager):
+        while True:
+            tell()
+            await trio.sleep(manager.beat_s)
+
+
+def _tell_manager(manager: Manager | None, server: Server) -> None:
+    if manager is None:
+        return
+    stats = server.stats()
+    stopping = stats.closing is not None
+    text = f"{stats.status.value}: {stats.ready} of {stats.workers} workers are ready"
+    if stopping:
+        text = f"{stats.reason}: {_left(server)}"
+    elif stats.reason:
+        text += f"; {stats.reason}"
+    else:
+        text += f", {stats.running} executions run, {stats.waiting} requests wait"
+    manager.tell(Seen(stats.status is ServerStatus.READY, stopping, text))

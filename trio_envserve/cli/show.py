@@ -100,7 +100,7 @@ def show(
     async def one(number: int, entries: Sequence[Entry]) -> Result:
         if number > len(entries):
             raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
-        record = await trio.to_thread.run_sync(record_at, file, entries[number - 1].place, check)
+        record = await trio.to_thread.run_sync(record_at, file, entries[number - 1], check)
         if as_json:
             return Result(OK, {"file": file, "number": number, "rollout": _plain(record)})
         print_page(page(record, place=f"{number} of {len(entries)}", full=full))
@@ -135,7 +135,7 @@ def _turn_pages(file: str, entries: Sequence[Entry], *, full: bool) -> None:
     while True:
         click.clear()
         place = f"{at + 1} of {len(entries)}"
-        print_page(page(record_at(file, entries[at].place), place=place, full=full))
+        print_page(page(record_at(file, entries[at]), place=place, full=full))
         click.echo(f"\n{place}: {_KEYS} ", nl=False)
         key = click.getchar()
         if key in _QUIT:

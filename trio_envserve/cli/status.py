@@ -10,8 +10,10 @@ import click
 import trio
 
 from ..client import Client, open_client
+from ..core.health import ServerStatus
 from ..net import Transport
 from .common import (
+    AT_ONCE,
     EPILOG,
     NOT_STARTED,
     OK,
@@ -25,10 +27,16 @@ from .common import (
     transport_option,
 )
 from .render import Table, rich_tables, show_tables
+from .results import calls_words, tokens_words
+from .slow import oldest, slow_table
 
 
 @click.command(epilog=EPILOG)
 @click.argument("address", metavar="ADDRESS")
+@click.option(
+    "--ready", is_flag=True,
+    help="For probes: say in a line whether the server is ready, and end with the exit code.",
+)  # fmt: skip
 @click.option("--watch", is_flag=True, help="Show the status again and again, until Ctrl-C.")
 @click.option(
     "--every-s",
@@ -44,10 +52,17 @@ from .render import Table, rich_tables, show_tables
     show_default=True,
     help="How long to wait for an answer.",
 )
+@click.option(
+    "--slow",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Show the N rollouts that have run longest, too.",
+)
 @transport_option
 @json_option
 def status(
-    address: str, watch: bool, every_s: float, wait_s: float, transport: Transport, as_json: bool
+    address: str, ready: bool, watch: bool, every_s: float, wait_s: float, slow: int | None,
+    transport: Transport, as_json: bool,
 ) -> int:  # fmt: skip
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
 
@@ -55,20 +70,33 @@ def status(
     Examples:
       trio-envserve status tcp://127.0.0.1:5555
       trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
+      trio-envserve status tcp://127.0.0.1:5555 --slow 20
+      trio-envserve status tcp://127.0.0.1:5555 --ready || echo not now
 
     With --json the object has the server's statistics; with --watch there is one
-    object a line. The exit code is 0 if the server answered, whatever its status;
-    the field "status" is ready, starting, silent, broken or stopping.
+    object a line, and with --slow the object has a field "slow". The exit code is 0
+    if the server answered, whatever its status; the field "status" is ready,
+    starting, silent, broken or stopping.
+
+    \b
+    With --ready the exit code says which it is:
+      0  ready: a worker is ready, and the server takes new work
+      1  not ready: it is starting, silent, broken or stopping; the line says why
+      3  unreachable: no server answered within --wait-s
     """  # noqa: D301  # click wants the character itself
+    if ready and watch:
+        raise click.UsageError("--ready looks once, --watch again and again: give one")
 
     async def main(stop: Stop) -> Result:
         last: dict[str, Any] = {}
         with trio.CancelScope() as work:
             stop.on_first = work.cancel
             async with open_client(address, name="status", transport=transport) as client:
-                last = await _stats(client, address, wait_s)
+                last = await _stats(client, address, wait_s, slow)
                 if watch:
-                    await _watch(client, address, wait_s, every_s, last, as_json)
+                    await _watch(client, address, wait_s, every_s, last, as_json, slow)
+                elif ready:
+                    return _ready(last, as_json)
                 elif not as_json:
                     show_tables(status_tables(last), put)
         # Ctrl-C is the normal end of a watch.
@@ -79,22 +107,37 @@ def status(
     return run_verb(main, as_json=as_json)
 
 
-async def _stats(client: Client, address: str, wait_s: float) -> dict[str, Any]:
+def _ready(stats: dict[str, Any], as_json: bool) -> Result:
+    """The answer to a probe."""
+    ready = stats["status"] == ServerStatus.READY.value
+    if not as_json:
+        put(" and ".join([state_of(stats), *(f"{name} {text}" for name, text in _closing(stats))]))
+    return Result(OK if ready else AT_ONCE, stats)
+
+
+def state_of(stats: dict[str, Any]) -> str:
+    """Its status and the reason, on one line."""
+    state, reason = str(stats["status"]), stats["reason"]
+    return f"{state}: {_first_line(reason)}" if reason else state
+
+
+async def _stats(client: Client, address: str, wait_s: float, slow: int | None) -> dict[str, Any]:
     with trio.move_on_after(wait_s):
-        return (await client.stats()).to_record()
+        stats = (await client.stats()).to_record()
+        return stats if slow is None else {**stats, "slow": await oldest(client, slow)}
     why = client.health().reason
     raise CommandError(f"no answer from {address} after {wait_s:g} s: {why}", NOT_STARTED)
 
 
 async def _watch(
     client: Client, address: str, wait_s: float, every_s: float, last: dict[str, Any],
-    as_json: bool,
+    as_json: bool, slow: int | None,
 ) -> None:  # fmt: skip
     """Show ``last``, then go on while it is read; ``last`` is kept up to date."""
     if as_json or not sys.stdout.isatty():
         while emit(last) if as_json else show_tables(status_tables(last), put):
             await trio.sleep(every_s)
-            last.update(await _stats(client, address, wait_s))
+            last.update(await _stats(client, address, wait_s, slow))
         return
     from rich.live import Live
 
@@ -102,21 +145,22 @@ async def _watch(
         while True:
             live.update(rich_tables(status_tables(last)), refresh=True)
             await trio.sleep(every_s)
-            last.update(await _stats(client, address, wait_s))
+            last.update(await _stats(client, address, wait_s, slow))
 
 
 def status_tables(stats: dict[str, Any]) -> list[Table]:
     """The server's statistics for people."""
     cache = stats["cache"]
-    state = str(stats["status"])
     server = [
-        ("status", state if not stats["reason"] else f"{state}: {_first_line(stats['reason'])}"),
+        ("status", state_of(stats)),
         *_closing(stats),
+        *([("paused", _first_line(stats["paused"]))] if stats.get("paused") else []),
         ("environment", str(stats["environment"]) or "-"),
         ("workers ready", f"{stats['ready']} of {stats['workers']}"),
         ("worker restarts", str(stats["worker_restarts"])),
         ("sessions", str(stats["sessions"])),
         ("waiting, running", f"{stats['waiting']}, {stats['running']}"),
+        *_model_calls(stats),
         ("keys", f"{stats['keys']} ({stats['keys_bytes'] / 1024:.1f} KiB)"),
         ("router lag p99", _milliseconds(stats.get("router_lag_p99_s"))),
         ("malformed messages", str(stats["malformed"])),
@@ -133,6 +177,16 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         ("cancelled", str(cache["cancelled"])),
         ("reruns by consent", str(cache["reruns"])),
     ]
+    return [
+        Table(f"server at {stats['address']}", (), server),
+        Table("cache", (), cached),
+        worker_table(stats),
+        *([slow_table(stats["slow"])] if "slow" in stats else []),
+    ]
+
+
+def worker_table(stats: dict[str, Any]) -> Table:
+    """Its workers."""
     columns = ("worker", "pid", "phase", "pending", "done", "failed", "restarts", "lag p99", "MiB")
     workers = [
         (
@@ -142,11 +196,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         )
         for w in stats["per_worker"]
     ]  # fmt: skip
-    return [
-        Table(f"server at {stats['address']}", (), server),
-        Table("cache", (), cached),
-        Table("workers", columns, workers),
-    ]
+    return Table("workers", columns, workers)
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -157,6 +207,19 @@ def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
     names = {"running": "executions", "outcomes": "outcomes", "workers": "workers"}
     left = ", ".join(f"{closing[key]} {name}" for key, name in names.items())
     return [("waits for", left), ("next stage", f"within {closing['left_s']:g} s")]
+
+
+def _model_calls(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the model calls of its rollouts came to, if there were any."""
+    usage, took = stats["model_usage"], dict(stats["model_calls"])
+    sum_s, ended = took.pop("sum_s", 0.0), sum(took.values())
+    if not ended:
+        return []
+    return [
+        ("model calls", calls_words(usage)),
+        ("mean model call", f"{sum_s / ended:.3g} s"),
+        ("tokens", tokens_words(usage)),
+    ]
 
 
 def _phase(worker: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 from ..core.errors import ConfigError, NeverStarted, NotEncodable, ServerNotReady
 from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ClientCounters, KeyPage, ServerStats
+from ..core.status import ClientCounters, KeyPage, RunningPage, ServerStats
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded
@@ -138,6 +138,14 @@ class AsyncioClient:
         return await self._run(
             lambda client: client.list_keys(namespace, first=first, timeout_s=timeout_s)
         )
+
+    async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
+        """See :meth:`Client.list_running`."""
+        return await self._run(lambda client: client.list_running(first=first, timeout_s=timeout_s))
+
+    async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
+        """See :meth:`Client.stack`."""
+        return await self._run(lambda client: client.stack(number, timeout_s=timeout_s))
 
     # -- health and statistics ------------------------------------------------
 

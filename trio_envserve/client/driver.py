@@ -16,7 +16,8 @@ from typing import TypeAlias, final
 
 import trio
 
-from ..core import messages
+from .. import tracing
+from ..core import messages, notes
 from ..core.client import ClientCore
 from ..core.client_effects import (
     Answer,
@@ -24,6 +25,7 @@ from ..core.client_effects import (
     Fail,
     Reconnect,
     Say,
+    SayNote,
     Statistics,
     ToServer,
 )
@@ -40,8 +42,10 @@ from ..core.client_inputs import (
 )
 from ..core.errors import ServerNotReady
 from ..core.health import Health, ServerHealth
+from ..core.key_records import KeyAct
+from ..core.notes import Note
 from ..core.router_effects import Report
-from ..core.terms import Body
+from ..core.terms import Body, Status
 from ..net import ConnectionEvent, DealerSocket, Message
 from .options import Terms
 
@@ -60,6 +64,9 @@ Ended: TypeAlias = Answer | Fail
 OnDelta: TypeAlias = Callable[[int, Body], None]
 """Is told the number and the bytes of each delta of a call that arrives."""
 
+OnNote: TypeAlias = Callable[[Note], object]
+"""Is told what a call last noted of how far it is, about once a second at most."""
+
 
 @final
 class Driver:
@@ -77,6 +84,12 @@ class Driver:
         self._waiting: dict[int, Callable[[Ended], None]] = {}
         self._following: dict[int, OnDelta] = {}
         """Of the calls in ``_waiting``, those whose deltas are wanted."""
+        self._noting: dict[int, OnNote] = {}
+        """The same of those whose notes are wanted."""
+        self.keeps_spans = True
+        """Whether calls have spans, if this process keeps traces."""
+        self._spans: dict[int, tracing.Span] = {}
+        """Of the calls that have not ended."""
         self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
         self._next_ask = 0
         self.changed = trio.lowlevel.ParkingLot()
@@ -91,15 +104,24 @@ class Driver:
 
     def submit(
         self, body: bytes, now_s: float, terms: Terms, ended: Callable[[Ended], None],
-        on_delta: OnDelta | None = None,
+        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+        span: tracing.Span | None = None,
     ) -> int:  # fmt: skip
         """Make a call, and return its number.  ``ended`` is called once, when it has
-        ended, which may be at once; not any more after :meth:`cancel`."""
+        ended, which may be at once; not any more after :meth:`cancel`.  ``span`` was begun
+        where the caller is, if that is not here."""
         number, self._next_call = self._next_call, self._next_call + 1
+        if span is None and self.keeps_spans:
+            span = begin_call(terms)
+        if span is not None:
+            self._spans[number] = span
+            terms = terms._replace(traceparent=span.traceparent)
         self._give(CallSubmitted(number, body, now_s, *terms))
         self._waiting[number] = ended
         if on_delta is not None:
             self._following[number] = on_delta
+        if on_note is not None:
+            self._noting[number] = on_note
         if len(self._waiting) > 1 and not self.core.closed:
             self._asked_of_core.set()
         else:
@@ -112,6 +134,9 @@ class Driver:
         for number in numbers:
             self._waiting.pop(number, None)
             self._following.pop(number, None)
+            self._noting.pop(number, None)
+            if self._spans and (span := self._spans.pop(number, None)) is not None:
+                span.end({"envserve.cancelled": True})
         self._cancelled += numbers
         if self._waiting and not self.core.closed:
             self._asked_of_core.set()
@@ -228,6 +253,9 @@ class Driver:
                     sent.append(effect.frames)
                 case Answer() | Fail():
                     self._following.pop(effect.call, None)
+                    self._noting.pop(effect.call, None)
+                    if self._spans:
+                        self._end_span(effect)
                     ended = self._waiting.pop(effect.call, None)
                     if ended is not None:
                         ended(effect)
@@ -235,6 +263,8 @@ class Driver:
                     on_delta = self._following.get(call)
                     if on_delta is not None:
                         on_delta(delta, body)
+                case SayNote(call, note):
+                    self._noted(call, note)
                 case Statistics(probe, body):
                     asked = self._asked.get(probe)
                     if asked is not None:
@@ -254,6 +284,29 @@ class Driver:
         if self.changed:
             self.changed.unpark_all()
 
+    def _end_span(self, ended: Ended) -> None:
+        span = self._spans.pop(ended.call, None)
+        if span is None:
+            return
+        if isinstance(ended, Fail):
+            span.end(error=ended.info.code)
+        else:
+            worker, executions = ended.worker, ended.executions
+            failed = ended.status is not Status.RESULT
+            span.end(
+                {"envserve.worker": worker, "envserve.executions": executions},
+                error="the outcome is an error" if failed else None,
+            )
+
+    def _noted(self, call: int, note: bytes) -> None:
+        on_note = self._noting.get(call)
+        if on_note is not None:
+            try:
+                on_note(notes.decode(note))
+            except Exception:  # it is the caller's code, and must not end the client of others
+                del self._noting[call]
+                _log.exception("on_note has failed, and hears no more of this call")
+
     def _report_health(self) -> None:
         health, why = self.core.link.health(trio.current_time())
         if health is not self._said:
@@ -262,3 +315,13 @@ class Driver:
                 _log.warning("%s: unhealthy: %s", self.address, why)
             else:
                 _log.info("%s: %s", self.address, health.value)
+
+
+def begin_call(terms: Terms) -> tracing.Span | None:
+    """The span of a call that runs something, below the current one of its caller; None if
+    this process keeps no traces, or the caller says where it belongs."""
+    if terms.traceparent is not None or tracing.tracer() is None:
+        return None
+    if terms.key is not None and terms.key.act is not KeyAct.ASK:
+        return None
+    return tracing.begin_here("call", "CLIENT")

@@ -8,25 +8,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from ..core import messages, values
 from ..core.client_inputs import CallKey
-from ..core.errors import ServerNotReady
 from ..core.key_records import KeyAct
-from ..core.status import KeyPage
 from ..core.terms import ID_BYTES
-from .options import DEFAULT_NAMESPACE, Asked, Terms, key_name, seconds
+from .options import DEFAULT_NAMESPACE, Terms, key_name, seconds
 from .outcome import Outcome
 
 if TYPE_CHECKING:
     from .shell import Client
-
-BUSY_S = 0.05
-"""A server that is asked for many pages at once answers with none; ask again after this."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,12 +30,6 @@ class KeyEnded:
     """Whether there was work, or its outcome, under the key."""
     started: bool
     """False: it had never been started, and now never will be.  True: it may have run."""
-
-
-async def ask(client: Client, asked: Asked, submitted: Callable[[], object]) -> Outcome:
-    """Make a call, and call ``submitted`` when it has its place among all that this client
-    asks: what is asked after that comes to the server after it."""
-    return await client._run(asked, submitted)
 
 
 async def attach(
@@ -63,20 +50,6 @@ async def end(
     :meth:`.Client.run_rollout` raises."""
     record = (await _call(client, act, key, namespace, timeout_s)).unwrap()
     return KeyEnded(record["generation"] is not None, record["started"])
-
-
-async def page(client: Client, namespace: str | None, first: int, limit_s: float) -> KeyPage:
-    """A page of keys, from the generation with this number on."""
-    name = b"" if namespace is None else key_name("any", namespace).namespace
-    question = partial(messages.AskKeys, namespace=name, first=first)
-    with trio.move_on_after(limit_s):
-        while True:
-            record = await client._driver.ask(question, limit_s)
-            found = KeyPage.of(values.decode(record, limits=client._wire))
-            if found.keys or found.next is None or found.next > first:
-                return found
-            await trio.sleep(BUSY_S)
-    raise ServerNotReady(f"no page of keys after {limit_s:g} s: the server is asked for too many")
 
 
 async def _call(

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import trio
 
 from ..core import values
 from ..core.errors import ConfigError, NotEncodable
+from ..core.notes import Note
 from .options import Asked
 from .outcome import Outcome
 
@@ -43,11 +45,15 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     Several tasks may iterate; each outcome goes to one of them.
     """
 
-    def __init__(self, client: Client, asked: Asked, in_flight: int, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, client: Client, asked: Asked, in_flight: int, nursery: trio.Nursery,
+        on_note: Callable[[int, Note], object] | None,
+    ) -> None:  # fmt: skip
         self._client = client
         self._driver = client._driver
         self._asked = asked
         self._nursery = nursery
+        self._on_note = on_note
         self._room = in_flight
         self._fed = False
         self._under_way: dict[int, tuple[int, float]] = {}
@@ -75,15 +81,18 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._takers.unpark_all()
 
     def _submit(self, index: int, asked: Asked) -> None:
+        on_note = None if self._on_note is None else partial(self._on_note, index)
         try:
             body = asked.encoded(self._client._wire, at_once=True)
         except values.TooMuchWork:
-            self._start(index, self._client._run, asked)
+            self._start(index, partial(self._client._run, on_note=on_note), asked)
         except values.EncodingError as error:
             self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
         else:
             now_s = trio.current_time()
-            number = self._driver.submit(body, now_s, asked.terms.of(body), self._has_ended)
+            number = self._driver.submit(
+                body, now_s, asked.terms.of(body), self._has_ended, on_note=on_note
+            )
             self._under_way[number] = index, now_s
 
     def _has_ended(self, ended: Ended) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from ..core import values
 from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
-from ..core.fields import MAX_UINT
+from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body
@@ -40,6 +40,9 @@ class CallOptions(TypedDict, total=False):
     timeout_s: float | None
     """How long the caller waits, and how long the server may run it; None: as long as
     the caller's cancel scope allows."""
+    traceparent: str | None
+    """The span below which its spans are, as in the HTTP header of that name; None: the
+    current one of this process, if it keeps traces."""
 
 
 DEFAULT_NAMESPACE = "default"
@@ -56,14 +59,15 @@ class Terms(NamedTuple):
     max_executions: int | None = None
     limit_s: float | None = None
     key: CallKey | None = None
+    traceparent: str | None = None
 
     def of(self, body: Body) -> Terms:
         """The terms for this input: a key holds for one."""
-        rerun, max_executions, limit_s, key = self
+        rerun, max_executions, limit_s, key, traceparent = self
         if key is None or key.act is not KeyAct.ASK:
             return self
         key = CallKey(KeyAct.ASK, key.name, input_digest(body, rerun))
-        return Terms(rerun, max_executions, limit_s, key)
+        return Terms(rerun, max_executions, limit_s, key, traceparent)
 
 
 class Asked(NamedTuple):
@@ -87,12 +91,19 @@ class Asked(NamedTuple):
         return Asked(self.body | {"input": input}, terms)
 
 
+class Encoded(NamedTuple):
+    """The same, encoded.  It holds nothing of the input, which may take many times as much."""
+
+    body: bytes
+    terms: Terms
+
+
 def checked(
     input: Any, *, kind: Literal["rollout", "group"] = "rollout", model: str = "oracle",
     model_name: str = "", sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
     state_columns: Sequence[str] = (), rerun: bool | None = None,
     max_executions: int | None = None, timeout_s: float | None = None, key: str | None = None,
-    namespace: str = DEFAULT_NAMESPACE,
+    namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
 ) -> Asked:  # fmt: skip
     """Input and options as they go to the server; ConfigError if one is wrong."""
     request = RolloutRequest(
@@ -102,7 +113,10 @@ def checked(
     )  # fmt: skip
     _check(rerun, max_executions)
     asks = None if key is None else CallKey(KeyAct.ASK, key_name(key, namespace))
-    return Asked(request.to_body(), Terms(rerun, max_executions, seconds(timeout_s), asks))
+    if traceparent is not None and not is_traceparent(traceparent):
+        raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
+    terms = Terms(rerun, max_executions, seconds(timeout_s), asks, traceparent)
+    return Asked(request.to_body(), terms)
 
 
 def key_name(key: str, namespace: str) -> KeyName:

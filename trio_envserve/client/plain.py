@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 from ..core.errors import NotEncodable
 from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ClientCounters, KeyPage, ServerStats
+from ..core.status import ClientCounters, KeyPage, RunningPage, ServerStats
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded
@@ -168,6 +168,14 @@ class PlainClient:
         return self._run(
             lambda client: client.list_keys(namespace, first=first, timeout_s=timeout_s)
         )
+
+    def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
+        """See :meth:`Client.list_running`."""
+        return self._run(lambda client: client.list_running(first=first, timeout_s=timeout_s))
+
+    def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
+        """See :meth:`Client.stack`."""
+        return self._run(lambda client: client.stack(number, timeout_s=timeout_s))
 
     # -- health and statistics ------------------------------------------------
 

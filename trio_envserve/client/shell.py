@@ -32,15 +32,16 @@ from ..core.errors import (
 from ..core.health import Health, ServerHealth, ServerStatus
 from ..core.key_records import KeyAct
 from ..core.limits import WireLimits
-from ..core.status import ClientCounters, KeyPage, ServerStats
+from ..core.notes import Note
+from ..core.status import ClientCounters, KeyPage, RunningPage, ServerStats
 from ..core.terms import Body, Status
 from ..envs.turns import Threads
 from ..net import unwrap_single
-from . import keys
-from .driver import Driver, Ended, OnDelta
+from . import keys, pages
+from .driver import Driver, Ended, OnDelta, OnNote
 from .keys import KeyEnded
 from .many import Outcomes, check_in_flight
-from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Terms, checked
+from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, checked
 from .outcome import Outcome
 
 HASHED_AT_ONCE = 1 << 20
@@ -80,7 +81,9 @@ class Client:
         - ``key``, ``namespace``: names the work, so that whoever asks again, from whatever
           process, joins it or gets its outcome;
         - ``timeout_s``: how long to wait, and how long the server may run it
-          (None: as long as this scope allows).
+          (None: as long as this scope allows);
+        - ``traceparent``: the span below which its spans are (None: the current one of this
+          process, if it keeps traces).
 
         Raises :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
         or :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
@@ -104,6 +107,7 @@ class Client:
         state_columns: Sequence[str] = (), rerun: bool | None = None,
         max_executions: int | None = None, timeout_s: float | None = None,
         key: str | None = None, namespace: str = DEFAULT_NAMESPACE,
+        traceparent: str | None = None,
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
         is returned, with worker, duration and executions as far as known."""
@@ -111,29 +115,43 @@ class Client:
             input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
             max_retries=max_retries, state_columns=state_columns, rerun=rerun,
             max_executions=max_executions, timeout_s=timeout_s, key=key, namespace=namespace,
+            traceparent=traceparent,
         )  # fmt: skip
         return await self._run(asked)
 
     async def _run(
         self, asked: Asked, submitted: Callable[[], object] | None = None,
-        on_delta: OnDelta | None = None,
+        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
     ) -> Outcome:  # fmt: skip
+        try:
+            encoded = await self._encode(asked)
+        except NotEncodable as error:
+            return Outcome.failed(error)
+        return await self._run_encoded(encoded, submitted, on_delta, on_note)
+
+    async def _encode(self, asked: Asked) -> Encoded:
+        """Raises NotEncodable."""
         try:
             body = await self._encoded(asked)
         except values.EncodingError as error:
-            return Outcome.failed(NotEncodable(str(error), path=error.path))
+            raise NotEncodable(str(error), path=error.path) from None
+        if len(body) < HASHED_AT_ONCE:
+            return Encoded(body, asked.terms.of(body))
+        return Encoded(body, await self._threads.run(lambda pause: asked.terms.of(body)))
+
+    async def _run_encoded(
+        self, encoded: Encoded, submitted: Callable[[], object] | None = None,
+        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+    ) -> Outcome:  # fmt: skip
         began_s = trio.current_time()
-        terms = (
-            asked.terms.of(body)
-            if len(body) < HASHED_AT_ONCE
-            else (await self._threads.run(lambda pause: asked.terms.of(body)))
-        )
-        ended = await self._call(body, began_s, terms, submitted, on_delta)
+        body, terms = encoded
+        ended = await self._call(body, began_s, terms, submitted, on_delta, on_note)
         return await self._outcome(ended, began_s, trio.current_time())
 
     async def _call(
         self, body: bytes, now_s: float, terms: Terms,
         submitted: Callable[[], object] | None = None, on_delta: OnDelta | None = None,
+        on_note: OnNote | None = None,
     ) -> Ended:  # fmt: skip
         """Submit, and wait in the caller's own task."""
         task, box, waits = trio.lowlevel.current_task(), list[Ended](), False
@@ -148,7 +166,7 @@ class Client:
             waits = False  # whatever arrives now wakes nobody
             return trio.lowlevel.Abort.SUCCEEDED
 
-        number = self._driver.submit(body, now_s, terms, ended, on_delta)
+        number = self._driver.submit(body, now_s, terms, ended, on_delta, on_note)
         if submitted is not None:
             submitted()
         try:
@@ -218,8 +236,9 @@ class Client:
 
     @asynccontextmanager
     async def run_many(
-        self, inputs: Iterable[Any], *, in_flight: int = 1000, **options: Unpack[CallOptions]
-    ) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:
+        self, inputs: Iterable[Any], *, in_flight: int = 1000,
+        on_note: Callable[[int, Note], object] | None = None, **options: Unpack[CallOptions],
+    ) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
         """Run one rollout for each input, at most ``in_flight`` at a time::
 
             async with client.run_many(inputs) as outcomes:
@@ -228,12 +247,16 @@ class Client:
 
         Outcomes come as they finish; an error is an outcome too.  Leaving the
         block early cancels what is left.  Options as for :meth:`run_rollout`.
+
+        ``on_note`` is called with the index of an input and the fields of what its rollout
+        last noted of how far it is, about once a second at most.  It must be quick.  If it
+        raises, that is logged, and it hears no more of that rollout.
         """
         check_in_flight(in_flight)
         asked = checked(None, **options)
         with unwrap_single():
             async with trio.open_nursery() as nursery:
-                outcomes = Outcomes(self, asked, in_flight, nursery)
+                outcomes = Outcomes(self, asked, in_flight, nursery, on_note)
                 nursery.start_soon(outcomes.feed, inputs)
                 try:
                     yield outcomes
@@ -273,7 +296,21 @@ class Client:
         order in which they were asked for.  Go on with ``first=page.next`` until that is
         None.  Errors as of :meth:`stats`."""
         limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
-        return await keys.page(self, namespace, first, limit_s)
+        return await pages.keys(self, namespace, first, limit_s)
+
+    async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
+        """A page of the executions that run, the oldest first, with what they last noted.
+        Go on with ``first=page.next`` until that is None.  Errors as of :meth:`stats`."""
+        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
+        return await pages.running(self, first, limit_s)
+
+    async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
+        """Where the code of an execution stands, for people: trio's tasks below it, and its
+        thread or its tasks of asyncio; None if it does not run any more.  ``number``: that of
+        :meth:`list_running`.  A worker whose loop is blocked answers, too; one that is stopped,
+        or is no worker of this package, does not: ServerNotReady after ``timeout_s``."""
+        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
+        return await pages.stack(self, number, limit_s)
 
     # -- health and statistics ------------------------------------------------
 
@@ -319,9 +356,29 @@ class Client:
         )  # fmt: skip
 
 
+async def encode(client: Client, asked: Asked) -> Encoded:
+    """What is asked as it goes to the server, for doors, which let their callers' values go
+    while they wait.  Raises NotEncodable."""
+    return await client._encode(asked)
+
+
+async def run_encoded(
+    client: Client, encoded: Encoded, submitted: Callable[[], object] | None = None
+) -> Outcome:
+    """Like :meth:`Client.outcome`, for doors.  ``submitted`` is called when the call has its
+    place among all that this client asks: what is asked after that comes to the server after
+    it."""
+    return await client._run_encoded(encoded, submitted)
+
+
 async def follow(client: Client, asked: Asked, on_delta: OnDelta) -> Outcome:
     """Like :meth:`Client.outcome`, for doors: ``on_delta`` is told the deltas that come before."""
     return await client._run(asked, on_delta=on_delta)
+
+
+def keep_no_spans(client: Client) -> None:
+    """For doors: calls have no spans of their own, and those of others are passed on."""
+    client._driver.keeps_spans = False
 
 
 def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:

@@ -36,12 +36,13 @@ from typing import Any, TypeAlias, final
 
 import trio
 
+from .. import tracing
 from ..core import values
 from ..core.errors import Abandoned, ConfigError, NeverStarted, ServerNotReady
 from ..core.health import ServerHealth
 from ..core.limits import WireLimits
 from ..core.status import ClientCounters
-from .driver import Ended
+from .driver import Ended, begin_call
 from .options import Asked, Terms
 from .outcome import Outcome
 from .shell import Client
@@ -62,7 +63,7 @@ class Job:
     """One thing that the thread is asked for.  Made first and posted then, so that it can
     be cancelled whatever comes in between."""
 
-    __slots__ = ("act", "began_s", "body", "deliver", "number", "scope", "terms")
+    __slots__ = ("act", "began_s", "body", "deliver", "number", "scope", "span", "terms")
 
     def __init__(self, deliver: Deliver) -> None:
         self.deliver: Deliver | None = deliver
@@ -70,6 +71,8 @@ class Job:
         self.body: bytes | None = None
         """Of a call; None for what has a task of its own."""
         self.terms = Terms()
+        self.span: tracing.Span | None = None
+        """Of a call: the current span is that of its caller, in another thread than this."""
         self.act: Callable[[Client], Awaitable[Any]] | None = None
         self.number: int | None = None
         """Its call's, while that can be cancelled."""
@@ -119,7 +122,7 @@ class ClientThread:
 
     def call(self, job: Job, body: bytes, terms: Terms) -> None:
         """Make a call; an :class:`Outcome` will be delivered."""
-        job.body, job.terms = body, terms
+        job.body, job.terms, job.span = body, terms, begin_call(terms)
         self._post(self._submit, job)
 
     def run(self, job: Job, act: Callable[[Client], Awaitable[Any]]) -> None:
@@ -206,6 +209,8 @@ class ClientThread:
             except IndexError:
                 return
             if act != self._cancel:
+                if job.span is not None:
+                    job.span.end(error="closed")
                 _deliver(job, *(_never_begun(job) if error is None else (None, error)))
 
     async def _main(self) -> None:
@@ -247,7 +252,9 @@ class ClientThread:
         self._jobs.add(job)
         job.began_s = trio.current_time()
         driver = self._client._driver
-        job.number = driver.submit(job.body, job.began_s, job.terms, partial(self._answer, job))
+        job.number = driver.submit(
+            job.body, job.began_s, job.terms, partial(self._answer, job), span=job.span
+        )
         job.body = b""
 
     def _answer(self, job: Job, ended: Ended) -> None:

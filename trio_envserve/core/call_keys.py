@@ -40,7 +40,7 @@ class Asking:
 
     def placed(self, call: Call, name: KeyName) -> None:
         """The server has dealt with it, in the session where it is."""
-        if not _is_lost(call):
+        if self._left and not _is_lost(call):
             self._left.discard(name)
 
     def end(self, call: Call, name: KeyName) -> bool:
@@ -104,5 +104,5 @@ def keyed_request(call: Call, session: ClientSession, caller: CallerToken) -> me
     earlier = call.earlier if call.may_have_run else None
     return messages.KeyedRequest(
         session.id, call.sequence, digest, call.rerun, call.most, call.limit_s,
-        caller, act, namespace, key, tag, earlier, call.proven,
+        caller, act, namespace, key, tag, earlier, call.proven, call.traceparent,
     )  # fmt: skip

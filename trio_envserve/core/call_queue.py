@@ -18,7 +18,7 @@ from .calls import Call, ClientSession
 BURST = 64
 """Calls refused for now that are tried again at once, to begin with."""
 
-FOR_KEYS = frozenset({"keys-full", "keys-early", "key-crowded"})
+FOR_KEYS = frozenset({"keys-full", "keys-early", "key-crowded", "journal"})
 """The codes of refusals for now that say nothing of other requests."""
 
 _ROUND = 256

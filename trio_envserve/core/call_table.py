@@ -118,18 +118,20 @@ class Calls:
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
-        number, body, now_s, rerun, most, limit_s, key = asked
+        number, body, now_s, rerun, most, limit_s, key, traceparent = asked
         assert number not in self.live, "this number was given before"
         if most is None:
             most = self.limits.max_executions
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
-        call = Call(number, body, rerun, most, most, limit_s, now_s, key=key)
+        call = Call(
+            number, body, rerun, most, most, limit_s, now_s, key=key, traceparent=traceparent
+        )
         if key is not None:
-            call.waits_for_key = key.act is KeyAct.ASK or key.act is KeyAct.ATTACH
             if key.act is KeyAct.ASK:
                 call.asks_for = key.name
                 self.asking.begin(key.name)
+            call.waits_for_key = call.asks_for is not None or key.act is KeyAct.ATTACH
         self.live[number] = call
         self.queue.put(call)
         if limit_s is not None:
@@ -187,8 +189,9 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
         # The client gives no number twice: another request under this id has another one.
         digest = call.number.to_bytes(ID_BYTES, "big")
         request: messages.Message = messages.Request(
-            session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s
-        )
+            session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s,
+            call.traceparent,
+        )  # fmt: skip
     else:
         request = keyed_request(call, session, calls.caller)
         session.waiting_for_keys += call.waits_for_key

@@ -60,6 +60,8 @@ class Call:
     earlier: int = 0
     """The most executions that lost sessions may have started."""
     key: CallKey | None = None
+    traceparent: str | None = None
+    """The caller's span."""
     asks_for: KeyName | None = None
     """The key, if it sends the input of that, and so counts."""
     held_as: str = ""

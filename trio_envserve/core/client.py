@@ -41,7 +41,16 @@ from .calls import (
     refused,
     too_large,
 )
-from .client_effects import Answer, ClientEffect, Fail, Reconnect, Say, Statistics, ToServer
+from .client_effects import (
+    Answer,
+    ClientEffect,
+    Fail,
+    Reconnect,
+    Say,
+    SayNote,
+    Statistics,
+    ToServer,
+)
 from .client_sessions import Sessions
 from .errors import ErrorInfo, ProtocolError
 from .health import Link, ServerStatus
@@ -204,6 +213,8 @@ class ClientCore:
                 self._outcome(message, frames[1], now_s)
             case messages.Delta():
                 self._delta(message, frames[1])
+            case messages.Notes():
+                self._notes(message)
             case messages.Synced():
                 self._synced(message, now_s)
             case messages.Welcome():
@@ -216,7 +227,7 @@ class ClientCore:
                 self._cancelled(message, now_s)
             case messages.Error():
                 self._error(message, now_s)
-            case messages.Stats() | messages.KnownKeys():
+            case messages.Stats() | messages.KnownKeys() | messages.Running() | messages.Stack():
                 self._out.append(Statistics(message.probe, frames[1]))
             case _:
                 self._report("warning", f"ignored a {type(message).__name__} of the server")
@@ -234,6 +245,16 @@ class ClientCore:
         call = self.sessions.call(delta.session, delta.sequence)
         if call is not None and call.stage is Stage.SENT:
             self._out.append(Say(call.number, delta.delta, body))
+
+    def _notes(self, told: messages.Notes) -> None:
+        sequences = Ranges.from_flat(told.sequences)
+        if len(sequences) != len(told.notes):
+            self._report("warning", f"ignored {len(told.notes)} notes of {len(sequences)} calls")
+            return
+        for sequence, note in zip(sequences, told.notes, strict=True):
+            call = self.sessions.call(told.session, sequence)
+            if call is not None and call.stage is Stage.SENT:
+                self._out.append(SayNote(call.number, note))
 
     def _synced(self, synced: messages.Synced, now_s: float) -> None:
         session = self.sessions.current
@@ -421,7 +442,10 @@ class ClientCore:
         self._out.append(Report(level, text))
 
 
-_WITH_BODY = messages.Outcome, messages.Delta, messages.Stats, messages.KnownKeys
+_WITH_BODY = (
+    messages.Outcome, messages.Delta, messages.Stats, messages.KnownKeys, messages.Running,
+    messages.Stack,
+)  # fmt: skip
 
 _INPUTS: dict[type, Callable[..., None]] = {
     inputs.CallSubmitted: ClientCore._submit,

@@ -39,6 +39,13 @@ class Say(NamedTuple):
     body: Body
 
 
+class SayNote(NamedTuple):
+    """What a call last noted of how far it is; see :mod:`.notes`."""
+
+    call: int
+    note: bytes
+
+
 class Fail(NamedTuple):
     """A call ends without an outcome from the server."""
 
@@ -47,7 +54,7 @@ class Fail(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The server's answer to :class:`~.messages.AskStats`, or to AskKeys."""
+    """The server's answer to :class:`~.messages.AskStats`, to AskKeys, or to AskRunning."""
 
     probe: int
     body: Body
@@ -57,5 +64,5 @@ class Reconnect(NamedTuple):
     """Give the connection up and make a new one: nothing is answered on it."""
 
 
-ClientEffect: TypeAlias = ToServer | Answer | Say | Fail | Statistics | Reconnect | Report
+ClientEffect: TypeAlias = ToServer | Answer | Say | SayNote | Fail | Statistics | Reconnect | Report
 """Everything that a client can have done."""

@@ -38,6 +38,8 @@ class CallSubmitted(NamedTuple):
     """How long the caller waits; it travels with the request and holds on the server too."""
     key: CallKey | None = None
     """What it asks of a key, if it names one."""
+    traceparent: str | None = None
+    """The caller's span."""
 
 
 class OutcomeReceived(NamedTuple):

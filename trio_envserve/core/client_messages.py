@@ -16,11 +16,13 @@ from .fields import (
     Count,
     Digest,
     Id,
+    NoteList,
     Record,
     Seconds,
     Spans,
     Tag,
     Text,
+    Traceparent,
     Uint,
 )
 
@@ -42,7 +44,8 @@ class Request(NamedTuple):
 
     ``digest`` is any 16 bytes that differ when body or options differ.
     ``rerun`` is consent (null: as the environment declares); ``allowance`` the
-    most executions this session may start for it.  Body: the encoded value.
+    most executions this session may start for it.  ``traceparent`` is the caller's span, and
+    no part of what ``digest`` is about.  Body: the encoded value.
     """
 
     session: Id
@@ -51,6 +54,7 @@ class Request(NamedTuple):
     rerun: Choice
     allowance: Uint
     deadline_s: Seconds
+    traceparent: Traceparent = None
 
 
 class KeyedRequest(NamedTuple):
@@ -77,6 +81,7 @@ class KeyedRequest(NamedTuple):
     tag: Tag
     earlier: Count
     gone: Bool
+    traceparent: Traceparent = None
 
 
 class Finish(NamedTuple):
@@ -127,6 +132,22 @@ class AskKeys(NamedTuple):
     first: Uint
 
 
+class AskRunning(NamedTuple):
+    """Asks for a page of the executions that run, the oldest first, from the one with the
+    number ``first`` on; needs no session."""
+
+    probe: Uint
+    first: Uint
+
+
+class AskStack(NamedTuple):
+    """Asks where the code of the execution with this number stands, which it has on the pages
+    of :class:`Running`; needs no session."""
+
+    probe: Uint
+    number: Uint
+
+
 class Goodbye(NamedTuple):
     """Ends the session: whatever is not finished is cancelled.  ``session`` is its id,
     or, where no welcome has come yet, the nonce of the hello."""
@@ -171,6 +192,15 @@ class Delta(NamedTuple):
     session: Id
     sequence: Uint
     delta: Uint
+
+
+class Notes(NamedTuple):
+    """What the executions of these requests last noted of how far they are, in the order
+    of the sequences.  It may be lost, so a client may ignore this."""
+
+    session: Id
+    sequences: Spans
+    notes: NoteList
 
 
 class Synced(NamedTuple):
@@ -220,6 +250,18 @@ class Stats(NamedTuple):
 
 class KnownKeys(NamedTuple):
     """Answers :class:`AskKeys`.  Body: an encoded record."""
+
+    probe: Uint
+
+
+class Running(NamedTuple):
+    """Answers :class:`AskRunning`.  Body: an encoded record."""
+
+    probe: Uint
+
+
+class Stack(NamedTuple):
+    """Answers :class:`AskStack`.  Body: an encoded record."""
 
     probe: Uint
 

@@ -9,10 +9,10 @@ the limits, whatever happens.  A stage with nothing to wait for ends at once.
 ========== ======================================================= =======
 stage      what the server waits for                               at most
 ========== ======================================================= =======
-DRAINING   executions end, clients fetch their outcomes            drain_s
+DRAINING   executions end, outcomes are safe and clients have them drain_s
 CANCELLING executions that were cancelled end                      stop_s
 ENDING     workers that were told to exit do                       stop_s
-KILLING    workers that were killed are reaped                     reap_s
+KILLING    workers that were killed are reaped, outcomes are safe  reap_s
 FLUSHING   the last answers leave                                  flush_s
 ========== ======================================================= =======
 
@@ -45,9 +45,11 @@ class Held(NamedTuple):
     running: int
     """Executions."""
     outcomes: int
-    """Outcomes that clients who are still there have not fetched."""
+    """Outcomes that clients who are still there have not fetched, or that are not safe."""
     workers: int
     """Workers that are not proven dead."""
+    unsafe: int = 0
+    """Those of them that wait for the journal."""
 
 
 class Closing:
@@ -98,8 +100,10 @@ class Closing:
                 ended = self.drained = not held.running and not held.outcomes
             case ClosingStage.CANCELLING:
                 ended = not held.running
-            case ClosingStage.ENDING | ClosingStage.KILLING:
+            case ClosingStage.ENDING:
                 ended = not held.workers
+            case ClosingStage.KILLING:  # the next stage sends what is there then
+                ended = not (held.workers or held.unsafe)
             case _:
                 ended = self.flushed
         if not ended and now_s < self._until_s:

@@ -80,9 +80,11 @@ class DedupCache:
             return None
         return self._add(Session(session_id, nonce, name, route, connection, now_s, opener=route))
 
-    def open_own(self, session_id: SessionId, nonce: bytes, name: str, now_s: float) -> Session:
+    def open_own(
+        self, session_id: SessionId, nonce: bytes, name: str, namespace: bytes, now_s: float
+    ) -> Session:
         """A session of the server's own, if :meth:`is_full` does not say otherwise."""
-        return self._add(Session(session_id, nonce, name, b"", 0, now_s, own=True))
+        return self._add(Session(session_id, nonce, name, b"", 0, now_s, own=namespace))
 
     def _add(self, session: Session) -> Session:
         if len(self.sessions) >= self.limits.sessions:
@@ -294,7 +296,7 @@ class DedupCache:
         entry = session.entries.get(sequence)
         if entry is not None:
             return TABLE[input][entry.state](self, session, sequence, entry, arg)
-        if session.state(sequence) is RequestState.FINISHED:
+        if session.has_finished(sequence):
             return absorb(self, session, sequence, input)
         return TABLE[input][RequestState.NOT_SEEN](self, session, sequence, None, arg)
 

@@ -23,15 +23,20 @@ from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closing
 from .dedup import DedupCache
+from .durations import Durations
+from .executions import Execution
+from .journal import Journal
+from .key_answers import Say
 from .keyed import KeyedRequests
 from .limits import KeyLimits, ServerLimits, WireLimits
+from .ranges import Ranges
 from .request_table import REFUSALS, Effects, RequestAction, RequestInput
 from .requests import Entry, RequestState, RetainedOutcome, Session
 from .router_effects import Report, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .slots import Pool
 from .terms import Route, SessionId
-from .workforce import ExecutionEnded, Said, Stray, Workforce
+from .workforce import ExecutionEnded, Noted, Said, Stray, Workforce
 
 ANSWERS_AT_ONCE = 1024
 """Answers that one input may cause, where many requests end together: some 40 ms."""
@@ -55,19 +60,25 @@ class Dispatcher:
     def __init__(
         self, cache: DedupCache, pool: Pool, closing: Closing, clock: AwakeClock,
         limits: ServerLimits, wire: WireLimits, keys: KeyLimits, new_id: Callable[[], bytes],
+        journal: Journal,
     ) -> None:  # fmt: skip
         self.cache = cache
         self.pool = pool
         self.queue = Scheduler()
         self.announced = Announcements(cache)
-        self.workforce = Workforce(pool, limits, wire.header_bytes, self.announced)
+        self.journal = journal
+        self.workforce = Workforce(pool, limits, wire.header_bytes, self.announced, journal)
         self.limits = limits
+        self.waits = Durations()
+        """From entering the queue to the dispatch."""
         self.out: list[RouterEffect] = []
         self.deadlines: list[tuple[float, SessionId, int]] = []
         """A heap.  Requests that were answered before are dropped now and then."""
         self.clock = clock
         self._closing = closing
-        self.keyed = KeyedRequests(self, keys, new_id)
+        self.is_starting = True
+        """Whether earlier epochs may still live."""
+        self.keyed = KeyedRequests(self, keys, new_id, journal)
         self._most_deadlines = 1024
         self._due: deque[Due] = deque()
         self._late = False
@@ -80,6 +91,11 @@ class Dispatcher:
     def behind(self) -> bool:
         """Whether there is more to answer than one turn may."""
         return self._late or bool(self._due) or self.keyed.behind
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing is started any more."""
+        return self._closing.begun
 
     # -- what the cache says --------------------------------------------------
 
@@ -103,9 +119,10 @@ class Dispatcher:
                         self.out.append(ToClient(session.route, arg.kept.frames))
                 case RequestAction.QUEUE:
                     if arg.key is None:
+                        arg.queued_s = self.clock.awake_s
                         self.queue.add(arg)
                     else:
-                        self.keyed.enter(arg)
+                        self.keyed.enter(session, arg)
                 case RequestAction.UNQUEUE:
                     self.queue.remove(arg)
                 case RequestAction.LEAVE:
@@ -146,14 +163,30 @@ class Dispatcher:
 
     def said(self, said: Said) -> None:
         """One piece of an outcome goes to who waits for that, and is kept by nobody."""
-        execution = said.execution
-        waiters = (
-            self.keyed.followers(execution.sequence) if execution.session.own
-            else [(execution.session, execution.sequence)]
-        )  # fmt: skip
-        for session, sequence in waiters:
+        for session, sequence in self._followers(said.execution):
             header = messages.encode(messages.Delta(session.id, sequence, said.delta))
             self.out.append(ToClient(session.route, (header, said.body)))
+
+    def noted(self, noted: Noted) -> None:
+        """The notes of one message of a worker go to who waits, in one for each session."""
+        told: dict[SessionId, dict[int, bytes]] = {}
+        for execution in noted.executions:
+            for session, sequence in self._followers(execution):
+                told.setdefault(session.id, {})[sequence] = execution.note
+        for session_id, notes in told.items():
+            sequences = sorted(notes)
+            self.send(
+                self.cache.sessions[session_id].route,
+                messages.Notes(
+                    session_id, Ranges(sequences).flat(), [notes[each] for each in sequences]
+                ),
+            )
+
+    def _followers(self, execution: Execution) -> list[tuple[Session, int]]:
+        """Who waits for what it comes to, and as what."""
+        if execution.session.own:
+            return self.keyed.followers(execution.sequence)
+        return [(execution.session, execution.sequence)]
 
     def stray(self, stray: Stray) -> None:
         """An outcome of an execution that had ended is counted, and changes nothing."""
@@ -176,13 +209,20 @@ class Dispatcher:
             workforce.fetch()
         if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
-            while chosen := queue.pick(workforce.workers.values(), self._share_left):
+            pausing, awake_s = workforce.pausing, self.clock.awake_s
+            while not pausing.holds(awake_s) and (
+                chosen := queue.pick(workforce.workers.values(), self._share_left)
+            ):
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
-                execution = workforce.dispatch(session, entry, worker, self.clock.awake_s)
-                cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
+                after = 0
                 if session.own:
                     self.keyed.keys.dispatched(entry.id.sequence)
+                    after = self.journal.appended
+                execution = workforce.dispatch(session, entry, worker, awake_s, after)
+                self.waits.add(awake_s - entry.queued_s)
+                pausing.dispatched(awake_s)
+                cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
         if workforce.out:
             self.out += workforce.out
             workforce.out = []
@@ -193,7 +233,9 @@ class Dispatcher:
 
     def _share_left(self, session_id: SessionId) -> bool:
         session = self.cache.sessions[session_id]
-        if session.own and not self.keyed.may_dispatch(session):
+        if session.own and (
+            self.journal.failed or not self.keyed.keys.room.may_retain(session.own)
+        ):
             return False
         return self.cache.share_left(session)
 
@@ -216,6 +258,12 @@ class Dispatcher:
     def broken(self) -> Outcome:
         """What answers a request that waits for a worker while there can be none."""
         return outcomes.broken(self.pool.broken)
+
+    def saved(self) -> None:
+        """More of the journal is safe: what waited for that is done."""
+        self.keyed.begin_turn()  # first: what was decided earlier is told earlier
+        self.workforce.release()
+        self.take_from_workforce()
 
     def begin_turn(self) -> None:
         """Another input may answer as many again."""
@@ -246,8 +294,9 @@ class Dispatcher:
 
     @property
     def answers_due(self) -> bool:
-        """Whether requests of :meth:`answer_all`, or for keys, still wait for their answers."""
-        return bool(self._due) or self.keyed.answers_due
+        """Whether requests of :meth:`answer_all`, or for keys, still wait for their answers,
+        or what a journal has left."""
+        return bool(self._due) or self.keyed.answers_due or self.keyed.may_go_on
 
     def answer_late(self, now_s: float) -> None:
         """Answer the requests whose deadlines have passed, as many as this turn may.  Whose
@@ -261,13 +310,41 @@ class Dispatcher:
             session = self.cache.sessions.get(session_id)
             entry = None if session is None else session.entries.get(sequence)
             if session is not None and entry is not None:
-                self.step(session, sequence, RequestInput.DEADLINE, self._deadline(entry))
+                self._answer_late(session, entry)
         self._late = False
+
+    def _answer_late(self, session: Session, entry: Entry) -> None:
+        """What waits for the journal is told when it is safe.  A journal that fails holds
+        nobody up: then all that is known is that it may have run."""
+        journal = self.journal
+        if self.keyed.answers.is_decided(entry.id) and not journal.failed:
+            return  # what it will be told came first
+        before = journal.appended
+        outcome = self._deadline(entry)
+        if journal.appended > before and not journal.failed:
+            self.keyed.answers.give(Say(entry.id, outcome(entry)))
+        else:
+            self.step(session, entry.id.sequence, RequestInput.DEADLINE, outcome)
+
+    def answer_old(self) -> None:
+        """Answer the requests whose executions have lasted for longer than any may, as many
+        as this turn may; the next tick goes on.  The executions are told to stop."""
+        most_s = self.limits.execution_s
+        if most_s is None:
+            return
+        outcome = outcomes.too_old(most_s)
+        for worker in self.workforce.workers.values():
+            for execution in worker.dispatched_by(self.clock.awake_s - most_s):
+                if not self._answers_left or self.keyed.answers_due:
+                    return
+                self._answers_left -= 1
+                self.step(execution.session, execution.sequence, RequestInput.DEADLINE, outcome)
 
     def _deadline(self, entry: Entry) -> Outcome:
         if entry.key is None or entry.state is not RequestState.WAITING:
             return outcomes.deadline
-        return outcomes.key_deadline(started=self.keyed.leave(entry))
+        started = self.keyed.leave(entry) or bool(self.journal.failed)
+        return outcomes.key_deadline(started=started)
 
     def drop_deadlines(self) -> None:
         """Drop those of finished requests, once they are most of all (G8)."""

@@ -224,6 +224,13 @@ class UnknownKey(MayHaveRun):
     code = "unknown-key"
 
 
+class NotDurable(MayHaveRun):
+    """The server's journal has failed for good, and what became of the request is not safe.
+    Ask the next server under the same key."""
+
+    code = "not-durable"
+
+
 class NoAnswer(MayHaveRun):
     """The caller's limit passed and the server did not say what happened; or the work of
     its key may go on for others."""
@@ -268,6 +275,7 @@ _CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
         WorkerLost,
         ServerLost,
         UnknownKey,
+        NotDurable,
         NoAnswer,
         Abandoned,
         ExecutionCancelled,

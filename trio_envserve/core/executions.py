@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from itertools import takewhile
 
 from .messages import Fetch, Statement
 from .ranges import Ranges
@@ -45,11 +46,17 @@ class Execution:
     header: bytes
     body: bytes | memoryview | None
     """What was sent, until the worker is known to have it; for repair."""
+    serial: int = 0
+    """Its number among those of all workers, in the order of dispatch; for people."""
     size_bytes: int | None = None
     """The size of its outcome, if its code has ended and its worker has announced the
     outcome and still holds it."""
     fetched: bool = False
     """Whether the worker was asked for it."""
+    note: bytes = b""
+    """What it last noted of how far it is; empty until it has."""
+    after: int = 0
+    """So many records of the journal are safe before it is sent."""
     stop_s: float | None = None
     """When it was told to stop, on the awake clock."""
 
@@ -144,6 +151,11 @@ class Worker:
     def only_abandoned(self) -> bool:
         """Whether nothing but executions that were told to stop is left."""
         return bool(self.live) and len(self.stopping) == len(self.live)
+
+    def dispatched_by(self, time_s: float) -> list[Execution]:
+        """Those dispatched by then whose code may run, and which were not told to stop."""
+        old = takewhile(lambda each: each.dispatched_s <= time_s, self.live.values())
+        return [e for e in old if e.entry is not None and e.size_bytes is None]
 
     def oldest_stop_s(self) -> float | None:
         """When the execution that ignores its cancel longest was told to stop."""

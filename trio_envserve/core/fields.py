@@ -4,11 +4,12 @@ document spells it.  They annotate the classes of :mod:`.messages`."""
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 from .ranges import is_flat
-from .terms import DIGEST_BYTES, ID_BYTES
+from .terms import DIGEST_BYTES, ID_BYTES, NOTE_BYTES
 
 MAX_UINT = 2**63
 """Exclusive bound of every integer on the wire."""
@@ -20,6 +21,8 @@ class Field:
 
     cddl: str
     check: Callable[[Any], bool]
+    optional: bool = False
+    """Whether the header may end before it.  Only the last field may be so."""
 
 
 def is_uint(value: Any) -> bool:
@@ -36,7 +39,7 @@ def _is_digest(value: Any) -> bool:
 
 
 def _is_tag(value: Any) -> bool:
-    return is_uint(value) or type(value) is bytes
+    return type(value) is bytes or is_uint(value)
 
 
 def is_seconds(value: Any) -> bool:
@@ -54,18 +57,42 @@ def _is_ranges(value: Any) -> bool:
     return not value or (is_flat(value) and is_uint(value[-1]))
 
 
+def _is_notes(value: Any) -> bool:
+    if type(value) is not list:
+        return False
+    return all(type(each) is bytes and len(each) <= NOTE_BYTES for each in value)
+
+
+def _of_type(kind: type) -> Callable[[Any], bool]:
+    """Whether a value is of a type.  The decoder makes none of a subclass, but for bool."""
+    return kind.__instancecheck__
+
+
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def is_traceparent(value: Any) -> bool:
+    """Whether this is a traceparent of version 00, as W3C's Trace Context has it."""
+    return type(value) is str and _TRACEPARENT.fullmatch(value) is not None
+
+
 Uint: TypeAlias = Annotated[int, Field("uint", is_uint)]
 Id: TypeAlias = Annotated[bytes, Field("id", _is_id)]
 Digest: TypeAlias = Annotated[bytes, Field("digest", _is_digest)]
-Bytes: TypeAlias = Annotated[bytes, Field("bstr", lambda v: type(v) is bytes)]
+Bytes: TypeAlias = Annotated[bytes, Field("bstr", _of_type(bytes))]
 Act: TypeAlias = Annotated[int, Field("0..4", lambda v: type(v) is int and 0 <= v <= 4)]
 Tag: TypeAlias = Annotated["int | bytes", Field("uint / bstr", _is_tag)]
 Count: TypeAlias = Annotated["int | None", Field("uint / null", lambda v: v is None or is_uint(v))]
-Text: TypeAlias = Annotated[str, Field("tstr", lambda v: type(v) is str)]
-Bool: TypeAlias = Annotated[bool, Field("bool", lambda v: type(v) is bool)]
+Text: TypeAlias = Annotated[str, Field("tstr", _of_type(str))]
+Bool: TypeAlias = Annotated[bool, Field("bool", _of_type(bool))]
 Choice: TypeAlias = Annotated[
     "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)
 ]
 Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
 Spans: TypeAlias = Annotated["list[int]", Field("spans", _is_ranges)]
+NoteList: TypeAlias = Annotated["list[bytes]", Field("[* note]", _is_notes)]
 Record: TypeAlias = Annotated[dict[str, Any], Field("{* tstr => any}", _is_record)]
+Traceparent: TypeAlias = Annotated[
+    "str | None", Field("traceparent", is_traceparent, optional=True)
+]
+"""The span below which spans of this work are.  It decides nothing."""

@@ -215,6 +215,18 @@ class ServerLimits(_Checked):
     recycle_executions: int | None = limit(
         None, "a worker is replaced after so many executions (drained first); None: never"
     )
+    execution_s: int | None = limit(
+        None,
+        "an execution that has run for so long is stopped, and its request answered with "
+        "an error that says so; None: never",
+    )
+    pause_after_errors: int | None = limit(
+        None,
+        "after so many failures in a row that are not the environment's (a model that cannot be "
+        "asked, workers that died at work) nothing is dispatched until a rollout has a result; "
+        "None: never",
+    )
+    pause_s: float = limit(60.0, "meanwhile one request is dispatched so often, to try")
     worker_memory_bytes: int | None = limit(
         None, "a worker above so much resident memory is drained and replaced; None: no limit"
     )

@@ -19,6 +19,7 @@ each other politely: the kind and version of :class:`Hello` and of
 
 from __future__ import annotations
 
+import operator
 import typing
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -28,6 +29,8 @@ import cbor2
 from . import strict_cbor
 from .client_messages import (
     AskKeys,
+    AskRunning,
+    AskStack,
     AskStats,
     Cancel,
     Cancelled,
@@ -39,9 +42,12 @@ from .client_messages import (
     KeyedCancel,
     KeyedRequest,
     KnownKeys,
+    Notes,
     Outcome,
     Refused,
     Request,
+    Running,
+    Stack,
     Stats,
     Sync,
     Synced,
@@ -67,6 +73,7 @@ from .worker_messages import (
     WorkerBroken,
     WorkerDelta,
     WorkerHello,
+    WorkerNotes,
     WorkerOutcome,
 )
 
@@ -79,6 +86,8 @@ __all__ = [
     "UNLOADABLE",
     "Announced",
     "AskKeys",
+    "AskRunning",
+    "AskStack",
     "AskStats",
     "Beat",
     "Cancel",
@@ -97,10 +106,13 @@ __all__ = [
     "KnownKeys",
     "Message",
     "Missing",
+    "Notes",
     "Outcome",
     "Refused",
     "Request",
     "Retire",
+    "Running",
+    "Stack",
     "Start",
     "Statement",
     "Stats",
@@ -112,6 +124,7 @@ __all__ = [
     "WorkerBroken",
     "WorkerDelta",
     "WorkerHello",
+    "WorkerNotes",
     "WorkerOutcome",
     "decode",
     "encode",
@@ -122,11 +135,11 @@ __all__ = [
 
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
-    | KeyedRequest | KeyedCancel | AskKeys
+    | KeyedRequest | KeyedCancel | AskKeys | AskRunning | AskStack
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error | KnownKeys
-    | Delta
+    | Delta | Notes | Running | Stack
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
-    | WorkerDelta
+    | WorkerDelta | WorkerNotes
     | Dispatch | Stop | Statement | Retire | Start | Fetch
 )  # fmt: skip
 
@@ -135,11 +148,12 @@ MESSAGES: tuple[Any, ...] = typing.get_args(Message)
 
 KINDS: dict[Any, int] = {
     Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, AskStats: 5, Goodbye: 6,
-    KeyedRequest: 7, KeyedCancel: 8, AskKeys: 9,
+    KeyedRequest: 7, KeyedCancel: 8, AskKeys: 9, AskRunning: 10,
+    AskStack: 11,
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21, Stats: 22,
-    Error: 23, KnownKeys: 24, Delta: 25,
+    Error: 23, KnownKeys: 24, Delta: 25, Notes: 26, Running: 27, Stack: 28,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
-    Announced: 70, WorkerDelta: 71,
+    Announced: 70, WorkerDelta: 71, WorkerNotes: 72,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
@@ -154,8 +168,16 @@ FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {
 """The fields of each message with their checkers and CDDL."""
 
 _BY_KIND: dict[int, tuple[Any, tuple[Callable[[Any], bool], ...]]] = {
-    KINDS[cls]: (cls, tuple(field.check for _, field in FIELDS[cls])) for cls in MESSAGES
+    KINDS[cls]: (cls, tuple(field.check for _, field in FIELDS[cls] if not field.optional))
+    for cls in MESSAGES
 }
+
+_WITH_OPTIONAL: dict[Any, tuple[Callable[[Any], bool], ...]] = {
+    cls: tuple(field.check for _, field in fields)
+    for cls, fields in FIELDS.items()
+    if any(field.optional for _, field in fields)
+}
+"""Of the messages whose last field may be left out, which is None then: all of their checks."""
 
 _HELLOS = (Hello, WorkerHello)
 
@@ -168,7 +190,10 @@ FEWEST_ITEMS = 64
 
 def encode(message: Message) -> bytes:
     """The header frame of a message."""
-    return cbor2.dumps((KINDS[type(message)], *message))
+    header = [KINDS[message.__class__], *message]
+    if header[-1] is None and message.__class__ in _WITH_OPTIONAL:
+        del header[-1]
+    return cbor2.dumps(header)
 
 
 def readdressed(outcome: bytes, session: bytes, sequence: int) -> bytes:
@@ -211,13 +236,21 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
         version = array[1] if len(array) > 1 and is_uint(array[1]) else "?"
         raise ForeignVersion(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if len(array) != len(checks) + 1:
-        raise ProtocolError(f"{cls.__name__} with {len(array) - 1} fields, not {len(checks)}")
-    for index, check in enumerate(checks, 1):
-        if not check(array[index]):
-            name = FIELDS[cls][index - 1][0]
-            raise ProtocolError(f"{cls.__name__}.{name} is not {FIELDS[cls][index - 1][1].cddl}")
-    message: Message = cls(*array[1:])
+        checks = _WITH_OPTIONAL.get(cls, checks)
+        if len(array) != len(checks) + 1:
+            raise ProtocolError(f"{cls.__name__} with {len(array) - 1} fields, not {len(checks)}")
+    fields = array[1:]
+    if not all(map(operator.call, checks, fields)):  # by C code: each message comes by here
+        raise _wrong_field(cls, fields)
+    message: Message = cls(*fields)
     return message
+
+
+def _wrong_field(cls: Any, fields: list[Any]) -> ProtocolError:
+    """What is said of the first field that is not what it must be."""
+    checked = zip(FIELDS[cls], fields, strict=False)  # the last one may be left out
+    name, cddl = next((name, f.cddl) for (name, f), value in checked if not f.check(value))
+    return ProtocolError(f"{cls.__name__}.{name} is not {cddl}")
 
 
 class ForeignVersion(ProtocolError):

@@ -13,7 +13,7 @@ from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
 from .requests import Entry, RequestState, RetainedOutcome
-from .terms import Status, Verdict
+from .terms import ID_BYTES, Status, Verdict
 
 
 def _kept(entry: Entry, info: ErrorInfo, status: Status) -> RetainedOutcome:
@@ -65,6 +65,20 @@ def deadline(entry: Entry) -> RetainedOutcome:
     return _error(entry, code, verdict, text, Status.ERROR)
 
 
+def too_old(most_s: float) -> Callable[[Entry], RetainedOutcome]:
+    """Its execution has lasted for longer than the server lets any."""
+
+    def outcome(entry: Entry) -> RetainedOutcome:
+        limit = f"the {most_s:g} s that this server lets an execution last (execution_s)"
+        if entry.execution.body is None:
+            text = f"{limit} passed while it ran; it is being stopped"
+            return _error(entry, "deadline", Verdict.RAN_AND_FAILED, text, Status.ERROR)
+        text = f"{limit} passed after the request was dispatched; it is being stopped"
+        return _error(entry, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
+
+    return outcome
+
+
 def stopping(entry: Entry) -> RetainedOutcome:
     """The server stops, and the request is not running."""
     if entry.executions:
@@ -100,11 +114,15 @@ def stopped(entry: Entry) -> RetainedOutcome:
     return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
 
 
-def for_key(work: RetainedOutcome, entry: Entry) -> RetainedOutcome:
-    """The outcome of the work of a key, for one that waits for it."""
-    mine = messages.readdressed(bytes(work.frames[0]), *entry.id)
-    size_bytes = len(mine) if work.shared is not None else len(mine) + len(work.frames[1])
-    return RetainedOutcome((mine, work.frames[1]), size_bytes, work.shared)
+def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:
+    """The outcome of the work of a key, for one that waits for it and whose client takes
+    so many bytes."""
+    header, payload = work.frames
+    if len(payload) > most_bytes:
+        return too_large(entry, len(payload), most_bytes)
+    mine = messages.readdressed(bytes(header), *entry.id)
+    size_bytes = len(mine) if work.shared is not None else len(mine) + len(payload)
+    return RetainedOutcome((mine, payload), size_bytes, work.shared)
 
 
 def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:
@@ -157,6 +175,25 @@ def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry],
         return _kept(entry, info, Status.ERROR)
 
     return outcome
+
+
+def not_durable(why: str) -> Callable[[Entry], RetainedOutcome]:
+    """What is known of the work of a key could not be saved, and never will be."""
+
+    def outcome(entry: Entry) -> RetainedOutcome:
+        text = f"the journal has failed, and what became of it is not safe: {why}"
+        return _error(entry, "not-durable", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
+
+    return outcome
+
+
+def lost_before(executions: int) -> RetainedOutcome:
+    """It may have run before the server was started anew, and may not run again."""
+    text = f"the server was lost when it may have run; executions: {executions}"
+    info = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, text, executions=executions)
+    outcome = messages.Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, executions)
+    header, payload = messages.encode(outcome), error_records.encode(info)
+    return RetainedOutcome((header, payload), len(header) + len(payload))
 
 
 def fitting(kept: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:

@@ -106,7 +106,7 @@ def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: 
             return ((RequestAction.FULL, sequence),)
     entry = Entry(
         RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size,
-        key=ask.key,
+        key=ask.key, traceparent=ask.traceparent,
     )  # fmt: skip
     session.entries[sequence] = entry
     cache._idle.pop(session.id, None)
@@ -274,7 +274,8 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: RetainedOutco
         _remove(cache, session, entry)
         return
     entry.state = RequestState.COMPLETED
-    drop_body(cache, session, entry)
+    if entry.body is not None:
+        drop_body(cache, session, entry)
     cache.kept_count += 1
     cache.kept_unrun += not entry.executions
     cache.kept_bytes += kept.size_bytes
@@ -313,7 +314,8 @@ def _remove(cache: DedupCache, session: Session, entry: Entry) -> None:
 
 
 def _drop(cache: DedupCache, session: Session, entry: Entry) -> None:
-    drop_body(cache, session, entry)
+    if entry.body is not None:
+        drop_body(cache, session, entry)
     del session.entries[entry.id.sequence]
     if not session.entries:
         cache._idle[session.id] = session

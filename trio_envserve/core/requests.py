@@ -42,6 +42,8 @@ class Ask:
     """Most executions that may be started for it here."""
     key: Any = None
     """What it asks of a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
+    traceparent: str | None = None
+    """The caller's span.  Another one is no conflict: the first is passed on."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -72,10 +74,14 @@ class Entry:
     state: RequestState = RequestState.WAITING
     key: Any = None
     """What it asks of a key.  It waits for the work of that, and none is its own."""
+    traceparent: str | None = None
+    """The span below which its executions are."""
     execution: Any = None
     """What will bring this request's outcome, while RUNNING.  Opaque here."""
     executions: int = 0
     """How many were ever dispatched, whether or not a worker got to them."""
+    queued_s: float = 0.0
+    """When it was last put into the queue, on the awake clock."""
     suspicion: Suspicion | None = None
     """A worker died of, or beside, its last execution: the next one is in a smaller
     group of those that it was with (:mod:`.scheduler`)."""
@@ -93,9 +99,9 @@ class Session:
     connection: int
     heard_s: float
     """The awake time at which the client was last heard."""
-    own: bool = False
-    """The server's own, for the work of keys (:mod:`.keyed`): it has no client, and what
-    it has finished is not asked for again."""
+    own: bytes = b""
+    """The namespace, if it is the server's own, for the work of the keys of that
+    (:mod:`.keyed`): it has no client, and what it has finished is not asked for again."""
     opener: Route = b""
     """The connection on which it was opened, and among whose sessions it counts."""
     entries: dict[int, Entry] = dataclasses.field(default_factory=dict)
@@ -124,11 +130,11 @@ class Session:
         entry = self.entries.get(sequence)
         if entry is not None:
             return entry.state
-        return (
-            RequestState.FINISHED
-            if self.ended or sequence in self.finished
-            else RequestState.NOT_SEEN
-        )
+        return RequestState.FINISHED if self.has_finished(sequence) else RequestState.NOT_SEEN
+
+    def has_finished(self, sequence: int) -> bool:
+        """Whether a sequence without an entry had one."""
+        return self.ended or sequence in self.finished
 
 
 @dataclasses.dataclass(slots=True)

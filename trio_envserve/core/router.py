@@ -28,6 +28,8 @@ from .dedup import DedupCache
 from .dispatcher import ANSWERS_AT_ONCE, Dispatcher
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
+from .journal import Journal
+from .key_answers import Confirm, Page
 from .key_pages import KeyPages
 from .keyed import keyed
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
@@ -35,7 +37,7 @@ from .lives import LifeInput
 from .messages import ForeignVersion
 from .ranges import Ranges
 from .requests import Ask, Session
-from .router_effects import RouterEffect, TellStats, ToClient
+from .router_effects import RouterEffect, Save, TellStats, ToClient
 from .router_inputs import (
     ClientMessage,
     CloseAsked,
@@ -44,17 +46,23 @@ from .router_inputs import (
     HeartbeatFelt,
     PoolOpened,
     PoolWaits,
+    Restored,
     Resume,
     RouterInput,
+    Saved,
+    SaveFailed,
     Spawned,
+    StackTaken,
     Tick,
     WorkerMessage,
 )
+from .running import RunningPages
 from .slots import Pool
+from .stacks import Stacks
 from .stages import Stages
 from .stats import describe, status
-from .terms import Body, Epoch, Route, SessionId, one_line, short
-from .workforce import ExecutionEnded, Stray
+from .terms import Body, Epoch, RequestId, Route, SessionId, one_line, short
+from .workforce import ExecutionEnded, Said, Stray
 
 
 class Router:
@@ -63,7 +71,7 @@ class Router:
     def __init__(
         self, *, epoch: Epoch, slots: int, now_s: float, new_id: Callable[[], bytes],
         limits: ServerLimits | None = None, wire: WireLimits | None = None,
-        keys: KeyLimits | None = None, heartbeats: bool = True,
+        keys: KeyLimits | None = None, heartbeats: bool = True, journaled: bool = False,
     ) -> None:  # fmt: skip
         self.epoch = epoch
         self.limits = limits = limits or ServerLimits()
@@ -74,11 +82,13 @@ class Router:
         self._clock = AwakeClock(limits.awake_step_s, now_s)
         self.dispatcher = Dispatcher(
             self.cache, self.pool, self.closing, self._clock, limits, self.wire,
-            keys or KeyLimits(), new_id,
+            keys or KeyLimits(), new_id, Journal(on=journaled),
         )  # fmt: skip
         self.stages = Stages(self.closing, self.dispatcher, limits.client_gone_s)
         self.keys = self.dispatcher.keyed.keys
         self._key_pages = KeyPages(self.keys)
+        self._running = RunningPages(self.dispatcher.workforce, self.keys)
+        self._stacks = Stacks()
         self.queue = self.dispatcher.queue
         self.workforce = self.dispatcher.workforce
         self.announced = self.dispatcher.announced
@@ -95,6 +105,11 @@ class Router:
         """Whether it has more to do than it may in one turn: then give it a Resume."""
         return self.dispatcher.behind
 
+    @property
+    def awake_s(self) -> float:
+        """The time in which it was awake."""
+        return self._clock.awake_s
+
     # -- inputs ---------------------------------------------------------------
 
     def take(self, given: RouterInput) -> list[RouterEffect]:
@@ -102,7 +117,40 @@ class Router:
         _INPUTS[type(given)](self, given)
         out = self.dispatcher.out
         self.dispatcher.out = []
+        journal = self.dispatcher.journal
+        if journal.unsaved:
+            out.append(Save(journal.take(), journal.appended))
         return out
+
+    def _saved(self, given: Saved) -> None:
+        upto, now_s = given
+        self._clock.read(now_s)
+        journal = self.dispatcher.journal
+        failed = journal.failed
+        journal.saved(upto)
+        if failed and not journal.failed:
+            self.dispatcher.report("info", "the journal saves again")
+        self.dispatcher.saved()
+        self.dispatcher.schedule()
+
+    def _save_failed(self, given: SaveFailed) -> None:
+        why, final, now_s = given
+        self._clock.read(now_s)
+        journal = self.dispatcher.journal
+        was = journal.failed, journal.lost
+        journal.fail(why, final=final)
+        if (journal.failed, journal.lost) != was:
+            then = "for good; start the server anew" if final else "it tries again"
+            self.dispatcher.report("error", f"the journal cannot save: {why} ({then})")
+        if final:
+            self.dispatcher.begin_turn()
+            self.dispatcher.keyed.give_up()
+        self.dispatcher.schedule()
+
+    def _restored(self, given: Restored) -> None:
+        records, now_s = given
+        self._clock.read(now_s)
+        self.dispatcher.keyed.restore(records)
 
     def _pool_waits(self, given: PoolWaits) -> None:
         self.starting = given.why
@@ -110,6 +158,7 @@ class Router:
     def _pool_opened(self, given: PoolOpened) -> None:
         self.dead_epochs, now_s = given
         self.starting = ""
+        self.dispatcher.is_starting = False
         self._time(now_s)
 
     def _client_message(self, given: ClientMessage) -> None:
@@ -150,8 +199,10 @@ class Router:
                 self.dispatcher.ended(each)
             elif isinstance(each, Stray):
                 self.dispatcher.stray(each)
-            else:
+            elif isinstance(each, Said):
                 self.dispatcher.said(each)
+            else:
+                self.dispatcher.noted(each)
         self.dispatcher.schedule()
 
     def _heartbeat_felt(self, given: HeartbeatFelt) -> None:
@@ -160,6 +211,9 @@ class Router:
             awake_s = self._clock.read(given.now_s)
             heartbeat = Heartbeat(given.lag_s, given.memory_bytes, given.where)
             self.dispatcher.out += self.pool.step(life, LifeInput.HEARTBEAT, awake_s, heartbeat)
+
+    def _stack_taken(self, given: StackTaken) -> None:
+        self.dispatcher.out += self._stacks.taken(given.worker, given.number, given.text)
 
     def _spawned(self, given: Spawned) -> None:
         self.pool.lives[given.worker].pid = given.pid
@@ -181,6 +235,7 @@ class Router:
         self.dispatcher.begin_turn()
         self.dispatcher.answer_due()
         self.dispatcher.answer_late(now_s)
+        self.dispatcher.answer_old()
         self.dispatcher.drop_deadlines()
         self._lapse_some(awake_s)
         self.dispatcher.keyed.tick()
@@ -281,7 +336,7 @@ class Router:
             return
         allowance = min(request.allowance, self.limits.max_executions)
         key = keyed(request) if isinstance(request, messages.KeyedRequest) else None
-        ask = Ask(request.digest, body, request.rerun, allowance, key)
+        ask = Ask(request.digest, body, request.rerun, allowance, key, request.traceparent)
         fresh = sequence not in session.entries
         self.dispatcher.do(session, self.cache.request(session, sequence, ask), route)
         if sequence not in session.entries or not fresh:
@@ -321,16 +376,22 @@ class Router:
         if session is None:
             return
         entry = session.entries.get(cancel.sequence)
+        keyed, journal = self.dispatcher.keyed, self.dispatcher.journal
+        request, before = RequestId(session.id, cancel.sequence), journal.appended
+        is_decided = keyed.answers.is_decided(request)
+        if is_decided and entry is None:
+            return  # it comes again, and its answer waits for the journal
         # Of a key for which this session has not asked, others may have started the work.
         started = isinstance(cancel, messages.KeyedCancel)
         if entry is not None and entry.key is not None:
-            started = self.dispatcher.keyed.leave(entry)
+            started = keyed.leave(entry)
         effects, was_started = self.cache.cancel(session, cancel.sequence)
         started |= was_started
         self.dispatcher.do(session, effects)
-        self.dispatcher.send(
-            session.route, messages.Cancelled(session.id, cancel.sequence, started)
-        )
+        if is_decided or journal.appended > before:
+            keyed.answers.tell(Confirm(request, started))
+        else:
+            self.dispatcher.send(session.route, messages.Cancelled(*request, started))
 
     def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
         # One record for all who ask in one turn: making it costs far more than asking.
@@ -341,10 +402,25 @@ class Router:
         self.dispatcher.out.append(TellStats(route, ask.probe, stats))
 
     def _ask_keys(self, route: Route, ask: messages.AskKeys) -> None:
+        if self.dispatcher.keyed.answers.is_decided(route):
+            return  # it comes again, and an answer to it waits for the journal
         clock = self._clock
         page = self._key_pages.page(ask.namespace, ask.first, clock.awake_s, clock.last_s)
         frames = messages.encode(messages.KnownKeys(ask.probe)), messages.encode_record(page)
+        if self.dispatcher.journal.failed:  # the status says that it is not safe
+            self.dispatcher.out.append(ToClient(route, frames))
+        else:
+            self.dispatcher.keyed.answers.tell(Page(route, frames))
+
+    def _ask_running(self, route: Route, ask: messages.AskRunning) -> None:
+        page = self._running.page(ask.first, self._clock.awake_s, self._clock.last_s)
+        frames = messages.encode(messages.Running(ask.probe)), messages.encode_record(page)
         self.dispatcher.out.append(ToClient(route, frames))
+
+    def _ask_stack(self, route: Route, ask: messages.AskStack) -> None:
+        clock = self._clock
+        execution = self._running.find(ask.number, clock.last_s)
+        self.dispatcher.out += self._stacks.ask(execution, route, ask.probe, clock.awake_s)
 
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
         session = self.cache.goodbye(goodbye.session)
@@ -378,6 +454,10 @@ _INPUTS: dict[type, Callable[..., None]] = {
     CloseAsked: Router._close_asked,
     Flushed: Router._flushed,
     Resume: Router._resume,
+    Saved: Router._saved,
+    Restored: Router._restored,
+    StackTaken: Router._stack_taken,
+    SaveFailed: Router._save_failed,
 }
 
 _WITH_BODY: Final = (messages.Request, messages.KeyedRequest)
@@ -391,5 +471,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     messages.KeyedCancel: Router._cancel,
     messages.AskStats: Router._ask_stats,
     messages.AskKeys: Router._ask_keys,
+    messages.AskRunning: Router._ask_running,
+    messages.AskStack: Router._ask_stack,
     messages.Goodbye: Router._goodbye,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
+from .journal import Record
 from .terms import Body, Incarnation, Route
 
 
@@ -60,6 +61,17 @@ class Lost(NamedTuple):
     why: str
 
 
+class AskWorker(NamedTuple):
+    """Ask a worker's process where an execution stands.  The answer is a
+    :class:`~.router_inputs.StackTaken`; there may be none."""
+
+    worker: bytes
+    number: int
+    """Of its dispatch."""
+    request: str
+    """As logs have it."""
+
+
 class Report(NamedTuple):
     """A line for the log."""
 
@@ -78,6 +90,17 @@ class Closed(NamedTuple):
     """The ids of workers that did not end in time."""
 
 
+class Save(NamedTuple):
+    """Make these records of the journal safe, after all earlier ones, and say
+    :class:`~.router_inputs.Saved`."""
+
+    records: tuple[Record, ...]
+    upto: int
+    """How many records there are then, ever."""
+
+
 PoolEffect: TypeAlias = Spawn | Kill | Lost | Report
-RouterEffect: TypeAlias = ToClient | ToWorker | TellStats | PoolEffect | Flush | Closed
+RouterEffect: TypeAlias = (
+    ToClient | ToWorker | TellStats | AskWorker | PoolEffect | Flush | Closed | Save
+)
 """Everything that a router can have done."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .closing import ClosingStage
+from .journal import Record
 from .terms import Body, Epoch, Route
 
 
@@ -93,8 +94,43 @@ class Resume(NamedTuple):
     now_s: float
 
 
+class Restored(NamedTuple):
+    """The records of the journal that an earlier epoch has left, the oldest first.  It comes
+    before all other inputs; :class:`PoolOpened` says later that the epoch is dead."""
+
+    records: Sequence[Record]
+    now_s: float
+
+
+class Saved(NamedTuple):
+    """So many records of the journal are safe."""
+
+    upto: int
+    now_s: float
+
+
+class StackTaken(NamedTuple):
+    """Where an execution of a worker stands, as that says, for whom asked."""
+
+    worker: bytes
+    now_s: float
+    number: int
+    """Of its dispatch."""
+    text: str
+
+
+class SaveFailed(NamedTuple):
+    """Records could not be saved; the shell tries again."""
+
+    why: str
+    final: bool
+    """It does not: nobody knows what is on the disk."""
+    now_s: float
+
+
 RouterInput: TypeAlias = (
     ClientMessage | WorkerMessage | HeartbeatFelt | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
+    | Saved | Restored | StackTaken | SaveFailed
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""

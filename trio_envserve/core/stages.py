@@ -53,12 +53,17 @@ class Stages:
             session.kept_count for session in dispatcher.cache.sessions.values()
             if awake_s - session.heard_s < self._client_gone_s
         )  # fmt: skip
-        return Held(dispatcher.workforce.live_count(), sum(kept), len(dispatcher.pool.lives))
+        unsafe = dispatcher.keyed.answers.waiting
+        return Held(
+            dispatcher.workforce.live_count(), sum(kept) + unsafe, len(dispatcher.pool.lives),
+            unsafe,
+        )  # fmt: skip
 
     def record(self) -> dict[str, Any]:
         """The stage of closing, what it waits for, and the seconds until the next."""
         left_s = self._closing.left_s(self._dispatcher.clock.last_s)
+        running, kept, workers, _ = self.held()
         return {
-            "stage": self._closing.stage.value, **self.held()._asdict(),
-            "left_s": round(left_s, 1),
+            "stage": self._closing.stage.value, "running": running, "outcomes": kept,
+            "workers": workers, "left_s": round(left_s, 1),
         }  # fmt: skip

@@ -12,16 +12,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from . import notes
 from .closing import ClosingStage
 from .errors import ProtocolError
 from .health import ServerStatus
+from .notes import Note
 
 T = TypeVar(
-    "T", bound="ClosingRecord | StatusRecord | CacheStats | WorkerStats | KnownKey | KeyPage"
+    "T",
+    bound="ClosingRecord | StatusRecord | CacheStats | WorkerStats | WorkerDeath | KnownKey | "
+    "KeyPage | RunningRollout | RunningPage",
 )
 
 _PLAIN: Mapping[str, tuple[type, ...]] = {
+    "str | None": (str, type(None)),
     "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,),
+    "Mapping[str, float]": (dict,),
     "int | None": (int, type(None)), "float | None": (int, float, type(None)),
 }  # fmt: skip
 """The types of plain data, by the annotation of the field that takes it."""
@@ -59,6 +65,10 @@ class StatusRecord:
     """Whether the environment consents to further executions."""
     durable: bool = False
     """Whether what is known of keys outlives the server."""
+    paused: str = ""
+    """Why nothing is dispatched for now (the limit ``pause_after_errors``); empty if it is."""
+    journal: str = ""
+    """Why the server's journal cannot save what is new; empty if it can, or there is none."""
     closing: ClosingRecord | None = None
     """How far closing is; None until it begins."""
 
@@ -72,8 +82,10 @@ class StatusRecord:
         record: dict[str, Any] = {
             "status": self.status.value, "reason": self.reason, "ready": self.ready,
             "workers": self.workers, "environment": self.environment, "rerun": self.rerun,
-            "durable": self.durable,
+            "durable": self.durable, "paused": self.paused,
         }  # fmt: skip
+        if self.journal:
+            record["journal"] = self.journal
         if self.closing is not None:
             stage = self.closing.stage.value
             record["closing"] = {**dataclasses.asdict(self.closing), "stage": stage}
@@ -127,6 +139,9 @@ class WorkerStats:
 
     worker: str = ""
     """Its name: slot and life."""
+    slot: int = -1
+    """Its place in the pool, which the next life takes over; -1 where an earlier server does
+    not say it."""
     pid: int | None = None
     """None until its process is started."""
     phase: str = ""
@@ -148,6 +163,19 @@ class WorkerStats:
     """Whether its loop is blocked."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Finite numbers by short names, as the worker says them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDeath:
+    """How a worker has ended, whatever the reason."""
+
+    worker: str = ""
+    """Its name: slot and life."""
+    why: str = ""
+    age_s: float = 0.0
+    """Since then; time in which the server was awake."""
+    lost: int = 0
+    """Executions that were lost with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +211,27 @@ class ServerStats(StatusRecord):
     """Outcomes of executions that had already ended."""
     bad_statistics: int = 0
     """Entries in workers' statements about themselves that are no statistics."""
+    bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The limits of what is counted here, by the name of that field; ``pending`` is of one
+    worker."""
+    waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """How long requests waited until they were dispatched: how many took at most so many
+    seconds, and more than the bound before, by that bound; and ``sum_s``.  Without those
+    that are nought."""
+    runs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """How long executions took from their dispatch until their workers reported them."""
+    model_calls: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """How long the model calls of rollouts took, answered or not; a beat old at most."""
+    model_usage: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What they came to: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
+    ``completion_tokens``."""
     cache: CacheStats = dataclasses.field(default_factory=CacheStats)
+    failures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What ended without a result since the server's start: ``raised`` (outcomes of workers that
+    are errors), ``lost`` (with their workers), ``deadline``."""
     per_worker: tuple[WorkerStats, ...] = ()
+    deaths: tuple[WorkerDeath, ...] = ()
+    """The last workers that have ended, the newest one last."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What the server's shell adds: its address, the lag of its loop, its socket."""
 
@@ -194,10 +241,12 @@ class ServerStats(StatusRecord):
         if not isinstance(record, dict):
             raise ProtocolError(f"statistics are of type {type(record).__name__}")
         workers = _checked(record, "per_worker", list, [])
+        deaths = _checked(record, "deaths", list, [])
         return _typed(
             cls, record, **_status(record),
             cache=_typed(CacheStats, _checked(record, "cache", dict, {})),
             per_worker=tuple(_typed(WorkerStats, worker) for worker in workers),
+            deaths=tuple(_typed(WorkerDeath, death) for death in deaths),
         )  # fmt: skip
 
     def to_record(self) -> dict[str, Any]:
@@ -206,8 +255,11 @@ class ServerStats(StatusRecord):
         for field in dataclasses.fields(self):
             if field.name not in _OF_STATUS and field.type == "int":
                 record[field.name] = getattr(self, field.name)
+            elif field.type == "Mapping[str, float]":
+                record[field.name] = dict(getattr(self, field.name))
         record["cache"] = {**_known(self.cache), **self.cache.more}
         record["per_worker"] = [{**each.more, **_known(each)} for each in self.per_worker]
+        record["deaths"] = [dataclasses.asdict(each) for each in self.deaths]
         return {**record, **self.more}
 
 
@@ -257,6 +309,66 @@ class KeyPage:
         if not isinstance(record, dict):
             raise ProtocolError(f"a page of keys is of type {type(record).__name__}")
         return _typed(cls, record, keys=tuple(map(_known_key, _checked(record, "keys", list, []))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRollout:
+    """What a server knows of one execution that runs: a rollout, or a group."""
+
+    number: int
+    """Which one of the server's; a later one has a greater number."""
+    request: str = ""
+    """The request id, as logs have it."""
+    client: str = ""
+    """The name of the client that asks; empty for the work of a key."""
+    namespace: str | None = None
+    key: str | None = None
+    """None if it has no key."""
+    environment: str = ""
+    state: str = "running"
+    """``running``, or ``stopping`` if it was told to stop and has not ended."""
+    executions: int | None = None
+    """Which execution of its request it is; None while it is stopping.  Attempts within it
+    are in the note."""
+    worker: str = ""
+    age_s: float = 0.0
+    """Since it was dispatched; time in which the server was awake."""
+    note: Note = dataclasses.field(default_factory=dict)
+    """What it last noted of how far it is."""
+    where: str = ""
+    """If the loop of its worker is blocked: the innermost lines of where that stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPage:
+    """Some of the executions that run, the oldest first."""
+
+    running: tuple[RunningRollout, ...]
+    next: int | None = None
+    """Where the next page begins; None if this is the last one."""
+    total: int = 0
+    """How many run in all."""
+    typical_s: float | None = None
+    """The p50 of how long the last ones took; None while none has ended."""
+
+    @classmethod
+    def of(cls, record: Any) -> RunningPage:
+        """The page for the record on the wire.  ProtocolError if it is none."""
+        if not isinstance(record, dict):
+            raise ProtocolError(f"a page of what runs is of type {type(record).__name__}")
+        rows = _checked(record, "running", list, [])
+        return _typed(cls, record, running=tuple(map(_running, rows)))
+
+
+def _running(record: Any) -> RunningRollout:
+    if not isinstance(record, dict):
+        raise ProtocolError(f"a running rollout is of type {type(record).__name__}")
+    names: dict[str, str | None] = {}
+    for part in ("namespace", "key"):
+        name = _checked(record, part, (bytes, type(None)), None)
+        names[part] = None if name is None else name.decode("utf-8", "backslashreplace")
+    note = notes.decode(_checked(record, "note", bytes, b""))
+    return _typed(RunningRollout, record, note=note, **names)
 
 
 def _known_key(record: Any) -> KnownKey:

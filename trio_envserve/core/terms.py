@@ -32,6 +32,9 @@ ID_BYTES = 16
 DIGEST_BYTES = 32
 """Length of the digests of keyed requests."""
 
+NOTE_BYTES = 1024
+"""Longest note of a rollout, as it travels."""
+
 
 class RequestId(NamedTuple):
     """One logical ask, however often it is transmitted."""

@@ -22,7 +22,8 @@ worker would hold gigabytes that the router has long had (G8).
 
 A delta is sent once and not kept, since the outcome has all of it.  From one statement of
 the router to the next no more of them leave than ``DELTAS_BYTES``; the others are dropped,
-and their numbers show it.
+and their numbers show it.  The last notes of executions leave with the beats of the clock
+(:mod:`.unsent_notes`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from .limits import ANNOUNCE_BYTES, HELD_BYTES, MIB, PROTOCOL_VERSION
 from .messages import Dispatch, Fetch, Retire, Statement, Stop
 from .ranges import Ranges
 from .terms import Body, Incarnation, RequestId, Status, Verdict
+from .unsent_notes import UnsentNotes
 from .worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
 from .worker_inputs import (
     BeatDue,
     DeltaMade,
     EnvironmentReady,
+    NoteMade,
     OutcomeMade,
     OutcomeParked,
     RouterMessage,
@@ -108,9 +111,10 @@ class WorkerCore:
         self._stats: dict[str, Any] = {}
         self._bytes_since_beat = 0
         self._deltas: dict[int, int] = {}
-        """How many deltas each dispatch has had, sent or not."""
+        """How many deltas each dispatch has had, sent or dropped."""
         self._deltas_bytes = 0
         """Of those that were sent since the last statement."""
+        self._notes = UnsentNotes()
 
     def take(self, given: WorkerInput) -> list[WorkerEffect]:
         """Take one input in; what must be done, in order."""
@@ -127,7 +131,7 @@ class WorkerCore:
 
     def _beat_due(self, given: BeatDue) -> list[WorkerEffect]:
         self._stats = given.stats
-        return [self._send_beat()]
+        return [*map(self._send, self._notes.take()), self._send_beat()]
 
     def _message(self, given: RouterMessage) -> list[WorkerEffect]:
         frames = given.frames
@@ -157,10 +161,10 @@ class WorkerCore:
 
     def _delta_made(self, given: DeltaMade) -> list[WorkerEffect]:
         """It is sent, if there is room; of what has ended, or was cancelled, nothing is."""
-        number, payload = given
+        number, payload, skipped = given
         if number not in self.running or number in self._halted:
             return []
-        delta = self._deltas.get(number, 0)
+        delta = self._deltas.get(number, 0) + skipped
         self._deltas[number] = delta + 1
         size_bytes = DELTA_RECORD_BYTES + len(payload)
         if len(payload) > DELTA_BYTES or self._deltas_bytes + size_bytes > DELTAS_BYTES:
@@ -170,11 +174,19 @@ class WorkerCore:
         header = messages.encode(messages.WorkerDelta(session, sequence, number, delta))
         return [ToRouter((self.incarnation, client.encode(), header, payload))]
 
+    def _note_made(self, given: NoteMade) -> list[WorkerEffect]:
+        """It waits for a beat; of what has ended, or was cancelled, nothing is sent."""
+        number, note = given
+        if number in self.running and number not in self._halted:
+            self._notes.keep(number, note)
+        return []
+
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
         """It is kept until the router has it."""
         number, status, payload, duration_s = given
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
+        self._notes.drop(number)
         self._halted.discard(number)
         header = messages.encode(
             messages.WorkerOutcome(request.session, request.sequence, number, status, duration_s)
@@ -217,7 +229,7 @@ class WorkerCore:
             self._stopped_early.discard(number)
             payload = error_records.encode(never_began(request))
             return self._outcome_made(OutcomeMade(number, Status.CANCELLED, payload, None))
-        return [Run(number, request, dispatch.client, body)]
+        return [Run(number, request, dispatch.client, body, dispatch.traceparent)]
 
     def _stop(self, numbers: Ranges) -> list[WorkerEffect]:
         effects: list[WorkerEffect] = []
@@ -253,6 +265,7 @@ class WorkerCore:
         """The router's statement: repair what differs."""
         self.acknowledged = True
         self._deltas_bytes = 0
+        self._notes.answered()
         effects = self._stop(Ranges(n for n in cancelled if n in self.running))
         unwanted = [n for n in self.running if n < state.next and n not in live]
         effects += self._stop(Ranges(unwanted))
@@ -300,6 +313,7 @@ _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {
     BeatDue: WorkerCore._beat_due,
     RouterMessage: WorkerCore._message,
     DeltaMade: WorkerCore._delta_made,
+    NoteMade: WorkerCore._note_made,
     OutcomeMade: WorkerCore._outcome_made,
     OutcomeParked: WorkerCore._outcome_parked,
 }

@@ -17,6 +17,8 @@ class Run(NamedTuple):
     request: RequestId
     client: str
     body: Body
+    traceparent: str | None = None
+    """The span below which those of the execution are."""
 
 
 class Halt(NamedTuple):

@@ -40,10 +40,19 @@ class RouterMessage(NamedTuple):
 
 
 class DeltaMade(NamedTuple):
-    """An execution says one piece of what it will come to."""
+    """An execution says one piece of what it will come to, after so many others that were
+    dropped before they got here."""
 
     number: int
     payload: bytes
+    skipped: int = 0
+
+
+class NoteMade(NamedTuple):
+    """An execution has noted how far it is; see :mod:`.notes`."""
+
+    number: int
+    note: bytes
 
 
 class OutcomeMade(NamedTuple):
@@ -63,7 +72,7 @@ class OutcomeParked(NamedTuple):
 
 
 WorkerInput: TypeAlias = (
-    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | OutcomeMade
-    | OutcomeParked
+    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | NoteMade
+    | OutcomeMade | OutcomeParked
 )  # fmt: skip
 """Everything that changes a worker."""

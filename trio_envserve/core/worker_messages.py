@@ -11,10 +11,12 @@ from typing import NamedTuple
 from .fields import (
     Bool,
     Id,
+    NoteList,
     Record,
     Seconds,
     Spans,
     Text,
+    Traceparent,
     Uint,
 )
 
@@ -95,16 +97,26 @@ class WorkerDelta(NamedTuple):
     delta: Uint
 
 
+class WorkerNotes(NamedTuple):
+    """What these dispatches last noted of how far they are, in the order of their numbers.
+    It may be lost, and nobody asks for it again: the next one says more."""
+
+    numbers: Spans
+    notes: NoteList
+
+
 # -- router to worker ---------------------------------------------------------
 
 
 class Dispatch(NamedTuple):
-    """Runs a request.  ``number`` counts per incarnation; each runs at most once."""
+    """Runs a request.  ``number`` counts per incarnation; each runs at most once.
+    ``traceparent`` is the span of the execution, or that of the request's caller."""
 
     session: Id
     sequence: Uint
     number: Uint
     client: Text
+    traceparent: Traceparent = None
 
 
 class Stop(NamedTuple):

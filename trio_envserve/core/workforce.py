@@ -17,13 +17,16 @@ router as :class:`ExecutionEnded`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages, outcomes
 from .announced import Announcements
+from .durations import Durations
 from .errors import ProtocolError
 from .executions import Execution, Worker
+from .journal import Journal
 from .limits import ServerLimits
 from .lives import Life, LifeInput, Phase
 from .messages import (
@@ -35,17 +38,30 @@ from .messages import (
     WorkerBroken,
     WorkerDelta,
     WorkerHello,
+    WorkerNotes,
     WorkerOutcome,
 )
+from .model_totals import ModelTotals
+from .pausing import Pausing
 from .ranges import Ranges
 from .requests import Entry, RetainedOutcome, Session, Suspicion
 from .router_effects import Lost, Report, RouterEffect, ToWorker
 from .slots import Pool
 from .stats import checked
-from .terms import Body, one_line
+from .terms import Body, Status, one_line
 
 ENVIRONMENT_BYTES = 256
 """A longer name of an environment is cut."""
+
+
+DEATHS = 20
+"""So many ends of workers are told, the last ones."""
+
+WHY_BYTES = 1024
+"""A longer reason of one is cut."""
+
+DURATIONS = 512
+"""Of so many executions the typical duration is told."""
 
 
 class ExecutionEnded(NamedTuple):
@@ -72,7 +88,24 @@ class Said(NamedTuple):
     body: Body
 
 
-Heard: TypeAlias = ExecutionEnded | Stray | Said
+class Noted(NamedTuple):
+    """These executions have noted how far they are."""
+
+    executions: list[Execution]
+
+
+class Death(NamedTuple):
+    """How a worker has ended."""
+
+    worker: str
+    why: str
+    at_s: float
+    """On the awake clock."""
+    lost: int
+    """Executions that were lost with it."""
+
+
+Heard: TypeAlias = ExecutionEnded | Stray | Said | Noted
 """What the router has to know of a message of a worker."""
 
 
@@ -80,12 +113,16 @@ class Workforce:
     """Workers, their executions, and the messages between."""
 
     def __init__(
-        self, pool: Pool, limits: ServerLimits, header_bytes: int, announced: Announcements
-    ) -> None:
+        self, pool: Pool, limits: ServerLimits, header_bytes: int, announced: Announcements,
+        journal: Journal,
+    ) -> None:  # fmt: skip
         self.pool = pool
         self.announced = announced
         self.limits = limits
         self.header_bytes = header_bytes
+        self._journal = journal
+        self._held: deque[Execution] = deque()
+        """Those that were not sent yet, since the record of their start is not safe."""
         self.workers: dict[bytes, Worker] = {}
         self.out: list[RouterEffect] = []
         """Effects, in order; the router takes them."""
@@ -95,28 +132,59 @@ class Workforce:
         """Messages from what is not, or no longer, a worker of this server."""
         self.strays = 0
         """Outcomes of executions that had already ended."""
+        self.dispatched = 0
+        """Executions that were ever started."""
+        self.durations: deque[float] = deque(maxlen=DURATIONS)
+        """How long the code of the last ones took that were not cancelled."""
         self.stats: dict[bytes, dict[str, Any]] = {}
         """What each worker last said of itself, as far as it is statistics."""
         self.bad_statistics = 0
         """How much of what workers said of themselves is not."""
+        self.runs = Durations()
+        """From the dispatch to the worker's word that the code has ended."""
+        self.pausing = Pausing(limits)
+        self.raised = 0
+        """Outcomes of workers that are errors."""
+        self.deaths: deque[Death] = deque(maxlen=DEATHS)
+        """How the last workers have ended, the newest one last."""
+        self.models_of_the_dead = ModelTotals()
+        """The model calls of workers that are proven dead, as far as they have said."""
 
     # -- work -----------------------------------------------------------------
 
-    def dispatch(self, session: Session, entry: Entry, worker: Worker, now_s: float) -> Execution:
-        """Number an execution and send it."""
+    def dispatch(
+        self, session: Session, entry: Entry, worker: Worker, now_s: float, after: int = 0
+    ) -> Execution:
+        """Number an execution, and send it once so many records of the journal are safe."""
         execution = worker.start(session, entry, now_s)
+        execution.serial, self.dispatched = self.dispatched, self.dispatched + 1
+        execution.after = after
         execution.header = messages.encode(
-            messages.Dispatch(session.id, entry.id.sequence, execution.number, session.name)
+            messages.Dispatch(
+                session.id, entry.id.sequence, execution.number, session.name, entry.traceparent
+            )
         )
-        self._send_dispatch(execution)
+        if self._journal.is_safe(after):
+            self._send_dispatch(execution)
+        else:
+            self._held.append(execution)
         return execution
+
+    def release(self) -> None:
+        """Send what was to wait for records that are safe now, and is still wanted."""
+        while self._held and self._journal.is_safe(self._held[0].after):
+            execution = self._held.popleft()
+            worker = execution.worker
+            is_current = self.workers.get(worker.id) is worker
+            if is_current and worker.live.get(execution.number) is execution:
+                self._send_dispatch(execution)
 
     def stop(self, execution: Execution, now_s: float) -> bool:
         """The request needs this execution no more: cancel it on its worker.  If only
-        its outcome is left, it is over, and the next statement lets the worker drop that.
-        Whether it is over."""
+        its outcome is left, it is over, and the next statement lets the worker drop that;
+        and if it was not sent yet.  Whether it is over."""
         worker = execution.worker
-        if execution.size_bytes is not None:
+        if execution.size_bytes is not None or not self._journal.is_safe(execution.after):
             self._end(execution)
             return True
         worker.abandon(execution, now_s)
@@ -170,7 +238,7 @@ class Workforce:
                 return self._delta(life, message, frames[4])
             if not isinstance(message, WorkerOutcome):
                 raise ProtocolError(f"{type(message).__name__} in five frames")
-            return self._outcome(life, message, frames[4])
+            return self._outcome(life, message, frames[4], now_s)
         match message:
             case WorkerHello():
                 self._hello(life, message, now_s)
@@ -185,7 +253,9 @@ class Workforce:
             case Declined():
                 return self._declined(life, message)
             case Announced():
-                return self._announced(life, message)
+                return self._announced(life, message, now_s)
+            case WorkerNotes():
+                return self._notes(life, message)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a worker")
         return []
@@ -226,7 +296,8 @@ class Workforce:
             return
         numbers = Ranges.from_flat(missing.numbers)
         for number, execution in worker.live.items():
-            if number in numbers and execution.body is not None:
+            is_sent = self._journal.is_safe(execution.after)
+            if number in numbers and execution.body is not None and is_sent:
                 self._send_dispatch(execution)
 
     def _declined(self, life: Life, declined: Declined) -> list[ExecutionEnded | Stray]:
@@ -240,7 +311,9 @@ class Workforce:
             worker.end(execution)
         return [ExecutionEnded(execution, None, "") for execution in over]
 
-    def _announced(self, life: Life, announced: Announced) -> list[ExecutionEnded | Stray]:
+    def _announced(
+        self, life: Life, announced: Announced, now_s: float
+    ) -> list[ExecutionEnded | Stray]:
         """The code of an execution has ended, and its worker holds the outcome."""
         worker = self.workers.get(life.id)
         if worker is None:
@@ -251,6 +324,7 @@ class Workforce:
             return []  # ended, or announced before
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
+        self.runs.add(now_s - execution.dispatched_s)
         if execution.entry is not None and size_bytes <= most_bytes:
             self.announced.add(execution)
             return []
@@ -262,7 +336,7 @@ class Workforce:
         return [ExecutionEnded(execution, kept, "")]
 
     def _outcome(
-        self, life: Life, outcome: WorkerOutcome, payload: Body
+        self, life: Life, outcome: WorkerOutcome, payload: Body, now_s: float
     ) -> list[ExecutionEnded | Stray]:
         worker = self.workers.get(life.id)
         if worker is None:
@@ -274,9 +348,15 @@ class Workforce:
             return [Stray(outcome.session, outcome.sequence)]
         if not messages.is_status(outcome.status):
             raise ProtocolError(f"unknown status {outcome.status}")
+        if execution.size_bytes is None:  # else it was counted when it was announced
+            self.runs.add(now_s - execution.dispatched_s)
         self._end(execution)
         worker.done += 1
         worker.failed += outcome.status != 0
+        self.raised += outcome.status == Status.ERROR
+        if outcome.duration_s is not None and outcome.status != Status.CANCELLED:
+            self.durations.append(outcome.duration_s)
+        self.out += self.pausing.reported(outcome.status, payload, now_s)
         entry = execution.entry
         header = messages.encode(
             messages.Outcome(
@@ -298,6 +378,20 @@ class Workforce:
             return []  # it has ended, or nobody wants it: the outcome would have it all
         return [Said(execution, delta.delta, payload)]
 
+    def _notes(self, life: Life, message: WorkerNotes) -> list[Noted]:
+        numbers = Ranges.from_flat(message.numbers)
+        if len(numbers) != len(message.notes):
+            raise ProtocolError(f"{len(message.notes)} notes of {len(numbers)} dispatches")
+        worker = self.workers.get(life.id)
+        live = {} if worker is None else worker.live
+        noted = Noted([])
+        for number, note in zip(numbers, message.notes, strict=True):
+            execution = live.get(number)
+            if execution is not None and execution.entry is not None:
+                execution.note = note
+                noted.executions.append(execution)
+        return [noted]
+
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[ExecutionEnded]:
@@ -307,6 +401,12 @@ class Workforce:
             self._check(worker, now_s)
         for effect in self.pool.tick(now_s):
             if isinstance(effect, Lost):
+                dead = self.workers.get(effect.worker)
+                lost = 0 if dead is None else len(dead.live)
+                name, why = effect.worker.decode("ascii", "replace"), effect.why
+                self.deaths.append(Death(name, one_line(why, WHY_BYTES), now_s, lost))
+                if lost:
+                    self.out += self.pausing.lost(name, why, now_s)
                 ended += self._lost(effect)
             self.out.append(effect)
         self.refresh(now_s)
@@ -321,7 +421,7 @@ class Workforce:
 
     def _lost(self, lost: Lost) -> list[ExecutionEnded]:
         worker = self.workers.pop(lost.worker, None)
-        self.stats.pop(lost.worker, None)
+        self.models_of_the_dead.take(self.stats.pop(lost.worker, {}))
         if worker is None:
             return []
         executions = list(worker.live.values())

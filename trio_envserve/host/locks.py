@@ -25,7 +25,6 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
@@ -36,6 +35,11 @@ from ..net.forks import forget_in_children
 EPOCHS_KEPT = 256
 """The least number of earlier epochs that the file remembers; a client that was away
 for longer is told "may have run"."""
+
+_ADVICE = (
+    "a server needs it to know that no other one serves the address. Repair it, or set "
+    "XDG_RUNTIME_DIR to another directory of your own"
+)
 
 
 def runtime_directory() -> Path:
@@ -64,9 +68,10 @@ class LockFile:
     Raises ServerStartError if it cannot be opened, or written later.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, advice: str = _ADVICE) -> None:
         self.path = path
         self.held = False
+        self._advice = advice
         self.fd = self._open()
         """-1: closed."""
         forget_in_children(self)
@@ -79,9 +84,7 @@ class LockFile:
 
     def _unusable(self, error: OSError) -> ServerStartError:
         return ServerStartError(
-            f"the lock file {self.path} cannot be used: {error.strerror}; a server needs it to "
-            f"know that no other one serves the address. Repair it, or set XDG_RUNTIME_DIR to "
-            f"another directory of your own"
+            f"the lock file {self.path} cannot be used: {error.strerror}; {self._advice}"
         )
 
     def acquire_nowait(self) -> bool:
@@ -137,6 +140,32 @@ class LockFile:
             os.ftruncate(self.fd, size)  # making it shorter always works
             raise self._unusable(error) from error
 
+    def holder(self) -> tuple[str, str]:
+        """Of a lock whose file has a process id: that, and, if that process does not hold
+        it, those who do, in words."""
+        pid = self.read().strip() or "unknown"
+        holders = holders_of(self.path)
+        return pid, _named(holders) if holders and pid not in map(str, holders) else ""
+
+    def try_epochs(self, epoch: Epoch) -> set[Epoch] | None:
+        """Of a lock whose file has a list of epochs, with their workers: the earlier ones,
+        which are proven dead, and this one is added; None while one of them is alive."""
+        if not self.acquire_nowait():
+            return None
+        lines = [line for line in self.read().split() if len(line) == 2 * ID_BYTES]
+        if len(lines) >= 2 * EPOCHS_KEPT:
+            lines = lines[-EPOCHS_KEPT:]
+            self.write("".join(f"{line}\n" for line in lines))
+        # Nothing is written again: a full disk would lose it.
+        self.append(f"{epoch.hex()}\n")
+        return {bytes.fromhex(line) for line in lines}
+
+    def find_holders(self) -> str:
+        """The other processes that hold it, or how to find them."""
+        if holders := holders_of(self.path):
+            return f"{self.path} is held by {_named(holders)}"
+        return f"find them with: fuser {self.path}"
+
     def close(self) -> None:
         """Close this descriptor; those that workers inherited still hold the lock."""
         if self.fd >= 0:
@@ -173,11 +202,10 @@ class AddressLocks:
         self.server.write(f"{os.getpid()}\n")
 
     def _who_serves(self) -> str:
-        pid = self.server.read().strip() or "unknown"
-        holders = holders_of(self.server.path)
-        if holders and pid not in map(str, holders):
+        pid, others = self.server.holder()
+        if others:
             return (
-                f"the server at {self.address} (pid {pid}) has ended, but {_named(holders)}, "
+                f"the server at {self.address} (pid {pid}) has ended, but {others}, "
                 f"forked by its program, still holds its lock; end it, or bind another address"
             )
         return (
@@ -187,22 +215,18 @@ class AddressLocks:
 
     def try_epochs(self, epoch: Epoch) -> set[Epoch] | None:
         """All earlier epochs, which are proven dead; None while one of them is alive."""
-        if not self.epochs.acquire_nowait():
-            return None
-        lines = [line for line in self.epochs.read().split() if len(line) == 2 * ID_BYTES]
-        if len(lines) >= 2 * EPOCHS_KEPT:
-            lines = lines[-EPOCHS_KEPT:]
-            self.epochs.write("".join(f"{line}\n" for line in lines))
-        # Nothing is written again: a full disk would lose it.
-        self.epochs.append(f"{epoch.hex()}\n")
-        return {bytes.fromhex(line) for line in lines}
+        return self.epochs.try_epochs(epoch)
+
+    def wait_text(self, waited_s: float) -> str:
+        """The status of a server that waits for the lock."""
+        return (
+            f"waiting for the workers of an earlier server at {self.address} to end "
+            f"({waited_s:.0f} s)"
+        )
 
     def find_workers(self) -> str:
         """The processes that hold the epoch lock, or how to find them."""
-        path = self.epochs.path
-        if holders := holders_of(path):
-            return f"{path} is held by {_named(holders)}"
-        return f"find them with: fuser {path}"
+        return self.epochs.find_holders()
 
     def close(self) -> None:
         """Release this process's part of the locks."""
@@ -219,18 +243,19 @@ def holders_of(path: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             if int(process.name) != os.getpid() and any(
-                os.readlink(entry) == wanted for entry in (process / "fd").iterdir()
+                _target_of(entry) == wanted for entry in (process / "fd").iterdir()
             ):
                 found.append(int(process.name))
     return sorted(found)
 
 
+def _target_of(entry: Path) -> str:
+    """What a descriptor refers to; nothing if it was closed meanwhile."""
+    try:
+        return os.readlink(entry)
+    except OSError:
+        return ""
+
+
 def _named(pids: list[int]) -> str:
     return f"process {' and '.join(map(str, pids))}"
-
-
-def wait_text(address: str) -> Callable[[float], str]:
-    """The status text of a server that waits for the lock."""
-    return lambda waited_s: (
-        f"waiting for the workers of an earlier server at {address} to end ({waited_s:.0f} s)"
-    )

@@ -34,7 +34,7 @@ from typing import final
 
 import trio
 
-from ..core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines
+from ..core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines, StackQuestion
 from ..net.forks import forget_in_children
 from ..worker.main import CANNOT_RUN
 from .allocator import ENVIRON
@@ -52,6 +52,8 @@ REAP_S = 5.0
 """How long a server that must end waits for a killed process: one in a system call that
 does not return (on a network file system) cannot be reaped."""
 _STANDARD_STREAMS = 3
+STARTED: set[int] = set()
+"""The process ids of all workers that this process has started and not reaped."""
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -98,6 +100,12 @@ class WorkerProcess:
         self.link.close()
         self._signs.close()
 
+    def ask(self, question: StackQuestion) -> None:
+        """Ask the heartbeat thread where an execution stands.  A process that does not read
+        is not asked: who wants to know asks again."""
+        with contextlib.suppress(OSError):
+            self._signs.send(question.to_line(), socket.MSG_DONTWAIT)
+
     async def listen(self, heard: Callable[[Heartbeat], None]) -> None:
         """Pass on the worker's heartbeat until the process ends."""
         lines = HeartbeatLines()
@@ -128,6 +136,7 @@ class WorkerProcess:
         await _wait_ended(self._process)
         self._signal_all()
         how = describe_exit(self._process.wait())
+        STARTED.discard(self.pid)
         # As process 1 of a container, this one inherits the guard: reap that too.
         with contextlib.suppress(ChildProcessError), trio.move_on_after(1.0):
             while True:
@@ -146,10 +155,10 @@ class WorkerProcess:
 
 
 def start_process(
-    *, environ: Mapping[str, str], lock: int | None, command: Sequence[str] = (),
+    *, environ: Mapping[str, str], locks: Sequence[int] = (), command: Sequence[str] = (),
     python: str | None = None,
 ) -> WorkerProcess:  # fmt: skip
-    """Start a worker that holds the lock, too: this package's own, or a command.
+    """Start a worker that holds these locks, too: this package's own, or a command.
     ``python``: another interpreter, which has this package.  Raises OSError if the system
     has no process or descriptor left."""
     boot = (
@@ -164,16 +173,17 @@ def start_process(
             ours, theirs = socket.socketpair()
             ends.append(kept.enter_context(ours))
             inherited.append(_beyond_standard(given.enter_context(theirs).fileno(), given))
-        if lock is not None:
-            inherited.append(_beyond_standard(lock, given))
-        numbers = [*inherited, -1][:3]
+        held = [_beyond_standard(lock, given) for lock in locks]
+        numbers = [*map(str, inherited), ",".join(map(str, held)) or "-1"]
+        inherited += held
         process = subprocess.Popen(
-            [*boot, *map(str, numbers), str(os.getpid()), *command],
+            [*boot, *numbers, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             process_group=0,
             pass_fds=inherited,
             env={**ENVIRON, **os.environ, **environ},
         )
+        STARTED.add(process.pid)
         kept.pop_all()
         return WorkerProcess(process, *ends)
 

@@ -31,9 +31,9 @@ from typing import Any, Protocol, TypeAlias, final
 import trio
 
 from ..core.errors import ConfigError
-from ..core.heartbeat import Heartbeat
+from ..core.heartbeat import Heartbeat, StackQuestion
 from ..core.limits import ServerLimits, WireLimits, WorkerLimits
-from ..core.router_effects import Spawn
+from ..core.router_effects import AskWorker, Spawn
 from ..envs.loading import load
 from ..net import (
     Frame,
@@ -47,9 +47,9 @@ from ..net import (
 from ..net.framing import FramingError
 from ..worker.config import WorkerConfig
 from ..worker.shell import run_worker
-from ..worker.stacks import describe_requests
+from ..worker.stacks import describe_request, describe_requests
 from .interpreters import own_folders
-from .locks import AddressLocks
+from .locks import LockFile
 from .processes import WorkerProcess, start_process
 
 _log = logging.getLogger("trio_envserve.server")
@@ -91,6 +91,10 @@ class Workers(Protocol):
         """The stacks of its executions, for people; empty if they are not known."""
         ...
 
+    def stack(self, ask: AskWorker) -> str | None:
+        """Where one of its executions stands; None: a heartbeat will say it, or nothing."""
+        ...
+
 
 def _worker_limits(limits: ServerLimits) -> WorkerLimits:
     return WorkerLimits(
@@ -112,18 +116,21 @@ class ProcessWorkers:
 
     def __init__(
         self, environment: str | None, args: dict[str, Any], limits: ServerLimits,
-        wire: WireLimits, locks: AddressLocks | None, address: str,
+        wire: WireLimits, locks: Sequence[LockFile], address: str,
         environ: Sequence[Mapping[str, str]], worker_logging: dict[str, Any],
         command: Sequence[str], python: str | None = None,
+        worker_otlp: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._environment = environment
         self._args = args
         self._limits = limits
         self._wire = wire
         self._locks = locks
+        """Those that prove to a later server that a worker lives."""
         self._address = address
         self._environ = environ
         self._logging = worker_logging
+        self._otlp = worker_otlp
         self._command = command
         self._python = python
         self._living: dict[bytes, WorkerProcess | None] = {}
@@ -136,10 +143,10 @@ class ProcessWorkers:
         if self._living.pop(worker, ...) is None:
             return _NOT_STARTED
         environ = self._environ[spawn.slot] if spawn.slot < len(self._environ) else {}
-        lock = self._locks.epochs.fd if self._locks is not None else None
+        locks = [lock.fd for lock in self._locks]
         try:
             process = start_process(
-                environ=environ, lock=lock, command=self._command, python=self._python
+                environ=environ, locks=locks, command=self._command, python=self._python
             )
         except OSError as error:
             return _not_started(error)
@@ -212,6 +219,13 @@ class ProcessWorkers:
         """Nothing: the worker is in another process."""
         return ""
 
+    def stack(self, ask: AskWorker) -> str | None:
+        """Ask the process."""
+        process = self._living.get(ask.worker)
+        if process is not None:
+            process.ask(StackQuestion(ask.number, ask.request))
+        return None
+
     def _config(self, spawn: Spawn) -> WorkerConfig:
         if self._python is None:
             path = [entry or os.getcwd() for entry in sys.path]
@@ -228,6 +242,7 @@ class ProcessWorkers:
             path=path,
             keep_path=self._python is not None,
             logging=self._logging,
+            otlp=self._otlp,
         )
 
 
@@ -350,6 +365,11 @@ class InProcessWorkers:
     def where(self, worker: bytes) -> str:
         """The stacks of its executions."""
         return describe_requests(self._tasks[worker])
+
+    def stack(self, ask: AskWorker) -> str | None:
+        """Where one of its executions stands."""
+        task = self._tasks.get(ask.worker)
+        return None if task is None else describe_request(task, ask.request)
 
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
         """See :class:`Workers`."""

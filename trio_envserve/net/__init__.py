@@ -24,9 +24,10 @@ from .interface import (
 )
 from .makers import DEFAULT_TRANSPORT, TRANSPORTS, Transport, open_network
 from .memory import MemoryNetwork
+from .memory_stream import MemoryStream, open_memory_streams
 from .outbox import Outbox
 from .shared import make_memory, map_memory
-from .stream import MemoryStream, MessageStream, Stream, open_memory_streams, open_stream
+from .stream import MessageStream, Stream, open_stream
 from .zeromq import ZmqNetwork, open_zmq_network
 from .zmtp.network import ZmtpNetwork, open_zmtp_network
 

@@ -20,6 +20,7 @@ from typing import Any, Unpack
 
 import trio
 
+from .. import tracing
 from ..core.errors import (
     ConfigError,
     ServerNotClosed,
@@ -31,7 +32,7 @@ from ..core.terms import short
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.interpreters import check_interpreter, find_interpreter
-from ..host.locks import AddressLocks
+from ..host.locks import AddressLocks, LockFile
 from ..host.workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 from ..net import (
     DEFAULT_TRANSPORT,
@@ -45,10 +46,12 @@ from ..net import (
     unwrap_single,
 )
 from ..worker.config import check_args
+from .journal import Journal, open_journal
 from .options import ServerOptions
 from .recording import Recorder, open_recorder
 from .setup import Setup
 from .shell import Server
+from .traces import Traces
 
 _log = logging.getLogger("trio_envserve.server")
 
@@ -68,8 +71,10 @@ async def open_server(
     transport: Transport = DEFAULT_TRANSPORT,
     worker_environ: Sequence[Mapping[str, str]] = (),
     worker_logging: Mapping[str, Any] | None = None,
+    worker_otlp: Mapping[str, Any] | None = None,
     record: str | os.PathLike[str] | None = None,
     record_bodies: bool = False,
+    journal: str | os.PathLike[str] | None = None,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
@@ -85,9 +90,12 @@ async def open_server(
     this package the same version; nothing is looked for here then, either.
     ``worker_environ[i]``: environment variables of slot ``i`` on top of
     this process's (for example one GPU each).  ``worker_logging``: arguments of
-    :class:`~trio_envserve.logs.LogSetup` for the worker processes.  ``record``: a
+    :class:`~trio_envserve.logs.LogSetup` for the worker processes, and ``worker_otlp`` of
+    :class:`~trio_envserve.otlp.OtlpSetup` (the page on traces).  ``record``: a
     file for every input of the router, from which it can be replayed (the page on
     the recorder); bodies only by their length, unless ``record_bodies``.
+    ``journal``: a folder in which keys outlive the server (the page on the journal); it is
+    made if it is not there, and one server has it at a time.
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
     ``network``: sockets of another kind altogether.
@@ -98,7 +106,7 @@ async def open_server(
     on trying.  At its end what runs is cancelled, workers are ended and
     reaped; call :meth:`Server.drain` before to let work finish.  Raises
     ConfigError for wrong arguments and for limits that contradict each other,
-    ServerStartError if the address cannot be had, and at the block's end
+    ServerStartError if the address or the journal cannot be had, and at the block's end
     ServerNotClosed if something could not be ended within the limits (with
     ``workers=0``, code that ignores its cancellation: it goes on, and ``trio.run``
     waits for it).
@@ -135,7 +143,9 @@ async def open_server(
         environment=environment, name=name, args=dict(args or {}), bind=bind, workers=workers,
         command=command, python=python, limits=limits, wire=wire, keys=keys,
         network=network, transport=transport, worker_environ=worker_environ,
-        worker_logging=dict(worker_logging or {}), record=record, record_bodies=record_bodies,
+        worker_logging=dict(worker_logging or {}),
+        worker_otlp=None if worker_otlp is None else dict(worker_otlp),
+        record=record, record_bodies=record_bodies, journal=journal,
     )  # fmt: skip
     async with open_setup(setup) as server:
         yield server
@@ -156,11 +166,17 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             if locks is None and parse_address(setup.bind).scheme != "memory":
                 locks = _lock(front.address, stack, passing=True)
             _warn_if_reachable(front.address)
-            host = _host(setup, locks, front.address)
+            journal: Journal | None = None
+            if setup.journal is not None:
+                journal = await stack.enter_async_context(
+                    open_journal(setup.journal, command_s=setup.keys.command_s)
+                )
+            held = [each for each in (locks, journal and journal.locks) if each is not None]
+            host = _host(setup, [each.epochs for each in held], front.address)
             slots, now_s = max(setup.workers, 1), trio.current_time()
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
-                keys=setup.keys, heartbeats=host.heartbeats,
+                keys=setup.keys, heartbeats=host.heartbeats, journaled=journal is not None,
             )  # fmt: skip
             recorder: Recorder | None = None
             if setup.record is not None:
@@ -174,8 +190,10 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             take = router.take if recorder is None else recorder.tape.take
-            server = Server(router, take, front, host, nursery, limits)
-            server._start(locks)
+            if tracing.tracer() is not None:
+                take = Traces(router, take, name).take
+            server = Server(router, take, front, host, nursery, limits, journal)
+            server._start(held)
             if recorder is not None:
                 nursery.start_soon(recorder.keep_writing)
             _log.info("serving %s at %s, epoch %s", name, front.address, short(router.epoch))
@@ -190,14 +208,14 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
         yield server
 
 
-def _host(setup: Setup, locks: AddressLocks | None, address: str) -> Workers:
+def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
     """Who owns the workers: processes, or this one."""
     if not setup.workers:
         return InProcessWorkers(setup.environment, dict(setup.args), setup.limits, setup.wire)
     return ProcessWorkers(
         None if setup.environment is None else str(setup.environment), dict(setup.args),
         setup.limits, setup.wire, locks, address, setup.worker_environ,
-        dict(setup.worker_logging), setup.command, setup.python,
+        dict(setup.worker_logging), setup.command, setup.python, setup.worker_otlp,
     )  # fmt: skip
 
 

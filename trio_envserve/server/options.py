@@ -25,5 +25,7 @@ class ServerOptions(TypedDict, total=False):
     transport: Transport
     worker_environ: Sequence[Mapping[str, str]]
     worker_logging: Mapping[str, Any] | None
+    worker_otlp: Mapping[str, Any] | None
     record: str | os.PathLike[str] | None
     record_bodies: bool
+    journal: str | os.PathLike[str] | None

@@ -37,8 +37,10 @@ class Setup:
     transport: Transport = DEFAULT_TRANSPORT
     worker_environ: Sequence[Mapping[str, str]] = ()
     worker_logging: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    worker_otlp: dict[str, Any] | None = None
     record: str | os.PathLike[str] | None = None
     record_bodies: bool = False
+    journal: str | os.PathLike[str] | None = None
     new_id: Callable[[], bytes] = _random_id
     """Makes the ids of sessions, workers and the epoch.  Who knows a session's id can
     use the session; a trial draws them from its seed."""

@@ -19,7 +19,7 @@ tasks, so all of them run in the background of the block that opened the server
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import trio
@@ -36,12 +36,14 @@ from ..core.limits import KIB, ServerLimits
 from ..core.messages import encode_record
 from ..core.router import Router
 from ..core.router_effects import (
+    AskWorker,
     Closed,
     Flush,
     Kill,
     Lost,
     Report,
     RouterEffect,
+    Save,
     Spawn,
     TellStats,
     ToClient,
@@ -55,16 +57,21 @@ from ..core.router_inputs import (
     HeartbeatFelt,
     PoolOpened,
     PoolWaits,
+    Restored,
     Resume,
     RouterInput,
+    Saved,
+    SaveFailed,
     Spawned,
+    StackTaken,
     Tick,
     WorkerMessage,
 )
 from ..core.stats import line
 from ..core.status import ServerStats, StatusRecord
 from ..core.terms import RequestId, Route
-from ..host.locks import AddressLocks, wait_text
+from ..host.folder_locks import FolderLocks
+from ..host.locks import AddressLocks
 from ..host.workers import Workers
 from ..net import (
     BUNDLE_MESSAGES,
@@ -72,6 +79,7 @@ from ..net import (
     Message,
     RouterSocket,
 )
+from .journal import Journal
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -88,6 +96,7 @@ class Server:
     def __init__(
         self, router: Router, take: Callable[[RouterInput], list[RouterEffect]],
         front: RouterSocket, workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
+        journal: Journal | None = None,
     ) -> None:  # fmt: skip
         self._router = router
         """Only read here; every change goes through ``_take``."""
@@ -96,6 +105,7 @@ class Server:
         self._workers = workers
         self._nursery = nursery
         self._limits = limits
+        self._journal = journal
         self._left: tuple[bytes, ...] = ()
         """The workers that did not end in time."""
         self._lag = LagMeter(limits.tick_s)
@@ -170,8 +180,11 @@ class Server:
 
     # -- tasks ----------------------------------------------------------------
 
-    def _start(self, locks: AddressLocks | None) -> None:
+    def _start(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
         """All tasks, until the nursery is cancelled."""
+        if self._journal is not None:
+            self._give(Restored(list(self._journal.records()), _now_s()))
+            self._nursery.start_soon(self._keep_saved, self._journal)
         self._nursery.start_soon(self._serve_front)
         self._nursery.start_soon(self._keep_time)
         self._nursery.start_soon(self._log_stats)
@@ -214,19 +227,29 @@ class Server:
             await trio.sleep(self._limits.stats_line_s)
             _log.info("%s", line(self._all_stats()))
 
-    async def _open_pool(self, locks: AddressLocks | None) -> None:
-        """Start workers once no process of an earlier epoch is left."""
-        dead: set[bytes] | None = set()
-        if locks is not None:
-            began_s = trio.current_time()
-            text = wait_text(self.address)
-            while (dead := locks.try_epochs(self._router.epoch)) is None:
+    async def _open_pool(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
+        """Start workers once no process of an earlier epoch is left: at this address, and
+        of those with this journal."""
+        dead: set[bytes] = set()
+        began_s = trio.current_time()
+        for each in locks:
+            while (earlier := each.try_epochs(self._router.epoch)) is None:
                 waited_s = trio.current_time() - began_s
-                self._give(PoolWaits(text(waited_s)))
+                self._give(PoolWaits(each.wait_text(waited_s)))
                 if waited_s >= self._limits.lock_s:
-                    raise ServerStartError(f"{self._router.starting}; {locks.find_workers()}")
+                    raise ServerStartError(f"{self._router.starting}; {each.find_workers()}")
                 await trio.sleep(min(0.01 + waited_s / 10, 0.5))
-        self._give(PoolOpened(dead or set(), _now_s()))
+            dead |= earlier
+        self._give(PoolOpened(dead, _now_s()))
+
+    async def _keep_saved(self, journal: Journal) -> None:
+        """Tell the router what is safe."""
+        while True:
+            upto, failure = await journal.news()
+            if failure is None:
+                self._give(Saved(upto, _now_s()))
+            else:
+                self._give(SaveFailed(*failure, _now_s()))
 
     async def _supervise(self, spawn: Spawn) -> None:
         """One life of a worker: from its start until it is reaped."""
@@ -244,7 +267,10 @@ class Server:
                 self._carry_out(effects)
 
         def felt(heartbeat: Heartbeat) -> None:
-            give(HeartbeatFelt(spawn.worker, _now_s(), *heartbeat))
+            now_s = _now_s()
+            give(HeartbeatFelt(spawn.worker, now_s, *heartbeat[:3]))
+            if heartbeat.asked is not None:
+                give(StackTaken(spawn.worker, now_s, heartbeat.asked, heartbeat.stack))
 
         how = await self._workers.live(spawn, started, heard, felt)
         give(Exited(spawn.worker, _now_s(), how))
@@ -272,12 +298,20 @@ class Server:
                 case TellStats():
                     frames = self._stats_frames(effect)
                     to_clients.setdefault(effect.route, []).append(frames)
+                case AskWorker():
+                    text = self._workers.stack(effect)
+                    if text is not None:  # else the worker's next heartbeat says it
+                        taken = StackTaken(effect.worker, _now_s(), effect.number, text)
+                        self._nursery.start_soon(self._give_later, taken)
                 case Spawn():
                     self._nursery.start_soon(self._supervise, effect)
                 case Kill(worker, _):
                     self._workers.kill(worker)
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s", text)
+                case Save(records, upto):
+                    assert self._journal is not None
+                    self._journal.save(records, upto)
                 case Flush():
                     self._nursery.start_soon(self._flush)
                 case Closed():
@@ -296,6 +330,10 @@ class Server:
             self._catching_up = True
             self._nursery.start_soon(self._catch_up)
 
+    async def _give_later(self, given: RouterInput) -> None:
+        """Give the router what an effect of its own has come to."""
+        self._give(given)
+
     async def _catch_up(self) -> None:
         """Give the router further turns until it needs none; other tasks run in between."""
         while self._router.behind:
@@ -312,6 +350,9 @@ class Server:
         return effect.frames(record)
 
     async def _flush(self) -> None:
+        if self._journal is not None:  # what waits for it is told then
+            await self._journal.settled()
+            await trio.lowlevel.checkpoint()
         await self._front.flush()
         self._give(Flushed(_now_s()))
 

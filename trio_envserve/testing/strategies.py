@@ -194,7 +194,10 @@ FROM_WORKER = tuple(cls for cls in MESSAGES if 64 <= KINDS[cls] < 80)
 TO_WORKER = tuple(cls for cls in MESSAGES if KINDS[cls] >= 80)
 """What the router sends to workers."""
 
-WITH_BODY = (wire.Request, wire.KeyedRequest, wire.Outcome, wire.Stats, wire.KnownKeys)
+WITH_BODY = (
+    wire.Request, wire.KeyedRequest, wire.Outcome, wire.Stats, wire.KnownKeys, wire.Running,
+    wire.Stack,
+)  # fmt: skip
 """Messages of the clients' link that have a body."""
 
 _VERSIONED = (wire.Hello, wire.WorkerHello)
@@ -204,6 +207,13 @@ def spans() -> SearchStrategy[list[int]]:
     """Ranges of sequences, flat as they travel."""
     members = st.frozensets(st.integers(0, 60), max_size=20)
     return members.map(lambda chosen: Ranges(chosen).flat())
+
+
+_SPANS = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)
+
+
+def _traceparent(trace: int, span: int, flags: int) -> str:
+    return f"00-{trace:032x}-{span:016x}-{flags:02x}"
 
 
 def fields(cddl: str) -> SearchStrategy[Any]:
@@ -224,6 +234,8 @@ def fields(cddl: str) -> SearchStrategy[Any]:
         "uint / bstr": st.integers(0, 20) | st.binary(max_size=20),
         "uint / null": st.none() | st.integers(0, 20),
         "0..4": st.integers(0, 4),
+        "traceparent": st.builds(_traceparent, *_SPANS, st.integers(0, 255)),
+        "[* note]": st.lists(st.binary(max_size=20), max_size=5),
         "{* tstr => any}": st.dictionaries(texts(), st.none() | st.integers(), max_size=3),
     }
     return kinds[cddl]
@@ -235,7 +247,10 @@ def messages(*classes: Any) -> SearchStrategy[Any]:
 
 
 def _messages_of(cls: Any) -> SearchStrategy[Any]:
-    drawn = [fields(field.cddl) for _, field in FIELDS[cls]]
+    drawn = [
+        st.none() | fields(field.cddl) if field.optional else fields(field.cddl)
+        for _, field in FIELDS[cls]
+    ]
     if cls in _VERSIONED:
         drawn[0] = st.just(PROTOCOL_VERSION)
     return st.tuples(*drawn).map(lambda each: cls(*each))

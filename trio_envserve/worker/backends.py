@@ -45,6 +45,7 @@ from ..foreign import CodeResult
 from .failures import log
 from .forks import end_if_forked
 from .model_calls import AsyncioModel, ModelCalls, RunContext, ThreadModel
+from .stacks import ASYNCIO_TASKS, ASYNCIO_THREAD, request_name
 
 Call: TypeAlias = Callable[[RunContext], Any]
 """Environment code, bound to its arguments; may return an awaitable."""
@@ -88,11 +89,20 @@ _THREAD_NOTE = (
 )
 
 
+_MISTAKES = (
+    (("'coroutine' object ",), "A coroutine must be awaited: answer = await rollout.ask(...)."),
+    (("'Rollout' object ",), "What the rollout is asked is rollout.input."),
+)
+"""What is written wrong whatever runs the code: what the error says, and what to write."""
+
+
 def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
-    """Adds a note to an error that the wrong kind of coroutine causes."""
+    """Adds a note to an error that comes of the wrong kind of coroutine, or of another
+    mistake that is made often."""
     text = "" if exc is None else foreign.text(exc) or ""
-    if any(sign in text for sign in signs):
-        foreign.call(BaseException.add_note, exc, note)
+    for each, about in ((signs, note), *_MISTAKES):
+        if any(sign in text for sign in each):
+            foreign.call(BaseException.add_note, exc, about)
 
 
 @final
@@ -120,7 +130,7 @@ class _TrioBackend:
         return ended[0]
 
 
-_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model, lambda call: call())
+_TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
 
 
 @trio.lowlevel.enable_ki_protection
@@ -141,14 +151,13 @@ class _ThreadBackend:
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
             calls = ModelCalls(nursery)
-            context = RunContext(
-                lambda: calls.cancelled, lambda model: ThreadModel(model, calls), calls.soon
-            )
+            context = RunContext(lambda: calls.cancelled, lambda model: ThreadModel(model, calls))
             nursery.start_soon(_watch, calls)
             try:
                 ended = await trio.to_thread.run_sync(
-                    _in_thread, call, context, limiter=self._limiter
-                )
+                    _in_thread, call, context, limiter=self._limiter,
+                    thread_name=request_name() or None,
+                )  # fmt: skip
             except trio.Cancelled as exc:  # noqa: ASYNC103
                 ended = CodeResult(error=exc)  # while waiting for a thread: nothing has started
             finally:
@@ -222,7 +231,7 @@ class _AsyncioBackend:
             await trio.to_thread.run_sync(
                 self._in_thread,
                 limiter=trio.CapacityLimiter(1),
-                thread_name="trio-envserve-asyncio",
+                thread_name=ASYNCIO_THREAD,
             )
 
     def stop(self) -> None:
@@ -249,9 +258,7 @@ class _AsyncioBackend:
     async def call(self, call: Call) -> CodeResult:
         async with trio.open_nursery() as nursery:
             calls = ModelCalls(nursery)
-            context = RunContext(
-                lambda: calls.cancelled, lambda model: AsyncioModel(model, calls), calls.soon
-            )
+            context = RunContext(lambda: calls.cancelled, lambda model: AsyncioModel(model, calls))
             try:
                 ended = await self._run(call, context, calls)
             finally:
@@ -265,6 +272,7 @@ class _AsyncioBackend:
         done = trio.Event()
         ended: list[CodeResult] = []
         tasks: list[asyncio.Task[None]] = []
+        name = request_name()
 
         def start() -> None:
             # The environment may have set a task factory of its own.
@@ -276,6 +284,7 @@ class _AsyncioBackend:
                 return
             made.value.add_done_callback(lambda _: token.run_sync_soon(done.set))
             tasks.append(made.value)
+            ASYNCIO_TASKS[made.value] = name
 
         # Both callbacks run in order in the loop's thread: cancel finds the task.
         coroutine = _on_asyncio(call, context, ended)
@@ -287,6 +296,9 @@ class _AsyncioBackend:
             self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             with trio.CancelScope(shield=True):
                 await done.wait()
+        finally:
+            for task in tasks:
+                ASYNCIO_TASKS.pop(task, None)
         # A task that was cancelled before its first step has no result.
         return ended[0] if ended else CodeResult(error=asyncio.CancelledError())
 

@@ -42,12 +42,16 @@ class WorkerConfig:
     """The server's ``sys.path``, so that workers can import whatever the server can."""
     logging: dict[str, Any]
     """Arguments of :class:`~trio_envserve.logs.LogSetup`, or empty."""
+    otlp: dict[str, Any] | None = None
+    """Arguments of :class:`~trio_envserve.otlp.OtlpSetup`, if spans are to be sent."""
     keep_path: bool = False
     """The worker has an interpreter of its own, and ``path`` goes before what that has."""
 
     def to_frames(self) -> tuple[bytes, bytes, bytes]:
         """The message; :func:`check_args` finds arguments that it cannot carry."""
         python: dict[str, Any] = {"path": self.path, "logging": self.logging}
+        if self.otlp is not None:
+            python["otlp"] = self.otlp
         if self.keep_path:
             python["keep_path"] = True
         body = {

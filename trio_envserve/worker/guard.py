@@ -100,5 +100,5 @@ def _wait_server_ended(signs: socket.socket, server: int | None) -> None:
                 return
             if not signs.recv(1, socket.MSG_PEEK):
                 return
-            # A server writes nothing here; if a later version does, it is for the worker.
+            # A question about a stack: it is for the worker, which may not read it.
             time.sleep(1.0)

@@ -2,10 +2,11 @@
 
 A server starts it with three descriptors: the *link*, which carries messages both ways;
 the *signs*, on which the worker sends its heartbeat, and whose end tells that the server
-is gone; and the epoch lock, which this process holds as long as it lives.
+is gone; and the epoch lock, which this process holds as long as it lives.  A server with
+a journal has another such lock there.
 
-Arguments: the numbers of these three descriptors (-1: there is no lock), the server's
-process id and, if the worker is another program, its command.
+Arguments: the numbers of these descriptors (of the locks with a comma between them; -1:
+there is none), the server's process id and, if the worker is another program, its command.
 
 Exit status: 0 after retiring, 3 if the environment could not be set up, 127 if the
 command could not be run, and whatever killed it otherwise.
@@ -28,6 +29,9 @@ LINK_FD, SIGNS_FD, LOCK_FD = (
 )  # fmt: skip
 """Variables that tell a command the numbers of its descriptors."""
 
+JOURNAL_LOCK_FD = "TRIO_ENVSERVE_JOURNAL_LOCK_FD"
+"""That of the second lock, if there is one."""
+
 _EXEC_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores; a program that replaces it would ignore them, too."""
 
@@ -37,16 +41,22 @@ class Inherited(NamedTuple):
 
     link: int
     signs: int
-    lock: int
-    """-1: none."""
+    locks: tuple[int, ...]
     parent: int
+
+    @classmethod
+    def of(cls, words: list[str]) -> Inherited:
+        """What the arguments say."""
+        link, signs, locks, parent = words
+        held = tuple(number for number in map(int, locks.split(",")) if number >= 0)
+        return cls(int(link), int(signs), held, int(parent))
 
 
 def main() -> NoReturn:
     """Start the guard, then run the worker, or become the command that is the worker."""
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the server's; environments print to standard error
-    inherited = Inherited(*map(int, sys.argv[1:5]))
+    inherited = Inherited.of(sys.argv[1:5])
     command = sys.argv[5:]
     # Guard and heartbeat come before everything that takes long or can hang: silence
     # is noticed from the first moment.
@@ -69,7 +79,10 @@ def _become(command: list[str], inherited: Inherited) -> NoReturn:
     """Replace this program by the command: the same process, with its guard."""
     os.environ[LINK_FD] = str(inherited.link)
     os.environ[SIGNS_FD] = str(inherited.signs)
-    os.environ[LOCK_FD] = str(inherited.lock)
+    first, *more = [*inherited.locks, -1]
+    os.environ[LOCK_FD] = str(first)
+    if len(more) > 1:
+        os.environ[JOURNAL_LOCK_FD] = str(more[0])
     for number in _EXEC_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -83,10 +96,10 @@ def _become(command: list[str], inherited: Inherited) -> NoReturn:
 def _be_worker(inherited: Inherited) -> NoReturn:
     from trio_envserve.net.forks import hide_in_children
 
-    own = [descriptor for descriptor in inherited[:3] if descriptor >= 0]
-    for descriptor in own:  # a daemon that the environment leaves behind is not a worker
+    # A daemon that the environment leaves behind is not a worker.
+    for descriptor in (inherited.link, inherited.signs, *inherited.locks):
         os.set_inheritable(descriptor, False)
-    # The link hides itself.  The lock stays: such a child still belongs to this epoch.
+    # The link hides itself.  The locks stay: such a child still belongs to this epoch.
     hide_in_children(inherited.signs)
     link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
 
@@ -108,6 +121,7 @@ def _be_worker(inherited: Inherited) -> NoReturn:
 
     import trio
 
+    from trio_envserve import otlp
     from trio_envserve.envs.loading import load
     from trio_envserve.logs import LogSetup, configure, finish, set_title
     from trio_envserve.net import map_memory, open_stream
@@ -116,6 +130,8 @@ def _be_worker(inherited: Inherited) -> NoReturn:
     if config.logging:
         configure(LogSetup(**config.logging), config.worker)
         sys.stdout = sys.stderr  # so that a print of an environment holds up nobody, either
+    if config.otlp is not None:
+        otlp.try_to_configure(config.otlp, config.worker)
     set_title(f"trio-envserve worker {config.worker} of {config.server}")
 
     async def serve() -> bool:
@@ -140,6 +156,7 @@ def _be_worker(inherited: Inherited) -> NoReturn:
         for output in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # None, closed, or without a reader
                 output.flush()
+        otlp.finish()
         finish()
         # Threads that the environment left behind must not keep the process alive.
         os._exit(status)

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, final
 
 import trio
 
-from .. import foreign
+from .. import foreign, tracing
 from ..envs.interface import RolloutCancelled
 from ..foreign import CodeResult
 from ..models.interface import Completion, Messages, Model
@@ -38,8 +38,6 @@ class RunContext:
     cancelled: Callable[[], bool]
     adapt: Callable[[Model], Model]
     """Makes the model callable from there."""
-    soon: Callable[[Callable[[], None]], None]
-    """Calls a function on the trio loop, in the order in which it is asked to."""
 
 
 _Work: TypeAlias = Callable[[], Awaitable[Any]]
@@ -50,8 +48,8 @@ _Deliver: TypeAlias = Callable[[CodeResult], None]
 class ModelCalls:
     """Carries the model calls of one execution over to the trio loop.
 
-    ``submit``, ``soon`` and ``abandon`` may be called in any thread, everything else only on
-    the trio loop.
+    ``submit`` and ``abandon`` may be called in any thread, everything else only on the trio
+    loop.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -85,12 +83,6 @@ class ModelCalls:
         except trio.RunFinishedError:
             deliver(_refusal())
         return scope
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call it on the trio loop.  May be called in any thread."""
-        end_if_forked(self._pid)
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(call)
 
     def abandon(self, scope: trio.CancelScope) -> None:
         """Cancel the call with this scope."""
@@ -212,9 +204,15 @@ def _bind(
     sampling_args: Mapping[str, Any],
     reference: str | None,
 ) -> _Work:
+    span = tracing.here()
+
     async def work() -> Completion:
         return await model.complete(
             messages, name=name, sampling_args=sampling_args, reference=reference
         )
 
-    return work
+    async def below() -> Completion:
+        with tracing.below(span):
+            return await work()
+
+    return work if span is None else below

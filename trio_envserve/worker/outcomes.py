@@ -64,16 +64,19 @@ class OutcomeMaker:
 
     async def of(
         self, request: RequestId, asked: foreign.CodeResult, began_s: float,
-        scope: trio.CancelScope, said: Callable[[bytes], None],
+        scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
+        traceparent: str | None = None,
     ) -> Outcome | LargeValue:  # fmt: skip
         """Run the environment: a result, or an error that says why there is none.  ``said``
-        is called with each delta."""
+        is called with each delta, ``noted`` with each note, in any thread.  ``traceparent``
+        is the span of the execution."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
             value = await self._runner.run(
-                asked.value, request_id=str(request), here=True, said=said
-            )
+                asked.value, request_id=str(request), here=True, said=said, noted=noted,
+                traceparent=traceparent,
+            )  # fmt: skip
         except ConfigError as error:
             return self._error("refused", error, began_s, Verdict.DID_NOT_RUN)
         except EnvironmentFailure as failure:

@@ -34,22 +34,25 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Any, final
 
 import trio
 
-from .. import foreign
+from .. import foreign, tracing
+from ..core.durations import Durations
 from ..core.limits import WorkerLimits
 from ..envs.interface import Rollout, trim_state
 from ..envs.loading import LoadedEnvironment
+from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
 from ..foreign import CodeResult
 from ..models.interface import Model
 from ..models.registry import Models, open_models
+from ..models.usage import ModelUsage
 from .backends import Call, CodeBackend, open_backend
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import RunContext
+from .traced import TracedModel
 
 
 @final
@@ -60,17 +63,26 @@ class Runner:
         self._env = env
         self._backend = backend
         self._models = models
+        self.took = Durations()
+        self.usage = ModelUsage(took=self.took)
+        """What the model calls of all rollouts came to, and how long they took."""
 
     async def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
         said: Callable[[bytes], None] | None = None,
+        noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
     ) -> Any:  # fmt: skip
         """One execution of ``request``: the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring has
-        the errors and the meaning of ``here``.  ``said`` is called on the trio loop with
-        each delta of a rollout.
+        the errors and the meaning of ``here``.  ``said`` is called with each delta of a
+        rollout, ``noted`` with each note, in any thread.  Spans of the model calls, and of
+        the code's own, are below ``traceparent``.
         """
-        job = _Job(request, request_id, self._models.get(request.endpoint), said)
+        model, trace = self._models.get(request.endpoint), tracing.NO_TRACE
+        if traceparent is not None:
+            trace = tracing.Trace(traceparent)
+            model = TracedModel(model, trace, request.endpoint)
+        job = _Job(request, request_id, model, self.usage, said, noted, trace)
         if request.kind == "rollout":
             return await self._rollout(job, 0, here=here)
         if self._env.run_group is not None:
@@ -194,13 +206,17 @@ class _Job:
     """A request under way: makes the rollouts for its attempts."""
 
     def __init__(
-        self, request: RolloutRequest, request_id: str, model: Model,
-        said: Callable[[bytes], None] | None,
+        self, request: RolloutRequest, request_id: str, model: Model, usage: ModelUsage,
+        said: Callable[[bytes], None] | None, noted: Callable[[bytes], None] | None,
+        trace: tracing.Trace,
     ) -> None:  # fmt: skip
+        self._trace = trace
         self._said = said
+        self._noted = noted
         self.request = request
         self._request_id = request_id
         self._model = model
+        self._usage = usage
 
     def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
         given = self.request.inputs[member]
@@ -219,18 +235,28 @@ class _Job:
             member=member,
             cancelled=context.cancelled,
             endpoint=self.request.endpoint,
-            delta=_delta(said, context),
+            usage=ModelUsage(self._usage),
+            delta=_delta(said),
+            note=self._notes(member, attempt),
+            _trace=self._trace,
         )
 
+    def _notes(self, member: int, attempt: int) -> RolloutNotes:
+        """Those of one attempt: what the one before noted holds no more."""
+        always: dict[str, int] = {"attempt": attempt} if attempt > 1 else {}
+        if self.request.kind == "group":
+            always["member"] = member
+        return RolloutNotes(self._noted, **always)
 
-def _delta(said: Callable[[bytes], None] | None, context: RunContext) -> Callable[[bytes], None]:
+
+def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
     """What the environment's code calls with a delta, which goes nowhere if nobody is told."""
 
     def delta(piece: bytes) -> None:
         if type(piece) is not bytes:  # other kinds may change, or have code of their own
             raise TypeError(f"a delta is bytes, not {type(piece).__name__}")
         if said is not None:
-            context.soon(partial(said, piece))
+            said(piece)
 
     return delta
 

@@ -39,8 +39,8 @@ from typing import Any, final
 
 import trio
 
-from .. import foreign
-from ..core import error_records, messages
+from .. import foreign, tracing
+from ..core import error_records, messages, model_totals
 from ..core.errors import ConfigError
 from ..core.lag import LagMeter
 from ..core.limits import WireLimits, WorkerLimits
@@ -51,6 +51,7 @@ from ..core.worker_inputs import (
     BeatDue,
     DeltaMade,
     EnvironmentReady,
+    NoteMade,
     OutcomeMade,
     OutcomeParked,
     RouterMessage,
@@ -59,10 +60,11 @@ from ..core.worker_inputs import (
 from ..envs.loading import LoadedEnvironment
 from ..net import Message, MessageStream
 from . import forks
+from .deltas import Deltas
 from .failures import EnvironmentFailure, log
 from .outcomes import LargeValue, Outcome, OutcomeMaker, described
 from .parking import Parking
-from .runners import open_runner
+from .runners import Runner, open_runner
 from .stacks import REQUEST
 
 TURN_S = 0.002
@@ -99,7 +101,7 @@ async def run_worker(
                 outcomes = OutcomeMaker(
                     runner, worker=worker.decode(), incarnation=incarnation, wire=wire
                 )
-                shell = _Shell(stream, core, outcomes, environment, limits)
+                shell = _Shell(stream, core, outcomes, runner, environment, limits)
                 await shell.run(touch)
         except (ConfigError, EnvironmentFailure) as error:
             ready = False
@@ -117,17 +119,23 @@ class _Shell:
     """One incarnation at work."""
 
     def __init__(
-        self, stream: MessageStream, core: WorkerCore, outcomes: OutcomeMaker,
+        self, stream: MessageStream, core: WorkerCore, outcomes: OutcomeMaker, runner: Runner,
         environment: LoadedEnvironment, limits: WorkerLimits,
     ) -> None:  # fmt: skip
         self._stream = stream
         self._core = core
         self._outcomes = outcomes
+        self._runner = runner
         self._environment = environment
         self._limits = limits
         self._parking = Parking(self._parked, limits.held_bytes)
         self._scopes: dict[int, trio.CancelScope] = {}
         """The scope of every execution, from its dispatch until its end is reported."""
+        self._deltas = Deltas(self._pieces_said)
+        self._noted: dict[int, bytes] = {}
+        """What executions have noted since the last beat; the last one counts.  It is set in
+        any thread, so it is only ever popped: however many there are, they cost the loop
+        nothing until then."""
         self._arrived: deque[Run] = deque()
         self._nursery: trio.Nursery | None = None
         self._execution_nursery: trio.Nursery | None = None
@@ -264,6 +272,8 @@ class _Shell:
                 environment = self._environment
                 ready = EnvironmentReady(os.getpid(), environment.name, environment.rerun)
                 self._do(self._core.take(ready))
+            for _ in range(len(self._noted)):
+                self._do(self._core.take(NoteMade(*self._noted.popitem())))
             self._do(self._core.take(BeatDue(self._stats())))
             self._send_now()  # a beat is about the messages before it
             await trio.sleep(self._limits.beat_s)
@@ -276,13 +286,14 @@ class _Shell:
             self._lag.record(trio.current_time() - asked_s)
 
     def _stats(self) -> dict[str, Any]:
-        core = self._core
+        core, runner = self._core, self._runner
         return {
             **self._lag.summary("loop"),
             "running": len(core.running),
             "fenced": core.fenced,
             "repeated": core.repeated,
             "malformed": core.malformed,
+            **model_totals.said(runner.usage.to_record(), runner.took),
         }
 
     def _do(self, effects: Sequence[WorkerEffect]) -> None:
@@ -315,8 +326,15 @@ class _Shell:
             with scope:
                 if not scope.cancel_called:  # else the stop came with the dispatch
                     asked = await self._outcomes.decoded(run.body)
-                    outcome = await self._outcomes.of(
-                        run.request, asked, began_s, scope, partial(self._say, run.number)
+                    make = self._outcomes.of if run.traceparent is None else self._traced
+                    outcome = await make(
+                        run.request,
+                        asked,
+                        began_s,
+                        scope,
+                        self._deltas.of(run.number),
+                        partial(self._noted.__setitem__, run.number),
+                        run.traceparent,
                     )
         except RuntimeError:
             # Once there is an outcome, this is trio: the code left a scope open.
@@ -338,9 +356,14 @@ class _Shell:
             self._ended(run, outcome, began_s)
         return closed
 
-    def _say(self, number: int, piece: bytes) -> None:
-        """An execution says one piece of its result."""
-        self._do(self._core.take(DeltaMade(number, piece)))
+    async def _traced(self, *args: Any) -> Outcome | LargeValue:
+        """An outcome, as :meth:`.OutcomeMaker.of` makes it, below the span of its execution."""
+        with tracing.below(args[-1]):
+            return await self._outcomes.of(*args)
+
+    def _pieces_said(self, made: list[DeltaMade]) -> None:
+        """Executions have said pieces of their results."""
+        self._do([effect for each in made for effect in self._core.take(each)])
 
     async def _encode_large(self, run: Run, large: LargeValue, began_s: float) -> None:
         """End an execution whose value takes long to encode."""
@@ -363,6 +386,7 @@ class _Shell:
     def _ended(self, run: Run, outcome: Outcome | None, began_s: float) -> None:
         """Report the end: completed or cancelled, since there was no await in between."""
         del self._scopes[run.number]
+        self._deltas.drain()  # what it said comes before its outcome
         if outcome is None:
             outcome = self._outcomes.cancelled(began_s)
         if self._closing and outcome[0] is Status.CANCELLED:

@@ -27,6 +27,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, final
@@ -34,6 +35,7 @@ from typing import Any, final
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, ToServer
 from ...core.client_inputs import (
+    CallKey,
     CallSubmitted,
     ClientInput,
     ClientTick,
@@ -41,11 +43,19 @@ from ...core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
+from ...core.key_records import KeyAct, KeyName
 from ...core.limits import ServerLimits, WireLimits
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Spawn, ToClient, ToWorker
-from ...core.router_inputs import ClientMessage, PoolOpened, RouterInput, Spawned, WorkerMessage
-from ...core.terms import ID_BYTES, Status
+from ...core.router_inputs import (
+    ClientMessage,
+    PoolOpened,
+    Resume,
+    RouterInput,
+    Spawned,
+    WorkerMessage,
+)
+from ...core.terms import DIGEST_BYTES, ID_BYTES, Status
 from ...core.worker import WorkerCore
 from ...core.worker_effects import Run, ToRouter, WorkerEffect
 from ...core.worker_inputs import EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
@@ -110,7 +120,9 @@ class Counter:
 class Joined:
     """The three machines, and what is on its way between them."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, *, keyed: bool = False) -> None:
+        self.keyed = keyed
+        """Whether each request has a key of its own."""
         self.now_s = 1.0
         self.counter = counter
         self.inputs: list[RouterInput] = []
@@ -149,6 +161,9 @@ class Joined:
             effects += self._work(OutcomeMade, number, Status.RESULT, _OUTCOME, 0.001)
         self._report(effects)
         self._move()
+        if self.router.behind:  # it has answered as many as it may at once
+            self._tell(Resume)
+            self._move()
         answers, self._answers = self._answers, []
         assert len(answers) == len(done)
         self.now_s += STEP_S
@@ -159,7 +174,11 @@ class Joined:
         self._move()
 
     def _submit(self) -> None:
-        self._ask(CallSubmitted, self._calls, _BODY)
+        number, key = self._calls, None
+        if self.keyed:
+            name = KeyName(b"default", b"row %d" % number)
+            key = CallKey(KeyAct.ASK, name, number.to_bytes(DIGEST_BYTES, "big"))
+        self._ask(partial(CallSubmitted, key=key), number, _BODY)
         self._calls += 1
 
     def _move(self) -> None:
@@ -229,11 +248,11 @@ def new_router() -> Router:
     )
 
 
-def bytecodes(in_flight: int = 64, *, done: int = 0) -> dict[str, float]:
+def bytecodes(in_flight: int = 64, *, done: int = 0, keyed: bool = False) -> dict[str, float]:
     """Bytecodes for each request, by machine, with so many in flight and so many
     done before in the session."""
     counter = Counter()
-    machines = Joined(counter)
+    machines = Joined(counter, keyed=keyed)
     machines.keep_in_flight(in_flight)
     for _ in range(max(4, done // BATCH)):
         machines.turn()
@@ -324,10 +343,13 @@ def counted(*, with_instructions: bool = True) -> dict[str, Any]:
         "bytecodes_1000_in_flight": bytecodes(1000),
         "bytecodes_10000_in_flight": bytecodes(10_000),
         "bytecodes_after_20000": bytecodes(done=20_000),
+        "bytecodes_keyed": bytecodes(keyed=True),
+        "bytecodes_keyed_after_20000": bytecodes(done=20_000, keyed=True),
         "instructions": instructions() if with_instructions else None,
         "instructions_of": platform_key(),
         "tolerance": expected["tolerance"],
         "expected": expected["bytecodes"].get(version),
+        "expected_keyed": expected["bytecodes_keyed"].get(version),
         "expected_instructions": expected["instructions"].get(platform_key()),
     }
     record["problems"] = problems(record)
@@ -338,17 +360,22 @@ def problems(record: dict[str, Any]) -> list[str]:
     """What costs more than it may."""
     most = 1 + record["tolerance"]
     found = []
-    for machine, expected in (record["expected"] or {}).items():
-        if record["bytecodes"][machine] > most * expected:
-            found.append(
-                f"the {machine} executes {record['bytecodes'][machine]:.0f} bytecodes for a "
-                f"request, {expected:.0f} expected"
-            )
+    for counts, wanted, kind in (
+        ("bytecodes", "expected", "request"),
+        ("bytecodes_keyed", "expected_keyed", "keyed request"),
+    ):
+        for machine, expected in (record[wanted] or {}).items():
+            if record[counts][machine] > most * expected:
+                found.append(
+                    f"the {machine} executes {record[counts][machine]:.0f} bytecodes for a "
+                    f"{kind}, {expected:.0f} expected"
+                )
     for name, what, other, beside in (
         # Past the worker's capacity, a request waits: with 64 in flight none does.
         ("bytecodes_10000_in_flight", "with 10,000 in flight", "bytecodes_1000_in_flight",
          "with 1,000"),
         ("bytecodes_after_20000", "after 20,000 requests", "bytecodes", "before"),
+        ("bytecodes_keyed_after_20000", "after 20,000 with keys", "bytecodes_keyed", "before"),
     ):  # fmt: skip
         for machine in MACHINES:
             got, few = record[name][machine], record[other][machine]
@@ -369,8 +396,9 @@ def problems(record: dict[str, Any]) -> list[str]:
 def accept(record: dict[str, Any]) -> None:
     """Make these counts the expected ones."""
     expected = json.loads(EXPECTED.read_text())
-    rounded = {name: round(count, 1) for name, count in record["bytecodes"].items()}
-    expected["bytecodes"][record["python"]] = rounded
+    for counts in ("bytecodes", "bytecodes_keyed"):
+        rounded = {name: round(count, 1) for name, count in record[counts].items()}
+        expected[counts][record["python"]] = rounded
     if record["instructions"]:
         expected["instructions"][record["instructions_of"]] = round(record["instructions"])
     EXPECTED.write_text(json.dumps(expected, indent=2, sort_keys=True) + "\n")

@@ -73,6 +73,15 @@ def caller(peer: Peer) -> Caller:
     return Caller(peer, new_id())
 
 
+async def under_way(bench: Bench, *callers: Caller) -> tuple[str, dict[str, Any]]:
+    """A new key, and what these have asked for under it, which runs by now."""
+    key, asked = bench.key(), bench.wait()
+    for each in callers:
+        each.ask(0, key, asked)
+    await bench.counted(asked, "it runs", started=1)
+    return key, asked
+
+
 def same_body(*outcomes: Received) -> bool:
     """Whether these are the outcome of one run."""
     return len({(each.message.status, each.frames[1]) for each in outcomes}) == 1
@@ -134,9 +143,8 @@ async def what_nobody_asked_for_cannot_be_attached_to(bench: Bench) -> None:
 async def who_attaches_gets_the_outcome_without_the_input(bench: Bench) -> None:
     """Attaching, while it runs or later, gets the body that the ask gets, and starts nothing."""
     async with bench.client() as one, bench.client() as two:
-        first, second, key, asked = caller(one), caller(two), bench.key(), bench.wait()
-        first.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        first, second = caller(one), caller(two)
+        key, asked = await under_way(bench, first)
         second.say(0, key, KeyAct.ATTACH)
         await two.barrier()
         await bench.open(asked)
@@ -154,10 +162,8 @@ async def who_attaches_gets_the_outcome_without_the_input(bench: Bench) -> None:
 async def two_that_ask_under_one_key_get_one_run(bench: Bench) -> None:
     """A second client that asks under the key starts nothing, and both get the outcome."""
     async with bench.client() as one, bench.client() as two:
-        first, second, key, asked = caller(one), caller(two), bench.key(), bench.wait()
-        first.ask(0, key, asked)
-        second.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        first, second = caller(one), caller(two)
+        _, asked = await under_way(bench, first, second)
         await bench.ran(asked, 1, "the second starts nothing")
         await bench.open(asked)
         outcomes = [await one.outcome(0), await two.outcome(0)]
@@ -187,10 +193,8 @@ async def an_outcome_outlives_the_client_that_asked(bench: Bench) -> None:
 async def work_goes_on_while_one_that_asked_waits(bench: Bench) -> None:
     """The first of two that leaves cancels nothing, and is told that it was started."""
     async with bench.client() as one, bench.client() as two:
-        first, second, key, asked = caller(one), caller(two), bench.key(), bench.wait()
-        first.ask(0, key, asked)
-        second.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        first, second = caller(one), caller(two)
+        _, asked = await under_way(bench, first, second)
         await two.barrier()
         started = await first.cancel(0)
         check(started, "started: it runs on", started)
@@ -205,9 +209,8 @@ async def work_goes_on_while_one_that_asked_waits(bench: Bench) -> None:
 async def who_attaches_does_not_keep_work_running(bench: Bench) -> None:
     """When the last one that asked leaves, the work is cancelled, and who attached is told."""
     async with bench.client() as one, bench.client() as two:
-        first, second, key, asked = caller(one), caller(two), bench.key(), bench.wait()
-        first.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        first, second = caller(one), caller(two)
+        key, asked = await under_way(bench, first)
         second.say(0, key, KeyAct.ATTACH)
         await two.barrier()
         one.finish(0)
@@ -258,10 +261,8 @@ async def what_was_forgotten_is_asked_for_anew(bench: Bench) -> None:
 async def a_cancel_by_key_that_is_said_twice_hits_nothing_else(bench: Bench) -> None:
     """The second copy, also from another client, is answered as the first, and ends nothing."""
     async with bench.client() as one, bench.client() as two:
-        first, second, key, asked = caller(one), caller(two), bench.key(), bench.wait()
-        tag = new_id()
-        first.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        first, second, tag = caller(one), caller(two), new_id()
+        key, asked = await under_way(bench, first)
         answer = await first.command(1, key, KeyAct.CANCEL, tag)
         await bench.counted(asked, "it was cancelled", cancelled=1, running=0)
         first.ask(2, key, asked)
@@ -277,9 +278,8 @@ async def a_cancel_by_key_that_is_said_twice_hits_nothing_else(bench: Bench) -> 
 async def a_cancel_of_a_generation_that_is_over_hits_nothing(bench: Bench) -> None:
     """A cancel that names an earlier generation ends no later one."""
     async with bench.client() as peer:
-        me, key, asked = caller(peer), bench.key(), bench.wait()
-        me.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        me = caller(peer)
+        key, asked = await under_way(bench, me)
         answer = await me.command(1, key, KeyAct.CANCEL)
         number = answer["generation"]
         check(isinstance(number, int), "the generation that it closed", answer)
@@ -368,9 +368,8 @@ async def what_may_have_run_is_started_by_proof_and_consent_only(bench: Bench) -
 async def what_is_issued_again_joins_what_runs(bench: Bench) -> None:
     """Without proof and consent an ask that is issued again still joins, and is answered."""
     async with bench.client() as one, bench.client() as two:
-        first, second, key, asked = caller(one), caller(two), bench.key(), bench.wait()
-        first.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
+        first, second = caller(one), caller(two)
+        key, asked = await under_way(bench, first)
         second.ask(0, key, asked, earlier=1, gone=False)
         await two.barrier()
         await bench.open(asked)

@@ -46,10 +46,14 @@ WIRE = WireLimits(
 
 Spans: TypeAlias = "list[int]"
 
-_FRAMES = {messages.Outcome: 2, messages.Stats: 2, messages.KnownKeys: 2}
+_FRAMES = {
+    messages.Outcome: 2, messages.Stats: 2, messages.KnownKeys: 2, messages.Running: 2,
+    messages.Stack: 2,
+}  # fmt: skip
 _OF_SERVERS = (
     messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
-    messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys,
+    messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys, messages.Running,
+    messages.Stack,
 )  # fmt: skip
 
 

@@ -277,7 +277,7 @@ async def open_worker_bench(
         args=subject.args, server="a bench that judges workers", limits=limits,
         wire=WireLimits(), path=[entry or os.getcwd() for entry in sys.path], logging={},
     ).to_frames()  # fmt: skip
-    process = start_process(environ={}, lock=None, command=subject.command)
+    process = start_process(environ={}, command=subject.command)
     try:
         with unwrap_single():
             async with (

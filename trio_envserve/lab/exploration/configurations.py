@@ -172,6 +172,9 @@ class KeyConfiguration(Described):
     """The worker dies."""
     closes: int = 0
     """The server closes, with a drain or without."""
+    falls: int = 0
+    """The server falls, and the next one has what is left of its journal: it has one if it may
+    fall (:mod:`.disk_step`)."""
 
     @property
     def bounds(self) -> dict[str, int]:
@@ -181,7 +184,7 @@ class KeyConfiguration(Described):
 
 KEY_BOUNDED = (
     "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases", "deaths",
-    "goodbyes", "crashes", "closes",
+    "goodbyes", "crashes", "closes", "falls",
 )  # fmt: skip
 """The kinds of trouble that are counted, in the order in which a state counts them."""
 
@@ -244,9 +247,11 @@ KEY_TABLE: tuple[KeyConfiguration, ...] = (
     KeyConfiguration(name="keys-goodbye", goodbyes=1, limits=1),
     KeyConfiguration(name="keys-rerun", crashes=2, consent=True, allowance=4),
     KeyConfiguration(name="keys-close", closes=1, crashes=1),
+    KeyConfiguration(name="keys-disk", falls=1, consent=True, allowance=1),
     # A bit of everything, and much of it.
     KeyConfiguration(name="keys", commands=1, leases=1, cancels=1),
     KeyConfiguration(name="keys-nightly", commands=1, leases=1, cancels=1, attaches=1),
+    KeyConfiguration(name="keys-disk-nightly", falls=2, consent=True, allowance=2),
 )
 """Those with keys."""
 
@@ -310,6 +315,9 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "what-is-issued-again-starts-anew", "who-is-back-counts-twice",
     ),
     "keys-goodbye": ("the-limit-of-one-ends-the-work-of-all",),
+    "keys-disk": (
+        "dispatch-before-safe", "tell-before-safe", "drop-before-safe", "allowance-forgotten",
+    ),
     "small": (
         "a-lost-request-is-not-repeated", "a-cancel-is-not-told", "acknowledged-on-arrival",
         "a-replacement-is-never-started", "answers-go-to-the-first-connection",

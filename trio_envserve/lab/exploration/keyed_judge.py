@@ -44,6 +44,12 @@ class Open(NamedTuple):
     lost: tuple[bytes, ...] = ()
     """Callers whose lease ended while they waited."""
     watchers: tuple[Request, ...] = ()
+    callers: tuple[bytes, ...] = ()
+    """Those of which a journal says that they may count."""
+    unsent: bool = False
+    """Whether its start is written, and it waits for that to be safe."""
+    left: bool = False
+    """Whether a journal has left it, and nobody knows yet whether it may go on."""
 
     @property
     def started(self) -> bool:

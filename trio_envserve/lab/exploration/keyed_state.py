@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from . import names
 from .keyed_judge import KeyPast, Told
@@ -40,6 +40,26 @@ class CallerPart(NamedTuple):
     """Sessions of processes that died, whose leases have not ended."""
 
 
+Row: TypeAlias = "tuple[Any, ...]"
+"""A record as plain values, its kind first: records of two kinds may be equal tuples."""
+
+
+class Group(NamedTuple):
+    """Records that were written together, and are not safe."""
+
+    rows: tuple[Row, ...]
+    due: tuple[tuple[Any, Told], ...]
+    """Who is told what once they are."""
+
+
+class DiskPart(NamedTuple):
+    """The journal of keys."""
+
+    safe: tuple[Row, ...] = ()
+    written: tuple[Group, ...] = ()
+    """What a fall of the server may lose, from any of them on."""
+
+
 class KeyState(NamedTuple):
     """The whole system at one moment."""
 
@@ -51,6 +71,9 @@ class KeyState(NamedTuple):
     left: tuple[int, ...]
     """How often each kind of trouble may still come."""
     past: KeyPast
+    disk: DiskPart = DiskPart()
+    life: int = 0
+    """Which life of the server this is."""
 
 
 def token(c: int) -> bytes:
@@ -58,6 +81,6 @@ def token(c: int) -> bytes:
     return b"c%d" % c + b"." * 14
 
 
-def session_of(c: int, caller: CallerPart) -> bytes:
-    """The session that it uses."""
-    return names.session(0, names.nonce(c, caller.sessions))
+def session_of(c: int, caller: CallerPart, life: int = 0) -> bytes:
+    """The session that it uses, with this life of the server."""
+    return names.session(life, names.nonce(c, caller.sessions))

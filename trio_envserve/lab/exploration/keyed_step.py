@@ -12,8 +12,8 @@ from ...core.key_records import KeyAct, Tag, input_digest
 from ...core.terms import Status
 from . import names
 from .configurations import KEY_BOUNDED
-from .keyed_judge import KeyJudge, Told
-from .keyed_state import INPUT, OTHER, KeyState, Said, session_of, token
+from .keyed_judge import KeyJudge, KeyPast, Told
+from .keyed_state import INPUT, OTHER, KeyState, Row, Said, session_of, token
 from .state import DEAD, Running, WorkerPart
 from .step import Action
 
@@ -29,10 +29,14 @@ class KeyStep:
 
     def __init__(self, world: KeyWorld, state: KeyState) -> None:
         self._world = world
-        self._router, self._worker, callers, self._commands, self._left, past = state
+        self._router, self._worker, callers, self._commands, self._left, past = state[:6]
+        self._disk, self._life = state.disk, state.life
         self._callers = list(callers)
         asked = world.configuration
-        self.judge = KeyJudge(past, asked.consent, asked.allowance)
+        self.judge = self._judge(past, asked.consent, asked.allowance)
+
+    def _judge(self, past: KeyPast, consent: bool, allowance: int) -> KeyJudge:
+        return KeyJudge(past, consent, allowance)
 
     def take(self, action: Action) -> None:
         """Let it happen."""
@@ -50,7 +54,7 @@ class KeyStep:
         """The state after it."""
         return KeyState(
             self._router, self._worker, tuple(self._callers), self._commands, self._left,
-            self.judge.past(),
+            self.judge.past(), self._disk, self._life,
         )  # fmt: skip
 
     def _of_generations(self, worker: WorkerPart) -> Iterator[Running]:
@@ -61,6 +65,9 @@ class KeyStep:
     def _spend(self, kind: str) -> None:
         index = KEY_BOUNDED.index(kind)
         self._left = (*self._left[:index], self._left[index] - 1, *self._left[index + 1 :])
+
+    def _session(self, c: int) -> bytes:
+        return session_of(c, self._callers[c], self._life)
 
     # -- callers --------------------------------------------------------------------
 
@@ -77,7 +84,7 @@ class KeyStep:
             self._spend("others")
         else:
             self._callers[c] = caller._replace(asked=caller.asked + 1)
-        request = session_of(c, caller), caller.next
+        request = self._session(c), caller.next
         self.judge.asked(request, token(c), input)
         self._request(c, KeyAct.ASK, input)
 
@@ -85,20 +92,20 @@ class KeyStep:
         """What it asked in a session that is over is issued again."""
         caller = self._callers[c]
         self._callers[c] = caller._replace(lost=False)
-        request = session_of(c, caller), caller.next
+        request = self._session(c), caller.next
         self.judge.asked(request, token(c), INPUT, 1, gone)
         self._request(c, KeyAct.ASK, INPUT, earlier=1, gone=gone)
 
     def _withdraw(self, c: int) -> None:
         caller = self._callers[c]
         self._callers[c] = caller._replace(lost=False)
-        self.judge.withdrew((session_of(c, caller), caller.next), token(c))
+        self.judge.withdrew((self._session(c), caller.next), token(c))
         self._request(c, KeyAct.WITHDRAW)
         self._take(c, caller.next)
 
     def _attach(self, c: int) -> None:
         self._spend("attaches")
-        self.judge.attached((session_of(c, self._callers[c]), self._callers[c].next))
+        self.judge.attached((self._session(c), self._callers[c].next))
         self._request(c, KeyAct.ATTACH)
 
     def _command(self, act: int, tag: Tag) -> None:
@@ -118,7 +125,7 @@ class KeyStep:
         if not self._callers[c].here:
             self._back(c)
         caller = self._callers[c]
-        request = session_of(c, caller), caller.next
+        request = self._session(c), caller.next
         self.judge.commanded(request, act, tag, forget=act == KeyAct.FORGET)
         self._request(c, KeyAct(act), tag=tag)
         self._take(c, request[1])
@@ -129,7 +136,7 @@ class KeyStep:
     ) -> None:  # fmt: skip
         caller, asked = self._callers[c], self._world.configuration
         message = messages.KeyedRequest(
-            session_of(c, caller), caller.next, input_digest(body, asked.consent), asked.consent,
+            self._session(c), caller.next, input_digest(body, asked.consent), asked.consent,
             asked.allowance, 60.0 if asked.limits and act is KeyAct.ASK else None, token(c), act,
             NAMESPACE, KEY, tag, earlier, gone,
         )  # fmt: skip
@@ -144,19 +151,19 @@ class KeyStep:
         self._spend("repeats")
         caller = self._callers[c]
         said = next(each for each in caller.said if each.sequence == sequence)
-        self.judge.repeated((session_of(c, caller), sequence), said.told)
+        self.judge.repeated((self._session(c), sequence), said.told)
         self._send(c, said.message)
 
     def _cancel(self, c: int, sequence: int) -> None:
         self._spend("cancels")
-        session = session_of(c, self._callers[c])
+        session = self._session(c)
         self.judge.cancelled((session, sequence))
         self._client(c, messages.KeyedCancel(session, sequence))
         self._drop(c, sequence)
 
     def _take(self, c: int, sequence: int) -> None:
         """Its caller has what it was told."""
-        session = session_of(c, self._callers[c])
+        session = self._session(c)
         self.judge.left((session, sequence))
         self._drop(c, sequence)
         self._client(c, messages.Finish(session, [sequence, sequence + 1]))
@@ -168,7 +175,7 @@ class KeyStep:
 
     def _goodbye(self, c: int) -> None:
         self._spend("goodbyes")
-        session = session_of(c, self._callers[c])
+        session = self._session(c)
         self._callers[c] = self._callers[c]._replace(here=False, said=())
         self.judge.said_goodbye(session)
         self._client(c, messages.Goodbye(session))
@@ -177,7 +184,7 @@ class KeyStep:
         """Its process dies, and its session stays until the lease ends."""
         self._spend("deaths")
         caller = self._callers[c]
-        self._leave(c, (*caller.left, session_of(c, caller)))
+        self._leave(c, (*caller.left, self._session(c)))
 
     def _lease(self, c: int, session: bytes) -> None:
         """A lease ends: of the session in use, or of one that was left."""
@@ -249,15 +256,20 @@ class KeyStep:
                     self._worker = self._worker._replace(doomed=True)
                 case ("lost", _):
                     self._lost()
+                case ("save", rows):
+                    self._write(rows)
                 case ("crash", text):
                     self.judge.violation("CRASH", text)
+
+    def _write(self, rows: tuple[Row, ...]) -> None:
+        """Records are written to the journal, if there is one."""
 
     def _told(self, number: int) -> None:
         """A caller hears it."""
         header, frames = self._world.mail.message[number], self._world.mail.frames[number]
         match header:
             case messages.Outcome():
-                told = _told(header, frames[1])
+                told = told_of(header, frames[1])
             case messages.Refused():
                 told = ("refused", header.code)
             case messages.Cancelled():
@@ -269,7 +281,7 @@ class KeyStep:
         self.judge.told((header.session, header.sequence), told)
         c = names.owner(header.session)
         caller = self._callers[c]
-        if not caller.here or header.session != session_of(c, caller):
+        if not caller.here or header.session != self._session(c):
             return
         said = (s._replace(told=told) if s.sequence == header.sequence else s for s in caller.said)
         over = told[0] == "refused"
@@ -344,7 +356,8 @@ class KeyStep:
         self._worker = None
 
 
-def _told(outcome: messages.Outcome, payload: bytes) -> Told:
+def told_of(outcome: messages.Outcome, payload: bytes) -> Told:
+    """What an outcome says to who waited."""
     if outcome.status == Status.RESULT:
         if payload[:1].isdigit():
             return "result", payload

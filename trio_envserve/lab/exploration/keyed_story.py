@@ -27,6 +27,8 @@ _SAYS = {
     "retention, ends",
     "expire": "the oldest command is forgotten", "end": "execution {0} ends; with a result: {1}",
     "crash": "the worker crashes", "die": "the worker exits", "reap": "the worker is reaped",
+    "sync": "groups of the journal become safe: {0}",
+    "fall": "the server falls; groups of the journal that were not safe and are there: {0}",
 }  # fmt: skip
 
 
@@ -35,7 +37,7 @@ def tell_of_keys(world: KeyWorld, found: Counterexample) -> list[str]:
     state = world.blank()
     lines = ["      -- the server, a worker, and the callers are up and connected --"]
     for count, action in enumerate(found.path, 1):
-        step = KeyStep(world, state)
+        step = world.step(state)
         step.take(action)
         after = step.state()
         if count > found.opening or count == len(found.path):

@@ -19,6 +19,7 @@ from ...core.key_records import KeyAct, Tag
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits, WireLimits
 from .canonical import Newest, digest, lower, renamings
 from .configurations import KEY_BOUNDED, KeyConfiguration
+from .disk_step import DiskStep
 from .forms import form
 from .keyed_judge import KeyPast
 from .keyed_state import INPUT, OTHER, CallerPart, KeyState, session_of
@@ -39,7 +40,8 @@ class KeyWorld:
             ServerLimits(worker_capacity=2, session_share=1.0), ClientLimits(), WireLimits(),
         )  # fmt: skip
         self.mail = Mail()
-        self.routers = Routers(self.mail, limits, 1, 2)
+        journaled = configuration.falls > 0
+        self.routers = Routers(self.mail, limits, 1, 2, journaled=journaled)
         self.workers = Workers(self.mail, limits, False, ANNOUNCE_BYTES)
         self._renamings = renamings(configuration.callers, 1)
         self._digests: dict[Any, bytes] = {}
@@ -70,9 +72,13 @@ class KeyWorld:
 
     def move(self, state: KeyState, action: Action) -> tuple[KeyState, list[str]]:
         """The state after an action, and what it violates."""
-        step = KeyStep(self, state)
+        step = self.step(state)
         step.take(action)
         return step.state(), step.judge.violations
+
+    def step(self, state: KeyState) -> KeyStep:
+        """What takes one action from this state."""
+        return DiskStep(self, state) if self.configuration.falls else KeyStep(self, state)
 
     def canonical(self, state: KeyState) -> bytes:
         """8 bytes that are the same for the same states, and for no others."""
@@ -83,7 +89,10 @@ class KeyWorld:
         newest = Newest({} if number is None else {("beat", 0): number}, {"beat": 1 << 30})
         rest = bytes(state.left)
         for r, renaming in enumerate(self._renamings):
-            parts = (state.router, worker, number), (state.callers, state.commands), state.past
+            parts = (
+                (state.router, worker, number), (state.callers, state.commands), state.past,
+                (state.disk, state.life),
+            )  # fmt: skip
             found = []
             for at, part in enumerate(parts):
                 known = self._digests.get((r, at, part))
@@ -104,7 +113,7 @@ class KeyWorld:
         if at == 1:
             order = sorted(range(len(state.callers)), key=lambda c: self._renamings[r].clients[c])
             return tuple(self._caller(state.callers[c]) for c in order), form(state.commands)
-        return form(state.past)
+        return form(state.past) if at == 2 else form((state.disk, state.life))
 
     def _caller(self, caller: CallerPart) -> Any:
         said = tuple((s.sequence, self.mail.form[s.message], form(s.told)) for s in caller.said)
@@ -122,7 +131,7 @@ class KeyWorld:
                 continue
             if caller.asked < self.configuration.asks:
                 actions.append(("ask", c, INPUT))
-            if caller.lost:
+            if caller.lost and self._may_ask_again(state):
                 actions += [("again", c, True), ("again", c, False), ("withdraw", c)]
             actions += [("take", c, s.sequence) for s in caller.said if s.told is not None]
         worker, router = state.worker, self.routers.info[state.router]
@@ -142,7 +151,17 @@ class KeyWorld:
             actions.append(("unwanted",))
         if state.past.said:
             actions.append(("expire",))
+        if state.life and router.closed:
+            actions.append(("open",))
+        if state.disk.written:
+            actions += [("sync", groups) for groups in {1, len(state.disk.written)}]
         return actions
+
+    def _may_ask_again(self, state: KeyState) -> bool:
+        """Before a worker has said what its environment consents to, who issues a request
+        again is refused for now, unless its key is known."""
+        known = self.routers.info[state.router].environment
+        return known or state.past.open is not None
 
     def trouble(self, state: KeyState) -> list[Action]:
         """What may happen as well, as often as its bound allows."""
@@ -156,18 +175,20 @@ class KeyWorld:
             actions += [("copy", *command) for command in state.commands]
         for c, caller in enumerate(state.callers):
             if caller.here:
-                self._trouble_of(c, caller, left, actions)
+                self._trouble_of(c, caller, left, state.life, actions)
         worker = state.worker
         if worker is not None and worker.core != DEAD and left["crashes"]:
             actions.append(("crash",))
         if left["limits"]:
             actions += [("limit", *each) for each in self.routers.info[state.router].deadlines]
+        if left["falls"]:
+            actions += [("fall", kept) for kept in range(len(state.disk.written) + 1)]
         if left["closes"]:
             actions += [("close", stage) for stage in ("DRAINING", "CANCELLING")]
         return actions
 
     def _trouble_of(
-        self, c: int, caller: CallerPart, left: dict[str, int], actions: list[Action]
+        self, c: int, caller: CallerPart, left: dict[str, int], life: int, actions: list[Action]
     ) -> None:
         if left["others"]:
             actions.append(("ask", c, OTHER))
@@ -178,7 +199,7 @@ class KeyWorld:
         if left["repeats"]:
             actions += [("repeat", c, said.sequence) for said in caller.said]
         if left["leases"]:
-            actions.append(("lease", c, session_of(c, caller)))
+            actions.append(("lease", c, session_of(c, caller, life)))
         if left["deaths"]:
             actions.append(("gone", c))
         if left["goodbyes"]:

@@ -8,6 +8,7 @@ one of them: ``tests/exploration/test_sameness.py`` looks for that.
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 from ...core.announced import Announcements
@@ -20,7 +21,8 @@ from ...core.dedup import DedupCache
 from ...core.dispatcher import Dispatcher
 from ...core.executions import Execution, Worker
 from ...core.health import Link
-from ...core.key_records import Generation
+from ...core.key_answers import KeyAnswers
+from ...core.key_records import Generation, Payload
 from ...core.keyed import KeyedRequests
 from ...core.keys import Keys
 from ...core.lives import Life
@@ -92,10 +94,30 @@ def _numbers(keys: Keys, generations: dict[Any, Generation], form: Form) -> Any:
     return tuple(generation.number for generation in generations.values())
 
 
+def _unsafe(answers: KeyAnswers, unsafe: deque[tuple[int, Any]], form: Form) -> Any:
+    """How much is to be written before each."""
+    safe = answers._journal.safe
+    return tuple((after - safe, form(given)) for after, given in unsafe)
+
+
+def _unsent(workforce: Workforce, held: deque[Execution], form: Form) -> Any:
+    """Those that will be sent, and how much is to be safe before."""
+    safe = workforce._journal.safe
+    return tuple(
+        (execution.worker.id, execution.number, execution.after - safe)
+        for execution in held
+        if workforce.workers.get(execution.worker.id) is execution.worker
+        and execution.worker.live.get(execution.number) is execution
+    )
+
+
+_JOURNAL = "in the form of the dispatcher"
+
 RULES: dict[type, dict[str, Rule]] = {
     Router: {
         **_out("in the form of the dispatcher", "keys"),
-        **_out("looks at what is in the form, between steps", "_key_pages"),
+        **_out("look at what is in the form, between steps", "_key_pages", "_running"),
+        **_out(_PEOPLE, "_stacks"),
         **_out("in the form of closing and of the dispatcher", "stages"),
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
@@ -106,10 +128,14 @@ RULES: dict[type, dict[str, Rule]] = {
     Dispatcher: {
         **_out("the router's", "cache", "pool", "queue", "workforce", "announced"),
         **_out(_CONSTANT, "limits"),
-        **_out(_PEOPLE, "_log_second", "_log_lines"),
+        **_out(_PEOPLE, "_log_second", "_log_lines", "waits"),
         **_out(_CLOCK, "clock"),
         **_out("empty between steps", "out", "_due", "_late", "_answers_left"),
-        **_out("the router's", "_closing"),
+        **_out("the router's", "_closing", "is_starting"),
+        "journal": Rule(
+            "how much of it is not safe; records only count on",
+            lambda owner, journal, form: journal.appended - journal.safe,
+        ),
         **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most_deadlines"),
         "deadlines": Rule("those of what is answered or gone do nothing", _live_deadlines),
     },
@@ -148,6 +174,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "entries": Rule("with what their outcomes are compared by", _entries),
     },
     Entry: {
+        **_out(_PEOPLE, "queued_s"),
         "execution": Rule("in the form of its worker", _where),
     },
     RetainedOutcome: {
@@ -160,7 +187,11 @@ RULES: dict[type, dict[str, Rule]] = {
     KeyedRequests: {
         **_out("the router's", "_cache", "_dispatcher"),
         **_out(_CONSTANT, "_new_id"),
-        **_out("empty between steps: few wait", "_answers", "_answers_left"),
+        **_out(_JOURNAL, "_journal"),
+        "_restored": Rule(
+            "in their order",
+            lambda owner, left, form: tuple((form(each), form(ask)) for each, ask in left),
+        ),
         **_out(_CLOCK, "_clock"),
         "_sessions": Rule(
             "in the form of the cache, unless they have ended",
@@ -169,9 +200,19 @@ RULES: dict[type, dict[str, Rule]] = {
             ),
         ),
     },
+    KeyAnswers: {
+        **_out("the router's", "_cache", "_dispatcher"),
+        **_out("as many as there may be, between steps", "_left"),
+        **_out("empty between steps: few wait", "_late"),
+        **_out("in the form of what waits", "_decided"),
+        **_out(_DERIVED, "_room"),
+        **_out(_JOURNAL, "_journal"),
+        "_unsafe": Rule("after how much more of the journal", _unsafe),
+    },
     Keys: {
         **_out(_CONSTANT, "limits"),
-        **_out(_DERIVED, "usage", "room"),
+        **_out(_DERIVED, "usage", "room", "waiting"),
+        **_out(_JOURNAL, "journal"),
         **_out("empty between steps", "_leaving"),
         **dict.fromkeys(
             ("open", "ending", "orphans", "retained"),
@@ -183,15 +224,12 @@ RULES: dict[type, dict[str, Rule]] = {
                 (form(command), form(answer)) for command, (answer, _) in commands.items()
             ),
         ),
-        "_waiting": Rule(
-            "in the form of the generations, but for their order in a session",
-            lambda owner, waiting, form: Bag(
-                tuple(tuple(map(form, requests)) for requests in waiting.values())
-            ),
-        ),
     },
     Generation: {
         **_out(_CLOCK, "since_s"),
+    },
+    Payload: {
+        **_out("in the form of the answers, and of the disk", "after"),
     },
     Scheduler: {
         "_lines": Rule("their entries are in the form of the cache", _lines),
@@ -230,14 +268,19 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CLOCK, "born_s", "heard_s", "left_s"),
         **_out(_CONSTANT, "heartbeats"),
         **_out(_DERIVED, "slot"),
-        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "why"),
+        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "why"),
         "ready_s": Rule(_CLOCK, _is_set),
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),
-        **_out(_PEOPLE, "fenced", "strays", "stats", "bad_statistics"),
+        **_out(_PEOPLE, "fenced", "strays", "stats", "bad_statistics", "runs"),
+        **_out(_PEOPLE, "models_of_the_dead", "dispatched", "durations"),
+        **_out(_PEOPLE, "raised", "deaths"),
         **_out("empty between steps", "out"),
         **_out("the router's", "pool", "announced"),
+        **_out("without its limit nothing pauses", "pausing"),
+        **_out(_JOURNAL, "_journal"),
+        "_held": Rule("those that are wanted, after how much more of the journal", _unsent),
     },
     Worker: {
         **_out(_CONSTANT, "capacity", "most"),
@@ -247,7 +290,9 @@ RULES: dict[type, dict[str, Rule]] = {
     Execution: {
         **_out("it is listed under its worker", "worker"),
         **_out(_CLOCK, "dispatched_s"),
+        **_out("in the form of what the workforce has not sent", "after"),
         **_out("a function of its number and its request", "header"),
+        **_out(_PEOPLE, "note", "serial"),
         "session": Rule("in the form of the cache", lambda owner, session, form: session.id),
         "entry": Rule("in the form of the cache", _is_set),
         "stop_s": Rule(_CLOCK, _is_set),
@@ -319,7 +364,7 @@ RULES: dict[type, dict[str, Rule]] = {
     WorkerCore: {
         **_out(_CONSTANT, "header_bytes", "announce_bytes", "most_held_bytes"),
         **_out(_DERIVED, "held_bytes"),
-        **_out(_PEOPLE, "fenced", "repeated", "malformed"),
+        **_out(_PEOPLE, "fenced", "repeated", "malformed", "_notes"),
         "_beat": Rule("only counts on", lambda core, beat, form: Counted("beat", 0, beat)),
     },
     _Kept: {

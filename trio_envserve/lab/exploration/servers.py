@@ -8,21 +8,26 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from ...core.closing import ClosingStage
+from ...core.journal import plain_of, record_of
 from ...core.lives import Phase
 from ...core.messages import Hello
 from ...core.router import Router
-from ...core.router_effects import Kill, Lost, RouterEffect, Spawn, ToClient, ToWorker
+from ...core.router_effects import Kill, Lost, RouterEffect, Save, Spawn, ToClient, ToWorker
 from ...core.router_inputs import (
     ClientMessage,
     CloseAsked,
     Exited,
     PoolOpened,
+    Restored,
+    Resume,
+    Saved,
     Tick,
     WorkerMessage,
 )
 from ..simulation.bounds import audit, unfinished
 from ..simulation.coverage import KeyPair, counted_keys
 from . import names
+from .keyed_state import Row
 from .machines import LONG_AGO_S, NOT_YET_S, NOW_S, Catalogue
 from .mail import Mail
 
@@ -41,6 +46,8 @@ class RouterInfo(NamedTuple):
     deadlines: tuple[tuple[bytes, int], ...]
     unwanted: bool
     """Whether there is a generation of a key for which nobody waits."""
+    environment: bool
+    """Whether a worker has said what its environment consents to."""
     closed: bool
     """Whether it may not start workers yet."""
     requests: tuple[tuple[bytes, int], ...]
@@ -56,8 +63,12 @@ class Routers(Catalogue):
     pairs: Counter[KeyPair]
     """How often each input came to a generation of a key in each state."""
 
-    def __init__(self, mail: Mail, limits: tuple[Any, ...], slots: int, capacity: int) -> None:
+    def __init__(
+        self, mail: Mail, limits: tuple[Any, ...], slots: int, capacity: int, *,
+        journaled: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(mail, limits)
+        self._journaled = journaled
         self.pairs = Counter()
         self._slots = slots
         self._at_once = slots * capacity
@@ -66,12 +77,23 @@ class Routers(Catalogue):
         """The first local state of a server's life: workers not started."""
         if life in self._fresh:
             return self._fresh[life]
+        return self._fresh.setdefault(life, self.add(self._new(life)))
+
+    def restored(self, life: int, rows: tuple[Row, ...]) -> int:
+        """The same, with what an earlier life has left in a journal."""
+        if (life, rows) not in self._fresh:
+            router = self._new(life)
+            router.take(Restored(tuple(map(record_of, rows)), NOW_S))
+            self._fresh[life, rows] = self.add(router)
+        return self._fresh[life, rows]
+
+    def _new(self, life: int) -> Router:
         ids = names.ServerIds(life)
-        router = Router(
+        return Router(
             epoch=names.epoch(life), slots=self._slots, now_s=NOW_S, new_id=ids,
             limits=self._limits["ServerLimits"], wire=self._limits["WireLimits"],
+            journaled=self._journaled,
         )  # fmt: skip
-        return self._fresh.setdefault(life, self.add(router))
 
     def ready(self, machine: Router) -> None:
         """Restored ids serve the restored pool."""
@@ -117,6 +139,7 @@ class Routers(Catalogue):
                 and sessions[session].entries[sequence].kept is None
             ),
             unwanted=bool(machine.keys.orphans or machine.keys.retained),
+            environment=bool(machine.workforce.environment),
             closed=bool(machine.starting),
             requests=tuple((s.id, n) for s in sessions.values() for n in s.entries),
             wrong=tuple(audit(machine, self._at_once)),
@@ -127,6 +150,8 @@ class Routers(Catalogue):
         """``client`` and ``worker`` messages; everything else is a timer or a death."""
         with counted_keys(machine.keys, self.pairs):
             effects = self._run(machine, given)
+            while machine.behind:
+                effects += machine.take(Resume(NOW_S))
         return tuple(filter(None, map(self._effect, effects)))
 
     def _run(self, machine: Router, given: tuple[Any, ...]) -> list[RouterEffect]:
@@ -140,6 +165,9 @@ class Routers(Catalogue):
                 return machine.take(Exited(worker, NOW_S, "it ended"))
             case ("open", dead_epochs):
                 return machine.take(PoolOpened(dead_epochs, NOW_S))
+            case ("saved", records):
+                upto = machine.dispatcher.journal.safe + records
+                return machine.take(Saved(upto, NOW_S))
             case ("close", stage):
                 return machine.take(CloseAsked(NOW_S, ClosingStage[stage]))
             case ("tick",):
@@ -204,4 +232,6 @@ class Routers(Catalogue):
                 return ("kill", effect.worker)
             case Lost():
                 return ("lost", effect.worker)
+            case Save():
+                return ("save", tuple(tuple(plain_of(each)) for each in effect.records))
         return None

@@ -26,6 +26,7 @@ SUMS_UP = {
     "G7": "cancel is final and complete",
     "G8": "bounded: nothing grows past its bound, nothing is left at the end",
     "G9": "no silent wait, no false alarm: each call is told what is true",
+    "G11": "durable: nothing is told before it is safe, and what was told is told again",
     "CRASH": "a core raised, or did what it cannot do",
 }
 """The guarantees in a line each; `docs/guarantees.md` has them whole."""

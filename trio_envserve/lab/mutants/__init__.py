@@ -4,15 +4,15 @@ A check that no mutant fails is not a check.  Each mutant is applied from outsid
 (:mod:`.patching`) and names the guarantees by which it may be found.  They stand
 by what is broken: the dedup cache (:mod:`.cache`), the router and what it says
 (:mod:`.router`), workers and their processes (:mod:`.workers`), the client's side
-(:mod:`.client`), keys (:mod:`.keys`), and what is done to many at once
-(:mod:`.batches`).
+(:mod:`.client`), keys (:mod:`.keys`), their journal (:mod:`.journal`), and what is done to
+many at once (:mod:`.batches`).
 """
 
 from __future__ import annotations
 
 import difflib
 
-from . import batches, cache, client, keys, router, workers
+from . import batches, cache, client, journal, keys, router, workers
 from .patching import Mutant, Patches
 
 __all__ = ["MUTANTS", "Mutant", "Patches", "find"]
@@ -24,6 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *client.FAMILY.mutants,
     *batches.FAMILY.mutants,
     *keys.FAMILY.mutants,
+    *journal.FAMILY.mutants,
 )
 """All of them; their names are unique."""
 

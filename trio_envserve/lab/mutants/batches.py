@@ -111,13 +111,13 @@ def work_half_done_is_lost(patch: Patches) -> None:
     """When a worker dies at work, what it had reported is lost with the rest."""
     outcome, lost = Workforce._outcome, Workforce._lost
 
-    def note(self: Any, life: Any, message: Any, payload: Any) -> Any:
+    def note(self: Any, life: Any, message: Any, payload: Any, now_s: float) -> Any:
         worker = self.workers.get(life.id)
         execution = None if worker is None else worker.live.get(message.number)
         if execution is not None and execution.entry is not None:
             reported = self.__dict__.setdefault("reported", {}).setdefault(life.id, [])
             reported.append((execution, execution.entry, execution.entry.body))
-        return outcome(self, life, message, payload)
+        return outcome(self, life, message, payload, now_s)
 
     def lose(self: Any, lost_: Any) -> list[ExecutionEnded]:
         ended = lost(self, lost_)

@@ -36,11 +36,10 @@ def duplicates_run_again(patch: Patches) -> None:
 def finished_looks_unseen(patch: Patches) -> None:
     """What is finished is forgotten, and then looks like never seen."""
 
-    def state(self: Any, sequence: int) -> RequestState:
-        entry = self.entries.get(sequence)
-        return RequestState.NOT_SEEN if entry is None else entry.state
+    def has_finished(self: Any, sequence: int) -> bool:
+        return False
 
-    patch.attribute(Session, "state", state)
+    patch.attribute(Session, "has_finished", has_finished)
 
 
 @FAMILY.mutant("G2")

@@ -6,11 +6,11 @@ from typing import Any
 
 from ...core import key_table
 from ...core.dispatcher import Dispatcher
-from ...core.key_records import AnswerCancelled, GenerationState, Reissue, Wait
+from ...core.key_records import AnswerCancelled, GenerationState, Reissue
 from ...core.key_table import TABLE, KeyInput
 from ...core.keyed import KeyedRequests
 from ...core.keys import Keys
-from ...core.requests import Ask
+from ...core.requests import Entry
 from ..simulation.faults import Fault
 from .patching import Family, Patches
 
@@ -83,8 +83,8 @@ def a_generation_starts_beside_the_last(patch: Patches) -> None:
     """A new generation of a key does not wait for the execution of the one before."""
     original = Keys.__init__
 
-    def init(self: Any, limits: Any) -> None:
-        original(self, limits)
+    def init(self: Any, limits: Any, journal: Any) -> None:
+        original(self, limits, journal)
         self.ending = _Unseen()
 
     patch.attribute(Keys, "__init__", init)
@@ -142,8 +142,8 @@ def orphans_are_never_given_up(patch: Patches) -> None:
 def what_is_issued_again_starts_anew(patch: Patches) -> None:
     """After a lost session a key's work starts without proof and consent."""
 
-    def may_start(self: Any, ask: Ask, reissue: Reissue | None) -> bool:
-        return reissue is None or reissue.earlier < ask.allowance
+    def may_start(self: Any, asked: Entry, reissue: Reissue | None) -> bool:
+        return reissue is None or reissue.earlier < asked.allowance
 
     patch.attribute(Keys, "may_start", may_start)
 
@@ -169,7 +169,7 @@ def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
 
     def deadline(self: Any, entry: Any) -> Any:
         keys = self.keyed.keys
-        generation = keys._generation_of(entry.id)
+        generation = keys.waiting.get(entry.id)
         if generation is not None and generation.outcome is None:
             self.keyed._do(key_table._close(keys, generation))
         return original(self, entry)
@@ -215,7 +215,7 @@ def who_is_back_counts_twice(patch: Patches) -> None:
 
     def place(keys: Any, generation: Any, waiter: Any, caller: Any) -> None:
         generation.waiters[waiter] = caller
-        keys.index(waiter, generation)
+        keys.waiting[waiter] = generation
 
     patch.attribute(key_table, "_place", place)
 
@@ -226,8 +226,8 @@ def attaching_counts_as_waiting(patch: Patches) -> None:
 
     def watch(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
         generation.waiters[waiter] = b"attached" + bytes(8)
-        keys.index(waiter, generation)
-        return Wait(waiter, generation), *key_table._who_waits(keys, generation, now_s)
+        keys.waiting[waiter] = generation
+        return key_table._who_waits(keys, generation, now_s)
 
     for state in WITHOUT_OUTCOME:
         patch.item(TABLE[KeyInput.ATTACH], state, watch)

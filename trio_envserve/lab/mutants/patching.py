@@ -71,7 +71,7 @@ class Mutant(NamedTuple):
         return guarantee in self.guarantees
 
 
-ANY = ("CRASH", *(f"G{n}" for n in range(1, 10)))
+ANY = ("CRASH", *(f"G{n}" for n in range(1, 10)), "G11")
 """For what breaks so much that any guarantee may be the first to show it."""
 
 

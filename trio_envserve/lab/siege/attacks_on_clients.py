@@ -187,11 +187,16 @@ def _answer(rng: random.Random, welcome: messages.Welcome) -> list[bytes]:
             messages.Synced(session, number, [0, number], {"workers": None}),
             messages.Refused(session, number, "queue-full", "", 0.0),
             messages.Cancelled(session, number, True),
-            messages.Stats(number), messages.KnownKeys(number), messages.Error(1, "x", "y"),
+            messages.Stats(number), messages.KnownKeys(number), messages.Running(number),
+            messages.Stack(number),
+            messages.Notes(session, [0, number + 1], [b"x"]), messages.Error(1, "x", "y"),
             messages.Welcome(1, session, session, session, 1, 1, {}),
         )
     )  # fmt: skip
-    has_body = isinstance(header, (messages.Outcome, messages.Stats, messages.KnownKeys))
+    has_body = isinstance(
+        header,
+        (messages.Outcome, messages.Stats, messages.KnownKeys, messages.Running, messages.Stack),
+    )
     return [messages.encode(header), *([rng.randbytes(9)] if has_body else [])]
 
 

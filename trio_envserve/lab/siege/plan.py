@@ -61,6 +61,10 @@ DEFAULT_DOORS: Final[dict[str, Any]] = {"http": {"bodies_bytes": 256 * MIB}, "ve
 BODY_TIMES = 4
 """What waits at the HTTP door was a body, is a value, is encoded, and is under way."""
 
+VALUE_TIMES = 32
+"""What runs for the HTTP door is a value at its worker, which takes so many times a body of
+JSON at most (``{"a":0},``)."""
+
 SLACK_BYTES = 96 * MIB
 """What a process may grow by beside what its limits name: the allocator's own, tables
 of connections, a pump's batch."""
@@ -92,9 +96,18 @@ class Stage:
         server = SLACK_BYTES + limits.kept_bytes + limits.queue_bytes + sockets
         return {
             "server": server + KeyLimits(**self.keys).retained_bytes + self._doors_bytes,
-            "worker": SLACK_BYTES + value + limits.kept_bytes + limits.worker_held_bytes,
+            "worker": SLACK_BYTES
+            + value
+            + limits.kept_bytes
+            + limits.worker_held_bytes
+            + self._values_bytes,
             "client": SLACK_BYTES + value + sockets,
         }
+
+    @property
+    def _values_bytes(self) -> int:
+        """Bytes that a worker may grow by for what runs for the HTTP door."""
+        return VALUE_TIMES * int(self.doors["http"]["bodies_bytes"]) if self.doors else 0
 
     @property
     def _doors_bytes(self) -> int:

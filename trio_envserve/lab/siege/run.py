@@ -114,12 +114,16 @@ class Siege:
                 )
                 try:
                     await scene.fight(each)
-                except ServerStartError:
-                    break  # written down; what is left has another victim
+                except _VictimLost:
+                    break  # what is left has another one
                 finally:
                     self.testbed.events.write("round-end", stage=stage.name, round=each.number)
             nursery.cancel_scope.cancel()
         return left
+
+
+class _VictimLost(Exception):
+    """A victim has ended, or does not answer; it is written down."""
 
 
 class _Scene:
@@ -132,6 +136,7 @@ class _Scene:
         self.testbed = testbed
         self.stage = stage
         self.victims: dict[str, Program] = {}
+        """Those that run now."""
 
     async def enter(self, stack: AsyncExitStack) -> None:
         """Start what stays for all rounds."""
@@ -142,15 +147,18 @@ class _Scene:
         raise NotImplementedError
 
     async def fight(self, each: Round) -> None:
-        """One round.  ServerStartError if a victim was lost, which is written down."""
+        """One round.  _VictimLost, which is written down; ServerStartError if there was
+        no victim yet, so that what should have been around it could not be started."""
         async with AsyncExitStack() as stack:
             try:
                 await self.round(each, stack)
                 return
             except ServerStartError as error:
                 lost = error
+            if not self.victims:
+                raise lost
             await self.testbed.blame(self.victims, self.suspect, each.number, str(lost))
-            raise lost
+            raise _VictimLost
 
 
 class _OnServer(_Scene):
@@ -194,37 +202,51 @@ class _OnServer(_Scene):
             "do": "attack", "addresses": self._addresses, "attacks": each.attacks,
             "seconds": each.siege_s, "round": each.number,
         }  # fmt: skip
-        said: dict[str, dict[str, Any]] = {}
-
-        async def keep(name: str, started: Program, order: Mapping[str, Any]) -> None:
-            said[name] = await started.ask(order, each.siege_s + ANSWER_S)
-
+        limit_s = each.siege_s + ANSWER_S
         asking = {"do": "ask", "seconds": each.siege_s, "in_flight": IN_FLIGHT, "newcomer": True}
-        with unwrap_single():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(keep, "attacker", self._attacker, attack)
-                nursery.start_soon(keep, "honest", self.honest, asking)
+        attacker, honest = await _ask_both(
+            (self._attacker, attack), (self.honest, asking), limit_s=limit_s
+        )
         self._check_alive()
-        cpu = said["attacker"]["cpu_s"]
+        cpu = attacker["cpu_s"]
         share_s = cpu / each.siege_s * each.quiet_s
         burning = {"do": "burn", "cpu_s": share_s, "seconds": each.quiet_s}
         quiet = {"do": "ask", "seconds": each.quiet_s, "in_flight": IN_FLIGHT}
-        with unwrap_single():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(keep, "burnt", self._attacker, burning)
-                nursery.start_soon(keep, "quiet", self.honest, quiet)
+        _, calm = await _ask_both((self._attacker, burning), (self.honest, quiet), limit_s=limit_s)
         self._check_alive()
         self.testbed.events.write(
             "rate", round=each.number, stage=self.stage.name, attacker_cpu_s=cpu,
-            newcomer_s=said["honest"]["newcomer_s"], doors=said["honest"]["doors"],
-            besieged=said["honest"]["answered"] / each.siege_s,
-            quiet=said["quiet"]["answered"] / each.quiet_s,
+            newcomer_s=honest["newcomer_s"], doors=honest["doors"],
+            besieged=honest["answered"] / each.siege_s, quiet=calm["answered"] / each.quiet_s,
         )  # fmt: skip
 
     def _check_alive(self) -> None:
         for who, started in self.victims.items():
             if started.process.poll() is not None:
                 raise ServerStartError(f"the {who} ended")
+
+
+async def _ask_both(
+    *asked: tuple[Program, Mapping[str, Any]], limit_s: float
+) -> list[dict[str, Any]]:
+    """What they answered, asked at once.  ServerStartError, one, if any did not: both may
+    take too long."""
+    said: list[dict[str, Any]] = [{} for _ in asked]
+    failed: list[ServerStartError] = []
+
+    async def ask(number: int, started: Program, order: Mapping[str, Any]) -> None:
+        try:
+            said[number] = await started.ask(order, limit_s)
+        except ServerStartError as error:
+            failed.append(error)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for number, each in enumerate(asked):
+            nursery.start_soon(ask, number, *each)
+    if failed:
+        raise failed[0]
+    return said
 
 
 class _OnClient(_Scene):
@@ -240,6 +262,7 @@ class _OnClient(_Scene):
             client = await stack.enter_async_context(
                 testbed.client(address, wire=stage.wire, limits={"recovery_s": 3.0})
             )
+            stack.callback(self.victims.clear)
             self.victims["client"] = client
             await self._ask(client)  # it is warm now, and has seen right answers
             testbed.look(stage.name, self.victims, "begin")

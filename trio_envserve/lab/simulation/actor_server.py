@@ -20,6 +20,7 @@ from ...core.router_effects import (
     Lost,
     Report,
     RouterEffect,
+    Save,
     Spawn,
     TellStats,
     ToClient,
@@ -32,12 +33,15 @@ from ...core.router_inputs import (
     Flushed,
     HeartbeatFelt,
     PoolOpened,
+    Restored,
     Resume,
+    Saved,
     Spawned,
     Tick,
     WorkerMessage,
 )
 from ..kit.process import Process
+from .actor_journal import SimJournal
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy
 from .coverage import count_key_pairs, count_pairs
@@ -62,6 +66,9 @@ class SimServer(Process):
         self.peak_live = 0
         """The most executions at once since what is kept was last below its bounds."""
         self._catching_up = False
+        self._turns = 0
+        """Inputs of which it carries out the effects: a process that it spawns says at once
+        that it lives."""
         self._ticks = self._refused = self._lapsed = 0
         self._numbers: dict[bytes, int] = {}
         """How many executions each worker has been given."""
@@ -70,11 +77,15 @@ class SimServer(Process):
         self.router = Router(
             epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
-            keys=world.plan.keys,
+            keys=world.plan.keys, journaled=world.disk is not None,
         )  # fmt: skip
+        self._journal = None if world.disk is None else SimJournal(self, world.disk)
         count_pairs(self.router.cache, world.pairs)
         count_key_pairs(self.router.keys, world.key_pairs)
         self.events.note(self.name, "starts")
+        if world.disk is not None:
+            given = Restored(tuple(world.disk.records), self.events.now_s)
+            self._carry_out(self.router.take(given))
         self._clock()
 
     # -- what comes in ----------------------------------------------------------
@@ -106,6 +117,10 @@ class SimServer(Process):
         self.world.judge.leaving.add(self.workers[worker])
         self.workers[worker].reaped = True
         self._carry_out(self.router.take(Exited(worker, self.events.now_s, how)))
+
+    def saved(self, upto: int) -> None:
+        """So many records of its journal are safe."""
+        self._carry_out(self.router.take(Saved(upto, self.events.now_s)))
 
     # -- time -----------------------------------------------------------------
 
@@ -173,6 +188,7 @@ class SimServer(Process):
             world.judge.violation("G8", wrong)
         if self.router.pool.is_broken_for_good():
             world.judge.broken.add(self)
+        self._turns += 1
         for effect in effects:
             match effect:
                 case ToClient(route, frames):
@@ -193,6 +209,9 @@ class SimServer(Process):
                 case Lost():
                     self.events.note(self.name, f"takes {effect.worker.decode()} for dead")
                     world.judge.declared_lost(self.workers[effect.worker])
+                case Save():
+                    assert self._journal is not None
+                    self._journal.save(effect)
                 case Flush() if self.rng.random() < 0.8:  # else a peer takes nothing
                     world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
                 case Closed():
@@ -201,7 +220,9 @@ class SimServer(Process):
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
                     self.events.note(self.name, effect.text)
-        world.judge.keys.work.dealt(self)
+        self._turns -= 1
+        if not self._turns:
+            world.judge.keys.work.dealt(self)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
         if self.router.behind and not self._catching_up:
             self._catching_up = True

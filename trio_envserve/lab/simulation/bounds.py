@@ -148,7 +148,7 @@ def starved(router: Router) -> list[str]:
         most_bytes = max(
             share * (limits.kept_bytes - others_bytes), limits.kept_bytes // limits.sessions
         )
-        if session.own and not router.dispatcher.keyed.may_dispatch(session):
+        if session.own and not router.keys.room.may_retain(session.own):
             continue
         left = mine < most and mine_bytes < most_bytes
         if waits and (not mine or left):

@@ -63,13 +63,19 @@ class Fault(enum.Enum):
     SHORT_LEASE = "short lease"
     FLIP_RERUN = "the environment's declaration changes between lives"
     KEYS = "keys that callers share"
+    JOURNAL = "keys are kept in a journal"
+    CRASH_AT_WRITE = "server killed as it writes its journal"
+    SLOW_DISK = "a sync of the disk takes long"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
 """Faults that ZMQ and TCP never cause, but the protocol should survive."""
 
-NOT_DRAWN = frozenset({Fault.KEYS})
-"""What a seed has or has not, whatever else it draws (:mod:`.keyed_asks`)."""
+OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK})
+"""Those of servers with a journal."""
+
+NOT_DRAWN = frozenset({Fault.KEYS}) | OF_JOURNALS
+"""What a seed has or has not, whatever else it draws (:mod:`.keyed_asks`, :mod:`.journals`)."""
 
 TIMES: dict[Fault, tuple[int, int]] = {
     Fault.CUT_CLIENT: (1, 5),
@@ -94,6 +100,7 @@ LEAST_MOMENTS = 5
 """The fewest faults of a run that happen at moments; the other kinds come on top."""
 
 PLAIN_LEASE_S, SHORT_LEASE_S = 6.0, 3.0
+PLAIN_SYNC_S = (0.0005, 0.005)
 PLAIN_MESSAGE_BYTES, SMALL_MESSAGE_BYTES = 1 << 20, 2048
 
 PLAIN_BOUNDS = {
@@ -165,6 +172,10 @@ class Plan:
     message_bytes: int = PLAIN_MESSAGE_BYTES
     """The largest frame that servers and clients take."""
     keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
+    sync_s: tuple[float, float] = PLAIN_SYNC_S
+    """How long a sync of the disk takes, if there is a journal."""
+    crash_at_write: int | None = None
+    """The server is killed as it writes this group of its journal, counted from 1."""
 
     def has(self, fault: Fault) -> bool:
         """Whether the run has this kind of fault."""
@@ -189,7 +200,13 @@ class Plan:
                 return dataclasses.replace(plan, server=server)
             case Fault.KEYS:
                 asks = tuple(tuple(a for a in asks if a.use is None) for asks in plan.asks)
-                return dataclasses.replace(plan, asks=asks)
+                plan = dataclasses.replace(plan, asks=asks)
+                return plan.without(Fault.JOURNAL) if plan.has(Fault.JOURNAL) else plan
+            case Fault.JOURNAL:
+                return dataclasses.replace(
+                    plan, faults=plan.faults - OF_JOURNALS, sync_s=PLAIN_SYNC_S,
+                    crash_at_write=None,
+                )  # fmt: skip
             case Fault.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)

@@ -15,7 +15,10 @@ from ...core import messages
 from ...core.closing import ClosingStage
 from ...core.limits import WireLimits
 from ...core.terms import Body, RequestId
+from .faults import Fault
 from .judge_health import Health
+from .judge_keys_work import label_of
+from .judge_records import key_of
 
 if TYPE_CHECKING:
     from .actor_server import SimServer
@@ -70,6 +73,7 @@ class Closings(Health):
             self.unsent.add(RequestId(message.session, message.sequence))
         elif isinstance(message, messages.Unknown):
             self.unknown.add(message.session)
+            self.keys.lost(message.session)
         if isinstance(message, messages.Outcome):
             self.keys.told(message, frames)
         elif isinstance(message, messages.Refused):
@@ -82,6 +86,9 @@ class Closings(Health):
             # Who is told that its session is unknown has heard of all that was in it.
             if home is not server or client == "hostile" or request.session in self.unknown:
                 continue
+            call = self.calls.get(key)
+            if self.journal.on and self.plan.has(Fault.SLOW_DISK) and call and call.use:
+                continue  # closing ends before a sync that takes longer than its limits
             finished = self.finished.get(request.session, ())
             told = request in self.outcomes or request in self.refused or request in self.unsent
             if not told and request.sequence not in finished and not self.unheard(request.session):
@@ -93,6 +100,9 @@ class Closings(Health):
         message = self.read(frames[1])
         if isinstance(message, messages.Dispatch):
             begun = (worker, message.number) in self.dispatched
+            if self.journal.on and label_of(key_of(frames[2])):  # it waited for the disk
+                began = self._began.get(worker.server)
+                begun |= began is None or self.journal.started_s(message.sequence) <= began.at_s
             if worker.server in self.draining and not begun:
                 key = self.key_of_request(RequestId(message.session, message.sequence))
                 self.violation("G7", f"{worker.server.name} closes, and begins {key}", key)

@@ -14,6 +14,7 @@ from ...core import messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status
+from .judge_journal import JournalJudge
 from .judge_keys import KeyJudge
 from .judge_keys_work import label_of
 from .judge_records import Book, Call, Hearing, key_of
@@ -56,6 +57,7 @@ class Wires(Book):
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: set[tuple[Process, int]] = set()
+        self.journal = JournalJudge(self)
         self.keys = KeyJudge(self)
         self._owed: tuple[RequestId, str] | None = None
         """A request with another body than the first, whose sender is to be told."""
@@ -279,7 +281,9 @@ class Wires(Book):
             return
         request = RequestId(message.session, message.sequence)
         key = key_of(frames[2])
-        if worker in self.leaving and (worker, message.number) not in self.dispatched:
+        # What waited for the disk was spent before.
+        began = (worker, message.number) in self.dispatched or (label_of(key) and self.journal.on)
+        if worker in self.leaving and not began:
             text = f"an execution is spent on {worker.name}, which is to end"
             self.violation("G2", text, key)
         if label_of(key) and (worker, message.number) not in self.dispatched:

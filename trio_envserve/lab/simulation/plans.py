@@ -21,6 +21,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
     data["faults"] = [fault.name for fault in Fault if fault in plan.faults]
     data["moments"] = [[at_s, fault.name] for at_s, fault in plan.moments]
     data["delay_s"] = list(plan.delay_s)
+    data["sync_s"] = list(plan.sync_s)
     data["asks"] = [[_ask_to_data(ask) for ask in asks] for asks in plan.asks]
     return data
 
@@ -33,6 +34,9 @@ def from_data(data: dict[str, Any]) -> Plan:
         made["moments"] = tuple((at_s, Fault[name]) for at_s, name in data["moments"])
         low_s, high_s = data["delay_s"]
         made["delay_s"] = (low_s, high_s)
+        if "sync_s" in data:  # plans that were written before there were journals have none
+            low_s, high_s = data["sync_s"]
+            made["sync_s"] = (low_s, high_s)
         made["asks"] = tuple(tuple(map(_ask_from_data, asks)) for asks in data["asks"])
         made["server"] = ServerLimits(**data["server"])
         made["client"] = ClientLimits(**data["client"])

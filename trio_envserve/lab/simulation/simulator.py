@@ -34,8 +34,10 @@ from .actor_server import SimServer
 from .actor_worker import SimWorker
 from .bounds import unanswered, unfinished
 from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, KeyPair, Pair, name_of
+from .disk import Disk
 from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
+from .journals import have_journal, with_journal
 from .judge import Judge
 from .keyed_asks import have_keys, with_keys
 from .network import Frames, Network, describe
@@ -59,6 +61,8 @@ class Run:
     """How often each (state, input) of the dedup cache occurred."""
     key_pairs: dict[str, int]
     """The same of the generations of keys."""
+    writes: int
+    """How many groups were written to the journal."""
     asked: int
     told: dict[str, int]
     executions: int
@@ -98,6 +102,7 @@ class World(BaseWorld[Fault]):
         self.network = Network(self.events, rates)
         self.worker_by_incarnation: dict[Incarnation, SimWorker] = {}
         self.servers: list[SimServer] = []
+        self.disk = Disk(self.luck_of("disk")) if self.plan.has(Fault.JOURNAL) else None
         self.start_server()
         self.clients = [SimClient(self, index, asks) for index, asks in enumerate(self.plan.asks)]
         if self.plan.has(Fault.HOSTILE):
@@ -141,6 +146,9 @@ class World(BaseWorld[Fault]):
         if not server.alive:
             return
         server.die(how)
+        if self.disk is not None:
+            self.disk.crash()
+            self.judge.journal.crashed(server, self.disk.records)
         links = [*server.client_links.values(), *server.worker_links.values()]
         for link in links:
             self.network.cut(link)
@@ -309,7 +317,11 @@ def workers_of(servers: list[SimServer]) -> list[SimWorker]:
 def plan_of(seed: int, *, harsh: bool = False) -> Plan:
     """What a run of this seed will meet, without running it."""
     plan = draw(Random(seed * 2 + harsh), harsh=harsh)
-    return with_keys(plan, Random(f"{seed * 2 + harsh}/keys")) if have_keys(seed) else plan
+    if have_keys(seed):
+        plan = with_keys(plan, Random(f"{seed * 2 + harsh}/keys"))
+    if have_journal(seed):
+        plan = with_journal(plan, Random(f"{seed * 2 + harsh}/journal"))
+    return plan
 
 
 def run(
@@ -342,6 +354,7 @@ def run(
         faults=world.times(),
         pairs={name_of(pair): n for pair, n in world.pairs.items()},
         key_pairs={name_of(pair): n for pair, n in world.key_pairs.items()},
+        writes=0 if world.disk is None else world.disk.writes,
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),
         executions=sum(len(call.executions) for call in judge.calls.values()),

@@ -26,11 +26,12 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, get_args
 
+from ...core import journal
 from ...core.closing import ClosingStage
 from ...core.keys import Keys
 from ...core.router import Router
-from ...core.router_effects import RouterEffect, ToClient, ToWorker
-from ...core.router_inputs import ClientMessage, RouterInput, WorkerMessage
+from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
+from ...core.router_inputs import ClientMessage, Restored, RouterInput, WorkerMessage
 from ...core.terms import Body
 
 NAME = "trio-envserve recording"
@@ -66,6 +67,8 @@ def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[An
                 case more:  # it is refused for their number
                     noted += map(len, more)
             return [code, noted, now_s]
+        case Restored(records, now_s):
+            return [code, [journal.plain_of(each, body) for each in records], now_s]
         case _:
             return [code, *map(_plain, given)]
 
@@ -101,8 +104,9 @@ def _frames(value: Any) -> list[Body]:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "bytes": _exactly(bytes), "Route": _exactly(bytes), "str": _exactly(str),
-    "int": _exactly(int), "float": _exactly(float, int),
+    "bool": _exactly(bool), "int": _exactly(int), "float": _exactly(float, int),
     "float | None": _exactly(float, int, type(None)), "ClosingStage": ClosingStage,
+    "Sequence[Record]": lambda records: [journal.record_of(each) for each in records],
     "Sequence[Body]": _frames, "Collection[Epoch]": lambda ids: list(map(_exactly(bytes), ids)),
 }  # fmt: skip
 """By the type of a field, as it is written: how it is read; raises if it is not right."""
@@ -129,6 +133,10 @@ class EffectsHash:
             elif isinstance(effect, ToWorker):
                 incarnation, header, *bodies = effect.frames
                 parts += (b"W", effect.worker, incarnation, header)
+            elif isinstance(effect, Save):
+                kept = [journal.plain_of(each, len) for each in effect.records]
+                parts.append(repr((kept, effect.upto)).encode())
+                continue
             else:
                 parts.append(repr(effect).encode("utf-8", "backslashreplace"))
                 continue
@@ -150,10 +158,20 @@ def state_digest(router: Router) -> bytes:
         )
         for each in router.cache.sessions.values()
     ]  # fmt: skip
-    text = repr((router.stats(), sessions))
+    text = repr((_counted(router), sessions))
     if router.keys.next_number or router.keys.early_cancels:
         text += _of_keys(router.keys)  # recordings without keys have no such part
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
+
+
+def _counted(router: Router) -> dict[str, Any]:
+    """The statistics without what follows from the rest, which earlier recordings lack."""
+    stats = router.stats()
+    for name in ("bounds", "waits", "runs", "model_calls", "model_usage"):
+        del stats[name]
+    for worker in stats["per_worker"]:
+        del worker["slot"]
+    return stats
 
 
 def _of_keys(keys: Keys) -> str:

@@ -68,6 +68,7 @@ class Tape:
                 **about, "epoch": router.epoch, "slots": slots, "heartbeats": heartbeats,
                 "bodies": bodies, "began_s": now_s, "limits": _as_dict(router.limits),
                 "wire": _as_dict(router.wire), "keys": _as_dict(router.keys.limits),
+                "journaled": router.dispatcher.journal.on,
             },
         )  # fmt: skip
 

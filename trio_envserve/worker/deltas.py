@@ -1,0 +1,86 @@
+"""Carries what executions say, in any thread, to the core on the trio loop.
+
+Theory of operation
+-------------------
+The environment's code is never slowed, so it may say more than the loop takes.  What waits
+for the loop is therefore bounded, for all executions of a worker together, by what the core
+would let leave at most before the router's next statement.  What finds no room is dropped
+here and only counted; the next piece of its execution says how many were.
+
+The loop waits for nobody here: threads have a lock among themselves only.
+
+All backends take this way.  On the trio loop, too, code may say something at any moment (a
+finalizer may, in the middle of a decision of the core), or in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import final
+
+import trio
+
+from ..core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES
+from ..core.worker_inputs import DeltaMade
+from .forks import end_if_forked
+
+
+@final
+class Deltas:
+    """What the executions of one worker say, until ``take`` gets it on the trio loop, in the
+    order in which it was said."""
+
+    def __init__(self, take: Callable[[list[DeltaMade]], None]) -> None:
+        self._take = take
+        self._token = trio.lowlevel.current_trio_token()
+        self._pid = os.getpid()
+        # A finalizer may say something while its own thread is in here.
+        self._lock = threading.RLock()
+        self._waiting: deque[DeltaMade] = deque()
+        self._added_bytes = 0
+        """Of all that ever waited; set by whoever has the lock."""
+        self._taken_bytes = 0
+        """Of all that waits no more; set by the loop."""
+        self._due = False
+        """Whether the loop was asked to call :meth:`drain`, and has not yet."""
+
+    def of(self, number: int) -> Callable[[bytes], None]:
+        """What an execution calls with each piece, in any thread."""
+        skipped = 0
+
+        def say(piece: bytes) -> None:
+            nonlocal skipped
+            end_if_forked(self._pid)
+            with self._lock:
+                skipped = 0 if self._add(DeltaMade(number, piece, skipped)) else skipped + 1
+
+        return say
+
+    def _add(self, made: DeltaMade) -> bool:
+        """Let it wait for the loop; returns False if there is no room."""
+        added_bytes = self._added_bytes + _size_bytes(made)
+        if len(made.payload) > DELTA_BYTES or added_bytes - self._taken_bytes > DELTAS_BYTES:
+            return False
+        self._added_bytes = added_bytes
+        self._waiting.append(made)
+        if not self._due:
+            self._due = True
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self.drain)
+        return True
+
+    def drain(self) -> None:
+        """Hand over what waits.  Only on the trio loop."""
+        self._due = False  # first, so that it is called again for what is not seen here
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if taken:
+            self._taken_bytes += sum(map(_size_bytes, taken))
+            self._take(taken)
+
+
+def _size_bytes(made: DeltaMade) -> int:
+    return DELTA_RECORD_BYTES + len(made.payload)
