@@ -60,6 +60,12 @@ def test_a_goodbye_to_a_forgotten_session_is_not_one_of_its_nonce():
     assert run(296001693, harsh=True).violations == ()
 
 
+def test_a_cancel_of_a_key_whose_dispatch_is_lost_on_the_way_is_not_an_early_one():
+    """The judge saw no execution, and took the cancel for one that ends the next request;
+    for the server the one that it had sent lived until its worker declined it."""
+    assert run(205956, harsh=True).violations == ()
+
+
 @pytest.mark.parametrize("seed", [305, 774])
 def test_a_request_of_a_session_that_made_room_is_not_taken_in(seed: int):
     """The judge took it for one that a server owes an answer as it closes, though its client

@@ -43,6 +43,8 @@ class Said:
         """Generations that, it was said, were never started."""
         self._early: dict[Place, float] = {}
         """Keys of which nothing was known when a cancel came, and when that was."""
+        self._sent: dict[Place, tuple[int, int]] = {}
+        """The last generation of which an execution was sent, and how often one was."""
         self._answers: dict[tuple[Place, KeyAct, bytes], tuple[Any, float]] = {}
         """What was said to commands with ids of their own, and when."""
 
@@ -82,8 +84,12 @@ class Said:
             self._book.violation("G7", text, call.key)
 
     def _may_live(self, place: Place) -> bool:
-        """Whether an execution of this key may live, as far as its server knows."""
+        """Whether an execution of this key may live, as far as its server knows: one that was
+        sent and lost on the way lives until its worker declines it."""
         server, label = place
+        number, sent = self._sent.get(place, (-1, 0))
+        if len(self._of.get((server, number), ())) < sent:
+            return True
         runs, home = self._runs.get(label, ()), self._book.journal.home
         return any(home(e.server) is server and e.server.alive and not e.delivered for e in runs)
 
@@ -99,6 +105,8 @@ class Said:
     def dispatched(self, place: Place, number: int) -> None:
         """An execution of a generation is sent to a worker."""
         server, label = place
+        last, sent = self._sent.get(place, (-1, 0))
+        self._sent[place] = number, (sent + 1 if last == number else 1)
         if (server, number) in self._unstarted:
             text = f"generation {number} is started, and it was said that it never would be"
             self._book.violation("G7", text, label)
