@@ -123,6 +123,7 @@ SHELLS = {
     "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
     "worker.outcomes": (*WORKER, "tests/worker/test_shell_large_values.py"),
     "worker.shell": WORKER,
+    "server.portions": ("tests/server/test_portions.py",),
     "server.shell": SERVER,
 }
 """The same of each module of a shell, the quickest first."""

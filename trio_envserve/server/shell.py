@@ -19,7 +19,7 @@ tasks, so all of them run in the background of the block that opened the server
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import trio
@@ -32,7 +32,7 @@ from ..core.errors import (
 )
 from ..core.heartbeat import Heartbeat
 from ..core.lag import LagMeter
-from ..core.limits import KIB, ServerLimits
+from ..core.limits import ServerLimits
 from ..core.messages import encode_record
 from ..core.router import Router
 from ..core.router_effects import (
@@ -73,20 +73,12 @@ from ..core.terms import RequestId, Route
 from ..host.folder_locks import FolderLocks
 from ..host.locks import AddressLocks
 from ..host.workers import Workers
-from ..net import (
-    BUNDLE_MESSAGES,
-    Frame,
-    Message,
-    RouterSocket,
-)
+from ..net import Frame, Message, RouterSocket
 from .journal import Journal
+from .portions import portions
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
-
-PORTION_HEADER_BYTES = 16 * KIB
-"""Most bytes of headers in a portion.  The router takes 2 ms for a statement with gaps of
-this size, and other tasks have a turn after each portion."""
 
 
 @final
@@ -194,7 +186,7 @@ class Server:
         take = self._take
         while True:
             batch = await self._front.receive()
-            for number, portion in enumerate(_portions(batch, len(self._router.workforce.workers))):
+            for number, portion in enumerate(portions(batch, len(self._router.workforce.workers))):
                 if number:
                     await trio.lowlevel.checkpoint()
                 now_s = _now_s()
@@ -260,7 +252,7 @@ class Server:
 
         def heard(batch: list[list[Frame]]) -> None:
             now_s = _now_s()
-            for portion in _portions(batch, len(self._router.cache.sessions)):
+            for portion in portions(batch, len(self._router.cache.sessions)):
                 effects: list[RouterEffect] = []
                 for message in portion:
                     effects += take(WorkerMessage(message, now_s))
@@ -387,16 +379,3 @@ class Server:
 def _now_s() -> float:
     """The monotonic clock: trio's own, so that a virtual one is followed."""
     return trio.current_time()
-
-
-def _portions(batch: list[list[Frame]], peers: int) -> Iterator[list[list[Frame]]]:
-    """A batch in portions.  Each of the ``peers`` to which a portion is passed on gets a
-    bundle of it, and works on that while the router takes the next portion.  The headers,
-    which stand behind the routes, are few bytes in a portion, unless it is one message."""
-    size = BUNDLE_MESSAGES * max(peers, 1)
-    start = header_bytes = 0
-    for end, message in enumerate(batch, 1):
-        header_bytes += len(message[1]) if len(message) > 1 else 0
-        if end - start == size or end == len(batch) or header_bytes > PORTION_HEADER_BYTES:
-            yield batch[start:end]
-            start, header_bytes = end, 0
