@@ -52,7 +52,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import Body, RequestId, Status
 from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_effects import Exit, Halt, Run, ToRouter, WorkerEffect
+from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
 from trio_envserve.core.worker_inputs import (
     BeatDue,
     DeltaMade,
@@ -292,7 +292,7 @@ class Pair(Joined):
             wire=wire, auto_hello=ready,
         )  # fmt: skip
         self.runs: list[tuple[bytes, Run]] = []
-        self.halts: list[tuple[bytes, int]] = []
+        self.cancels: list[tuple[bytes, int]] = []
         self.exits: list[bytes] = []
         self.answers: list[Answer | Fail] = []
         self.says: list[Say] = []
@@ -364,8 +364,8 @@ class Pair(Joined):
             match effect:
                 case Run():
                     self.runs.append((worker, effect))
-                case Halt(number):
-                    self.halts.append((worker, number))
+                case CancelRun(number):
+                    self.cancels.append((worker, number))
                 case Exit():
                     self.exits.append(worker)
                 case ToRouter(frames):

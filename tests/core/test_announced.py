@@ -175,7 +175,7 @@ def test_g7_a_cancel_ends_it_at_once():
     pair.give_client(CallsCancelled((2,), pair.now_s))
     pair.settle()
     assert (pair.router.workforce.live_count(), held(pair)[1]) == (0, 0)
-    assert pair.halts == []  # nothing runs that could be told
+    assert pair.cancels == []  # nothing runs that could be told
     pair.beat()
     assert list(pair.workers[b"w0-1"]._kept) == []
 

@@ -56,7 +56,7 @@ def is_over(pair: Pair) -> bool:
     pair.advance(2.0)
     assert not pair.client.calls.live
     assert not pair.session.entries
-    return not pair.router.keys.open and len(pair.halts) == 1
+    return not pair.router.keys.open and len(pair.cancels) == 1
 
 
 def test_work_went_on_for_a_call_that_was_given_up_while_the_client_was_cut_off():
@@ -112,7 +112,7 @@ def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
     connect(pair)
     pair.advance(1.0)
     assert withdrawn(pair) == []
-    assert not pair.halts
+    assert not pair.cancels
     cancel(pair, 1)
     assert is_over(pair)
 

@@ -42,7 +42,7 @@ def test_g7_a_cancel_is_told_at_once_in_every_stage():
     pair.settle()
     assert pair.client.calls.live == {}
     assert not pair.session.entries
-    assert pair.halts == [(b"w0-1", 1)]
+    assert pair.cancels == [(b"w0-1", 1)]
 
 
 def test_calls_that_are_cancelled_together_were_told_in_a_message_each():
@@ -55,7 +55,7 @@ def test_calls_that_are_cancelled_together_were_told_in_a_message_each():
     (finish,) = pair.sent
     assert isinstance(finish, messages.Finish)
     assert finish.finished == [0, 8]
-    assert len(pair.halts) == 8
+    assert len(pair.cancels) == 8
 
 
 def test_g9_closing_ends_every_call_and_tells_the_server():
@@ -69,7 +69,7 @@ def test_g9_closing_ends_every_call_and_tells_the_server():
     assert {n: i.verdict for n, i in ended.items()} == {
         1: Verdict.MAY_HAVE_RUN, 2: Verdict.DID_NOT_RUN,
     }  # fmt: skip
-    assert pair.halts == [(b"w0-1", 1)]
+    assert pair.cancels == [(b"w0-1", 1)]
     pair.give_client(OutcomeReceived(0, pair.now_s))
     pair.advance(3.0)
     hear(pair, messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {}))
@@ -106,7 +106,7 @@ def test_g9_a_limit_that_passes_after_the_dispatch_may_have_run():
     pair.router.dispatcher.deadlines.clear()
     pair.advance(2.5)
     assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
-    assert pair.halts == [(b"w0-1", 0)]
+    assert pair.cancels == [(b"w0-1", 0)]
 
 
 def test_g9_a_limit_that_passes_without_an_answer_may_have_run():

@@ -47,7 +47,7 @@ def test_g9_a_lost_acknowledgement_and_a_lost_cancel_are_repaired_by_the_next_pi
     assert len(pair.session.entries) == 2
     pair.advance(1.5)
     assert not pair.session.entries
-    assert pair.halts == [(b"w0-1", 1)]
+    assert pair.cancels == [(b"w0-1", 1)]
 
 
 def test_g9_a_cut_connection_loses_nothing():

@@ -290,4 +290,4 @@ def test_at_the_end_of_the_drain_what_runs_is_answered_and_stopped():
     pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
     pair.settle()
     assert (pair.failure().code, pair.failure().verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
-    assert pair.halts == [(b"w0-1", 0)]
+    assert pair.cancels == [(b"w0-1", 0)]

@@ -385,7 +385,7 @@ def test_failure_10_cached_cancelled_is_replayed_as_the_result_of_a_retry():
     first = system.submit(b"asked twice")
     system.give_client(CallsCancelled((first,), system.now_s))
     system.settle()
-    assert system.halts, "the environment code is told"
+    assert system.cancels, "the environment code is told"
 
     answers = system.tell(*system.asked[0])
     assert [type(answer) for answer in answers] == [Refused]

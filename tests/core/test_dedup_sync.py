@@ -228,4 +228,4 @@ def test_neither_does_the_server_walk_through_what_a_client_finishes(name: str, 
     sync = messages.Sync(session, pair.router.epoch, 1, 1, 2**62, [])
     pair.tell(finish if name == "finish" else sync, route=b"stranger")
     assert not pair.router.cache.sessions[session].entries
-    assert len(pair.halts) == 3
+    assert len(pair.cancels) == 3

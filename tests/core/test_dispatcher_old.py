@@ -32,7 +32,7 @@ def test_what_lasts_too_long_is_stopped_and_its_caller_told_so():
     code, verdict, text = error(pair)
     assert (code, verdict) == ("deadline", Verdict.RAN_AND_FAILED)
     assert text.startswith("the 60 s that this server lets an execution last (execution_s)")
-    assert [number for _, number in pair.halts] == [0]
+    assert [number for _, number in pair.cancels] == [0]
     pair.end(status=Status.CANCELLED)
     pair.advance(100.0)
     assert (len(pair.answers), len(pair.runs)) == (1, 1)

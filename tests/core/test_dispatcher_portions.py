@@ -175,7 +175,7 @@ def test_all_that_waited_for_keys_left_in_one_turn(how: str):
         given = Resume(pair.now_s)
     assert turns == [ENDED_AT_ONCE, ENDED_AT_ONCE, 10]
     pair.settle()
-    assert len(pair.halts) == 1
+    assert len(pair.cancels) == 1
 
 
 def test_a_lease_that_ended_lost_all_its_waiters_in_one_turn():
@@ -184,7 +184,7 @@ def test_a_lease_that_ended_lost_all_its_waiters_in_one_turn():
     assert len(pair.router.keys.orphans) == ENDED_AT_ONCE
     pair.settle()
     assert len(pair.router.keys.orphans) == KEYED
-    assert not pair.halts
+    assert not pair.cancels
 
 
 def test_an_outcome_may_come_before_who_waits_for_it_had_time_to_leave():

@@ -487,7 +487,7 @@ def test_who_had_asked_counts_until_the_orphan_deadline():
     other = crashed(first, 1)
     other.disk()
     other.advance(21.0)
-    assert other.halts
+    assert other.cancels
     assert other.records[-1] == Closed(0)
 
 

@@ -110,10 +110,10 @@ def test_g7_the_first_of_two_that_leaves_cancels_nothing():
     pair.request(session)
     pair.give_client(CallsCancelled((0,), pair.now_s))
     pair.advance(0.1)
-    assert pair.halts == []
+    assert pair.cancels == []
     assert generation(pair) is GenerationState.RUNNING
     pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
-    assert len(pair.halts) == 1
+    assert len(pair.cancels) == 1
     assert generation(pair) is GenerationState.CLOSED
 
 
@@ -206,7 +206,7 @@ def test_who_is_back_and_wants_nothing_withdraws():
     pair.request(session, act=KeyAct.WITHDRAW)
     assert generation(pair) is GenerationState.CLOSED
     assert pair.heard().status == Status.RESULT
-    assert len(pair.halts) == 1
+    assert len(pair.cancels) == 1
 
 
 def test_orphans_are_cancelled_in_time():
@@ -249,7 +249,7 @@ def test_a_cancel_by_key_ends_it_for_all():
     assert isinstance(cancelled, Answer)
     assert cbor2.loads(said.body) == {"generation": 0, "started": True}
     assert cancelled.status is Status.CANCELLED
-    assert len(pair.halts) == 1
+    assert len(pair.cancels) == 1
 
 
 def test_a_cancel_of_what_never_ran_says_so_to_all():

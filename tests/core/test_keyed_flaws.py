@@ -79,7 +79,7 @@ def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_togethe
     pair.lose = lambda message: False
     pair.advance(1.5)  # the next sync says it of both
     assert not pair.session.entries
-    assert len(pair.halts) == 1
+    assert len(pair.cancels) == 1
 
 
 def watched(pair: Pair) -> list[tuple[RequestInput, RequestState]]:

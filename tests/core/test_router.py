@@ -199,7 +199,7 @@ def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
     ask(pair, session)
     pair.tell(messages.Cancel(session, 0), route=STRANGER)
     assert last(pair) == messages.Cancelled(session, 0, True)
-    assert pair.halts == [(b"w0-1", 0)]
+    assert pair.cancels == [(b"w0-1", 0)]
     pair.tell(messages.Cancel(session, 7), route=STRANGER)
     assert last(pair) == messages.Cancelled(session, 7, False)
     ask(pair, session, 7)
@@ -234,7 +234,7 @@ def test_a_deadline_answers_and_stops():
     pair.advance(1.0)
     outcomes = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
     assert [(m.sequence, m.status) for m in outcomes] == [(0, 1), (1, 1)]
-    assert pair.halts == [(b"w0-1", 0)]
+    assert pair.cancels == [(b"w0-1", 0)]
     pair.end(status=Status.CANCELLED)
     assert [run.request.sequence for _, run in pair.runs] == [0, 2]
 
@@ -244,9 +244,9 @@ def test_g7_a_silent_client_loses_its_lease_and_its_work():
     session = raw(pair)
     ask(pair, session, deadline_s=60.0)
     pair.advance(5.0)
-    assert pair.halts == []
+    assert pair.cancels == []
     pair.advance(1.0)
-    assert pair.halts == [(b"w0-1", 0)]
+    assert pair.cancels == [(b"w0-1", 0)]
     assert session in pair.router.cache.sessions  # its execution still lives
     pair.end(status=Status.CANCELLED)
     assert session not in pair.router.cache.sessions
@@ -260,7 +260,7 @@ def test_g9_a_stopped_server_does_not_age_its_clients():
     pair.now_s += 3600.0
     pair.give(Tick(pair.now_s))
     pair.settle()
-    assert pair.halts == []
+    assert pair.cancels == []
 
 
 def test_g8_deadlines_of_finished_requests_are_dropped():

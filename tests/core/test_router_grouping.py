@@ -175,7 +175,7 @@ class Town:
         """The step is over: what was told to stop stops, and who is dead is replaced."""
         self.pair.advance(REPLACED_S, step_s=REPLACED_S / 3)
         for worker, run in self.live():
-            if (worker, run.number) in self.pair.halts:
+            if (worker, run.number) in self.pair.cancels:
                 made = OutcomeMade(run.number, Status.CANCELLED, b"", 1.0)
                 self.pair.work(worker, self.pair.workers[worker].take(made))
         self._settle()

@@ -13,7 +13,7 @@ from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.messages import Dispatch, Statement, Stop
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import BEAT_BYTES, NUMBERS_MOST, WorkerCore
-from trio_envserve.core.worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
+from trio_envserve.core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from trio_envserve.core.worker_inputs import (
     BeatDue,
     EnvironmentReady,
@@ -131,10 +131,10 @@ def test_a_statement_from_before_the_dispatch_says_nothing_of_it():
     assert state(core, 1, 1, [0, 1], []) == [messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)]
 
 
-def test_g7_a_stop_halts_once():
+def test_g7_a_stop_cancels_once():
     core = worker()
     dispatch(core, 0)
-    assert hear(core, messages.Stop([0, 1])) == [Halt(0)]
+    assert hear(core, messages.Stop([0, 1])) == [CancelRun(0)]
     assert hear(core, messages.Stop([0, 1])) == []
     assert state(core, 1, 1, [0, 1], [0, 1]) == []
     core.take(OutcomeMade(0, Status.CANCELLED, b"", None))
@@ -152,12 +152,12 @@ def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
     assert dispatch(core, 0) == []
 
 
-def test_g7_what_the_router_no_longer_wants_is_halted():
+def test_g7_what_the_router_no_longer_wants_is_cancelled():
     core = worker()
     dispatch(core, 0)
     dispatch(core, 1)
-    assert state(core, 1, 2, [1, 2], []) == [Halt(0)]
-    assert state(core, 2, 2, [1, 2], [1, 2]) == [Halt(1)]
+    assert state(core, 1, 2, [1, 2], []) == [CancelRun(0)]
+    assert state(core, 2, 2, [1, 2], [1, 2]) == [CancelRun(1)]
 
 
 def test_g9_dispatches_that_never_arrived_are_asked_for():

@@ -14,7 +14,7 @@ from trio_envserve.core.messages import Dispatch, Retire, Statement, Stop
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_effects import Exit, Halt, Run, ToRouter
+from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter
 from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, RouterMessage
 
 MINE, OTHER = b"i" * 16, b"o" * 16
@@ -35,7 +35,7 @@ class WorkerMachine(RuleBasedStateMachine):
         self.told_to_stop: set[int] = set()
         """Those of which a stop has arrived."""
         self.ran: dict[int, int] = {}
-        self.halted: set[int] = set()
+        self.cancelled: set[int] = set()
         self.running: set[int] = set()
         self.outcomes: dict[int, object] = {}
         self.declined: set[int] = set()
@@ -58,10 +58,10 @@ class WorkerMachine(RuleBasedStateMachine):
                     assert number not in self.declined, "runs what it has declined"
                     self.ran[number] = 1
                     self.running.add(number)
-                case Halt(number=number):
+                case CancelRun(number=number):
                     assert number in self.running
-                    assert number not in self.halted, "halts twice"
-                    self.halted.add(number)
+                    assert number not in self.cancelled, "cancels twice"
+                    self.cancelled.add(number)
                 case Exit():
                     pass
                 case ToRouter(frames=frames):
@@ -130,8 +130,8 @@ class WorkerMachine(RuleBasedStateMachine):
         self.send(repair, times=times)
         if times:
             unwanted = self.running - self.wanted
-            assert unwanted <= self.halted, "goes on with what nobody wants"
-            assert self.stopped & self.wanted & self.running <= self.halted
+            assert unwanted <= self.cancelled, "goes on with what nobody wants"
+            assert self.stopped & self.wanted & self.running <= self.cancelled
             assert self.core.acknowledged
             assert not {n for n in before & self.stopped if n in self.wanted}, "never declined"
 

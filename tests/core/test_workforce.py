@@ -168,10 +168,10 @@ def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
     pair.lose = lambda message: isinstance(message, messages.Stop)
     pair.give_client(CallsCancelled((0,), pair.now_s))
     pair.settle()
-    assert pair.halts == []
+    assert pair.cancels == []
     pair.lose = lambda message: False
     pair.beat()
-    assert pair.halts == [(WORKER, 0)]
+    assert pair.cancels == [(WORKER, 0)]
 
 
 def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():

@@ -32,7 +32,7 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.terms import Body, Status
-from trio_envserve.core.worker_effects import Halt, Run, ToRouter, WorkerEffect
+from trio_envserve.core.worker_effects import CancelRun, Run, ToRouter, WorkerEffect
 from trio_envserve.core.worker_inputs import OutcomeMade, RouterMessage
 
 QUICK = {"silence_report_s": 2.0, "silence_kill_s": 5.0}
@@ -66,7 +66,7 @@ class System(Joined):
         self.route = b"route 1"
         """Where the client's present connection is reached."""
         self.starts: list[Start] = []
-        self.halts: list[tuple[bytes, int]] = []
+        self.cancels: list[tuple[bytes, int]] = []
         self.kills: list[bytes] = []
         self.reports: list[str] = []
         self.ended: dict[int, Answer | Fail] = {}
@@ -127,8 +127,8 @@ class System(Joined):
             match effect:
                 case Run():
                     self.starts.append(Start(worker, effect.number, bytes(effect.body)))
-                case Halt(number):
-                    self.halts.append((worker, number))
+                case CancelRun(number):
+                    self.cancels.append((worker, number))
                 case ToRouter(frames):
                     self.from_workers.append((worker, *frames))
                     header = frames[-2] if len(frames) == 4 else frames[1]

@@ -39,7 +39,7 @@ from .messages import Dispatch, Fetch, Retire, Statement, Stop
 from .ranges import Ranges
 from .terms import Body, Incarnation, RequestId, Status, Verdict
 from .unsent_notes import UnsentNotes
-from .worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
+from .worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from .worker_inputs import (
     BeatDue,
     DeltaMade,
@@ -106,7 +106,7 @@ class WorkerCore:
         self.malformed = 0
         self._kept: dict[int, _Kept] = {}
         self._stopped_early: set[int] = set()
-        self._halted: set[int] = set()
+        self._cancelled: set[int] = set()
         self._beat = 0
         self._stats: dict[str, Any] = {}
         self._bytes_since_beat = 0
@@ -162,7 +162,7 @@ class WorkerCore:
     def _delta_made(self, given: DeltaMade) -> list[WorkerEffect]:
         """It is sent, if there is room; of what has ended, or was cancelled, nothing is."""
         number, payload, skipped = given
-        if number not in self.running or number in self._halted:
+        if number not in self.running or number in self._cancelled:
             return []
         delta = self._deltas.get(number, 0) + skipped
         self._deltas[number] = delta + 1
@@ -177,7 +177,7 @@ class WorkerCore:
     def _note_made(self, given: NoteMade) -> list[WorkerEffect]:
         """It waits for a beat; of what has ended, or was cancelled, nothing is sent."""
         number, note = given
-        if number in self.running and number not in self._halted:
+        if number in self.running and number not in self._cancelled:
             self._notes.keep(number, note)
         return []
 
@@ -187,7 +187,7 @@ class WorkerCore:
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
         self._notes.drop(number)
-        self._halted.discard(number)
+        self._cancelled.discard(number)
         header = messages.encode(
             messages.WorkerOutcome(request.session, request.sequence, number, status, duration_s)
         )
@@ -235,9 +235,9 @@ class WorkerCore:
         effects: list[WorkerEffect] = []
         for number in numbers:
             if number in self.running:
-                if number not in self._halted:
-                    self._halted.add(number)
-                    effects.append(Halt(number))
+                if number not in self._cancelled:
+                    self._cancelled.add(number)
+                    effects.append(CancelRun(number))
             elif number not in self.seen:
                 self._stopped_early.add(number)
         return effects

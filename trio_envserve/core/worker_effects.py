@@ -21,7 +21,7 @@ class Run(NamedTuple):
     """The span below which those of the execution are."""
 
 
-class Halt(NamedTuple):
+class CancelRun(NamedTuple):
     """Cancel an execution; its end is still to be reported."""
 
     number: int
@@ -45,5 +45,5 @@ class Exit(NamedTuple):
     """Tear down and exit: there is no more work to come."""
 
 
-WorkerEffect: TypeAlias = Run | Halt | Park | ToRouter | Exit
+WorkerEffect: TypeAlias = Run | CancelRun | Park | ToRouter | Exit
 """Everything that a worker can have done."""

@@ -46,7 +46,7 @@ from ..core.lag import LagMeter
 from ..core.limits import WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import WorkerCore, never_began
-from ..core.worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
+from ..core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from ..core.worker_inputs import (
     BeatDue,
     DeltaMade,
@@ -62,6 +62,7 @@ from ..net import Message, MessageStream
 from . import forks
 from .deltas import Deltas
 from .failures import EnvironmentFailure, log
+from .left_behind import is_clean
 from .outcomes import LargeValue, Outcome, OutcomeMaker, described
 from .parking import Parking
 from .runners import Runner, open_runner
@@ -242,7 +243,7 @@ class _Shell:
             run = self._arrived.popleft()
             self._wake_taker()
             task.name = f"{REQUEST}{run.request}"
-            if not await self._execute(run, now_s) or not _is_clean(task, context):
+            if not await self._execute(run, now_s) or not is_clean(task, context):
                 return False
             now_s = trio.current_time()
         return True
@@ -304,7 +305,7 @@ class _Shell:
                 case Run():
                     self._scopes[effect.number] = trio.CancelScope(shield=True)
                     self._arrived.append(effect)
-                case Halt(number):
+                case CancelRun(number):
                     self._scopes[number].cancel()
                 case Park():
                     self._parking.add(effect.number, effect.payload)
@@ -393,11 +394,3 @@ class _Shell:
             return  # nobody cancelled it: it is lost with its worker
         duration_s = trio.current_time() - began_s
         self._do(self._core.take(OutcomeMade(run.number, *outcome, duration_s)))
-
-
-def _is_clean(task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
-    """Whether an execution has left the task unchanged: no nursery, no context variable."""
-    if task.child_nurseries or len(task.context) != len(context):
-        return False
-    # By identity: values may compare by code of their own.
-    return all(task.context.get(name, context) is value for name, value in context.items())

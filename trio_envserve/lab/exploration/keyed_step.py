@@ -44,7 +44,7 @@ class KeyStep:
         getattr(self, f"_{name}")(*where)
         worker, live, free = self._worker, dict[int, bool](), False
         if worker is not None and worker.core != DEAD and not worker.doomed:
-            live = {run.number: run.halted for run in self._of_generations(worker)}
+            live = {run.number: run.cancelled for run in self._of_generations(worker)}
             free = len(live) < 2
         self.judge.settle(live, free)
         for wrong in self._world.routers.info[self._router].wrong:
@@ -299,7 +299,7 @@ class KeyStep:
         worker, body = self._worker, self._world.mail.frames[number][2]
         assert worker is not None
         self.judge.started(message.sequence, body, [int(run.key) for run in worker.runs])
-        run = Running(message.number, b"%d" % message.sequence, message.session, halted=False)
+        run = Running(message.number, b"%d" % message.sequence, message.session, cancelled=False)
         self._worker = worker._replace(runs=(*worker.runs, run))
 
     def _work(self, *given: Any) -> None:
@@ -314,8 +314,10 @@ class KeyStep:
             match effect:
                 case ("router", message):
                     self._server("worker", worker.id, message)
-                case ("halt", number):
-                    runs = [r._replace(halted=r.halted or r.number == number) for r in worker.runs]
+                case ("cancel", number):
+                    runs = [
+                        r._replace(cancelled=r.cancelled or r.number == number) for r in worker.runs
+                    ]
                     self._worker = worker._replace(runs=tuple(runs))
                 case ("exit",):
                     self._worker = worker._replace(doomed=True)

@@ -62,7 +62,7 @@ def _follows(step: KeyStep, before: KeyState, after: KeyState) -> Iterator[str]:
     for run in () if after.worker is None else after.worker.runs:
         if run.number not in ran:
             yield f"execution {run.number} begins, of generation {_shown(run.key)}"
-        elif run.halted and not ran[run.number].halted:
+        elif run.cancelled and not ran[run.number].cancelled:
             yield f"execution {run.number} is to stop"
     for to, told in step.judge.heard.items():
         request = to[1] if to[0] == "cancel" else to

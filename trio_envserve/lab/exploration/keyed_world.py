@@ -138,7 +138,7 @@ class KeyWorld:
         if worker is not None and worker.core != DEAD:
             for run in worker.runs:
                 actions.append(("end", run.number, True))
-                if run.halted:
+                if run.cancelled:
                     actions.append(("end", run.number, False))
             if worker.doomed:
                 actions.append(("die",))

@@ -28,7 +28,7 @@ class Running(NamedTuple):
     number: int
     key: bytes
     session: bytes
-    halted: bool
+    cancelled: bool
 
 
 class WorkerPart(NamedTuple):

@@ -193,8 +193,10 @@ class Step:
                     self.workers[w] = part._replace(up=(*part.up, message))
                 case ("run", number, request, key):
                     self._begin(w, number, request, key)
-                case ("halt", number):
-                    runs = (r._replace(halted=r.halted or r.number == number) for r in part.runs)
+                case ("cancel", number):
+                    runs = (
+                        r._replace(cancelled=r.cancelled or r.number == number) for r in part.runs
+                    )
                     self.workers[w] = part._replace(runs=tuple(runs))
                 case ("exit",):
                     self.workers[w] = part._replace(doomed=True)
@@ -209,7 +211,7 @@ class Step:
         run = (part.life, part.id, number)
         live = [each for _, each in self._live()]
         self.judge.started(key, run, request, session_life, live, self._alive)
-        runs = (*part.runs, Running(number, key, request[0], halted=False))
+        runs = (*part.runs, Running(number, key, request[0], cancelled=False))
         self.workers[w] = part._replace(runs=runs)
 
     def _alive(self, run: Run) -> bool:

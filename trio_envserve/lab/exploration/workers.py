@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ...core.terms import Status
 from ...core.worker import WorkerCore
-from ...core.worker_effects import Exit, Halt, Run, ToRouter, WorkerEffect
+from ...core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
 from ...core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage
 from .machines import Catalogue
 from .mail import Mail
@@ -66,8 +66,8 @@ class Workers(Catalogue):
                 return ("router", self.mail.number(effect.frames))
             case Run():
                 return ("run", effect.number, tuple(effect.request), bytes(effect.body))
-            case Halt():
-                return ("halt", effect.number)
+            case CancelRun():
+                return ("cancel", effect.number)
             case Exit():
                 return ("exit",)
         raise TypeError(effect)

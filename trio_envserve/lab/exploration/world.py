@@ -168,7 +168,7 @@ class World:
             actions.append(("wdown", w))
         for run in worker.runs:
             actions.append(("end", w, run.number, True))
-            if run.halted:
+            if run.cancelled:
                 actions.append(("end", w, run.number, False))
         if worker.doomed or worker.life < state.life:
             actions.append(("die", w, True))

@@ -14,7 +14,7 @@ from ...core.errors import ErrorInfo
 from ...core.router_effects import Spawn
 from ...core.terms import RequestId, Status, Verdict
 from ...core.worker import WorkerCore
-from ...core.worker_effects import Exit, Halt, Park, Run, ToRouter, WorkerEffect
+from ...core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from ...core.worker_inputs import (
     BeatDue,
     EnvironmentReady,
@@ -171,8 +171,8 @@ class SimWorker(Process):
                     self._send(effect.frames)
                 case Run():
                     self._run(effect)
-                case Halt():
-                    self._halt(effect.number)
+                case CancelRun():
+                    self._cancel(effect.number)
                 case Park():
                     copy = memoryview(bytes(effect.payload))
                     delay_s = self.rng.uniform(0.0, 0.5)
@@ -223,11 +223,11 @@ class SimWorker(Process):
         if number in self._running:
             self.die("killed by a rollout")
 
-    def _halt(self, number: int) -> None:
+    def _cancel(self, number: int) -> None:
         execution = self._running.get(number)
         if execution is None:
             return
-        execution.halted = True
+        execution.cancelled = True
         self.events.note(self.name, f"{execution.key} is cancelled")
         if number in self._ignoring:
             self.world.faults[Fault.IGNORE_CANCEL] += 1

@@ -110,7 +110,7 @@ class Judge(Closings):
         if not call.executions:
             return
         last = call.executions[-1]
-        if last.ended_s is None or last.halted or last.payload == body:
+        if last.ended_s is None or last.cancelled or last.payload == body:
             return
         if len(last.payload) > self.plan.message_bytes:
             return  # the client could not receive it, and is told so

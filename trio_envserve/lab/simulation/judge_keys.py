@@ -408,7 +408,7 @@ class KeyJudge:
 
     def delivered(self, execution: Execution) -> None:
         """Its outcome has come to its server: whoever waits will have it."""
-        if execution.halted or execution.status is None:
+        if execution.cancelled or execution.status is None:
             return
         server, number = execution.server, execution.request.sequence
         place = self._book.journal.home(server), label_of(execution.key)

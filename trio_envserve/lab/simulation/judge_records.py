@@ -38,7 +38,7 @@ class Execution:
     ended_s: float | None = None
     status: Status | None = None
     payload: bytes = b""
-    halted: bool = False
+    cancelled: bool = False
     delivered: bool = False
     """Its outcome has arrived at its router, before its worker was declared lost."""
 
