@@ -9,8 +9,8 @@ import trio
 from ...core import messages
 from ...testing.proxy import Direction, FaultProxy
 from .bench import Bench
+from .forms import same_bytes
 from .patient import PatientClient
-from .peer import same_bytes
 from .verdicts import case, check
 
 ROLLOUTS = 100

@@ -14,7 +14,8 @@ from ...core import messages
 from ...core.key_records import KeyAct, input_digest
 from ...core.terms import Body
 from .bench import Bench, skip_unless
-from .peer import Peer, Received, body_of, value_of
+from .forms import Received, body_of, value_of
+from .peer import Peer
 from .verdicts import case, check
 
 NAMESPACE = b"conform"

@@ -13,7 +13,8 @@ import cbor2
 from ...core import messages
 from ...core.limits import MIB, PROTOCOL_VERSION
 from .bench import Bench, skip_unless
-from .peer import Peer, body_of, value_of
+from .forms import body_of, value_of
+from .peer import Peer
 from .raw import taken_in
 from .verdicts import case, check
 

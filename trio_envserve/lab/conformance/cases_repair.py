@@ -6,7 +6,8 @@ import trio
 
 from ...core import messages
 from .bench import Bench, skip_unless
-from .peer import Peer, same_bytes
+from .forms import same_bytes
+from .peer import Peer
 from .verdicts import case, check
 
 LARGEST_WINDOW = 100_000

@@ -7,7 +7,8 @@ from typing import Any
 import trio
 
 from .bench import LOOK_S, Bench, skip_unless
-from .peer import Peer, Sent, same_bytes, value_of
+from .forms import same_bytes, value_of
+from .peer import Peer, Sent
 from .verdicts import CaseFailed, case, check
 
 DEATH_PATIENCE_S = 30.0

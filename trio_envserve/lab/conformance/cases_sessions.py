@@ -9,7 +9,7 @@ import trio
 from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
 from .bench import LOOK_S, Bench
-from .peer import value_of
+from .forms import value_of
 from .verdicts import case, check
 
 STATUSES = ("starting", "ready", "silent", "broken", "stopping")

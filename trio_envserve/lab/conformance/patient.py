@@ -21,7 +21,8 @@ import trio
 from ...core import messages
 from ...core.ranges import Ranges
 from ...net import Network
-from .peer import Peer, Received, Sent, open_peer
+from .forms import Received
+from .peer import Peer, Sent, open_peer
 from .verdicts import TimedOut
 
 AGAIN_S = 0.1

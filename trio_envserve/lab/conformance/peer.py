@@ -17,27 +17,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
-from ...core import messages, values
-from ...core.errors import ProtocolError
-from ...core.limits import MIB, PROTOCOL_VERSION, WireLimits
+from ...core import messages
+from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.messages import Message
 from ...core.ranges import Ranges
 from ...core.terms import Body
 from ...net import ConnectionEvent, Network, unwrap_single
+from .forms import Received, body_of, describe, read, value_of
 from .verdicts import CaseFailed, TimedOut, check
 
 T = TypeVar("T")
 
 HELLO_AGAIN_S = 0.5
-HEADER_BYTES = 16 * MIB
-"""What is read of a server's header: generous, it is the server that is judged."""
-
 WIRE = WireLimits(
     message_bytes=1 << 31, reconnect_max_s=0.1, peer_queue_messages=100_000,
     peer_queue_bytes=1 << 31,
@@ -46,16 +43,6 @@ WIRE = WireLimits(
 
 Spans: TypeAlias = "list[int]"
 
-_FRAMES = {
-    messages.Outcome: 2, messages.Stats: 2, messages.KnownKeys: 2, messages.Running: 2,
-    messages.Stack: 2,
-}  # fmt: skip
-_OF_SERVERS = (
-    messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
-    messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys, messages.Running,
-    messages.Stack,
-)  # fmt: skip
-
 
 class Sent(NamedTuple):
     """One transmission of a request: sent again, it is the same bytes."""
@@ -63,13 +50,6 @@ class Sent(NamedTuple):
     sequence: int
     key: str
     frames: tuple[Body, ...]
-
-
-class Received(NamedTuple):
-    """A message of the server, and its frames."""
-
-    message: Any
-    frames: tuple[bytes, ...]
 
 
 class Socket(Protocol):
@@ -341,47 +321,6 @@ class Peer:
         probe = self._stats_probe
         self.send(messages.AskStats(probe))
         await self.next(messages.Stats, "an answer at all", lambda each: each.probe == probe)
-
-
-def read(frames: tuple[bytes, ...]) -> Any:
-    """A server's message, its form checked."""
-    try:
-        message = messages.decode(frames[0], most_bytes=HEADER_BYTES)
-    except ProtocolError as error:
-        raise CaseFailed("a message of this document", f"{frames[0][:64].hex()}: {error}") from None
-    check(isinstance(message, _OF_SERVERS), "a message that a server sends to clients", message)
-    wanted = _FRAMES.get(type(message), 1)
-    check(len(frames) == wanted, f"{wanted} frames of {type(message).__name__}", len(frames))
-    return message
-
-
-def body_of(asked: Any, *, kind: str = "rollout", **fields: Any) -> bytes:
-    """The body of a request."""
-    return values.encode(
-        {
-            "kind": kind, "input": asked, "model": {"endpoint": "oracle", "name": ""},
-            "sampling_args": {}, "max_retries": 0, "state_columns": [], **fields,
-        }
-    )  # fmt: skip
-
-
-def value_of(outcome: Received) -> Any:
-    """The decoded body of an outcome."""
-    try:
-        return values.decode(outcome.frames[1])
-    except values.DecodingError as error:
-        raise CaseFailed("a body that can be decoded", str(error)) from None
-
-
-def describe(outcome: Received) -> str:
-    """An outcome, for people."""
-    header = outcome.message._replace(session=outcome.message.session[:4])
-    return f"{header} with {values.decode(outcome.frames[1])!r}"
-
-
-def same_bytes(outcomes: Iterable[Received]) -> bool:
-    """Whether all transmissions of an outcome are the same, header and body."""
-    return len({each.frames for each in outcomes}) <= 1
 
 
 @asynccontextmanager

@@ -32,8 +32,9 @@ from .alive import Watch
 from .bench import open_bench
 from .cases import CASES
 from .environment import CONTRACT
+from .forms import value_of
 from .judging import Report, judge_case
-from .peer import open_peer, value_of
+from .peer import open_peer
 from .verdicts import Case, CaseFailed, CaseSkipped, Mark, Unreachable, Verdict
 
 
