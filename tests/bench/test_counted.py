@@ -10,17 +10,8 @@ import pytest
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.router import Router
 from trio_envserve.lab.bench import counted as counting
-from trio_envserve.lab.bench.counted import (
-    BATCH,
-    MACHINES,
-    Counter,
-    Joined,
-    bytecodes,
-    counted,
-    instructions,
-    problems,
-    replay,
-)
+from trio_envserve.lab.bench.counted import bytecodes, counted, instructions, problems, replay
+from trio_envserve.lab.bench.joined import MACHINES, Counter, Joined
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +35,6 @@ def test_the_cost_does_not_grow_with_what_is_pending_or_done(record):
 
 def test_the_same_inputs_give_the_same_counts():
     assert bytecodes() == bytecodes()
-
-
-def test_all_that_is_asked_is_answered_and_received():
-    joined = Joined(Counter())
-    joined.keep_in_flight(64)
-    for _ in range(10):
-        joined.turn()
-    stats = joined.router.stats()
-    assert stats["cache"]["finished"] >= 8 * BATCH  # the last are told with the next requests
-    assert stats["running"] == 64
-    assert (stats["malformed"], stats["cache"]["refused_for_now"]) == (0, 0)
-
-
-def test_each_of_many_keyed_requests_has_a_key_of_its_own_and_is_answered():
-    joined = Joined(Counter(), keyed=True)
-    joined.keep_in_flight(64)
-    for _ in range(80):  # more than may be answered while no time passes
-        joined.turn()
-    keys = joined.router.keys
-    assert len(keys.generations) == 64 + 80 * BATCH
-    assert len(keys.retained) >= 78 * BATCH
-    assert joined.router.stats()["running"] == 64
 
 
 def test_a_dearer_router_is_noticed(monkeypatch):
