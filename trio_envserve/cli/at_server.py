@@ -12,7 +12,8 @@ from ..client import Client, open_client
 from ..client.options import DEFAULT_NAMESPACE
 from ..core.errors import CallError
 from ..net import Transport
-from .common import NOT_STARTED, ROLLOUT_ERRORS, CommandError, decorate, transport_option
+from .common import NOT_STARTED, ROLLOUT_ERRORS, CommandError
+from .options import decorate, transport_option
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
 

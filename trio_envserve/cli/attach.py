@@ -14,18 +14,8 @@ from ..core.errors import NoAnswer, RolloutFailed, UnknownKey
 from ..json_values import jsonable
 from ..net import Transport
 from .at_server import namespace_option, reached, server_options
-from .common import (
-    EPILOG,
-    NO_OUTCOME,
-    OK,
-    ROLLOUT_ERRORS,
-    Result,
-    Stop,
-    json_option,
-    put,
-    run_verb,
-    say,
-)
+from .common import EPILOG, NO_OUTCOME, OK, ROLLOUT_ERRORS, Result, Stop, put, run_verb, say
+from .options import json_option
 from .waiting import tell_health
 
 

@@ -28,7 +28,8 @@ from ..lab.bench.report import (
     target_rows,
 )
 from ..lab.bench.run import QUICK, Bench, Options
-from .common import OK, Result, Stop, emit, json_option, pairs, put, run_verb, say
+from .common import OK, Result, Stop, emit, put, run_verb, say
+from .options import json_option, pairs
 from .render import Table, show_tables
 
 PROFILED = ("inflight-64", "inflight-1000")

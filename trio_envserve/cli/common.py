@@ -1,4 +1,4 @@
-"""What all verbs share: exit codes, signals, errors, JSON, values of options.
+"""What all verbs share: exit codes, signals, errors, JSON.
 
 Theory of operation
 -------------------
@@ -12,12 +12,11 @@ anything else is a bug and keeps its traceback.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
 import click
@@ -31,10 +30,9 @@ from ..core.errors import (
     ServerNotReady,
     ServerStartError,
 )
-from ..core.limits import MIB, KeyLimits, ServerLimits
 from ..evals.plain import plain_text
 from ..logs import LogSetup, configure, finish
-from ..net import DEFAULT_TRANSPORT, TRANSPORTS, unwrap_single
+from ..net import unwrap_single
 from .interrupts import Interrupts
 
 OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS, UNWRITTEN, NO_OUTCOME = 0, 1, 2, 3, 4, 5, 6
@@ -237,175 +235,3 @@ def start_logging(setup: LogSetup, who: str) -> None:
         configure(setup, who)
     except OSError as error:
         raise ConfigError(f"cannot log to {setup.directory}: {error.strerror}") from error
-
-
-# -- values of options --------------------------------------------------------
-
-
-def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` options as a mapping; a value is JSON, or else text.  Raises
-    ConfigError."""
-    found: dict[str, Any] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{option} takes key=value, not {text!r}")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
-
-
-def server_limits(
-    given: Sequence[str],
-    *,
-    worker_memory_mib: int | None = None,
-    recycle: int | None = None,
-    pause_after_errors: int | None = None,
-) -> ServerLimits:
-    """Limits by ``name=value``; those of keys are left out.  Raises ConfigError with the
-    near names."""
-    values = _limits(given, ServerLimits)
-    if worker_memory_mib is not None:
-        values["worker_memory_bytes"] = worker_memory_mib * MIB
-    if recycle is not None:
-        values["recycle_executions"] = recycle
-    if pause_after_errors is not None:
-        values["pause_after_errors"] = pause_after_errors
-    return ServerLimits(**values)
-
-
-def key_limits(given: Sequence[str]) -> KeyLimits:
-    """Those of keys among the same options."""
-    return KeyLimits(**_limits(given, KeyLimits))
-
-
-def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
-    """The limits of one class, of options that are for both."""
-    fields = ServerLimits.__dataclass_fields__ | KeyLimits.__dataclass_fields__
-    values: dict[str, Any] = {}
-    for name, value in pairs("--limit", given).items():
-        if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ConfigError(f"no limit {name!r}{hint} (known: {', '.join(sorted(fields))})")
-        if isinstance(value, float) and not isinstance(fields[name].default, float):
-            raise ConfigError(f"the limit {name} is a whole number, not {value!r}")
-        if name in kind.__dataclass_fields__:
-            values[name] = value
-    return values
-
-
-def worker_environ(given: Sequence[str], workers: int) -> list[dict[str, str]]:
-    """``SLOT:KEY=VALUE`` options as one mapping for each slot.  Raises ConfigError."""
-    slots: list[dict[str, str]] = [{} for _ in range(workers)]
-    for text in given:
-        slot, colon, setting = text.partition(":")
-        key, equals, value = setting.partition("=")
-        if not colon or not equals or not key or not slot.isdecimal():
-            raise ConfigError(f"--worker-env takes SLOT:KEY=VALUE, not {text!r}")
-        if int(slot) >= workers:
-            raise ConfigError(
-                f"--worker-env {text}: the slots of {workers} workers are numbered from 0"
-            )
-        slots[int(slot)][key] = value
-    return slots
-
-
-# -- options that several verbs have ------------------------------------------
-
-
-def decorate(options: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """One decorator for several options of click."""
-
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True,
-    help="Print one JSON object as the last line of standard output.",
-)  # fmt: skip
-
-arg_option = click.option(
-    "--arg", "args", multiple=True, metavar="KEY=VALUE",
-    help="An argument of the environment's class or factory; VALUE as JSON, or as text. "
-    "Repeatable.",
-)  # fmt: skip
-
-workers_option = click.option(
-    "--workers", type=click.IntRange(min=0), default=1, show_default=True,
-    help="Worker processes; 0 runs the environment inside the server.",
-)  # fmt: skip
-
-python_option = click.option(
-    "--worker-python", metavar="PATH",
-    help="Run the workers under another Python, which has ENV's framework, and of this "
-    "package the same version.",
-)  # fmt: skip
-
-transport_option = click.option(
-    "--transport",
-    type=click.Choice(TRANSPORTS),
-    default=DEFAULT_TRANSPORT,
-    show_default=True,
-    help="What speaks ZMTP on this side: trio itself, or libzmq. The two work together.",
-)
-
-
-def bind_option(address: str) -> Callable[[Any], Any]:
-    """Where to serve, with the verb's default."""
-    return click.option(
-        "--bind", default=address, show_default=True, metavar="ADDRESS",
-        help="tcp://HOST:PORT (port 0: any free one) or ipc:///PATH.",
-    )  # fmt: skip
-
-
-pool_options = decorate(
-    [
-        click.option(
-            "--worker-memory", type=click.IntRange(min=1), metavar="MIB",
-            help="Drain and replace a worker that holds more memory.",
-        ),
-        click.option(
-            "--recycle", type=click.IntRange(min=1), metavar="N",
-            help="Drain and replace a worker after N executions.",
-        ),
-        click.option(
-            "--pause-after-errors", type=click.IntRange(min=1), metavar="N",
-            help="Start no further rollout after N failures in a row that are not the "
-            "environment's: a model that cannot be asked, workers that died. What waits goes on "
-            "waiting; one rollout a minute is tried, and a result lets all go on.",
-        ),
-        click.option(
-            "--worker-env", multiple=True, metavar="SLOT:KEY=VALUE",
-            help="An environment variable of one worker slot, e.g. 0:CUDA_VISIBLE_DEVICES=0. "
-            "Repeatable.",
-        ),
-        click.option(
-            "--limit", "limits", multiple=True, metavar="NAME=VALUE",
-            help="Any limit of the server or of its keys, e.g. lease_s=60. Repeatable.",
-        ),
-    ]
-)  # fmt: skip
-
-LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
-
-
-def log_options(level: str, files: str = "server.log and worker-SLOT.log") -> Callable[[Any], Any]:
-    """Options for logging, with the verb's default level and its files."""
-    return decorate(
-        [
-            click.option("--log-level", type=LEVELS, default=level, show_default=True),
-            click.option("--log-json", is_flag=True, help="Log JSON lines."),
-            click.option(
-                "--log-dir", default="", metavar="DIR",
-                help=f"Log to {files} in DIR instead of standard error.",
-            ),
-        ]
-    )  # fmt: skip

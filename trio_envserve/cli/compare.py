@@ -10,7 +10,8 @@ from ..evals.plain import plain_line
 from ..evals.reading import overview
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
-from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .common import EPILOG, OK, Result, Stop, put, run_verb, say
+from .options import json_option
 from .render import Table, show_tables
 from .results import shown
 

@@ -24,18 +24,8 @@ from ..lab.conformance.verdicts import Case, Mark, Verdict, describe
 from ..lab.conformance.worker_bench import Subject
 from ..lab.conformance.worker_cases import WORKER_CASES
 from ..lab.conformance.worker_run import WorkerOptions, conform_worker
-from .common import (
-    NOT_STARTED,
-    CommandError,
-    Result,
-    Stop,
-    json_option,
-    pairs,
-    put,
-    run_verb,
-    say,
-    server_limits,
-)
+from .common import NOT_STARTED, CommandError, Result, Stop, put, run_verb, say
+from .options import json_option, pairs, server_limits
 from .render import Table, progress, show_tables
 
 FAILED = 1

@@ -19,8 +19,9 @@ import trio
 
 from ..lab.demo.process import SERVER_COMMAND
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
-from .common import Result, Stop, json_option, run_verb, say
+from .common import Result, Stop, run_verb, say
 from .judged import folder, judged, keep_option, run_shown, show_figures
+from .options import json_option
 from .render import Table
 
 _EPILOG = """\b

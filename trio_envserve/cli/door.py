@@ -21,23 +21,9 @@ from ..core.health import Health
 from ..logs import LogSetup, set_title
 from ..net import Transport
 from .at_server import address_option
-from .common import (
-    AT_ONCE,
-    EPILOG,
-    OK,
-    Result,
-    Stop,
-    decorate,
-    emit,
-    json_option,
-    log_options,
-    put,
-    run_verb,
-    say,
-    start_logging,
-    transport_option,
-)
+from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
 from .group import LazyGroup, Verb
+from .options import decorate, json_option, log_options, transport_option
 from .parent import wait_parent_gone
 from .waiting import LOOK_S, HasHealth, tell_health
 

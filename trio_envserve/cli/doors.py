@@ -11,7 +11,7 @@ import click
 from ..core.errors import ConfigError
 from ..net import Transport
 from ..server import Server
-from .common import decorate
+from .options import decorate
 
 if TYPE_CHECKING:
     from ..doors.http import HttpDoor

@@ -12,7 +12,8 @@ from ..client import Client, KeyEnded
 from ..core.errors import CallError
 from ..net import Transport
 from .at_server import namespace_option, reached, refused, server_options
-from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb
+from .common import EPILOG, OK, Result, Stop, put, run_verb
+from .options import json_option
 
 ANSWER_S = 30.0
 """How long the server may take for one key."""

@@ -16,26 +16,21 @@ from ..evals.inputs import Slice
 from ..logs import LogSetup
 from ..net import Transport
 from .authors import with_traceback
-from .common import (
-    EPILOG,
-    Result,
-    Stop,
+from .common import EPILOG, Result, Stop, put, run_verb, start_logging
+from .evaluation import DEFAULT_N, Options, evaluation
+from .models import check_model, model_options
+from .options import (
     arg_option,
     json_option,
     key_limits,
     log_options,
     pairs,
     pool_options,
-    put,
     python_option,
-    run_verb,
     server_limits,
-    start_logging,
     transport_option,
     worker_environ,
 )
-from .evaluation import DEFAULT_N, Options, evaluation
-from .models import check_model, model_options
 from .render import show_tables
 from .results import summary_tables
 

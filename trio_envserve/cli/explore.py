@@ -25,7 +25,8 @@ from ..lab.exploration.search import Figures, Search
 from ..lab.exploration.story import tell
 from ..lab.mutants import find
 from ..lab.simulation.coverage import name_of
-from .common import Result, Stop, json_option, put, run_verb, say
+from .common import Result, Stop, put, run_verb, say
+from .options import json_option
 from .render import PLAIN_EVERY_S, Table, show_tables
 
 FAILED = 1

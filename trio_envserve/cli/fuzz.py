@@ -25,8 +25,9 @@ from ..lab.kit.jobs import JobError
 from ..lab.mutants import MUTANTS, find
 from ..lab.simulation.plans import to_data
 from . import fuzz_protocol
-from .common import USAGE, CommandError, Result, Stop, json_option, put, run_verb, say
+from .common import USAGE, CommandError, Result, Stop, put, run_verb, say
 from .fuzz_report import catches_table, count, run_tables
+from .options import json_option
 from .render import show_tables
 from .searching import FAILED, search
 

@@ -13,7 +13,8 @@ import click
 import trio
 
 from ..core.errors import ConfigError
-from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb
+from .common import EPILOG, OK, Result, Stop, put, run_verb
+from .options import json_option
 
 _ENVIRONMENT = '''\
 """An environment: reverse a word."""

@@ -20,7 +20,8 @@ from ..server.journal import tools
 from ..server.journal.reading import Found, told
 from ..server.journal.tools import Kept
 from .at_server import namespace_option
-from .common import AT_ONCE, EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .common import AT_ONCE, EPILOG, OK, Result, Stop, put, run_verb, say
+from .options import json_option
 from .render import Table, show_tables
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"

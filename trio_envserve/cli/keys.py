@@ -12,7 +12,8 @@ from ..client import Client
 from ..core.status import KeyPage, KnownKey
 from ..net import Transport
 from .at_server import namespace_option, reached, server_options
-from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .common import EPILOG, OK, Result, Stop, put, run_verb, say
+from .options import json_option
 from .render import Table, show_tables
 
 MOST = 1000

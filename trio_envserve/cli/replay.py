@@ -19,7 +19,8 @@ from ..core.status import KeyPage, KnownKey
 from ..core.terms import short
 from ..lab.recording import Player
 from ..lab.recording_sequence import Event, RequestName, RequestWatch, sequence_text
-from .common import AT_ONCE, EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .common import AT_ONCE, EPILOG, OK, Result, Stop, put, run_verb, say
+from .options import json_option
 from .render import Table, show_tables
 
 TURN_INPUTS = 512

@@ -31,11 +31,8 @@ from ..logs import LogSetup, set_title
 from ..net import Transport
 from ..server import Server, open_server
 from .authors import with_traceback
-from .common import (
-    AT_ONCE,
-    CommandError,
-    Result,
-    Stop,
+from .common import AT_ONCE, CommandError, Result, Stop, run_verb, say, start_logging
+from .options import (
     arg_option,
     bind_option,
     json_option,
@@ -44,10 +41,7 @@ from .common import (
     pairs,
     pool_options,
     python_option,
-    run_verb,
-    say,
     server_limits,
-    start_logging,
     transport_option,
     worker_environ,
     workers_option,

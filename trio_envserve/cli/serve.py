@@ -41,27 +41,29 @@ from .common import (
     OK,
     Result,
     Stop,
+    emit,
+    put,
+    run_verb,
+    say,
+    start_logging,
+)
+from .doors import ServeDoors, doors_asked, open_asked_doors, serve_options
+from .models import endpoints_option
+from .notify import Manager, Seen
+from .options import (
     arg_option,
     bind_option,
-    emit,
     json_option,
     key_limits,
     log_options,
     pairs,
     pool_options,
-    put,
     python_option,
-    run_verb,
-    say,
     server_limits,
-    start_logging,
     transport_option,
     worker_environ,
     workers_option,
 )
-from .doors import ServeDoors, doors_asked, open_asked_doors, serve_options
-from .models import endpoints_option
-from .notify import Manager, Seen
 from .parent import wait_parent_gone
 
 SAY_EVERY_S = 3.0

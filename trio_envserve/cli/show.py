@@ -19,7 +19,8 @@ from ..evals.page import Line, page
 from ..evals.plain import plain_line
 from ..evals.reading import Entry, Overview, chosen, overview, record_at
 from ..evals.run import check
-from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb
+from .common import EPILOG, OK, Result, Stop, put, run_verb
+from .options import json_option
 from .render import Table, show_tables
 from .results import shown
 

@@ -19,8 +19,9 @@ from ..lab.siege.judge import VERDICTS
 from ..lab.siege.plan import HELD, LONG_S, SECONDS_LEAST
 from ..lab.siege.run import VICTIM, Siege, SiegeOptions
 from ..lab.siege.testbed import Testbed
-from .common import Result, Stop, json_option, put, run_verb, say
+from .common import Result, Stop, put, run_verb, say
 from .judged import folder, judged, keep_option, run_shown, show_figures
+from .options import json_option
 from .render import PLAIN_EVERY_S, Table, show_tables
 
 _EPILOG = """\b

@@ -16,8 +16,9 @@ import trio
 
 from ..lab.soak.programs import SERVER_PROGRAM
 from ..lab.soak.run import MINUTES_LEAST, Progress, Soak, SoakOptions
-from .common import Result, Stop, json_option, run_verb, say
+from .common import Result, Stop, run_verb, say
 from .judged import folder, judged, keep_option, run_shown, show_figures
+from .options import json_option
 from .render import PLAIN_EVERY_S, Table
 
 _EPILOG = """\b

@@ -13,18 +13,8 @@ from ..core.status import RunningRollout
 from ..evals.plain import plain_line
 from ..net import Transport
 from .at_server import namespace_option, reached, wait_option
-from .common import (
-    EPILOG,
-    OK,
-    ROLLOUT_ERRORS,
-    CommandError,
-    Result,
-    Stop,
-    json_option,
-    put,
-    run_verb,
-    transport_option,
-)
+from .common import EPILOG, OK, ROLLOUT_ERRORS, CommandError, Result, Stop, put, run_verb
+from .options import json_option, transport_option
 
 ANSWER_S = 10.0
 """How long the worker may take."""

@@ -21,11 +21,10 @@ from .common import (
     Result,
     Stop,
     emit,
-    json_option,
     put,
     run_verb,
-    transport_option,
 )
+from .options import json_option, transport_option
 from .render import Table, rich_tables, show_tables
 from .results import calls_words, tokens_words
 from .slow import oldest, slow_table

@@ -15,18 +15,9 @@ from ..core.errors import EnvServeError
 from ..evals.histogram import sparkline
 from ..net import Transport
 from .at_server import reached, wait_option
-from .common import (
-    EPILOG,
-    OK,
-    Result,
-    Stop,
-    emit,
-    json_option,
-    put,
-    run_verb,
-    transport_option,
-)
+from .common import EPILOG, OK, Result, Stop, emit, put, run_verb
 from .keys import duration
+from .options import json_option, transport_option
 from .render import Table, rich_tables, tables_text
 from .slow import oldest, slow_table
 from .status import state_of, worker_table

@@ -29,21 +29,8 @@ from ..envs.check import check_spec
 from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..worker.validation import Wanted
-from .common import (
-    AT_ONCE,
-    EPILOG,
-    NOT_STARTED,
-    OK,
-    Result,
-    Stop,
-    arg_option,
-    json_option,
-    pairs,
-    put,
-    python_option,
-    run_verb,
-    say,
-)
+from .common import AT_ONCE, EPILOG, NOT_STARTED, OK, Result, Stop, put, run_verb, say
+from .options import arg_option, json_option, pairs, python_option
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 _MAIN = "from trio_envserve.worker.validation import main; main()"

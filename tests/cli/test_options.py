@@ -1,0 +1,38 @@
+"""What options say, as values."""
+
+import pytest
+
+from trio_envserve import ConfigError
+from trio_envserve.cli.options import key_limits, pairs, server_limits, worker_environ
+
+
+def test_pairs_are_json_or_text():
+    assert pairs("--arg", ["a=1", "b=x=y", 'c={"d": null}', "e="]) == {
+        "a": 1, "b": "x=y", "c": {"d": None}, "e": "",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="--arg takes key=value"):
+        pairs("--arg", ["=1"])
+
+
+def test_limits_by_name():
+    limits = server_limits(["lease_s=5", "window=7"], worker_memory_mib=2, recycle=9)
+    assert (limits.lease_s, limits.window) == (5, 7)
+    assert (limits.worker_memory_bytes, limits.recycle_executions) == (2 << 20, 9)
+    with pytest.raises(ConfigError, match="positive whole number"):
+        server_limits(["window=many"])
+
+
+def test_limits_of_keys_by_name_among_those_of_the_server():
+    given = ["lease_s=5", "retention_s=60", "waiters=7"]
+    assert server_limits(given).lease_s == 5
+    keys = key_limits(given)
+    assert (keys.retention_s, keys.waiters) == (60, 7)
+    for find in (server_limits, key_limits):
+        with pytest.raises(ConfigError, match="did you mean retention_s"):
+            find(["retenton_s=60"])
+        with pytest.raises(ConfigError, match="waiters is a whole number"):
+            find(["waiters=1.5"])
+
+
+def test_environment_variables_by_slot():
+    assert worker_environ(["1:A=b=c", "1:B="], 2) == [{}, {"A": "b=c", "B": ""}]
