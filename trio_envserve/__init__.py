@@ -58,14 +58,11 @@ if TYPE_CHECKING:
     from .core.health import Health, ServerHealth, ServerStatus
     from .core.limits import ClientLimits, KeyLimits, ServerLimits, WireLimits
     from .core.notes import Note
+    from .core.pages import KeyPage, KnownKey, RunningPage, RunningRollout
     from .core.status import (
         CacheStats,
         ClientCounters,
         ClosingRecord,
-        KeyPage,
-        KnownKey,
-        RunningPage,
-        RunningRollout,
         ServerStats,
         StatusRecord,
         WorkerDeath,
@@ -180,8 +177,9 @@ __all__ = [
 
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
-    "core.terms", "core.errors", "core.limits", "core.health", "core.status", "models.interface",
-    "models.usage", "envs.interface", "core.values", "net", "client", "client.aio", "server",
+    "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
+    "models.interface", "models.usage", "envs.interface", "core.values", "net", "client", "client.aio",
+    "server",
 )  # fmt: skip
 
 

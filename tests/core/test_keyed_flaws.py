@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.call_table import CallInput, Calls
+from trio_envserve.core.call_steps import CallInput
+from trio_envserve.core.call_table import Calls
 from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_inputs import (
     CallKey,

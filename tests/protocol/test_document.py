@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from trio_envserve.core import (
+    call_steps,
     call_table,
     dispatcher,
     errors,
@@ -93,7 +94,7 @@ def test_every_cell_of_the_table_of_a_call_has_words_and_is_drawn(drawn: Any):
     used = {cell.__name__ for cells in call_table.TABLE.values() for cell in cells.values()}
     assert used == set(drawn.CALL_WORDS)
     page = drawn.calls_table()
-    assert all(f"\n| {row.value} | " in page for row in call_table.CallInput)
+    assert all(f"\n| {row.value} | " in page for row in call_steps.CallInput)
 
 
 def test_every_cell_of_the_table_of_a_life_has_words_and_is_drawn(drawn: Any):

@@ -9,7 +9,7 @@ import click
 import trio
 
 from ..client import Client
-from ..core.status import KeyPage, KnownKey
+from ..core.pages import KeyPage, KnownKey
 from ..net import Transport
 from .at_server import namespace_option, reached, server_options
 from .common import EPILOG, OK, Result, Stop, put, run_verb, say

@@ -13,9 +13,9 @@ import click
 import trio
 
 from ..core.key_pages import KeyPages
+from ..core.pages import KeyPage, KnownKey
 from ..core.requests import RequestState, Session
 from ..core.router import Router
-from ..core.status import KeyPage, KnownKey
 from ..core.terms import short
 from ..lab.recording import Player
 from ..lab.recording_sequence import Event, RequestName, RequestWatch, sequence_text

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..client import Client
 from ..client.options import DEFAULT_NAMESPACE
-from ..core.status import RunningPage, RunningRollout
+from ..core.pages import RunningPage, RunningRollout
 from .keys import duration
 from .render import Table
 

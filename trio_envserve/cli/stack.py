@@ -9,7 +9,7 @@ import trio
 
 from ..client import Client
 from ..core.errors import ServerNotReady
-from ..core.status import RunningRollout
+from ..core.pages import RunningRollout
 from ..evals.plain import plain_line
 from ..net import Transport
 from .at_server import namespace_option, reached, wait_option

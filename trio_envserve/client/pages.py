@@ -13,7 +13,7 @@ import trio
 
 from ..core import messages, values
 from ..core.errors import ProtocolError, ServerNotReady
-from ..core.status import KeyPage, RunningPage
+from ..core.pages import KeyPage, RunningPage
 from .options import key_name
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeVar, Unpack, final
 from ..core.errors import NotEncodable
 from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
-from ..core.status import ClientCounters, KeyPage, RunningPage, ServerStats
+from ..core.pages import KeyPage, RunningPage
+from ..core.status import ClientCounters, ServerStats
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
 from .keys import KeyEnded

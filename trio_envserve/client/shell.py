@@ -33,7 +33,8 @@ from ..core.health import Health, ServerHealth, ServerStatus
 from ..core.key_records import KeyAct
 from ..core.limits import WireLimits
 from ..core.notes import Note
-from ..core.status import ClientCounters, KeyPage, RunningPage, ServerStats
+from ..core.pages import KeyPage, RunningPage
+from ..core.status import ClientCounters, ServerStats
 from ..core.terms import Body, Status
 from ..envs.turns import Threads
 from ..net import unwrap_single

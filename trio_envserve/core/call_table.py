@@ -10,7 +10,7 @@ proof, consent and allowance left; then it gets a new id.
 
 Every input to a call goes through :meth:`Calls.step`, which looks up
 :data:`TABLE`.  A cell is one short function: it changes the call and says what
-must be done about it as :class:`CallAction`.  A call that is gone is not a column,
+must be done about it as :class:`~.call_steps.CallAction`.  A call that is gone is not a column,
 because every input to it changes nothing.
 
 The table knows nothing of links, and of sessions only the ids of their calls.
@@ -18,13 +18,13 @@ The table knows nothing of links, and of sessions only the ids of their calls.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from . import messages
 from .call_keys import Asking, keyed_request, of_key, withdrawal
 from .call_queue import CallQueue, Retries, retries_for_keys
+from .call_steps import CallAction, CallInput
 from .calls import (
     Call,
     ClientSession,
@@ -46,44 +46,6 @@ from .terms import ID_BYTES, Verdict
 
 MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""
-
-
-class CallInput(enum.Enum):
-    """What can happen to a call."""
-
-    SEND = "a session has room for it"
-    MISSING = "the server has never seen it"
-    HOLD = "refused for now"
-    KEY_HELD = "refused for now, for its key"
-    DUE = "tried again after a refusal for now"
-    REFUSED = "refused for good"
-    STOPPING = "it did not run, and the server stops"
-    OUTCOME = "outcome"
-    RECEIVED = "the caller has the outcome"
-    CANCEL = "cancelled by its caller"
-    LIMIT = "its limit has passed"
-    TIME = "time, and its limit has not passed"
-    CANCELLED = "cancelled, says the server"
-    PROVEN = "its session is lost, and nothing of it runs any more"
-    UNPROVEN = "its session is lost, and nobody says what still runs"
-    SETTLED = "its session is lost, and it never ran there"
-    CLOSED = "the client was closed"
-
-    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
-
-
-class CallAction(enum.Enum):
-    """What must be done after a step, in order."""
-
-    TRANSMIT = "send the request"
-    ASK = "cancel at the server, and ask whether it ever ran"
-    ANSWER = "give the outcome to the caller"
-    FAIL = "give the error to the caller"
-    STOPPING = "take the server for one that stops"
-    TELL = "tell the server at once what is finished"
-    TELL_SOON = "tell it with others, within finish_flush_s"
-    TELL_NEXT = "tell it with the next tick or request"
-    WITHDRAW = "withdraw what a lost session may still have under its key"
 
 
 Effects: TypeAlias = Sequence[tuple[CallAction, Any]]

@@ -29,7 +29,8 @@ from typing import Any, assert_never
 from . import client_inputs as inputs
 from . import error_records, messages
 from .call_queue import FOR_KEYS
-from .call_table import CallAction, CallInput, Calls
+from .call_steps import CallAction, CallInput
+from .call_table import Calls
 from .calls import (
     Call,
     ClientSession,

@@ -10,27 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from . import notes
 from .closing import ClosingStage
 from .errors import ProtocolError
 from .health import ServerStatus
-from .notes import Note
-
-T = TypeVar(
-    "T",
-    bound="ClosingRecord | StatusRecord | CacheStats | WorkerStats | WorkerDeath | KnownKey | "
-    "KeyPage | RunningRollout | RunningPage",
-)
-
-_PLAIN: Mapping[str, tuple[type, ...]] = {
-    "str | None": (str, type(None)),
-    "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,),
-    "Mapping[str, float]": (dict,),
-    "int | None": (int, type(None)), "float | None": (int, float, type(None)),
-}  # fmt: skip
-"""The types of plain data, by the annotation of the field that takes it."""
+from .typed_records import checked, typed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +60,7 @@ class StatusRecord:
     @classmethod
     def of(cls, record: Any) -> StatusRecord:
         """The record for the one on the wire.  ProtocolError if it is none."""
-        return _typed(cls, record, **_status(record))
+        return typed(cls, record, **_status(record))
 
     def to_record(self) -> dict[str, Any]:
         """Plain data, as on the wire."""
@@ -240,13 +225,13 @@ class ServerStats(StatusRecord):
         """The statistics for the record on the wire.  ProtocolError if it is none."""
         if not isinstance(record, dict):
             raise ProtocolError(f"statistics are of type {type(record).__name__}")
-        workers = _checked(record, "per_worker", list, [])
-        deaths = _checked(record, "deaths", list, [])
-        return _typed(
+        workers = checked(record, "per_worker", list, [])
+        deaths = checked(record, "deaths", list, [])
+        return typed(
             cls, record, **_status(record),
-            cache=_typed(CacheStats, _checked(record, "cache", dict, {})),
-            per_worker=tuple(_typed(WorkerStats, worker) for worker in workers),
-            deaths=tuple(_typed(WorkerDeath, death) for death in deaths),
+            cache=typed(CacheStats, checked(record, "cache", dict, {})),
+            per_worker=tuple(typed(WorkerStats, worker) for worker in workers),
+            deaths=tuple(typed(WorkerDeath, death) for death in deaths),
         )  # fmt: skip
 
     def to_record(self) -> dict[str, Any]:
@@ -263,130 +248,12 @@ class ServerStats(StatusRecord):
         return {**record, **self.more}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KnownKey:
-    """What a server knows of one generation of a key."""
-
-    namespace: str
-    key: str
-    generation: int
-    """Which one of the server's; a later one has a greater number."""
-    state: str
-    """``held`` (an execution of an earlier generation still ends), ``waiting``, ``running``,
-    ``completed`` (its outcome is retained), or ``closed`` (cancelled or forgotten, and its
-    execution still ends)."""
-    waiters: int = 0
-    """Who asked and waits, or has the outcome and has not said so."""
-    watchers: int = 0
-    """Who is attached, and does not count."""
-    lost: int = 0
-    """Callers that were lost with their lease, and go on counting."""
-    executions: int = 0
-    age_s: float = 0.0
-    """Since it was first asked for; time in which the server was awake."""
-    left_s: float | None = None
-    """Until it is cancelled as an orphan or its retention ends; None while neither runs."""
-    size_bytes: int = 0
-    """Of its name, its retained outcome, and its input while that is held."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPage:
-    """Some of the keys that a server knows, in the order in which they were asked for."""
-
-    keys: tuple[KnownKey, ...]
-    next: int | None = None
-    """Where the next page begins; None if this is the last one.  There may be more even
-    behind a page without keys."""
-    generations: int = 0
-    """How many there are in the namespace, or in all."""
-    size_bytes: int = 0
-    """What these take."""
-
-    @classmethod
-    def of(cls, record: Any) -> KeyPage:
-        """The page for the record on the wire.  ProtocolError if it is none."""
-        if not isinstance(record, dict):
-            raise ProtocolError(f"a page of keys is of type {type(record).__name__}")
-        return _typed(cls, record, keys=tuple(map(_known_key, _checked(record, "keys", list, []))))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunningRollout:
-    """What a server knows of one execution that runs: a rollout, or a group."""
-
-    number: int
-    """Which one of the server's; a later one has a greater number."""
-    request: str = ""
-    """The request id, as logs have it."""
-    client: str = ""
-    """The name of the client that asks; empty for the work of a key."""
-    namespace: str | None = None
-    key: str | None = None
-    """None if it has no key."""
-    environment: str = ""
-    state: str = "running"
-    """``running``, or ``stopping`` if it was told to stop and has not ended."""
-    executions: int | None = None
-    """Which execution of its request it is; None while it is stopping.  Attempts within it
-    are in the note."""
-    worker: str = ""
-    age_s: float = 0.0
-    """Since it was dispatched; time in which the server was awake."""
-    note: Note = dataclasses.field(default_factory=dict)
-    """What it last noted of how far it is."""
-    where: str = ""
-    """If the loop of its worker is blocked: the innermost lines of where that stands."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunningPage:
-    """Some of the executions that run, the oldest first."""
-
-    running: tuple[RunningRollout, ...]
-    next: int | None = None
-    """Where the next page begins; None if this is the last one."""
-    total: int = 0
-    """How many run in all."""
-    typical_s: float | None = None
-    """The p50 of how long the last ones took; None while none has ended."""
-
-    @classmethod
-    def of(cls, record: Any) -> RunningPage:
-        """The page for the record on the wire.  ProtocolError if it is none."""
-        if not isinstance(record, dict):
-            raise ProtocolError(f"a page of what runs is of type {type(record).__name__}")
-        rows = _checked(record, "running", list, [])
-        return _typed(cls, record, running=tuple(map(_running, rows)))
-
-
-def _running(record: Any) -> RunningRollout:
-    if not isinstance(record, dict):
-        raise ProtocolError(f"a running rollout is of type {type(record).__name__}")
-    names: dict[str, str | None] = {}
-    for part in ("namespace", "key"):
-        name = _checked(record, part, (bytes, type(None)), None)
-        names[part] = None if name is None else name.decode("utf-8", "backslashreplace")
-    note = notes.decode(_checked(record, "note", bytes, b""))
-    return _typed(RunningRollout, record, note=note, **names)
-
-
-def _known_key(record: Any) -> KnownKey:
-    if not isinstance(record, dict):
-        raise ProtocolError(f"a key is of type {type(record).__name__}")
-    names = {
-        name: _checked(record, name, bytes, b"").decode("utf-8", "backslashreplace")
-        for name in ("namespace", "key")
-    }
-    return _typed(KnownKey, record, **names)
-
-
 _OF_STATUS = frozenset(field.name for field in dataclasses.fields(StatusRecord))
 
 
 def _status(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a status record that are no plain data."""
-    closing = _checked(record, "closing", (dict, type(None)), None)
+    closing = checked(record, "closing", (dict, type(None)), None)
     return {
         "status": _member(ServerStatus, record, "status"),
         "closing": None if closing is None else _closing(closing),
@@ -394,7 +261,7 @@ def _status(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _closing(record: Mapping[str, Any]) -> ClosingRecord:
-    return _typed(ClosingRecord, record, stage=_member(ClosingStage, record, "stage"))
+    return typed(ClosingRecord, record, stage=_member(ClosingStage, record, "stage"))
 
 
 def _member(cls: Any, record: Mapping[str, Any], name: str) -> Any:
@@ -402,35 +269,6 @@ def _member(cls: Any, record: Mapping[str, Any], name: str) -> Any:
         return cls(record.get(name))
     except ValueError:
         raise ProtocolError(f"{name} is {record.get(name)!r:.80}: no {cls.__name__}") from None
-
-
-def _checked(record: Mapping[str, Any], name: str, types: Any, default: Any) -> Any:
-    found = record.get(name, default)
-    if not isinstance(found, types):
-        raise ProtocolError(f"{name} is of type {type(found).__name__}")
-    return found
-
-
-def _typed(cls: type[T], record: Mapping[str, Any], **made: Any) -> T:
-    """A record of plain data as a dataclass.  ``made``: the fields that are made already."""
-    if not isinstance(record, dict) or not all(isinstance(key, str) for key in record):
-        raise ProtocolError(
-            f"a record is of type {type(record).__name__}, or has keys that are no text"
-        )
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    more = {key: value for key, value in record.items() if key not in fields or key == "more"}
-    if "more" in fields:
-        made["more"] = more
-    for name in fields.keys() & (record.keys() - made.keys()):
-        if type(record[name]) not in _PLAIN[str(fields[name].type)]:
-            raise ProtocolError(
-                f"{name} is of type {type(record[name]).__name__}, and no {fields[name].type}"
-            )
-        made[name] = record[name]
-    try:
-        return cls(**made)
-    except TypeError as missing:
-        raise ProtocolError(f"a record is not whole: {missing}") from None
 
 
 def _known(record: CacheStats | WorkerStats) -> dict[str, Any]:

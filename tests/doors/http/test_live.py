@@ -15,13 +15,8 @@ from tests.doors.http.door import HANG_S, Raw, asking, open_door, raw
 from trio_envserve import Rollout
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.notes import Note
-from trio_envserve.core.status import (
-    RunningPage,
-    RunningRollout,
-    ServerStats,
-    WorkerDeath,
-    WorkerStats,
-)
+from trio_envserve.core.pages import RunningPage, RunningRollout
+from trio_envserve.core.status import ServerStats, WorkerDeath, WorkerStats
 from trio_envserve.doors.http import live
 from trio_envserve.doors.http.live import TEXT_CHARACTERS, VIEW_BYTES, event, view
 

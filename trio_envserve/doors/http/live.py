@@ -21,7 +21,8 @@ import trio
 
 from ...client import Client
 from ...core.errors import EnvServeError
-from ...core.status import RunningPage, ServerStats
+from ...core.pages import RunningPage
+from ...core.status import ServerStats
 from ...net import unwrap_single
 from .exchange import Exchange
 from .limits import HttpLimits

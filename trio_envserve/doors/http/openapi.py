@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ...core.status import RunningRollout
+from ...core.pages import RunningRollout
 from ...core.terms import Verdict
 from .bodies import CBOR, JSON, LINES, PROBLEM
 from .fields import BATCH, ROLLOUT, RUN, Field, Schema

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from ...client import Client
 from ...core.errors import EnvServeError
-from ...core.status import RunningPage
+from ...core.pages import RunningPage
 from .bodies import JSON, to_json
 from .exchange import Exchange
 from .keys import read_query

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import call_table, client, request_table
-from ...core.call_table import CallInput
+from ...core.call_steps import CallInput
 from ...core.calls import Stage
 from ...core.client_inputs import CallsCancelled
 from ...core.dedup import DedupCache

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import call_table, messages
-from ...core.call_table import TABLE, CallInput, Effects
+from ...core.call_steps import CallInput
+from ...core.call_table import TABLE, Effects
 from ...core.calls import Stage, limit_passed
 from ...core.client import ClientCore
 from ...core.client_sessions import Sessions

@@ -1,0 +1,133 @@
+"""What a server says of its keys and of what runs, typed, a page at a time.
+
+On the wire a page is a map of plain data (:mod:`.key_pages`, :mod:`.running`), to which
+later versions may add keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from . import notes
+from .errors import ProtocolError
+from .notes import Note
+from .typed_records import checked, typed
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """What a server knows of one generation of a key."""
+
+    namespace: str
+    key: str
+    generation: int
+    """Which one of the server's; a later one has a greater number."""
+    state: str
+    """``held`` (an execution of an earlier generation still ends), ``waiting``, ``running``,
+    ``completed`` (its outcome is retained), or ``closed`` (cancelled or forgotten, and its
+    execution still ends)."""
+    waiters: int = 0
+    """Who asked and waits, or has the outcome and has not said so."""
+    watchers: int = 0
+    """Who is attached, and does not count."""
+    lost: int = 0
+    """Callers that were lost with their lease, and go on counting."""
+    executions: int = 0
+    age_s: float = 0.0
+    """Since it was first asked for; time in which the server was awake."""
+    left_s: float | None = None
+    """Until it is cancelled as an orphan or its retention ends; None while neither runs."""
+    size_bytes: int = 0
+    """Of its name, its retained outcome, and its input while that is held."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPage:
+    """Some of the keys that a server knows, in the order in which they were asked for."""
+
+    keys: tuple[KnownKey, ...]
+    next: int | None = None
+    """Where the next page begins; None if this is the last one.  There may be more even
+    behind a page without keys."""
+    generations: int = 0
+    """How many there are in the namespace, or in all."""
+    size_bytes: int = 0
+    """What these take."""
+
+    @classmethod
+    def of(cls, record: Any) -> KeyPage:
+        """The page for the record on the wire.  ProtocolError if it is none."""
+        if not isinstance(record, dict):
+            raise ProtocolError(f"a page of keys is of type {type(record).__name__}")
+        return typed(cls, record, keys=tuple(map(_known_key, checked(record, "keys", list, []))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRollout:
+    """What a server knows of one execution that runs: a rollout, or a group."""
+
+    number: int
+    """Which one of the server's; a later one has a greater number."""
+    request: str = ""
+    """The request id, as logs have it."""
+    client: str = ""
+    """The name of the client that asks; empty for the work of a key."""
+    namespace: str | None = None
+    key: str | None = None
+    """None if it has no key."""
+    environment: str = ""
+    state: str = "running"
+    """``running``, or ``stopping`` if it was told to stop and has not ended."""
+    executions: int | None = None
+    """Which execution of its request it is; None while it is stopping.  Attempts within it
+    are in the note."""
+    worker: str = ""
+    age_s: float = 0.0
+    """Since it was dispatched; time in which the server was awake."""
+    note: Note = dataclasses.field(default_factory=dict)
+    """What it last noted of how far it is."""
+    where: str = ""
+    """If the loop of its worker is blocked: the innermost lines of where that stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPage:
+    """Some of the executions that run, the oldest first."""
+
+    running: tuple[RunningRollout, ...]
+    next: int | None = None
+    """Where the next page begins; None if this is the last one."""
+    total: int = 0
+    """How many run in all."""
+    typical_s: float | None = None
+    """The p50 of how long the last ones took; None while none has ended."""
+
+    @classmethod
+    def of(cls, record: Any) -> RunningPage:
+        """The page for the record on the wire.  ProtocolError if it is none."""
+        if not isinstance(record, dict):
+            raise ProtocolError(f"a page of what runs is of type {type(record).__name__}")
+        rows = checked(record, "running", list, [])
+        return typed(cls, record, running=tuple(map(_running, rows)))
+
+
+def _running(record: Any) -> RunningRollout:
+    if not isinstance(record, dict):
+        raise ProtocolError(f"a running rollout is of type {type(record).__name__}")
+    names: dict[str, str | None] = {}
+    for part in ("namespace", "key"):
+        name = checked(record, part, (bytes, type(None)), None)
+        names[part] = None if name is None else name.decode("utf-8", "backslashreplace")
+    note = notes.decode(checked(record, "note", bytes, b""))
+    return typed(RunningRollout, record, note=note, **names)
+
+
+def _known_key(record: Any) -> KnownKey:
+    if not isinstance(record, dict):
+        raise ProtocolError(f"a key is of type {type(record).__name__}")
+    names = {
+        name: checked(record, name, bytes, b"").decode("utf-8", "backslashreplace")
+        for name in ("namespace", "key")
+    }
+    return typed(KnownKey, record, **names)
