@@ -178,8 +178,8 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
-    "models.interface", "models.usage", "envs.interface", "core.values", "net", "client", "client.aio",
-    "server",
+    "models.interface", "models.usage", "envs.interface", "core.values", "net", "client",
+    "client.aio", "server",
 )  # fmt: skip
 
 

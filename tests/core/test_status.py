@@ -11,8 +11,8 @@ from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord
 from trio_envserve.core.terms import Status
+from trio_envserve.core.worker_history import DEATHS, Death
 from trio_envserve.core.worker_inputs import BeatDue
-from trio_envserve.core.workforce import DEATHS, Death
 
 
 def busy_pair():
@@ -129,6 +129,6 @@ def test_how_workers_have_ended_and_what_failed_is_told():
 def test_of_the_ends_of_workers_the_last_ones_are_told():
     pair = Pair()
     for number in range(DEATHS + 2):
-        pair.router.workforce.deaths.append(Death(f"w{number}", "", float(number), 0))
+        pair.router.workforce.history.deaths.append(Death(f"w{number}", "", float(number), 0))
     names = [each.worker for each in ServerStats.of(pair.router.stats()).deaths]
     assert names == [f"w{number}" for number in range(2, DEATHS + 2)]

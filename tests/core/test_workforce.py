@@ -309,9 +309,9 @@ def test_stop_retires_the_ready_and_kills_the_starting():
 def test_what_a_worker_said_of_itself_goes_with_it():
     pair = running()
     pair.work(WORKER, pair.workers[WORKER].take(BeatDue({"running": 3})))
-    assert pair.router.workforce.stats == {WORKER: {"running": 3}}
+    assert pair.router.workforce.history.stats == {WORKER: {"running": 3}}
     pair.die(WORKER)
-    assert WORKER not in pair.router.workforce.stats
+    assert WORKER not in pair.router.workforce.history.stats
 
 
 def test_a_broken_environment_is_known_by_its_traceback():

@@ -25,6 +25,7 @@ from .closing import Closing
 from .dedup import DedupCache
 from .durations import Durations
 from .executions import Execution
+from .heard import ExecutionEnded, Noted, Said, Stray
 from .journal import Journal
 from .key_answers import Say
 from .keyed import KeyedRequests
@@ -36,7 +37,7 @@ from .router_effects import Report, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .slots import Pool
 from .terms import Route, SessionId
-from .workforce import ExecutionEnded, Noted, Said, Stray, Workforce
+from .workforce import Workforce
 
 ANSWERS_AT_ONCE = 1024
 """Answers that one input may cause, where many requests end together: some 40 ms."""

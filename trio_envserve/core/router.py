@@ -27,6 +27,7 @@ from .closing import Closing
 from .dedup import DedupCache
 from .dispatcher import ANSWERS_AT_ONCE, Dispatcher
 from .errors import ProtocolError
+from .heard import ExecutionEnded, Said, Stray
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .key_answers import Confirm, Page
@@ -62,7 +63,6 @@ from .stacks import Stacks
 from .stages import Stages
 from .stats import describe, status
 from .terms import Body, Epoch, RequestId, Route, SessionId, one_line, short
-from .workforce import ExecutionEnded, Said, Stray
 
 
 class Router:

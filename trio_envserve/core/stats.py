@@ -78,7 +78,7 @@ def describe(router: Router) -> dict[str, Any]:
     workers = []
     for life in pool.lives.values():
         worker = workforce.workers.get(life.id)
-        said = workforce.stats.get(life.id, {})
+        said = workforce.history.stats.get(life.id, {})
         workers.append(
             {
                 # First: it cannot overrule what is known here.  Its buckets are in model_calls.
@@ -97,8 +97,8 @@ def describe(router: Router) -> dict[str, Any]:
                 "blocked": life.blocked,
             }
         )
-    models = workforce.models_of_the_dead.copy()
-    for statistics in workforce.stats.values():
+    models = workforce.history.models_of_the_dead.copy()
+    for statistics in workforce.history.stats.values():
         models.take(statistics)
     return {
         "epoch": router.epoch.hex(),
@@ -117,7 +117,7 @@ def describe(router: Router) -> dict[str, Any]:
         "malformed": router.malformed,
         "fenced": workforce.fenced,
         "strays": workforce.strays,
-        "bad_statistics": workforce.bad_statistics,
+        "bad_statistics": workforce.history.bad_statistics,
         "bounds": bounds(router),
         "waits": router.dispatcher.waits.to_record(),
         "runs": workforce.runs.to_record(),
@@ -135,7 +135,7 @@ def describe(router: Router) -> dict[str, Any]:
                 "worker": death.worker, "why": death.why, "lost": death.lost,
                 "age_s": round(router.awake_s - death.at_s, 3),
             }
-            for death in workforce.deaths
+            for death in workforce.history.deaths
         ],
     }  # fmt: skip
 

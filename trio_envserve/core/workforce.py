@@ -12,20 +12,21 @@ the router holds.  From it the worker sends again what the router still wants,
 drops what it does not, and names the dispatches that never arrived.
 
 An execution ends by its report or by ``Lost``, and is then handed to the
-router as :class:`ExecutionEnded`.
+router as :class:`~.heard.ExecutionEnded`.  When a worker must go is decided in
+:mod:`.turnover`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
 
 from . import messages, outcomes
 from .announced import Announcements
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Execution, Worker
+from .heard import ExecutionEnded, Heard, Noted, Said, Stray
 from .journal import Journal
 from .limits import ServerLimits
 from .lives import Life, LifeInput, Phase
@@ -41,72 +42,21 @@ from .messages import (
     WorkerNotes,
     WorkerOutcome,
 )
-from .model_totals import ModelTotals
 from .pausing import Pausing
 from .ranges import Ranges
-from .requests import Entry, RetainedOutcome, Session, Suspicion
-from .router_effects import Lost, Report, RouterEffect, ToWorker
+from .requests import Entry, RetainedOutcome, Session
+from .router_effects import Lost, RouterEffect, ToWorker
 from .slots import Pool
-from .stats import checked
 from .terms import Body, Status, one_line
+from .turnover import Turnover
+from .worker_history import WorkerHistory
 
 ENVIRONMENT_BYTES = 256
 """A longer name of an environment is cut."""
 
 
-DEATHS = 20
-"""So many ends of workers are told, the last ones."""
-
-WHY_BYTES = 1024
-"""A longer reason of one is cut."""
-
 DURATIONS = 512
 """Of so many executions the typical duration is told."""
-
-
-class ExecutionEnded(NamedTuple):
-    """An execution has ended: with an outcome, or, if None, with its worker."""
-
-    execution: Execution
-    kept: RetainedOutcome | None
-    why: str
-    suspicion: Suspicion | None = None
-
-
-class Stray(NamedTuple):
-    """An outcome came from an execution that had already ended."""
-
-    session: bytes
-    sequence: int
-
-
-class Said(NamedTuple):
-    """An execution has said one piece of its outcome."""
-
-    execution: Execution
-    delta: int
-    body: Body
-
-
-class Noted(NamedTuple):
-    """These executions have noted how far they are."""
-
-    executions: list[Execution]
-
-
-class Death(NamedTuple):
-    """How a worker has ended."""
-
-    worker: str
-    why: str
-    at_s: float
-    """On the awake clock."""
-    lost: int
-    """Executions that were lost with it."""
-
-
-Heard: TypeAlias = ExecutionEnded | Stray | Said | Noted
-"""What the router has to know of a message of a worker."""
 
 
 class Workforce:
@@ -136,19 +86,13 @@ class Workforce:
         """Executions that were ever started."""
         self.durations: deque[float] = deque(maxlen=DURATIONS)
         """How long the code of the last ones took that were not cancelled."""
-        self.stats: dict[bytes, dict[str, Any]] = {}
-        """What each worker last said of itself, as far as it is statistics."""
-        self.bad_statistics = 0
-        """How much of what workers said of themselves is not."""
         self.runs = Durations()
         """From the dispatch to the worker's word that the code has ended."""
         self.pausing = Pausing(limits)
         self.raised = 0
         """Outcomes of workers that are errors."""
-        self.deaths: deque[Death] = deque(maxlen=DEATHS)
-        """How the last workers have ended, the newest one last."""
-        self.models_of_the_dead = ModelTotals()
-        """The model calls of workers that are proven dead, as far as they have said."""
+        self.history = WorkerHistory()
+        self.turnover = Turnover(pool, self.workers, limits)
 
     # -- work -----------------------------------------------------------------
 
@@ -279,8 +223,7 @@ class Workforce:
         worker = self.workers.get(life.id)
         if worker is None:  # its hello was lost: it repeats that until it hears us
             return
-        self.stats[life.id], bad = checked(beat.stats)
-        self.bad_statistics += bad
+        self.history.said(life.id, beat.stats)
         seen = Ranges.from_flat(beat.seen)
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:
@@ -397,31 +340,26 @@ class Workforce:
     def tick(self, now_s: float) -> list[ExecutionEnded]:
         """Let the pool decide, end what is proven dead, retire what is drained."""
         ended: list[ExecutionEnded] = []
-        for worker in self.workers.values():
-            self._check(worker, now_s)
+        self.out += self.turnover.check(now_s)
         for effect in self.pool.tick(now_s):
             if isinstance(effect, Lost):
                 dead = self.workers.get(effect.worker)
                 lost = 0 if dead is None else len(dead.live)
-                name, why = effect.worker.decode("ascii", "replace"), effect.why
-                self.deaths.append(Death(name, one_line(why, WHY_BYTES), now_s, lost))
+                name = self.history.died(effect, now_s, lost)
                 if lost:
-                    self.out += self.pausing.lost(name, why, now_s)
+                    self.out += self.pausing.lost(name, effect.why, now_s)
                 ended += self._lost(effect)
             self.out.append(effect)
         self.refresh(now_s)
         return ended
 
     def refresh(self, now_s: float) -> None:
-        """Decide anew who may get work.  After anything that ends a life: what
-        is dispatched to a process on its way out is lost for nothing."""
-        for worker in self.workers.values():
-            patient = _ignored_s(worker, now_s) < self.limits.cancel_grace_s
-            worker.accepting = patient and self.pool.accepts(self.pool.lives[worker.id])
+        """Decide anew who may get work."""
+        self.turnover.refresh(now_s)
 
     def _lost(self, lost: Lost) -> list[ExecutionEnded]:
         worker = self.workers.pop(lost.worker, None)
-        self.models_of_the_dead.take(self.stats.pop(lost.worker, {}))
+        self.history.over(lost.worker)
         if worker is None:
             return []
         executions = list(worker.live.values())
@@ -430,43 +368,13 @@ class Workforce:
             self._end(execution)
         return [ExecutionEnded(execution, None, lost.why, suspicion) for execution in executions]
 
-    def _check(self, worker: Worker, now_s: float) -> None:
-        """Whether it must be drained, can be retired, must die."""
-        life = self.pool.lives[worker.id]
-        limits = self.limits
-        ignored_s = _ignored_s(worker, now_s)
-        if life.leaving:
-            return
-        if ignored_s >= limits.cancel_kill_s or (
-            ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
-        ):
-            why = f"an execution ignores its cancel for {ignored_s:.0f} s"
-            self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
-            return
-        most = limits.recycle_executions
-        if most and worker.next_number >= most:
-            why = f"it has run {worker.next_number} executions"
-            self.out += self.pool.step(life, LifeInput.RETIRE, now_s, why)
-        if life.phase is Phase.RETIRING and not worker.live:
-            self._send(worker, messages.Retire())
-            self.out.append(Report("info", f"worker {worker.name} retires: {life.why}"))
-            self.out += self.pool.step(life, LifeInput.DRAINED, now_s, life.why)
-
     def retire_all(self, now_s: float) -> None:
         """Start no more and end every worker once it has no work."""
-        self.pool.stop()
-        for life in list(self.pool.lives.values()):
-            if life.phase is Phase.STARTING:
-                self.out += self.pool.step(life, LifeInput.KILL, now_s, "the server stops")
-            self.out += self.pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
-        self.refresh(now_s)
+        self.out += self.turnover.retire_all(now_s)
 
     def kill_all(self, now_s: float) -> None:
         """End every process now."""
-        self.pool.stop()
-        for life in list(self.pool.lives.values()):
-            self.out += self.pool.step(life, LifeInput.KILL, now_s, "the server stops")
-        self.refresh(now_s)
+        self.out += self.turnover.kill_all(now_s)
 
     def live_count(self) -> int:
         """Executions on all workers."""
@@ -481,9 +389,3 @@ def _reported(worker: Worker, report: Announced | WorkerOutcome | WorkerDelta) -
     if (execution.session.id, execution.sequence) != (report.session, report.sequence):
         raise ProtocolError(f"dispatch {report.number} is of another request")
     return execution
-
-
-def _ignored_s(worker: Worker, now_s: float) -> float:
-    """For how long an execution on it has ignored its cancel."""
-    stopped_s = worker.oldest_stop_s()
-    return 0.0 if stopped_s is None else now_s - stopped_s

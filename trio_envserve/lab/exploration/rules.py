@@ -273,9 +273,8 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),
-        **_out(_PEOPLE, "fenced", "strays", "stats", "bad_statistics", "runs"),
-        **_out(_PEOPLE, "models_of_the_dead", "dispatched", "durations"),
-        **_out(_PEOPLE, "raised", "deaths"),
+        **_out(_PEOPLE, "fenced", "strays", "runs", "dispatched", "durations", "raised", "history"),
+        **_out("holds what is in the form of the pool and of this", "turnover"),
         **_out("empty between steps", "out"),
         **_out("the router's", "pool", "announced"),
         **_out("without its limit nothing pauses", "pausing"),

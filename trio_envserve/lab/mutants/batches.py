@@ -15,10 +15,11 @@ from ...core.call_steps import CallInput
 from ...core.calls import Stage
 from ...core.client_inputs import CallsCancelled
 from ...core.dedup import DedupCache
+from ...core.heard import ExecutionEnded
 from ...core.ranges import Ranges
 from ...core.request_table import Effects, RequestAction, RequestInput
 from ...core.requests import RequestState
-from ...core.workforce import ExecutionEnded, Workforce
+from ...core.workforce import Workforce
 from ..simulation.faults import Fault
 from .patching import Family, Patches
 

@@ -1,0 +1,83 @@
+"""Which workers may get work, which are drained and retired, and which must die."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import messages
+from .executions import Worker
+from .limits import ServerLimits
+from .lives import LifeInput, Phase
+from .router_effects import Report, RouterEffect, ToWorker
+from .slots import Pool
+
+
+class Turnover:
+    """Decides by what runs on a worker; what follows for its process is the pool's part."""
+
+    def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
+        self._pool = pool
+        self._workers = workers
+        self._limits = limits
+
+    def check(self, now_s: float) -> list[RouterEffect]:
+        """Drain, retire or kill those whose time has come."""
+        return [
+            effect for worker in self._workers.values() for effect in self._check(worker, now_s)
+        ]
+
+    def _check(self, worker: Worker, now_s: float) -> list[RouterEffect]:
+        life = self._pool.lives[worker.id]
+        limits = self._limits
+        ignored_s = _ignored_s(worker, now_s)
+        if life.leaving:
+            return []
+        if ignored_s >= limits.cancel_kill_s or (
+            ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
+        ):
+            why = f"an execution ignores its cancel for {ignored_s:.0f} s"
+            return list(self._pool.step(life, LifeInput.KILL, now_s, why))
+        effects: list[RouterEffect] = []
+        most = limits.recycle_executions
+        if most and worker.next_number >= most:
+            why = f"it has run {worker.next_number} executions"
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
+        if life.phase is Phase.RETIRING and not worker.live:
+            retire = worker.incarnation, messages.encode(messages.Retire())
+            effects.append(ToWorker(worker.id, retire))
+            effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
+            effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
+        return effects
+
+    def refresh(self, now_s: float) -> None:
+        """Decide anew who may get work.  After anything that ends a life: what
+        is dispatched to a process on its way out is lost for nothing."""
+        for worker in self._workers.values():
+            patient = _ignored_s(worker, now_s) < self._limits.cancel_grace_s
+            worker.accepting = patient and self._pool.accepts(self._pool.lives[worker.id])
+
+    def retire_all(self, now_s: float) -> list[RouterEffect]:
+        """Start no more and end every worker once it has no work."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            if life.phase is Phase.STARTING:
+                effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+    def kill_all(self, now_s: float) -> list[RouterEffect]:
+        """End every process now."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+
+def _ignored_s(worker: Worker, now_s: float) -> float:
+    """For how long an execution on it has ignored its cancel."""
+    stopped_s = worker.oldest_stop_s()
+    return 0.0 if stopped_s is None else now_s - stopped_s

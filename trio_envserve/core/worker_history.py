@@ -1,0 +1,57 @@
+"""What workers say of themselves, and how they have ended: for statistics alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from .model_totals import ModelTotals
+from .router_effects import Lost
+from .stats import checked
+from .terms import one_line
+
+DEATHS = 20
+"""So many ends of workers are told, the last ones."""
+
+WHY_BYTES = 1024
+"""A longer reason of one is cut."""
+
+
+class Death(NamedTuple):
+    """How a worker has ended."""
+
+    worker: str
+    why: str
+    at_s: float
+    """On the awake clock."""
+    lost: int
+    """Executions that were lost with it."""
+
+
+class WorkerHistory:
+    """The statistics of the workers that live, and the deaths of the last ones."""
+
+    def __init__(self) -> None:
+        self.stats: dict[bytes, dict[str, Any]] = {}
+        """What each worker last said of itself, as far as it is statistics."""
+        self.bad_statistics = 0
+        """How much of what workers said of themselves is not."""
+        self.deaths: deque[Death] = deque(maxlen=DEATHS)
+        """How the last workers have ended, the newest one last."""
+        self.models_of_the_dead = ModelTotals()
+        """The model calls of workers that are proven dead, as far as they have said."""
+
+    def said(self, worker: bytes, statistics: Any) -> None:
+        """A worker says this of itself."""
+        self.stats[worker], bad = checked(statistics)
+        self.bad_statistics += bad
+
+    def died(self, end: Lost, now_s: float, lost: int) -> str:
+        """A worker is proven dead, and so many executions with it; its name."""
+        name = end.worker.decode("ascii", "replace")
+        self.deaths.append(Death(name, one_line(end.why, WHY_BYTES), now_s, lost))
+        return name
+
+    def over(self, worker: bytes) -> None:
+        """It will say no more."""
+        self.models_of_the_dead.take(self.stats.pop(worker, {}))
