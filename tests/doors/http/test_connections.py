@@ -73,6 +73,20 @@ async def test_nothing_is_upgraded(upgrade: str):
         assert told.status == (200 if upgrade == "h2c" else 400)
 
 
+async def test_a_web_socket_that_ends_leaves_no_traceback(caplog: pytest.LogCaptureFixture):
+    """Its end waited for room behind its beginning, which nobody reads: a KeyError."""
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
+    async with open_door(echo) as door:
+        async with raw(door) as peer:
+            key = "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
+            await peer.send("GET /livez HTTP/1.1", HOST, *upgrade, key)
+            assert (await peer.answer()).status == 403
+        async with raw(door) as peer:
+            await peer.send("GET /livez HTTP/1.1", HOST)
+            assert (await peer.answer()).status == 200
+    assert not caplog.records
+
+
 async def test_the_preface_of_http_2_opens_nothing():
     async with open_door(echo) as door, raw(door) as peer:
         await peer.stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")

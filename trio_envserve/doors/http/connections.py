@@ -44,6 +44,9 @@ _WRITE_BYTES: Final = 64 * 1024
 _AHEAD: Final = 2
 """What a peer may send while it waits for an answer, in reads.  Its end is noticed so far."""
 
+_ENDS: Final = ("http.disconnect", "websocket.disconnect")
+"""What says that nothing more will come."""
+
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
     b"Connection: close\r\n\r\n"
@@ -64,7 +67,7 @@ class Inbox:
 
     async def put(self, event: Any) -> None:
         """Hand an event on; waits until there is room, but not with the last one."""
-        if event["type"] == "http.disconnect":
+        if event["type"] in _ENDS:
             self._gone = True
             self._changed.unpark_all()
             return
