@@ -162,6 +162,8 @@ class Usage:
     own_bytes: int = 0
     """Of their names, and of inputs that are held."""
     outcome_bytes: int = 0
+    part: int = dataclasses.field(default=0, compare=False)
+    """Of a bound, that no other namespace can take (:mod:`.key_room`)."""
 
     @property
     def size_bytes(self) -> int:

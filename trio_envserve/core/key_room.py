@@ -1,7 +1,12 @@
 """What generations of keys take of their bounds, and whether there is room for more (G8).
 
 A namespace may take its share of what the others leave of a bound: so several do not
-use it up between them.
+use it up between them.  But one of them may pass its bound, by what was running when that
+was reached, and then the others leave less than nothing.  Therefore each namespace also has
+a part of its own, which no other can take.  Callers choose namespaces, so there may be any
+number: the one that comes next gets a small share of what was not given away as parts.  All
+parts together are at most as large as the bound, so at most twice the bound is used, and
+what was running.
 """
 
 from __future__ import annotations
@@ -11,6 +16,9 @@ from .limits import KeyLimits
 
 _NOTHING = Usage()
 """What a namespace takes that has no keys."""
+
+_WHOLE = 1 << 48
+"""All parts of a bound: they are whole numbers, so what is given back is what was taken."""
 
 
 class KeyRoom:
@@ -22,6 +30,7 @@ class KeyRoom:
         """What is taken by all together."""
         self.of_namespace: dict[bytes, Usage] = {}
         """By those of which something is there."""
+        self._parts_left = _WHOLE
 
     def of(self, namespace: bytes) -> Usage:
         """What the generations of a namespace take; empty: those of all."""
@@ -30,6 +39,14 @@ class KeyRoom:
     def share(self, bound: int, others: int) -> float:
         """What a namespace may have of a bound of which the others have so much."""
         return self.limits.namespace_share * (bound - others)
+
+    def _most(self, bound: int, mine: Usage, others: int) -> float:
+        """The same, or its part where that is more."""
+        part = mine.part or self._next_part()  # of one that is not there yet: its part to be
+        return max(self.share(bound, others), bound * part // _WHOLE)
+
+    def _next_part(self) -> int:
+        return self._parts_left // self.limits.namespaces
 
     # Where all together have no more than the share of one, each may go on: so whose that
     # is has to be looked up only nearer to a bound.
@@ -47,11 +64,11 @@ class KeyRoom:
             return True
         mine = self.of(namespace)
         others = taken.generations - mine.generations
-        if mine.generations >= self.share(limits.generations, others):
+        if mine.generations >= self._most(limits.generations, mine, others):
             return False
         if not taken_bytes:  # what is larger than the bound may be there, but alone
             return True
-        most_bytes = self.share(limits.retained_bytes, taken_bytes - mine.size_bytes)
+        most_bytes = self._most(limits.retained_bytes, mine, taken_bytes - mine.size_bytes)
         return mine.size_bytes + own_bytes <= most_bytes
 
     def may_retain(self, namespace: bytes) -> bool:
@@ -59,21 +76,22 @@ class KeyRoom:
         most_bytes, taken_bytes = self.limits.retained_bytes, self.all.outcome_bytes
         if taken_bytes < self.limits.namespace_share * most_bytes:
             return True
-        mine_bytes = self.of(namespace).outcome_bytes
-        return mine_bytes < self.share(most_bytes, taken_bytes - mine_bytes)
+        mine = self.of(namespace)
+        mine_bytes = mine.outcome_bytes
+        return mine_bytes < self._most(most_bytes, mine, taken_bytes - mine_bytes)
 
     def charge(self, generation: Generation, sign: int) -> None:
         """Count what it takes besides its outcome, or give that back."""
         namespace, own_bytes = generation.name.namespace, sign * generation.own_bytes
         taken, mine = self.all, self.of_namespace.get(namespace)
         if mine is None:
-            mine = self.of_namespace[namespace] = Usage()
+            mine = self._come(namespace)
         taken.generations += sign
         mine.generations += sign
         taken.own_bytes += own_bytes
         mine.own_bytes += own_bytes
         if not mine.generations and not mine.outcome_bytes:
-            del self.of_namespace[namespace]
+            self._go(namespace)
 
     def bring(self, namespace: bytes, size_bytes: int) -> Payload:
         """A generation holds what it has brought."""
@@ -95,8 +113,18 @@ class KeyRoom:
     def _count_outcome(self, namespace: bytes, change_bytes: int) -> None:
         mine = self.of_namespace.get(namespace)
         if mine is None:  # it was forgotten, and is to be answered all the same
-            mine = self.of_namespace[namespace] = Usage()
+            mine = self._come(namespace)
         self.all.outcome_bytes += change_bytes
         mine.outcome_bytes += change_bytes
         if not mine.generations and not mine.outcome_bytes:
-            del self.of_namespace[namespace]
+            self._go(namespace)
+
+    def _come(self, namespace: bytes) -> Usage:
+        """From now on something of this namespace is there."""
+        mine = self.of_namespace[namespace] = Usage(part=self._next_part())
+        self._parts_left -= mine.part
+        return mine
+
+    def _go(self, namespace: bytes) -> None:
+        """Nothing of it is there any more."""
+        self._parts_left += self.of_namespace.pop(namespace).part

@@ -262,7 +262,8 @@ class KeyLimits(_Checked):
     )
     namespace_share: float = limit(
         0.5,
-        "what one namespace may take of what the others leave of these two bounds, and of commands",
+        "what one namespace may take of what the others leave of these two bounds, and of "
+        "commands; each has a part of its own of the two, about a bound / namespaces",
     )
     namespaces: int = limit(
         256,
