@@ -190,3 +190,19 @@ def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
             calls.step(call, CallInput.DUE, 1.0)
             calls.step(call, CallInput.KEY_HELD, 1.0, (1.0, "keys-full"))
     assert len(tried) == 2560
+
+
+def test_calls_that_may_wait_took_the_room_that_others_had_been_refused():
+    """Runs whose clients were gone, dozens, were tried again in turn with those of others."""
+    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 999, 9)
+    for number in range(60):
+        call = calls.new(CallSubmitted(number, b"body", 0.0))
+        call.may_wait = number < 59
+        calls.step(call, CallInput.SEND, 0.0, session)
+        calls.step(call, CallInput.KEY_HELD, 0.0, (float(number // 59), "keys-full"))
+    assert calls.due(0.5) == []  # it is not due yet, and its room is not given to others
+    [last] = calls.due(1.0)
+    assert last.number == 59
+    calls.step(last, CallInput.DUE, 1.0)
+    assert {call.number for call in calls.due(1.0)} <= set(range(59))
+    assert calls.due(1.0)
