@@ -64,9 +64,9 @@ class Desk:
     @property
     def is_empty(self) -> bool:
         table = self.runs
-        states = (table._waiting, table._sent, table._orphans)
-        kinds = (table._runs, *(each.all() for each in states))
-        shared = (table._count, table._asked, table._kept)
+        states = (table._sent, table._orphans)
+        kinds = (table._runs, table._waiting.places(), *(each.all() for each in states))
+        shared = (table._count, table._asked, table._keeping.bytes)
         return not any(kinds) and not any(each.total or each._taken for each in shared)
 
 

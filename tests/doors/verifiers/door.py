@@ -11,6 +11,7 @@ import trio
 import zmq
 
 from trio_envserve import open_server
+from trio_envserve.core.limits import KeyLimits
 from trio_envserve.doors.verifiers import (
     VerifiersDoor,
     VerifiersLimits,
@@ -35,14 +36,19 @@ async def answer(rollout: Any) -> Any:
 
 @asynccontextmanager
 async def open_door(
-    environment: Any, limits: dict[str, Any] | None = None, **options: Any
+    environment: Any,
+    limits: dict[str, Any] | None = None,
+    keys: KeyLimits | None = None,
+    **options: Any,
 ) -> AsyncIterator[VerifiersDoor]:
     """A door that is ready."""
     network = MemoryNetwork()
     options = {"bind": ANY_PORT} | options
     with trio.fail_after(HANG_S):
         async with (
-            open_server(environment, bind="memory:server", workers=0, network=network) as server,
+            open_server(
+                environment, bind="memory:server", workers=0, network=network, keys=keys
+            ) as server,
             open_verifiers_door(
                 server, network=network, limits=VerifiersLimits(**(limits or {})), **options
             ) as door,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.doors.verifiers.desk import HERE, THERE, Desk, started, told
 from trio_envserve.doors.verifiers import msgpack, runs
+from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
 from trio_envserve.doors.verifiers.records import (
     Deliver,
     Effect,
@@ -19,7 +20,6 @@ from trio_envserve.doors.verifiers.records import (
     Start,
     Stop,
 )
-from trio_envserve.doors.verifiers.runs import RECORD_BYTES
 
 # -- what is asked -----------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class History:
         table = self.desk.runs
         kept = [each for each in table._runs.values() if each.stage is Stage.KEPT]
         others = [each for each in table._runs.values() if each.stage is not Stage.KEPT]
-        assert table._kept.total == sum(each.size_bytes for each in kept)
+        assert table._keeping.bytes.total == sum(each.size_bytes for each in kept)
         assert table._count.total == len(others) <= self.desk.limits.runs
         assert table._asked.total == sum(each.asked_bytes for each in others)
         assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live

@@ -7,8 +7,8 @@ import pytest
 from tests.doors.verifiers.desk import THERE, Desk, started, told
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
+from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
 from trio_envserve.doors.verifiers.records import Deliver, Forget, Send, Stop
-from trio_envserve.doors.verifiers.runs import RECORD_BYTES
 
 
 def test_past_the_bound_of_runs_a_run_is_refused():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.doors.verifiers.desk import THERE, Desk, started, told
 from trio_envserve.doors.verifiers import runs
+from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
+from trio_envserve.doors.verifiers.peers import GONE_S
 from trio_envserve.doors.verifiers.records import Deliver, Forget, Stop
-from trio_envserve.doors.verifiers.runs import GONE_S, RECORD_BYTES
 
 
 def test_an_orphan_is_offered_to_each_later_connection_from_its_place():

@@ -20,6 +20,7 @@ from typing import Final, final
 import trio
 
 from ...client import Client
+from ...client.crowding import let_pass
 from ...client.options import checked
 from ...client.shell import follow
 from ...core.errors import CallError
@@ -131,6 +132,8 @@ class Door:
         while True:
             await trio.sleep(TICK_S)
             self._do(self._runs.tick(self._now_s()))
+            crowded = let_pass(self.client, NAMESPACE, self._may_wait)
+            self._do(self._runs.crowded(map(str.encode, crowded), self._now_s()))
             odd = self._runs.not_understood + self._sending.dropped
             if odd > self._complained:
                 _log.warning("%d messages were not understood, or had no room", odd)
@@ -142,6 +145,9 @@ class Door:
         self._awake_s += min(now_s - self._ticked_s, 2 * TICK_S)
         self._ticked_s = now_s
         return self._awake_s
+
+    def _may_wait(self, key: str) -> bool:
+        return self._runs.may_wait(key.encode())
 
     def _delivered(self, route: bytes, name: bytes) -> None:
         self._do(self._runs.delivered(route, name, self._now_s()))

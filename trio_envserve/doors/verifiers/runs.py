@@ -21,6 +21,9 @@ outcome; whoever has missed one gets the outcome afresh.
 
 What is kept is bounded, and each place has a share.  Past it room is made of what was
 sent, then of orphans, the oldest first; if that is not enough, runs of this place wait.
+The server retains what is kept here, and may have less room than this door: if somebody
+waits for a run for which it has none, room is made in the same way, at every place.
+Orphans wait behind the others.
 
 Inputs are method calls, with the time, which counts only while the loop was awake.  Each
 returns what must be done, in order.
@@ -30,15 +33,18 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-import itertools
+import math
+from collections.abc import Iterable
 from typing import Final, final
 
 from ...net import Frame
 from ..shares import Shared
 from .asks import Ask, Cancel, Health, NotUnderstood, Wire
 from .asks import Run as RunAsk
+from .keeping import Keeping
 from .limits import VerifiersLimits
-from .places import Places
+from .peers import Peers
+from .places import Line
 from .records import (
     Deliver,
     Effect,
@@ -55,11 +61,8 @@ from .records import (
 from .remembered import Remembered
 from .wires import WIRES, understand
 
-GONE_S: Final = 5.0
-"""How long after the loss of a connection something that it had said may still come in."""
-
-RECORD_BYTES: Final = 4096
-"""What an outcome counts besides its bytes."""
+CROWDED_S: Final = 0.5
+"""What makes room at the server does so by then, and what was refused is tried again."""
 
 CONFLICT: Final = "the id of this run was used for another one (it did not run)"
 FULL: Final = "there are too many runs here, or too many of this client's (it did not run)"
@@ -79,22 +82,18 @@ class Runs:
     def __init__(self, limits: VerifiersLimits, *, redeliver: bool) -> None:
         self._limits = limits
         self._redeliver = redeliver
-        self._numbers = itertools.count()
-        self._peers: dict[bytes, Peer] = {}
-        self._at: dict[str, dict[bytes, Peer]] = {}
-        """The open connections by place."""
+        self._peers = Peers()
         self._runs: dict[bytes, Run] = {}
-        self._waiting = Places()
+        self._waiting = Line()
         """Runs that wait for room."""
-        self._sent = Places()
-        """Those whose outcome was sent to all that wait."""
-        self._orphans = Places()
-        """Those for which nobody waits."""
+        self._keeping = Keeping(limits)
+        self._sent, self._orphans = self._keeping.sent, self._keeping.orphans
+        self._crowded_s = -math.inf
+        """When room was last made for the server."""
         self._remembered = Remembered(limits)
         share = limits.place_share
         self._count = Shared(limits.runs, share)
         self._asked = Shared(limits.runs_bytes, share)
-        self._kept = Shared(limits.kept_bytes, share)
         self.not_understood = 0
         """Messages that were dropped."""
 
@@ -109,20 +108,15 @@ class Runs:
 
     def opened(self, route: bytes, place: str) -> list[Effect]:
         """A connection was opened."""
-        peer = self._peers[route] = Peer(route, place, next(self._numbers))
-        self._at.setdefault(place, {})[route] = peer
+        self._peers.opened(route, place)
         if not self._redeliver:
             return []
-        names = tuple(each.name for each in self._orphans.at(place) if each.messages)
+        names = tuple(each.name for each in self._keeping.kept_orphans(place))
         return [Deliver(route, names, True)] if names else []
 
     def closed(self, route: bytes, now_s: float) -> list[Effect]:
         """A connection was lost."""
-        peer = self._peers[route]
-        peer.closed_s = now_s
-        del self._at[peer.place][route]
-        if not self._at[peer.place]:
-            del self._at[peer.place]
+        peer = self._peers.closed(route, now_s)
         effects: list[Effect] = []
         orphans: dict[str, list[Run]] = {}
         for run in peer.runs.values():
@@ -141,6 +135,7 @@ class Runs:
 
     def _orphan(self, run: Run, now_s: float) -> None:
         """Nobody waits for it any more."""
+        self._waiting.move(run)
         self._sent.drop(run)
         run.since_s = now_s
         self._orphans.add(run)
@@ -151,7 +146,7 @@ class Runs:
         kept = sorted((run for run in orphans if run.messages), key=_newest)
         names = tuple(run.name for run in kept)
         effects: list[Effect] = []
-        for each in self._at.get(place, {}).values() if self._redeliver and names else ():
+        for each in self._peers.at(place) if self._redeliver and names else ():
             count = bisect.bisect_left(kept, each.number, key=_newest)
             if count:
                 effects.append(Deliver(each.route, names[:count], True))
@@ -161,7 +156,7 @@ class Runs:
 
     def said(self, route: bytes, frames: list[Frame], now_s: float, *, ready: bool) -> list[Effect]:
         """A message has come.  ``ready``: whether the server can run something."""
-        peer = self._peers.get(route)
+        peer = self._peers.find(route)
         if peer is None:
             return []
         try:
@@ -215,6 +210,7 @@ class Runs:
         run.newest = max(run.newest, peer.number)
         run.waiters[peer.route] = False
         peer.runs[run.name] = run
+        self._waiting.move(run)
         return [Deliver(peer.route, (run.name,), True)] if run.messages and not is_queued else []
 
     def _enter(
@@ -225,20 +221,20 @@ class Runs:
         self._runs[run.name] = run
         self._count.take(run.place, 1)
         self._asked.take(run.place, size)
-        self._waiting.add(run)
         if peer.closed_s is None:
             run.waiters[peer.route] = False
             run.streaming.followers.add(peer.route)
             peer.runs[run.name] = run
         else:
             self._orphan(run, now_s)
+        self._waiting.add(run)
         return self._start(run.place)
 
     def _start(self, place: str) -> list[Effect]:
         """Start what waits at this place, while there is room for outcomes."""
         effects: list[Effect] = []
-        while self._kept.has_room(place, 0):
-            run = next(self._waiting.at(place), None)
+        while not self._keeping.is_full(place):
+            run = self._waiting.first(place)
             if run is None:
                 break
             self._waiting.drop(run)
@@ -275,18 +271,8 @@ class Runs:
         run = self._runs.get(name)
         if run is None:
             return []  # it was cancelled
-        wire = run.wire
         self._release(run)
-        run.stage, run.forget = Stage.KEPT, outcome.ran
-        if outcome.error:
-            run.messages = (wire.failed(name, outcome.error),)
-        else:
-            deltas = [wire.delta(name, each) for each in outcome.deltas]
-            run.messages = (*deltas, wire.ended(name, outcome.reply))
-            run.afresh = [wire.discard(name, each) for each in outcome.traces]
-        frames = itertools.chain.from_iterable(run.messages)
-        run.size_bytes = RECORD_BYTES + sum(map(len, frames))
-        self._kept.take(run.place, run.size_bytes)
+        self._keeping.keep(run, outcome)
         streaming, failed = run.streaming, bool(outcome.error)
         follows = not failed and streaming.has_begun(outcome.deltas)
         effects: list[Effect] = []
@@ -320,13 +306,25 @@ class Runs:
     def _make_room(self, place: str) -> list[Effect]:
         """Of what is kept, drop what is most likely not wanted; start what may start."""
         effects: list[Effect] = []
-        while not self._kept.has_room(place, 0):
-            kept = (each for each in self._orphans.at(place) if each.messages)
-            run = next(itertools.chain(self._sent.at(place), kept), None)
+        while self._keeping.is_full(place):
+            run = self._keeping.first(place)
             if run is None:
                 break
             effects += self._end(run, OVER)
         return effects + self._start(place)
+
+    def may_wait(self, name: bytes) -> bool:
+        """Whether others come before this run where there is little room."""
+        run = self._runs.get(name)
+        return run is None or not run.waiters
+
+    def crowded(self, names: Iterable[bytes], now_s: float) -> list[Effect]:
+        """The server has no room for these runs, and will be asked again.  How much room it
+        needs, nobody knows; so half of what may go makes room, until that is enough."""
+        if now_s < self._crowded_s + CROWDED_S or all(map(self.may_wait, names)):
+            return []
+        self._crowded_s = now_s
+        return [effect for run in self._keeping.half() for effect in self._end(run, OVER)]
 
     # -- time -----------------------------------------------------------------
 
@@ -339,13 +337,8 @@ class Runs:
         self._hold_orphans(now_s)
         for run in self._orphans.older(now_s - limits.lease_s):
             effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
-        gone = [
-            each.route for each in self._peers.values()
-            if each.closed_s is not None and each.closed_s + GONE_S < now_s
-        ]  # fmt: skip
-        for route in gone:
-            del self._peers[route]
-        for place in list(self._waiting.all()):
+        self._peers.tick(now_s)
+        for place in self._waiting.places():
             effects += self._start(place)  # others have given room back
         return effects
 
@@ -355,7 +348,7 @@ class Runs:
         if not self._redeliver:
             return
         for place, runs in self._orphans.all().items():
-            latest = max((each.number for each in self._at.get(place, {}).values()), default=-1)
+            latest = max((each.number for each in self._peers.at(place)), default=-1)
             for run in runs.values():
                 if latest > run.newest and not run.messages:
                     run.since_s = now_s
@@ -379,7 +372,7 @@ class Runs:
             if run.stage is not Stage.KEPT:
                 effects.append(Send(route, run.wire.failed(run.name, why)))
         if run.stage is Stage.KEPT:
-            self._kept.give(run.place, run.size_bytes)
+            self._keeping.give_up(run)
             effects += [Forget(run.name)] if run.forget else []
         else:
             self._release(run)
