@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.doors.verifiers.door import asking, open_door
+from trio_envserve.client import Client
 from trio_envserve.core.limits import KIB, KeyLimits
 
 UNREAD = b"unread"
@@ -31,3 +32,22 @@ async def test_outcomes_that_nobody_reads_held_up_all_runs_until_their_lease_was
             while heard[:1] != [b"a"]:
                 heard = await peer.hear()
             assert heard == [b"a", b"reply", b"\0"]
+
+
+async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody(monkeypatch: Any):
+    forgotten: list[str] = []
+    forget = Client.forget
+
+    async def seen(client: Client, key: str, **options: Any) -> Any:
+        forgotten.append(key)
+        return await forget(client, key, **options)
+
+    monkeypatch.setattr(Client, "forget", seen)
+    async with open_door(environment) as door, asking(door) as peer:
+        peer.run(b"a")
+        peer.cancel(b"a")
+        for _ in range(2):
+            await peer.hear()
+        peer.run(b"b")
+        await peer.hear()
+    assert forgotten[:1] == ["a"]

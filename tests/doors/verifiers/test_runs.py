@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.doors.verifiers.desk import HERE, THERE, Desk, started, told
+from tests.doors.verifiers.desk import DONE, HERE, THERE, Desk, started, told
 from trio_envserve.doors.verifiers import msgpack, runs
 from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
 from trio_envserve.doors.verifiers.records import (
@@ -168,8 +169,17 @@ def test_a_cancel_stops_a_run_and_tells_who_waits():
     replies = [msgpack.read(each.message[2]) for each in effects if isinstance(each, Send)]
     assert [each.get("cancelled") for each in replies] == [None, True]
     assert replies[0]["error"] == runs.CANCELLED
-    assert desk.end() == []  # it comes too late
     assert told(desk.cancel(peer))["cancelled"] is False
+    assert desk.is_empty
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_an_outcome_that_came_after_the_cancel_was_retained_for_nobody(ran: bool):
+    desk = Desk()
+    peer = desk.peer()
+    desk.run(peer)
+    desk.cancel(peer)
+    assert desk.end(outcome=DONE._replace(ran=ran)) == ([Forget(b"a")] if ran else [])
     assert desk.is_empty
 
 

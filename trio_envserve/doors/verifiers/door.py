@@ -181,6 +181,8 @@ class Door:
                 if self._scopes.get(start.name) is scope:
                     del self._scopes[start.name]
             self._do(self._runs.ended(start.name, outcome, self._now_s()))
+        if scope.cancelled_caught:  # the outcome may have been there: nobody is to keep it
+            self._forgetting.send_nowait(start.name)
 
     async def _call(self, start: Start) -> Outcome:
         try:

@@ -269,8 +269,8 @@ class Runs:
     def ended(self, name: bytes, outcome: Outcome, now_s: float) -> list[Effect]:
         """A run has an outcome."""
         run = self._runs.get(name)
-        if run is None:
-            return []  # it was cancelled
+        if run is None:  # it was cancelled, which came too late
+            return [Forget(name)] if outcome.ran else []
         self._release(run)
         self._keeping.keep(run, outcome)
         streaming, failed = run.streaming, bool(outcome.error)
