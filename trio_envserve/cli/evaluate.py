@@ -19,10 +19,10 @@ from .authors import with_traceback
 from .common import EPILOG, Result, Stop, put, run_verb, start_logging
 from .evaluation import DEFAULT_N, Options, evaluation
 from .models import check_model, model_options
+from .named_runs import check_options, own_key_limits
 from .options import (
     arg_option,
     json_option,
-    key_limits,
     log_options,
     pairs,
     pool_options,
@@ -174,8 +174,22 @@ from .results import summary_tables
 @click.option(
     "--retry-errors",
     is_flag=True,
-    help="When a file is gone on with, run what ended in errors again, too. Otherwise only "
-    "what never ran is.",
+    help="When a file is gone on with, run what ended in errors again, too (with --run, under "
+    "another key). Otherwise only what never ran is.",
+)
+@click.option(
+    "--run",
+    "run_name",
+    metavar="NAME",
+    help="Give each rollout the key NAME/INPUT/REPEAT. Started again after whatever killed it, "
+    "the same command runs what is missing, joins what runs, and takes what is there. Needs "
+    "--journal, or the --address of a server with one.",
+)
+@click.option(
+    "--journal",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="With --run: where eval's own server keeps what it knows of keys.",
 )
 @transport_option
 @arg_option
@@ -189,7 +203,8 @@ def evaluate(
     max_retries: int, rerun: bool | None, max_executions: int | None,
     state_columns: tuple[str, ...], sampling_args: tuple[str, ...], passed_from: float,
     most_errors: int | None, timeout_s: float | None, wait_s: float, output: str, resume: str,
-    retry_errors: bool, transport: Transport, args: tuple[str, ...], worker_memory: int | None,
+    retry_errors: bool, run_name: str | None, journal: str | None, transport: Transport,
+    args: tuple[str, ...], worker_memory: int | None,
     recycle: int | None, pause_after_errors: int | None, worker_env: tuple[str, ...],
     limits: tuple[str, ...], log_level: str,
     log_json: bool, log_dir: str, as_json: bool,
@@ -203,6 +218,7 @@ def evaluate(
       trio-envserve eval arithmetic --model http://127.0.0.1:8000/v1 --model-name qwen3
       trio-envserve eval arithmetic -n 50 --repeat 4 --sampling temperature=0.7 --output r.jsonl
       trio-envserve eval arithmetic --address tcp://127.0.0.1:5555 --rerun
+      trio-envserve eval arithmetic -n 500 --run r1 --journal runs --workers 2
 
     ENV is named as for `serve`. With --address ENV only makes the inputs, and must
     be the environment that the server has.
@@ -223,19 +239,20 @@ def evaluate(
 
     Ctrl-C or SIGTERM cancels all pending rollouts on the server; the summary has those
     that came before, and the exit code is 130 or 143. A second signal kills the workers
-    of eval's own server.
+    of eval's own server. With --run, `kill -9` cancels nothing at a server elsewhere.
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
         own = {"--workers": workers, "--worker-memory": worker_memory, "--recycle": recycle,
                "--pause-after-errors": pause_after_errors,
                "--worker-env": worker_env or None, "--worker-python": worker_python,
-               "--limit": limits or None}  # fmt: skip
+               "--limit": limits or None, "--journal": journal}  # fmt: skip
         given = [option for option, value in own.items() if value is not None]
         if address and given:
             raise ConfigError(
                 f"{given[0]} is for eval's own server; with --address there is another one"
             )
+        check_options(run_name, address, journal)
         if output and resume:
             raise ConfigError("--output and --resume both name the file of results: give one")
         file = output or resume
@@ -252,7 +269,8 @@ def evaluate(
                 limits, worker_memory_mib=worker_memory, recycle=recycle,
                 pause_after_errors=pause_after_errors,
             ),
-            "keys": key_limits(limits),
+            "keys": own_key_limits(limits, run_name),
+            "journal": journal,
             "worker_environ": worker_environ(worker_env, count),
             "worker_logging": dataclasses.asdict(logs),
         }  # fmt: skip
@@ -264,7 +282,7 @@ def evaluate(
         options = Options(
             environment, pairs("--arg", args), n, seed, inputs, Slice.parse(sliced), repeat,
             grouped, address, server, wait_s, in_flight, call, passed_from, most_errors, file,
-            bool(resume), retry_errors, transport,
+            bool(resume), retry_errors, transport, run_name or "",
         )  # fmt: skip
         if not (address and inputs) and worker_python is None:
             with with_traceback(environment):

@@ -26,6 +26,7 @@ from ..core.limits import ClientLimits
 from ..core.status import ClientCounters
 from ..envs.loading import load
 from ..evals.inputs import Slice, read_inputs
+from ..evals.keys import RunKeys
 from ..evals.run import Evaluation, Plan
 from ..evals.tally import Tally, retries
 from ..logs import set_title
@@ -46,6 +47,7 @@ from .common import (
 )
 from .inputs_elsewhere import inputs_under
 from .live import shown
+from .named_runs import caller_of, check_server, conflict_text
 from .output import Output
 from .waiting import tell_health
 
@@ -76,6 +78,8 @@ class Options(NamedTuple):
     resume: bool
     retry_errors: bool
     transport: Transport
+    run_name: str = ""
+    """Each rollout has a key that begins with it; empty: none has one."""
 
     def run(self) -> dict[str, Any]:
         """What decides what the rollouts are asked, besides their inputs."""
@@ -131,8 +135,9 @@ async def _with_server(options: Options, stop: Stop, state: _State) -> None:
         address = options.address or (server.address if server else "")
         limits = ClientLimits(start_s=options.wait_s, recovery_s=options.wait_s)
         async with open_client(
-            address, name="eval", limits=limits, transport=options.transport
-        ) as client:
+            address, name="eval", limits=limits, transport=options.transport,
+            caller=caller_of(options.run_name, options.run()),
+        ) as client:  # fmt: skip
             try:
                 prepared = await _prepare(options, stop, client, server)
                 await _run(options, client, prepared, state)
@@ -164,6 +169,7 @@ def _result(options: Options, stop: Stop, state: _State) -> Result:
         "model_name": options.call["model_name"],
         "address": options.address or None,
         "output": options.output or None,
+        "run_name": options.run_name or None,
     }
     _say_what_stands_out(options, stop, state, evaluation, summary)
     if stop.asked.is_set():
@@ -310,14 +316,21 @@ async def _run(options: Options, client: Client, prepared: _Prepared, state: _St
         say(f"the inputs are those of {prepared.name}, and the server runs {state.served}")
     plan = Plan(prepared.inputs, options.slice.start, options.repeat, options.grouped)
     tally = Tally(passed_from=options.passed_from)
-    names = state.output.missing(plan, tally, retry_errors=options.retry_errors)
+    keys = None
+    if options.run_name:
+        keys = RunKeys(options.run_name, state.output.told().__getitem__)
+        check_server(options.run_name, plan, stats)
+    names = state.output.missing(
+        plan, tally, retry_errors=options.retry_errors,
+        ask_again=bool(options.run_name) and stats.durable,
+    )  # fmt: skip
     state.asked, state.resumed = plan.rollouts, len(tally.found)
     if state.resumed:
         say(f"{options.output} has {state.resumed} of {state.asked} results; the rest is run")
     model = options.call["model_name"] or options.call["model"]
     state.evaluation = evaluation = Evaluation(
         plan, tally, file=state.output.file, environment=state.served, model=model,
-        run=state.output.run, most_errors=options.most_errors,
+        run=state.output.run, most_errors=options.most_errors, keys=keys,
     )  # fmt: skip
     title = f"{state.served}, model {model}"
     async with trio.open_nursery() as nursery:
@@ -325,3 +338,5 @@ async def _run(options: Options, client: Client, prepared: _Prepared, state: _St
         async with shown(evaluation, client, title, stats):
             await evaluation.run(client, names, options.in_flight, **options.call)
         nursery.cancel_scope.cancel()
+    if evaluation.conflict is not None:
+        raise ConfigError(conflict_text(options.run_name, evaluation.conflict))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, final
@@ -19,6 +20,7 @@ from ..evals.files import (
     standard_output,
     take_up,
 )
+from ..evals.keys import is_told
 from ..evals.records import Name, RolloutResult, digest, run_digest
 from ..evals.run import Plan, check
 from ..evals.table import arrow, is_table, line_of, lines_of, read_table, write_table
@@ -82,9 +84,16 @@ class Output:
                     "name another file"
                 )
 
-    def missing(self, plan: Plan, tally: Tally, *, retry_errors: bool) -> list[Name]:
-        """The rollouts that are still to be asked for; what is there is counted.  Raises
-        ConfigError if the file has results of other inputs."""
+    def told(self) -> Counter[Name]:
+        """How often the file was told an outcome of each rollout."""
+        return Counter(one.name for one in self._found.results if is_told(one))
+
+    def missing(
+        self, plan: Plan, tally: Tally, *, retry_errors: bool, ask_again: bool = False
+    ) -> list[Name]:
+        """The rollouts that are still to be asked for; what is there is counted.
+        ``ask_again``: also those of which the server did not say what became, since it knows.
+        Raises ConfigError if the file has results of other inputs."""
         for index in range(plan.first, plan.first + len(plan.inputs)):
             known = self._found.inputs.get(index)
             if known is not None and known != digest(plan.input((index, 0))):
@@ -93,7 +102,9 @@ class Output:
                     "name another file"
                 )
         counted = {one.name: one for one in self._found.results}
-        names = [name for name in plan.names() if _to_run(counted.get(name), retry_errors)]
+        names = [
+            name for name in plan.names() if _to_run(counted.get(name), retry_errors, ask_again)
+        ]
         if plan.grouped:
             indexes = {index for index, _ in names}
             names = [name for name in plan.names() if name[0] in indexes]
@@ -115,8 +126,8 @@ class Output:
             self.lines = ""
 
 
-def _to_run(found: RolloutResult | None, retry_errors: bool) -> bool:
-    if found is None or found.did_not_run:
+def _to_run(found: RolloutResult | None, retry_errors: bool, ask_again: bool) -> bool:
+    if found is None or found.did_not_run or (ask_again and not is_told(found)):
         return True
     return retry_errors and found.failure is not None
 

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Unpack, final
 
 import trio
 
 from ..core import values
 from ..core.errors import ConfigError, NotEncodable
 from ..core.notes import Note
-from .options import Asked
+from ..net import unwrap_single
+from .options import Asked, CallOptions, checked
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -38,6 +41,36 @@ def check_in_flight(in_flight: object) -> None:
         raise ConfigError(f"in_flight must be a number >= 1, not {in_flight!r}")
 
 
+@asynccontextmanager
+async def run_parts(
+    client: Client, parts: Iterable[tuple[str, Any]], in_flight: int,
+    **options: Unpack[CallOptions],
+) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
+    """Like :meth:`.Client.run_many`, for evaluations: each input comes with what names its
+    part of the key."""
+    calls = starmap(checked(None, **options).member, parts)
+    async with open_many(client, calls, in_flight) as outcomes:
+        yield outcomes
+
+
+@asynccontextmanager
+async def open_many(
+    client: Client, calls: Iterable[Asked], in_flight: int,
+    on_note: Callable[[int, Note], object] | None = None,
+) -> AsyncIterator[Outcomes]:  # fmt: skip
+    """Make calls, at most so many at a time, and cancel at the end of the block what is left."""
+    check_in_flight(in_flight)
+    with unwrap_single():
+        async with trio.open_nursery() as nursery:
+            outcomes = Outcomes(client, in_flight, nursery, on_note)
+            nursery.start_soon(outcomes.feed, calls)
+            try:
+                yield outcomes
+            finally:
+                outcomes.close()
+                nursery.cancel_scope.cancel()
+
+
 @final
 class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     """The outcomes of many calls as they come, each with the index of its input.
@@ -46,12 +79,11 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     """
 
     def __init__(
-        self, client: Client, asked: Asked, in_flight: int, nursery: trio.Nursery,
+        self, client: Client, in_flight: int, nursery: trio.Nursery,
         on_note: Callable[[int, Note], object] | None,
     ) -> None:  # fmt: skip
         self._client = client
         self._driver = client._driver
-        self._asked = asked
         self._nursery = nursery
         self._on_note = on_note
         self._room = in_flight
@@ -68,13 +100,13 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     # -- the feeder -----------------------------------------------------------
 
-    async def feed(self, inputs: Iterable[Any]) -> None:
-        """Submit a call for each input, as room allows."""
-        for index, input in enumerate(inputs):
+    async def feed(self, calls: Iterable[Asked]) -> None:
+        """Submit each call, as room allows."""
+        for index, asked in enumerate(calls):
             while not self._room:
                 await self._feeder.park()
             self._room -= 1
-            self._submit(index, self._asked.member(index, input))
+            self._submit(index, asked)
             if not (index + 1) % AT_ONCE:
                 await trio.lowlevel.checkpoint()
         self._fed = True

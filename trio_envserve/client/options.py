@@ -82,11 +82,11 @@ class Asked(NamedTuple):
         sort_keys = self.terms.key is not None
         return values.encode(self.body, root="", limits=limits, sort_keys=sort_keys, **how)
 
-    def member(self, index: int, input: Any) -> Asked:
+    def member(self, index: int | str, input: Any) -> Asked:
         """One of many: of a key, each has a part of its own."""
         terms, key = self.terms, self.terms.key
         if key is not None:
-            part = key.name._replace(key=b"%s/%d" % (key.name.key, index))
+            part = key.name._replace(key=b"%s/%s" % (key.name.key, str(index).encode()))
             terms = terms._replace(key=key._replace(name=part))
         return Asked(self.body | {"input": input}, terms)
 

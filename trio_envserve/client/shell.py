@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import starmap
 from typing import Any, Literal, Unpack, final
 
 import trio
@@ -37,11 +38,10 @@ from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
 from ..core.terms import Body, Status
 from ..envs.turns import Threads
-from ..net import unwrap_single
 from . import keys, pages
 from .driver import Driver, Ended, OnDelta, OnNote
 from .keys import KeyEnded
-from .many import Outcomes, check_in_flight
+from .many import open_many
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, checked
 from .outcome import Outcome
 
@@ -253,17 +253,9 @@ class Client:
         last noted of how far it is, about once a second at most.  It must be quick.  If it
         raises, that is logged, and it hears no more of that rollout.
         """
-        check_in_flight(in_flight)
-        asked = checked(None, **options)
-        with unwrap_single():
-            async with trio.open_nursery() as nursery:
-                outcomes = Outcomes(self, asked, in_flight, nursery, on_note)
-                nursery.start_soon(outcomes.feed, inputs)
-                try:
-                    yield outcomes
-                finally:
-                    outcomes.close()
-                    nursery.cancel_scope.cancel()
+        calls = starmap(checked(None, **options).member, enumerate(inputs))
+        async with open_many(self, calls, in_flight, on_note) as outcomes:
+            yield outcomes
 
     # -- keys -----------------------------------------------------------------
 

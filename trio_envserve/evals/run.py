@@ -17,14 +17,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Unpack, final
 
 import trio
 
 from ..client import CallOptions, Client, Outcome
-from ..core.errors import CallError
+from ..client.many import run_parts
+from ..core.errors import CallError, KeyConflict
 from .files import NotWritten, ResultsFile
+from .keys import RunKeys
 from .records import Name, RolloutResult, record_of, result_of
 from .tally import Tally
 
@@ -103,6 +106,7 @@ class Evaluation:
     def __init__(
         self, plan: Plan, tally: Tally, *, file: ResultsFile | None = None,
         environment: str = "", model: str = "", run: str = "", most_errors: int | None = None,
+        keys: RunKeys | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.tally = tally
@@ -113,6 +117,10 @@ class Evaluation:
         """Results that came and are not in the file."""
         self.gave_up = False
         """Whether as many rollouts as ``most_errors`` have ended in errors."""
+        self.conflict: KeyConflict | None = None
+        """Why it stopped: under its name something else was asked."""
+        self._keys = keys
+        self._whole = trio.CancelScope()
         self._file = file
         self._about = {"environment": environment, "model": model, "run": run}
         self._most_errors = most_errors
@@ -130,7 +138,8 @@ class Evaluation:
         self.progress = Progress(len(names), trio.current_time())
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_writing, nursery.cancel_scope)
+                self._whole = nursery.cancel_scope
+                nursery.start_soon(self._keep_writing)
                 if self.plan.grouped:
                     await self._ask_groups(client, names, in_flight, options)
                 else:
@@ -146,23 +155,34 @@ class Evaluation:
     async def _ask_rollouts(
         self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
     ) -> None:
-        inputs = map(self.plan.input, names)
-        async with client.run_many(inputs, in_flight=in_flight, **options) as outcomes:
+        async with self._many(client, names, in_flight, options) as outcomes:
             async for number, outcome in outcomes:
                 self._take(Came(names[number], self.plan.input(names[number]), outcome))
                 await self._until_room()
+
+    def _many(
+        self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, Outcome]]]:
+        inputs = map(self.plan.input, names)
+        if self._keys is None:
+            return client.run_many(inputs, in_flight=in_flight, **options)
+        parts = zip(map(self._keys.rollout, names), inputs, strict=True)
+        return run_parts(client, parts, in_flight, **_with_key(options, self._keys.name))
 
     async def _ask_groups(
         self, client: Client, names: Sequence[Name], in_flight: int, options: CallOptions
     ) -> None:
         """A request for each input.  A group runs whole, also if only a part is asked for."""
-        count = self.plan.repeat
+        count, keys = self.plan.repeat, self._keys
         limiter = trio.CapacityLimiter(max(1, in_flight // count))
 
         async def ask(index: int) -> None:
             input = self.plan.input((index, 0))
+            named = options
+            if keys is not None:
+                named = _with_key(options, f"{keys.name}/{keys.group(index, count)}")
             try:
-                whole = await client.outcome([input] * count, kind="group", **options)
+                whole = await client.outcome([input] * count, kind="group", **named)
             finally:
                 limiter.release_on_behalf_of(index)
             for repeat, outcome in enumerate(_members(whole, count)):
@@ -179,10 +199,14 @@ class Evaluation:
             await self._room.park()
 
     def _take(self, came: Came) -> None:
+        if self._keys is not None and isinstance(came.outcome.error, KeyConflict):
+            self.conflict = came.outcome.error
+            self._whole.cancel()
+            return
         self._taken.append((came, result_of(*came.name, came.outcome)))
         self._wake.unpark_all()
 
-    async def _keep_writing(self, whole: trio.CancelScope) -> None:
+    async def _keep_writing(self) -> None:
         while self._taken or not self._all_taken:
             if not self._taken:
                 await self._wake.park()
@@ -191,7 +215,7 @@ class Evaluation:
             self._room.unpark_all()
             self.gave_up = self._most_errors is not None and self._errors >= self._most_errors
             if self.gave_up or self.not_written:
-                whole.cancel()
+                self._whole.cancel()
                 await trio.lowlevel.checkpoint()
 
     async def _write_rest(self) -> None:
@@ -239,6 +263,12 @@ class Evaluation:
         self.progress.done += 1
         self._errors += result.failure is not None
         self.tally.add(result)
+
+
+def _with_key(options: CallOptions, key: str) -> CallOptions:
+    named = options.copy()
+    named["key"] = key
+    return named
 
 
 def check() -> None:
