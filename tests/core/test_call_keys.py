@@ -10,9 +10,11 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.call_keys import Asking
-from trio_envserve.core.calls import Stage
+from trio_envserve.core.calls import Stage, after_loss
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientClosed
+from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
+from trio_envserve.core.terms import Verdict
 
 from .client_side import connect, disconnect, hear
 from .helpers import Pair
@@ -264,3 +266,16 @@ def test_what_comes_of_a_lost_session_takes_no_place_in_the_next():
     assert not asking.end(lost, name)  # the other one may take its place
     asking.placed(lost, name)
     assert asking.end(lost, name)
+
+
+def test_an_error_of_a_key_counted_executions_that_only_its_server_can_know():
+    """It said "at most 6 of the 4 executions allowed" when servers were lost."""
+    pair = Pair()
+    submit(pair, rerun=True)
+    pair.restart(proven=True)
+    pair.advance(1.5)
+    call = pair.client.calls.live[0]
+    error = ErrorInfo(code="worker-lost", verdict=Verdict.MAY_HAVE_RUN, message="it died")
+    assert call.may_have_run
+    text = "it died; servers that were lost may have run the work of its key before"
+    assert after_loss(error, call).message == text

@@ -217,10 +217,12 @@ def after_loss(error: ErrorInfo, call: Call) -> ErrorInfo:
 def _lost_before(call: Call) -> str:
     """What the lost ones may have done of it.  Nothing that can run was sent by who only
     attaches, cancels or forgets."""
-    act = KeyAct.ASK if call.key is None else call.key.act
-    if act is KeyAct.ATTACH:
+    if call.key is not None and call.key.act is KeyAct.ASK:
+        # The allowance is the key's, and this call does not know what was used of it.
+        return "servers that were lost may have run the work of its key before"
+    if call.key is not None and call.key.act is KeyAct.ATTACH:
         return "servers that were lost may have run the work of its key before, for others"
-    if act is not KeyAct.ASK:
+    if call.key is not None:
         return "servers that were lost may have carried it out before"
     return (
         "servers that were lost may have run it before: at most "
