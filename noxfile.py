@@ -30,7 +30,7 @@ ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 # takes work from others, so that no long test is the last.
 PARALLEL = ("-n", "4", "--dist", "worksteal")
 NO_PROCESSES = "not soak and not slow and not real"
-LABORATORY = ("demo", "exploration", "fuzzing", "protocols", "siege", "simulation", "soak")
+LABORATORY = ("demo", "exploration", "fuzzing", "kills", "protocols", "siege", "simulation", "soak")
 
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
@@ -311,6 +311,13 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def kills(session: nox.Session) -> None:
+    """300 kill -9 under 1,000 keys with a journal.  Not by default: it takes ten minutes."""
+    session.install(".[cli]")
+    session.run("python", "-m", "trio_envserve.lab.kills.run", *session.posargs)
+
+
+@nox.session
 def nightly(session: nox.Session) -> None:
     """What takes hours: searches, mutations, ten minutes of faults, two hours of attacks.
 
@@ -323,7 +330,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
-    names = ("tests-3.12", "tests-3.13", "slow", "soak", "repeat")
+    names = ("tests-3.12", "tests-3.13", "slow", "soak", "kills", "repeat")
     for name in (*names, "verifiers", "verifiers_newest"):
         session.notify(name)
     session.notify("nemo_gym-3.12")

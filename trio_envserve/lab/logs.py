@@ -51,6 +51,10 @@ class JsonLog:
         line = {"event": event, "monotonic": time.monotonic(), **fields}
         os.write(self._descriptor, json.dumps(line).encode() + b"\n")
 
+    def sync(self) -> None:
+        """All lines are on the disk."""
+        os.fsync(self._descriptor)
+
     def close(self) -> None:
         """No more lines."""
         os.close(self._descriptor)

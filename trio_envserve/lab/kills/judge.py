@@ -1,0 +1,243 @@
+"""The judge of the kills: logs on disk in, figures out.  It shares nothing with the server.
+
+``python -m trio_envserve.lab.kills.judge DIR`` prints one JSON object and exits with 0 only if
+there is no problem.
+
+Theory of operation
+-------------------
+Who wrote what:
+
+``environment.jsonl``
+    the environment, in the worker processes: a ``start`` and an ``end`` line for each
+    execution, with ``key``, ``process``, ``predecessor`` and ``execution``
+    (:mod:`~trio_envserve.lab.demo.judge_logs` says what they prove).
+``callers.jsonl``
+    the clients: an ``ask`` line before each call, and a ``told`` line, synced, after it, with
+    when the call ``began_s`` and a digest of all that was ``said``.
+``killer.jsonl``
+    who kills: ``begin``, ``started``, ``serving``, ``kill``, ``dead`` (a process of the
+    environment was seen to have ended), ``calm``, ``end``, and the check of the ``journal``.
+
+A caller is told an *outcome* of its key, or that it is *unsaid*: that it may have run, since
+the client could not learn what became of it.  An outcome is final.  Everybody who is told one
+is told the same, nothing of its key begins later, and nobody who asks later is told that
+nothing is known.  A result is that of an execution of its key that was over by then.  "Worker
+lost" is true only after a kill, and of a key that consents only after as many as use up what
+servers allow it.
+
+A key begins once.  It begins again only if it consents, its process before is proven dead,
+and its allowance is not used up.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..demo.judge_logs import (
+    CALLERS,
+    ENVIRONMENT,
+    KILLER,
+    Line,
+    Logs,
+    died_before,
+    judge_named,
+    read_lines,
+)
+
+MAX_EXECUTIONS = 4
+"""Of a key that consents to more than one."""
+LEAST_EXECUTIONS = 3
+"""A server keeps the last one back for a server after it."""
+
+UNSAID = frozenset({"unknown-key", "server-lost", "no-answer"})
+"""What a client says of itself: it does not know the outcome."""
+
+Told = dict[str, list[Line]]
+
+
+class Read(NamedTuple):
+    """What was read from the logs."""
+
+    logs: Logs
+    asked: dict[str, Line]
+    """The first ask of each key."""
+    told: Told
+    """Outcomes by key, in the order of the log."""
+    unsaid: list[Line]
+    executions: dict[str, Line]
+    """By execution: the line of its start."""
+    over: dict[str, Line]
+    """By execution: that of its end with a result."""
+
+
+def judge(directory: str | Path) -> dict[str, Any]:
+    """All figures, and the verdict, from the logs in a directory."""
+    try:
+        read = _read(Path(directory))
+        figures = _faults(read.logs) | _tellings(read) | _starts(read)
+    except (OSError, ValueError, KeyError) as error:
+        return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"]}
+    problems = list(_problems(figures))
+    return {**figures, "ok": not problems, "problems": problems}
+
+
+def _read(directory: Path) -> Read:
+    environment, callers, killer = (
+        list(read_lines(directory / name)) for name in (ENVIRONMENT, CALLERS, KILLER)
+    )
+    asked: dict[str, Line] = {}
+    told: Told = {}
+    unsaid = []
+    for line in callers:
+        if line["event"] == "ask":
+            asked.setdefault(line["key"], line)
+        elif line["event"] == "told" and line["code"] in UNSAID:
+            unsaid.append(line)
+        elif line["event"] == "told":
+            told.setdefault(line["key"], []).append(line)
+    over = {
+        line["execution"]: line for line in environment
+        if line["event"] == "end" and line["how"] == "result"
+    }  # fmt: skip
+    executions = {line["execution"]: line for line in environment if line["event"] == "start"}
+    return Read(Logs.of(environment, [], killer), asked, told, unsaid, executions, over)
+
+
+def _faults(logs: Logs) -> dict[str, Any]:
+    times = [line["monotonic"] for line in logs.killer]
+    kills = Counter(line["what"] for line in logs.faults("kill"))
+    (begin,) = logs.faults("begin")
+    return {
+        "seed": begin["seed"],
+        "keys": begin["keys"],
+        "kills_wanted": begin["kills"],
+        "kills": {what: kills[what] for what in ("server", "worker", "client")},
+        "seconds": round(max(times) - min(times), 3),
+        "finished": bool(logs.faults("end")),
+        "ended_by_itself": [line["who"] for line in logs.faults("ended-by-itself")],
+        "journal": [problem for line in logs.faults("journal") for problem in line["problems"]],
+    }
+
+
+# -- what was told ------------------------------------------------------------------
+
+
+def _tellings(read: Read) -> dict[str, Any]:
+    first_s = {key: lines[0]["monotonic"] for key, lines in read.told.items()}
+    codes: Counter[str] = Counter()
+    untrue = []
+    for lines in read.told.values():
+        codes[lines[0]["code"] or "result"] += 1
+        untrue += [
+            {"key": line["key"], "why": why} for line in lines if (why := _untrue(read, line))
+        ]
+    return {
+        "asked": len(read.asked),
+        "with_outcome": len(read.told),
+        "outcomes": dict(sorted(codes.items())),
+        "told": sum(map(len, read.told.values())),
+        "unsaid": dict(sorted(Counter(line["code"] for line in read.unsaid).items())),
+        "told_differently": [
+            key for key, lines in read.told.items() if len({line["said"] for line in lines}) > 1
+        ],
+        "forgotten": [
+            line["key"] for line in read.unsaid
+            if line["code"] == "unknown-key" and first_s.get(line["key"], line["began_s"])
+            < line["began_s"]
+        ],
+        "untrue": untrue,
+    }  # fmt: skip
+
+
+def _untrue(read: Read, line: Line) -> str:
+    """What is untrue in an outcome; the empty string if it tells the truth."""
+    if line["ok"]:
+        return _not_its_result(read, line)
+    if line["code"] != "worker-lost":
+        return f"the error {line['code']} has no excuse here"
+    ask = read.asked[line["key"]]
+    kills = [*read.logs.faults("kill", what="server"), *read.logs.faults("kill", what="worker")]
+    since = sum(ask["monotonic"] < kill["monotonic"] < line["monotonic"] for kill in kills)
+    needed = LEAST_EXECUTIONS if ask["rerun"] else 1
+    return "" if since >= needed else f"{since} kills cannot have used its allowance up"
+
+
+def _not_its_result(read: Read, line: Line) -> str:
+    start, end = read.executions.get(line["execution"]), read.over.get(line["execution"])
+    if start is None or start["key"] != line["key"]:
+        return "its result is that of no execution of this key"
+    if end is None or end["monotonic"] > line["monotonic"]:
+        return "its result was told before its execution was over"
+    return ""
+
+
+# -- what began ---------------------------------------------------------------------
+
+
+def _starts(read: Read) -> dict[str, Any]:
+    logs = read.logs
+    again, unproven, unasked, after = 0, [], [], []
+    for key, starts in logs.starts.items():
+        if key not in read.asked or starts[0][1]["monotonic"] < read.asked[key]["monotonic"]:
+            unasked.append(key)
+            continue
+        for (_, before), (number, line) in itertools.pairwise(starts):
+            again += 1
+            consent = read.asked[key]["rerun"]
+            if not (consent and died_before(logs, before, number, line)):
+                unproven.append(key)
+        told = read.told.get(key)
+        if told and starts[-1][1]["monotonic"] > told[0]["monotonic"]:
+            after.append(key)
+    return {
+        "starts": sum(map(len, logs.starts.values())),
+        "again": again,
+        "most_starts": max(map(len, logs.starts.values()), default=0),
+        "workers_died": len(logs.deaths),
+        "unproven": unproven,
+        "unasked": unasked,
+        "after_told": after,
+        "over_allowance": [k for k, starts in logs.starts.items() if len(starts) > MAX_EXECUTIONS],
+    }
+
+
+# -- the verdict --------------------------------------------------------------------
+
+_LISTS = {
+    "told_differently": "keys were told in two ways",
+    "forgotten": "keys were unknown after they had been told",
+    "after_told": "keys began after they had been told",
+    "unproven": "starts were second ones without consent or proof",
+    "unasked": "keys began before anybody had asked",
+    "over_allowance": f"keys began more than {MAX_EXECUTIONS} times",
+    "untrue": "outcomes were untrue",
+    "ended_by_itself": "processes ended by themselves",
+    "journal": "problems are in the journal at the end",
+}
+
+
+def _problems(figures: dict[str, Any]) -> Iterator[str]:
+    if not figures["finished"]:
+        yield "it was not finished: these are the figures so far"
+    for name, text in _LISTS.items():
+        if found := figures[name]:
+            yield f"{len(found)} {text}: {found[:3]}"
+    if not figures["finished"]:
+        return
+    if figures["with_outcome"] != figures["keys"]:
+        yield f"{figures['with_outcome']} of {figures['keys']} keys have an outcome"
+    if sum(figures["kills"].values()) < figures["kills_wanted"]:
+        yield f"only {figures['kills']} kills, so nothing is shown"
+    for what, count in figures["kills"].items():
+        if not count:
+            yield f"no {what} was killed, so nothing is shown of it"
+    if not figures["again"]:
+        yield "nothing began again, so nothing is shown of consent"
+
+
+if __name__ == "__main__":
+    raise SystemExit(judge_named(judge, "kills.judge"))
