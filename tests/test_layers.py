@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": {"tracing"},
     "foreign": set(),
     "otlp": set(),
+    "pages": set(),
     "json_values": {"foreign"},
     "net": {"core.strict_cbor", *WORDS},
     "models": WORDS | {"core.durations", "foreign", "tracing"},
@@ -42,8 +43,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"core", "core.values", "net", "envs", "tracing"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
+        "pages",
     },
-    "evals": {"core", "client", "envs", "foreign", "json_values"},
+    "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
@@ -52,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
         "doors", "evals", "testing", "lab", "logs", "foreign", "json_values", "tracing", "otlp",
+        "pages",
     },
 }  # fmt: skip
 

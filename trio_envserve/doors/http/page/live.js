@@ -1,46 +1,17 @@
-"use strict";
 // The live page.  All text of others goes through textContent: nothing here makes HTML of it.
 (() => {
-  const $ = (id) => document.getElementById(id);
+  const { $, put, rows, tableRow, fillRow, seconds, count, css, onTheme } = parts;
   const HOUR = 3600, WINDOW = 30;
   let token = sessionStorage.getItem("token") || "";
   let view = null, shown = null, before = [];
 
   // -- words -------------------------------------------------------------------
-  const seconds = (s) => s == null ? "–" : s < 0.0995 ? `${(s * 1000).toFixed(0)} ms`
-    : s < 99.5 ? `${s.toFixed(1)} s` : s < 5400 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`;
-  const count = (n) => n == null ? "–" : n < 1e5 ? String(Math.round(n)) : n.toExponential(2);
   const bytes = (n) => n < 1e6 ? `${(n / 1024).toFixed(0)} KiB` : `${(n / 1048576).toFixed(0)} MiB`;
   const nameOf = (row) => row.key == null ? row.request
     : row.namespace === "default" ? row.key : `${row.key}  (${row.namespace})`;
   const noteOf = (row) => Object.entries(row.note).map(([k, v]) => `${k}=${v}`).join(" ");
 
-  // -- parts -------------------------------------------------------------------
-  function put(cell, text, name = "") {
-    if (cell.textContent !== text) cell.textContent = text;
-    if (cell.className !== name) cell.className = name;
-  }
-  // Rows are kept by their keys, so that what has the focus keeps it.
-  function rows(body, list, keyOf, make, fill) {
-    const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
-    list.forEach((each, index) => {
-      const key = String(keyOf(each));
-      let row = old.get(key);
-      if (row) old.delete(key); else { row = make(each); row.dataset.key = key; }
-      if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
-      fill(row, each);
-    });
-    for (const row of old.values()) row.remove();
-  }
-  function tableRow(cells) {
-    const row = document.createElement("tr");
-    for (let n = 0; n < cells; n++) row.append(document.createElement("td"));
-    return row;
-  }
-  function fillRow(row, cells) { cells.forEach(([text, name], n) => put(row.children[n], text, name)); }
-
   // -- charts ------------------------------------------------------------------
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const clock = (at_s) => new Date(at_s * 1000).toTimeString().slice(0, 8);
   function chart(id, names) {
     const place = $(id), data = [[], ...names.map(() => [])];
@@ -225,12 +196,7 @@
     $("ask-token").value = "";
     again();
   });
-  $("theme").addEventListener("click", () => {
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
-    document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-    fitAll();
-  });
+  onTheme(fitAll);
 
   // -- the events --------------------------------------------------------------
   // By fetch, since EventSource sends no token.
