@@ -167,7 +167,7 @@ def test_a_table_has_what_the_lines_have_and_arrays_by_their_bytes(tmp_path: Pat
         "reward": float("nan"), "metrics": {"turns": 2}, "usage": {"calls": 3},
         "arrays": [numpy.arange(4, dtype="int32"), {"b": numpy.zeros(2, "float32")}],
     }  # fmt: skip
-    failed = a_record(1)
+    failed = {**a_record(1), "ended_s": 1772700000.5}
     failed["error"] = {"class": "WorkerLost", "verdict": "it may have run", "cause": "model",
                        "type": "", "message": "\x1b[2J\ud800", "traceback": ""}  # fmt: skip
     lines = b"".join(pieces(a_record(0, value))) + b"".join(pieces(failed))
@@ -182,7 +182,7 @@ def test_a_table_has_what_the_lines_have_and_arrays_by_their_bytes(tmp_path: Pat
         assert (other["index"], other["metrics"], other["usage"]) == (
             one["index"], one["metrics"], one["usage"],
         )  # fmt: skip
-        assert other["error"] == one["error"]
+        assert (other["error"], other["ended_s"]) == (one["error"], one["ended_s"])
     (parts, _) = parquet.read_table(path)["parts"].to_pylist()
     assert parts == [numpy.arange(4, dtype="int32").tobytes(), bytes(8)]
 

@@ -49,7 +49,8 @@ def written(path: Path) -> list[tuple[int, int]]:
     return sorted((one["index"], one["repeat"]) for one in read_records(str(path)))
 
 
-async def test_several_rollouts_of_each_input(tmp_path: Path):
+async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("time.time", lambda: 1772700000.5)
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
     plan = Plan([0.0, 1.0, -1], first=10, repeat=3)
@@ -58,6 +59,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path):
         await evaluation.run(client, list(plan.names()), 2)
     file.close()
     assert written(path) == [(i, r) for i in (10, 11, 12) for r in range(3)]
+    assert {one["ended_s"] for one in read_records(str(path))} == {1772700000.5}
     found = evaluation.tally.summary()
     assert (found["results"], found["errors"], found["mean_reward"]) == (6, 3, 0.5)
     assert evaluation.progress.done == 9

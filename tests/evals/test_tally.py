@@ -162,12 +162,13 @@ def test_the_percentiles_of_a_report_are_of_values_that_occurred():
 
 def test_a_record_says_what_the_outcome_said():
     outcome = Outcome(error=RolloutFailed("no"), worker="w0-1", executions=2, took_s=1.5)
-    result = result_of(3, 1, outcome)
+    result = result_of(3, 1, outcome, ended_s=1772700000.5)
     record = record_of(result, {"q": 1}, None, environment="e", model="m", run="r")
     assert record["value"] is None
     assert record["error"]["class"] == "RolloutFailed"
     assert record["error"]["verdict"] == "it ran and failed"
     assert (record["index"], record["repeat"], record["executions"]) == (3, 1, 2)
+    assert record["ended_s"] == 1772700000.5
     assert result_from(json.loads(json.dumps(record))) == result
 
 
@@ -189,5 +190,5 @@ def test_a_record_of_another_program_may_hold_anything():
     assert found.failure.message == "lost"
     assert found.reward is not None
     assert math.isnan(found.reward)
-    assert (found.took_s, found.executions) == (0.0, 0)
+    assert (found.took_s, found.executions, found.ended_s) == (0.0, 0, None)
     tally_of(found)

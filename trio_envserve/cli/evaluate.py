@@ -226,9 +226,9 @@ def evaluate(
     \b
     A result line has index, repeat, input, value (what the environment returned), reward,
     metrics, usage, error (null, or class, cause, verdict, type, message, traceback), worker,
-    duration_s, took_s, executions, environment, model. Values that JSON lacks are marked:
-    {"$bytes": base64}, {"$array": {"dtype", "shape", "data": base64}}, {"$float": "nan"},
-    {"$time": ...}, {"$text": ...}.
+    duration_s, took_s, executions, ended_s (seconds since 1970), environment, model. Values that
+    JSON lacks are marked: {"$bytes": base64}, {"$array": {"dtype", "shape", "data": base64}},
+    {"$float": "nan"}, {"$time": ...}, {"$text": ...}.
 
     \b
     With --json, the last line of standard output has at least results (how many

@@ -6,14 +6,15 @@ A file of results has a record for each rollout::
 
     {"index": 3, "repeat": 0, "reward": 0.5, "metrics": {...}, "usage": {...},
      "error": null, "worker": "w0-1", "duration_s": 0.8, "took_s": 1.1, "executions": 1,
-     "environment": "arithmetic", "model": "oracle", "run": "1f0a...", "input": ...,
-     "value": ...}
+     "ended_s": 1772700000.5, "environment": "arithmetic", "model": "oracle",
+     "run": "1f0a...", "input": ..., "value": ...}
 
 ``value`` is what the environment returned, or null beside an ``error``, which has
 ``class``, ``code``, ``verdict`` ("it did not run", "it ran and failed", "it may have
 run"), ``type``, ``message`` and ``traceback``.  ``reward``, ``metrics`` and ``usage`` are
 read from the value by this module, so that no reader has to guess.  ``duration_s`` is the
-execution on the worker, ``took_s`` the caller's wait.  ``run`` stands for all that decides
+execution on the worker, ``took_s`` the caller's wait, ``ended_s`` the wall-clock time at its
+end, in seconds since 1970.  ``run`` stands for all that decides
 what a rollout is asked (:func:`run_digest`): results of one file have the same.
 
 A rollout has the name (``index``, ``repeat``).  If a file has several records of one name,
@@ -84,6 +85,8 @@ class RolloutResult:
     duration_s: float | None = None
     took_s: float = 0.0
     executions: int = 0
+    ended_s: float | None = None
+    """When the caller had it: seconds since 1970, for people.  None if a record does not say."""
 
     @property
     def name(self) -> Name:
@@ -104,13 +107,16 @@ class RolloutResult:
 # -- from an outcome -------------------------------------------------------------
 
 
-def result_of(index: int, repeat: int, outcome: Outcome) -> RolloutResult:
+def result_of(
+    index: int, repeat: int, outcome: Outcome, *, ended_s: float | None = None
+) -> RolloutResult:
     """What is counted of an outcome."""
     reward, bad, metrics = scores_of(outcome.value)
     return RolloutResult(
         index=index, repeat=repeat, reward=reward, bad_reward=bad, metrics=metrics,
         usage=usage_of(outcome.value), failure=_failure(outcome), worker=outcome.worker,
         duration_s=outcome.duration_s, took_s=outcome.took_s, executions=outcome.executions,
+        ended_s=ended_s,
     )  # fmt: skip
 
 
@@ -211,7 +217,8 @@ def record_of(
             "type": failure.type, "message": failure.message, "traceback": failure.traceback,
         },
         "worker": result.worker, "duration_s": result.duration_s, "took_s": result.took_s,
-        "executions": result.executions, "environment": environment, "model": model, "run": run,
+        "executions": result.executions, "ended_s": result.ended_s,
+        "environment": environment, "model": model, "run": run,
         "input": input, "value": value,
     }  # fmt: skip
 
@@ -238,6 +245,7 @@ def result_from(record: Mapping[str, Any]) -> RolloutResult:
         failure=_failure_from(record.get("error")), worker=str(record.get("worker") or ""),
         duration_s=_seconds(record.get("duration_s")), took_s=_seconds(record.get("took_s")) or 0.0,
         executions=_whole(record.get("executions")) or 0,
+        ended_s=_seconds(record.get("ended_s")),
     )  # fmt: skip
 
 

@@ -203,7 +203,8 @@ class Evaluation:
             self.conflict = came.outcome.error
             self._whole.cancel()
             return
-        self._taken.append((came, result_of(*came.name, came.outcome)))
+        result = result_of(*came.name, came.outcome, ended_s=round(time.time(), 3))
+        self._taken.append((came, result))
         self._wake.unpark_all()
 
     async def _keep_writing(self) -> None:

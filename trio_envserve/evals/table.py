@@ -122,7 +122,8 @@ def _schema(pa: Any) -> Any:
             ("index", pa.int64()), ("repeat", pa.int64()), ("reward", number),
             ("bad_reward", text), ("metrics", numbers), ("usage", numbers), ("error", error),
             ("worker", text), ("duration_s", number), ("took_s", number),
-            ("executions", pa.int64()), ("environment", text), ("model", text), ("run", text),
+            ("executions", pa.int64()), ("ended_s", number), ("environment", text),
+            ("model", text), ("run", text),
             ("input", pa.large_string()), ("value", pa.large_string()),
             ("parts", pa.list_(pa.large_binary())),
         ]
@@ -153,7 +154,8 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
         "index": result.index, "repeat": result.repeat, "reward": result.reward,
         "bad_reward": result.bad_reward or None, "metrics": list(result.metrics.items()),
         "usage": list(result.usage.items()), "duration_s": result.duration_s,
-        "took_s": result.took_s, "executions": result.executions, **texts, "parts": parts,
+        "took_s": result.took_s, "executions": result.executions, "ended_s": result.ended_s,
+        **texts, "parts": parts,
     }  # fmt: skip
 
 
