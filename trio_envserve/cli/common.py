@@ -46,7 +46,7 @@ Exit codes:
   2  wrong usage: an option, an address, an environment's name, a missing extra
   3  could not start: address in use, environment broken, no server
   4  eval: finished, but some rollouts ended in errors; attach: the outcome is an error
-  5  eval: results could not be written
+  5  eval: results could not be written; report: the page could not
   6  attach: no outcome within --timeout
   130, 143  interrupted (Ctrl-C, SIGTERM)
 """

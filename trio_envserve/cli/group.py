@@ -31,6 +31,7 @@ VERBS = {
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
     "show": Verb("show", "show", "Page through the rollouts in a file of results."),
     "compare": Verb("compare", "compare_files", "Compare two files of results, input by input."),
+    "report": Verb("report", "report", "Make a page of a file of results, for a browser."),
     "init": Verb("init", "init", "Write a first environment, with a test."),
     "validate": Verb("validate", "validate", "Look an environment over before it is used."),
     "status": Verb("status", "status", "Show what a server is doing."),

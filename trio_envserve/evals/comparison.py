@@ -32,8 +32,11 @@ class Comparison(NamedTuple):
     """Inputs that changed most: number, mean in the first, mean in the second."""
 
 
-def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
-    """Compare two files.  ConfigError if they have no input with rewards in common."""
+def compare(
+    first: Iterable[Entry], second: Iterable[Entry], *, shown: int | None = SHOWN
+) -> Comparison:
+    """Compare two files.  ConfigError if they have no input with rewards in common.  Of the
+    inputs that changed ``shown`` are named, or all."""
     a, b = list(first), list(second)
     inputs_a, inputs_b = ({each.result.index: each.input for each in one} for one in (a, b))
     same = {index for index, known in inputs_a.items() if inputs_b.get(index) == known}
@@ -56,7 +59,7 @@ def compare(first: Iterable[Entry], second: Iterable[Entry]) -> Comparison:
         other_inputs=len(inputs_a.keys() & inputs_b.keys()) - len(same),
         only_first=len(inputs_a.keys() - inputs_b.keys()),
         only_second=len(inputs_b.keys() - inputs_a.keys()),
-        changed=[one for one in changed if one[1] != one[2]][:SHOWN],
+        changed=[one for one in changed if one[1] != one[2]][:shown],
     )  # fmt: skip
 
 

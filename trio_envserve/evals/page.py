@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .plain import plain_line, plain_text
-from .records import result_from, usage_words
+from .records import Failure, RolloutResult, result_from, usage_words
 
 MOST_CHARS = 2000
 """Longest text of one part of a page, unless all is wanted."""
@@ -29,18 +29,25 @@ class Line(NamedTuple):
     text: str
     style: str = ""
     """``title``, ``name``, ``error``, ``dim``, a role of a message, or empty."""
+    names: bool = False
+    """It says what the lines after it are."""
 
 
 def page(record: Mapping[str, Any], *, place: str = "", full: bool = False) -> list[Line]:
     """The page of a record; ``place`` says which of several it is."""
-    return [
-        Line(plain_text(line.text), line.style)
-        for line in _lines(record, place, MOST_CHARS if not full else None)
-    ]
-
-
-def _lines(record: Mapping[str, Any], place: str, most: int | None) -> Iterator[Line]:
     result = result_from(record)
+    most = MOST_CHARS if not full else None
+    lines = (*_head(record, result, place), *_body(record, result.failure, most))
+    return [line._replace(text=plain_text(line.text)) for line in lines]
+
+
+def body(record: Mapping[str, Any]) -> list[Line]:
+    """The same without its head, and nothing of it shortened."""
+    lines = _body(record, result_from(record).failure, None)
+    return [line._replace(text=plain_text(line.text)) for line in lines]
+
+
+def _head(record: Mapping[str, Any], result: RolloutResult, place: str) -> Iterator[Line]:
     where = f" ({place})" if place else ""
     yield Line(f"input {result.index}, repeat {result.repeat}{where}", "title")
     reward = "none" if result.reward is None else f"{result.reward:.6g}"
@@ -56,27 +63,29 @@ def _lines(record: Mapping[str, Any], place: str, most: int | None) -> Iterator[
     about += [f"{usage_words(name)} {n:g}" for name, n in result.usage.items() if n]
     about += [str(record[name]) for name in ("environment", "model") if record.get(name)]
     yield Line(plain_line(", ".join(about)), "dim")
-    failure = result.failure
+
+
+def _body(record: Mapping[str, Any], failure: Failure | None, most: int | None) -> Iterator[Line]:
     if failure is not None:
         raised = f": {failure.type}" if failure.type else ""
-        yield Line(f"\n{failure.kind}{raised} ({failure.verdict})", "error")
+        yield Line(f"\n{failure.kind}{raised} ({failure.verdict})", "error", names=True)
         yield Line(_cut(failure.traceback.rstrip() or failure.message, most), "error")
-    yield Line("\ninput", "title")
+    yield Line("\ninput", "title", names=True)
     yield Line(_cut(_json(record.get("input")), most))
     value = record.get("value")
     if not isinstance(value, Mapping):
         if value is not None or failure is None:
-            yield Line("\nvalue", "title")
+            yield Line("\nvalue", "title", names=True)
             yield Line(_cut(_json(value), most))
         return
     talked = [name for name in CONVERSATION if _is_conversation(value.get(name))]
     for name in talked:
-        yield Line(f"\n{name}", "title")
+        yield Line(f"\n{name}", "title", names=True)
         for message in value[name]:
             yield from _message(message, most)
     for name, item in value.items():
         if name not in talked and name not in _SAID:
-            yield Line(f"\n{plain_line(str(name), 60)}", "title")
+            yield Line(f"\n{plain_line(str(name), 60)}", "title", names=True)
             yield Line(_cut(_json(item), most))
 
 
@@ -91,7 +100,7 @@ def _is_conversation(value: Any) -> bool:
 def _message(message: Mapping[str, Any], most: int | None) -> Iterator[Line]:
     role = str(message["role"])
     name = message.get("name") or message.get("tool_call_id") or ""
-    yield Line(plain_line(f"[{role}] {name}".rstrip(), 100), role)
+    yield Line(plain_line(f"[{role}] {name}".rstrip(), 100), role, names=True)
     content = message.get("content")
     if content:
         yield Line(_cut(_content(content), most), role)
@@ -125,12 +134,13 @@ def _json(value: Any) -> str:
     """A value for people: text as it is, the rest as JSON without the bytes of arrays."""
     if isinstance(value, str):
         return value
-    return json.dumps(_brief(value), indent=2, ensure_ascii=False)
+    return json.dumps(plain_value(value), indent=2, ensure_ascii=False)
 
 
-def _brief(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A value without the bytes in it: for each array and each text of bytes some words."""
     if isinstance(value, list):
-        return [_brief(item) for item in value]
+        return [plain_value(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     inner = value.get("$array")
@@ -138,7 +148,7 @@ def _brief(value: Any) -> Any:
         return f"array of {inner.get('dtype')}, shape {inner.get('shape')}"
     if len(value) == 1 and isinstance(value.get("$bytes"), str):
         return f"{len(value['$bytes']) * 3 // 4} bytes"
-    return {str(key): _brief(item) for key, item in value.items()}
+    return {str(key): plain_value(item) for key, item in value.items()}
 
 
 def _cut(text: str, most: int | None) -> str:

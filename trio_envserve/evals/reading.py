@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from ..core.errors import ConfigError
 from .files import Check, nothing, placed_records, record_of_line
 from .records import RolloutResult, digest, result_from
 from .table import is_table, read_row, read_table
+
+See: TypeAlias = Callable[[RolloutResult, Mapping[str, Any]], object]
+"""Gets a result, and the record that it is of."""
 
 
 class Entry(NamedTuple):
@@ -18,6 +22,7 @@ class Entry(NamedTuple):
     place: int
     """Where it is in the file: the first byte of its line, or the number of its row."""
     result: RolloutResult
+    """Without the traceback of a failure: there may be many, and they may be large."""
     input: str
     """The digest of its input."""
 
@@ -36,18 +41,27 @@ def records(path: str, check: Check = nothing) -> Iterator[tuple[int, dict[str, 
     return enumerate(read_table(path, check)) if is_table(path) else placed_records(path, check)
 
 
-def overview(path: str, check: Check = nothing) -> Overview:
-    """What a file has.  Raises ConfigError, also if it has no results."""
+def overview(path: str, check: Check = nothing, see: See | None = None) -> Overview:
+    """What a file has.  Raises ConfigError, also if it has no results.  ``see`` gets each
+    record on the way."""
     found: dict[tuple[int, int], Entry] = {}
     about: dict[str, str] = {}
     for place, record in records(path, check):
         result = result_from(record)
         known = digest(_text_of_bytes(record.get("input")), is_json=True)
-        found[result.name] = Entry(place, result, known)
+        found[result.name] = Entry(place, _without_traceback(result), known)
+        if see is not None:
+            see(result, record)
         about = {name: str(record.get(name) or "") for name in ("environment", "model")}
     if not found:
         raise ConfigError(f"{path} has no results")
     return Overview([found[name] for name in sorted(found)], about)
+
+
+def _without_traceback(result: RolloutResult) -> RolloutResult:
+    if result.failure is None:
+        return result
+    return dataclasses.replace(result, failure=dataclasses.replace(result.failure, traceback=""))
 
 
 def record_at(path: str, entry: Entry, check: Check = nothing) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""The verb ``report``, run as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.cli.commands import command, run
+from tests.evals.report.results import failure, result, written
+
+pytestmark = pytest.mark.real
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder, less what commands have said there."""
+    return sorted(each.name for each in folder.iterdir() if not each.match("err-*"))
+
+
+async def test_what_eval_wrote_becomes_a_page_beside_it(tmp_path: Path):
+    ask = ("-n", "5", "--repeat", "2", "--workers", "0", "--output", "r.jsonl")
+    assert (await run(tmp_path, "eval", "arithmetic", *ask)).code == 0
+    done = await run(tmp_path, "report", "r.jsonl")
+    assert (done.code, done.err) == (0, ""), done.err
+    assert done.out.startswith("r.html: 10 rollouts, 0.")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page.count('<script type="application/json" id="d') == 11
+    again = await run(tmp_path, "report", "r.jsonl", "--json")
+    assert again.last == {
+        "file": "r.jsonl", "output": "r.html", "rollouts": 10, "bytes": len(page.encode()),
+        "cut_at": 20_000, "cut": 0, "line_left_out": False, "exit": 0,
+    }  # fmt: skip
+
+
+async def test_the_differences_to_another_file_are_in_the_page(tmp_path: Path):
+    written(tmp_path / "before.jsonl", [result(n, 0.25) for n in range(4)])
+    written(tmp_path / "after.jsonl", [result(n, 0.75) for n in range(4)])
+    ask = ("report", "after.jsonl", "--compare", "before.jsonl", "-o", "page.html")
+    done = await run(tmp_path, *ask)
+    assert done.code == 0, done.err
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '"rewards":{"mean":0.5,' in page
+    assert '"file":"before.jsonl"' in page
+
+
+async def test_text_is_cut_unless_the_whole_is_asked_for(tmp_path: Path):
+    written(tmp_path / "r.jsonl", [result(0), result(1, input="x" * 50_000)])
+    done = await run(tmp_path, "report", "r.jsonl", "--json")
+    assert done.last["cut"] == 1
+    assert "1 rollouts are cut at 20,000 characters; --whole has all of them" in done.err
+    whole = await run(tmp_path, "report", "r.jsonl", "--whole", "--json")
+    assert (whole.last["cut"], whole.last["cut_at"], whole.err) == (0, None, "")
+    assert "x" * 50_000 in (tmp_path / "r.html").read_text()
+
+
+async def test_a_damaged_last_line_is_left_out_and_told(tmp_path: Path):
+    written(tmp_path / "r.jsonl", [result(0)], rest='{"index": 1, "val')
+    done = await run(tmp_path, "report", "r.jsonl", "--json")
+    assert (done.code, done.last["rollouts"], done.last["line_left_out"]) == (0, 1, True)
+    assert "r.jsonl: the last line is not whole, and is left out" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (("nosuch.jsonl",), 2, "nosuch.jsonl: No such file"),
+        (("empty.jsonl",), 2, "empty.jsonl has no results"),
+        (("cut.jsonl",), 2, "cut.jsonl has no results"),
+        (("bad.jsonl",), 2, "bad.jsonl, line 2: this is no result"),
+        (("folder",), 2, "folder: Is a directory"),
+        (("bad.parquet",), 2, "bad.parquet"),
+        (("r.jsonl", "--compare", "nosuch.jsonl"), 2, "nosuch.jsonl: No such file"),
+        (("r.jsonl", "--compare", "failed.jsonl"), 2, "no input in common"),
+        (("r.jsonl", "-o", "r.jsonl"), 2, "r.jsonl exists, and is no report"),
+        (("r.jsonl", "-o", "folder"), 2, "folder exists, and is no report"),
+        (("r.jsonl", "-o", "nosuch/r.html"), 5, "nosuch/r.html: No such file"),
+        (("r.jsonl", "-o", "/dev/full"), 2, "/dev/full exists, and is no report"),
+        (("r.jsonl", "-o", "/proc/r.html"), 5, "/proc/r.html: No such file"),
+    ],
+    ids=lambda each: each[-1] if isinstance(each, tuple) else None,
+)
+async def test_what_is_wrong_is_said_in_words(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, why: str
+):
+    if arguments[0].endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    written(tmp_path / "r.jsonl", [result(0)])
+    written(tmp_path / "failed.jsonl", [result(0, error=failure())])
+    written(tmp_path / "bad.jsonl", [result(0)], rest="nonsense\n")
+    written(tmp_path / "cut.jsonl", [], rest='{"index": 0')
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "bad.parquet").write_text("nonsense")
+    (tmp_path / "folder").mkdir()
+    before = names(tmp_path)
+    done = await run(tmp_path, "report", *arguments, "--json")
+    assert done.code == done.last["exit"] == code, done.err
+    assert why in done.err
+    done.check_no_traceback()
+    assert names(tmp_path) == before
+
+
+LIMITED = """
+import resource, sys
+from trio_envserve.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+sys.exit(main())
+"""
+
+
+async def test_a_full_disk_leaves_no_half_of_a_page(tmp_path: Path):
+    (tmp_path / "limited.py").write_text(LIMITED)
+    written(tmp_path / "r.jsonl", [result(0)])
+    async with command(tmp_path, "report", "r.jsonl", "--json", module="limited") as reporting:
+        done = await reporting.wait()
+    assert (done.code, done.last["exit"]) == (5, 5), done.err
+    assert "r.html: File too large" in done.err
+    assert names(tmp_path) == ["limited.py", "r.jsonl"]
+
+
+async def test_ctrl_c_ends_it_while_it_reads(tmp_path: Path):
+    """Of a pipe that never ends."""
+    line = f"{json.dumps(result(0))}\n".encode() * 100
+    os.mkfifo(tmp_path / "r.jsonl")
+    ours = os.open(tmp_path / "r.jsonl", os.O_RDWR)
+
+    async def feed() -> None:
+        async with trio.lowlevel.FdStream(ours) as pipe:
+            while True:
+                await pipe.send_all(line)
+
+    async with trio.open_nursery() as nursery:
+        async with command(tmp_path, "report", "r.jsonl", "--json") as reporting:
+            await reporting.has_taken_signals()
+            nursery.start_soon(feed)
+            reporting.signal(signal.SIGINT)
+            done = await reporting.wait()
+        nursery.cancel_scope.cancel()
+    assert done.code == 130, done.err
+    done.check_no_traceback()
+    assert names(tmp_path) == ["r.jsonl"]

@@ -1,0 +1,196 @@
+"""Pages of files of results, read back from their HTML."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evals.report.results import HOSTILE, failure, result, written
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.evals.comparison import compare
+from trio_envserve.evals.files import NotWritten
+from trio_envserve.evals.reading import overview
+from trio_envserve.evals.report.survey import compared_data, page_data, survey
+from trio_envserve.evals.report.writing import write_report
+from trio_envserve.evals.table import write_table
+
+ELEMENT = re.compile(r'<script type="application/json" id="(\w+)">(.*?)</script>', re.DOTALL)
+
+
+def made(source: str, out: Path, most: int | None = None) -> dict[str, Any]:
+    """What stands in the page of a file, element by element."""
+    found = survey(source)
+    write_report(str(out), found, page_data(found, passed_from=1.0, most=most), most)
+    text = out.read_text(encoding="utf-8")
+    return {name: json.loads(inner) for name, inner in ELEMENT.findall(text)}
+
+
+def test_a_page_has_the_summary_a_row_and_the_text_of_each_rollout(tmp_path: Path):
+    records = [result(n, n / 4) for n in (2, 0, 1)] + [result(3, error=failure())]
+    found = made(written(tmp_path / "r.jsonl", records), tmp_path / "r.html")
+    assert sorted(found) == ["d0", "d1", "d2", "d3", "data"]
+    data = found["data"]
+    columns = data["columns"]
+    assert columns["index"] == [0, 1, 2, 3]
+    assert columns["reward"] == [0.0, 0.25, 0.5, None]
+    assert columns["error"] == ["", "", "", "ValueError: no such page"]
+    assert columns["tokens"] == [42, 42, 42, None]
+    assert columns["worker"] == ["w0-1", "w1-1", "w0-1", "w1-1"]
+    assert columns["ended"][3] - columns["ended"][0] == 10
+    assert columns["input"][2] == '{"q": "question 2"}'
+    assert (data["file"], data["about"], data["is_cut_off"]) == ("r.jsonl", ["birds", "m"], False)
+    assert data["summary"]["mean_reward"] == 0.25
+    assert data["summary"]["usage"] == {"completion tokens": 36, "prompt tokens": 90}
+    assert "question 2" in json.dumps(found["d2"])
+    assert "in look" in json.dumps(found["d3"])
+
+
+def test_the_last_record_of_a_name_counts(tmp_path: Path):
+    records = [result(0, error=failure()), result(1), result(0, 1.0)]
+    found = made(written(tmp_path / "r.jsonl", records), tmp_path / "r.html")
+    assert sorted(found) == ["d0", "d1", "data"]
+    assert "in look" not in json.dumps(found["d0"])
+    assert found["data"]["columns"]["reward"] == [1.0, 0.5]
+
+
+def test_a_line_that_was_left_unfinished_is_left_out_and_told(tmp_path: Path):
+    source = written(tmp_path / "r.jsonl", [result(0)], rest='{"index": 1, "val')
+    data = made(source, tmp_path / "r.html")["data"]
+    assert data["columns"]["index"] == [0]
+    assert data["is_cut_off"]
+
+
+def test_a_table_makes_the_page_that_its_lines_make(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    records = [result(0), result(1, error=failure()), result(2, {"$float": "nan"})]
+    write_table(str(tmp_path / "r.parquet"), iter(records))
+    ours = made(written(tmp_path / "r.jsonl", records), tmp_path / "lines.html")
+    theirs = made(str(tmp_path / "r.parquet"), tmp_path / "table.html")
+    assert ours["data"].pop("file") == "r.jsonl"
+    assert theirs["data"].pop("file") == "r.parquet"
+    assert theirs == ours
+    assert ours["data"]["columns"]["reward"] == [0.5, None, "nan"]
+
+
+def test_results_of_before_that_say_no_time_make_a_page(tmp_path: Path):
+    record = result(0)
+    del record["ended_s"], record["usage"], record["worker"]
+    data = made(written(tmp_path / "r.jsonl", [record]), tmp_path / "r.html")["data"]
+    assert data["columns"]["ended"] == [None]
+
+
+def test_hostile_text_ends_no_element(tmp_path: Path):
+    value = {"reward": 1.0, HOSTILE: HOSTILE, "completion": [{"role": HOSTILE, "content": HOSTILE}]}
+    told = {"environment": HOSTILE, "model": HOSTILE, "worker": HOSTILE, "metrics": {HOSTILE: 1.0}}
+    records = [
+        result(0, input=HOSTILE, value=value, usage={HOSTILE: 3}, **told),
+        result(1, error=failure(HOSTILE, f"\x1b[2J\ud800 {HOSTILE}")),
+    ]
+    source = written(tmp_path / "r.jsonl", records)
+    found = made(source, tmp_path / "r.html")
+    assert sorted(found) == ["d0", "d1", "data"]
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "onerror=" in text
+    assert "<img" not in text
+    assert "\u2028" not in text
+    assert "\x1b" not in text
+    assert text.count("<script>") == 2
+
+
+def test_a_page_says_how_many_rollouts_are_cut(tmp_path: Path):
+    source = written(tmp_path / "r.jsonl", [result(0), result(1, input="x" * 5000)])
+    found = survey(source)
+    data = page_data(found, passed_from=1.0, most=1000)
+    out = tmp_path / "r.html"
+    told = write_report(str(out), found, data, 1000)
+    assert (told.cut, told.bytes) == (1, out.stat().st_size)
+    assert "x" * 1001 not in out.read_text()
+    assert write_report(str(out), found, data, None).cut == 0
+    assert "x" * 5000 in out.read_text()
+
+
+def test_the_differences_of_all_inputs_are_there(tmp_path: Path):
+    before = written(tmp_path / "b.jsonl", [result(n, 0.0) for n in range(20)])
+    after = written(tmp_path / "a.jsonl", [result(n, n / 20) for n in range(20)])
+    compared = compare(overview(before).entries, overview(after).entries, shown=None)
+    data = compared_data(before, compared)
+    assert [index for index, _, _ in data["changed"]] == [*range(19, 0, -1)]
+    assert (data["rewards"]["better"], data["rewards"]["same"]) == (19, 1)
+    assert data["rewards"]["low"] < data["rewards"]["mean"] < data["rewards"]["high"]
+    assert [each["name"] for each in data["metrics"]] == ["turns"]
+
+
+@pytest.mark.parametrize("there", ["my notes\n", "", "<!doctype html>\n<p>mine"])
+def test_what_is_no_report_is_not_overwritten(tmp_path: Path, there: str):
+    found = survey(written(tmp_path / "r.jsonl", [result(0)]))
+    out = tmp_path / "r.html"
+    out.write_text(there)
+    with pytest.raises(ConfigError, match="exists, and is no report"):
+        write_report(str(out), found, page_data(found, passed_from=1.0, most=None), None)
+    assert out.read_text() == there
+
+
+def test_a_device_is_not_replaced(tmp_path: Path):
+    found = survey(written(tmp_path / "r.jsonl", [result(0)]))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in ("/dev/null", str(pipe)):
+        with pytest.raises(ConfigError, match="is no report"):
+            write_report(path, found, page_data(found, passed_from=1.0, most=None), None)
+
+
+def test_results_that_change_meanwhile_are_told_and_leave_no_page(tmp_path: Path):
+    records = [result(n) for n in range(3)]
+    source = written(tmp_path / "r.jsonl", records)
+    found = survey(source)
+    data = page_data(found, passed_from=1.0, most=None)
+    for changed in (records[:2], [records[1], records[0], records[2]]):
+        written(tmp_path / "r.jsonl", changed)
+        with pytest.raises(ConfigError, match="has changed"):
+            write_report(str(tmp_path / "r.html"), found, data, None)
+    written(tmp_path / "r.jsonl", [*records, result(3), result(0)])  # an evaluation goes on
+    write_report(str(tmp_path / "r.html"), found, data, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.jsonl"]
+
+
+def test_a_page_that_is_given_up_anywhere_leaves_nothing(tmp_path: Path):
+    found = survey(written(tmp_path / "r.jsonl", [result(n) for n in range(3)]))
+    data = page_data(found, passed_from=1.0, most=None)
+    for reads in range(3):
+        left = [None] * reads
+        with pytest.raises(IndexError):
+            write_report(str(tmp_path / "r.html"), found, data, None, left.pop)
+        assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
+
+
+def test_a_page_that_cannot_be_written_leaves_the_one_before(tmp_path: Path):
+    found = survey(written(tmp_path / "r.jsonl", [result(0)]))
+    data = page_data(found, passed_from=1.0, most=None)
+    with pytest.raises(NotWritten, match="No such file"):
+        write_report(str(tmp_path / "nosuch" / "r.html"), found, data, None)
+
+
+def test_a_page_takes_the_memory_of_one_rollout_at_a_time(tmp_path: Path):
+    """Of 40 MB of results, 1 MB a rollout."""
+    path = tmp_path / "r.jsonl"
+    with path.open("w") as file:
+        for number in range(40):
+            value = {"reward": 1.0, "completion": [{"role": "user", "content": "x" * 10**6}]}
+            file.write(json.dumps(result(number, value=value)) + "\n")
+    tracemalloc.start()
+    try:
+        found = survey(str(path))
+        write_report(
+            str(tmp_path / "r.html"), found, page_data(found, passed_from=1.0, most=None), None
+        )
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "r.html").stat().st_size > 40 * 10**6
+    assert most < 15 * 10**6
