@@ -65,9 +65,21 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """The slow tests, on one Python."""
+    """The slow tests but those in a browser, on one Python."""
     install(session, "test", "docs")
-    session.run("python", "-m", "pytest", *PARALLEL, "-m", "slow", *session.posargs)
+    chosen = ["-m", "slow and not browser", *session.posargs]
+    session.run("python", "-m", "pytest", *PARALLEL, *chosen)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """What a browser shows of the pages.  Not by default: it needs chromium, and is for the night.
+
+    Two at once: each test has a browser of its own.
+    """
+    install(session, "test", "docs")
+    chosen = ["-n", "2", "-m", "browser", *session.posargs]
+    session.run("python", "-m", "pytest", *chosen)
 
 
 @nox.session
@@ -330,7 +342,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
-    names = ("tests-3.12", "tests-3.13", "slow", "soak", "kills", "repeat")
+    names = ("tests-3.12", "tests-3.13", "slow", "browser", "soak", "kills", "repeat")
     for name in (*names, "verifiers", "verifiers_newest"):
         session.notify(name)
     session.notify("nemo_gym-3.12")

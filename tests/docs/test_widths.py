@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.doors.http.browser import CHROMIUM, Browser, open_browser
+from tests.browser import IN_A_BROWSER, Browser, open_browser
 
 pytestmark = [
+    *IN_A_BROWSER,
     pytest.mark.real,
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
     pytest.mark.skipif(importlib.util.find_spec("furo") is None, reason="the theme is missing"),
 ]
 

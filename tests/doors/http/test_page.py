@@ -14,15 +14,12 @@ from typing import Any
 import pytest
 import trio
 
-from tests.doors.http.browser import CHROMIUM, Browser, open_browser
+from tests.browser import IN_A_BROWSER, Browser, open_browser
 from tests.doors.http.door import HANG_S
 from trio_envserve import Client, open_client, open_server
 from trio_envserve.doors.http import open_http_door
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
-]
+pytestmark = IN_A_BROWSER
 
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
 TOKEN = "a-token-of-some-length"

@@ -1,6 +1,7 @@
 """Debian's chromium, headless, driven by its own protocol over two pipes: no other program is
-needed.  A module that uses it is skipped where chromium is missing (in Debian: the package
-``chromium``)."""
+needed.  A module that uses it has :data:`IN_A_BROWSER` among its marks: it is skipped where
+chromium is missing (in Debian: the package ``chromium``), and runs in a session of nox of its
+own."""
 
 from __future__ import annotations
 
@@ -13,9 +14,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 CHROMIUM = shutil.which("chromium") or ""
+
+IN_A_BROWSER = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed"),
+]
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
@@ -34,12 +42,14 @@ class Browser:
         self._session = ""
         self.said: list[str] = []
         """What its console has said, and what its scripts have raised."""
+        self.asked: list[str] = []
+        """The addresses that it has asked for anything, data in the page apart."""
 
     async def begin(self) -> None:
         target = await self.send("Target.createTarget", url="about:blank")
         found = await self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = found["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             await self.send(f"{domain}.enable")
 
     async def send(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -68,6 +78,9 @@ class Browser:
             self.said.append(json.dumps(about["exceptionDetails"]))
         elif method == "Log.entryAdded" and about["entry"]["level"] == "error":
             self.said.append(json.dumps(about["entry"]))
+        elif method == "Network.requestWillBeSent":
+            url = about["request"]["url"]
+            self.asked += [] if url.startswith("data:") else [url]
         return told
 
     async def run(self, script: str) -> Any:
@@ -100,7 +113,7 @@ class Browser:
 
     async def key(self, name: str) -> None:
         """Press a key, such as Tab."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
         text = {"text": "\r"} if name == "Enter" else {}
         about = {"key": name, "code": name, "windowsVirtualKeyCode": codes[name]}
         await self.send("Input.dispatchKeyEvent", type="keyDown", **about, **text)
