@@ -28,7 +28,7 @@ import trio.testing
 
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.net import BATCH_MESSAGES, FRAMES_MAX, ConnectionEvent
-from trio_envserve.net.framing import encode, encode_command
+from trio_envserve.net.framing import Decoder, encode, encode_command
 from trio_envserve.net.large import GROW_BYTES
 from trio_envserve.net.zmtp import connection as connection_module
 from trio_envserve.net.zmtp import connections as connections_module
@@ -264,7 +264,8 @@ async def send_parts(router: ZmtpRouter, socks: list[socket.socket], size: int, 
     async with trio.open_nursery() as senders:
         for sock in socks:
             senders.start_soon(in_thread, sock.sendall, large)
-        decoders = [each.engine.decoder for each in router._connections.values()]
+        engines = [each.engine for each in router._connections.values()]
+        decoders = [each.decoder for each in engines if isinstance(each.decoder, Decoder)]
         while sum(each._large.filled for each in decoders if each._large) < len(socks) * part:
             router.receive_nowait()
             await trio.lowlevel.checkpoint()

@@ -192,6 +192,7 @@ class Asking:
 
     name = b"ASKING"
     is_done = False
+    peer_key = b""
 
     def begin(self) -> list[bytes]:
         return []

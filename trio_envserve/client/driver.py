@@ -223,6 +223,9 @@ class Driver:
             self._give(Connected(now_s))
         else:
             trouble = _TROUBLE[event].format(self.address)
+            if event is ConnectionEvent.HANDSHAKE_FAILED:
+                # A socket of another kind knows no reason.
+                trouble = _with_reason(trouble, getattr(self._socket, "why_refused", ""))
             self._give(Disconnected(now_s, trouble))
         self.carry_out()
 
@@ -325,3 +328,8 @@ def begin_call(terms: Terms) -> tracing.Span | None:
     if terms.key is not None and terms.key.act is not KeyAct.ASK:
         return None
     return tracing.begin_here("call", "CLIENT")
+
+
+def _with_reason(trouble: str, why: str) -> str:
+    """What a failed handshake is for the caller."""
+    return f"{trouble}, or not as this client does: {why}" if why else trouble

@@ -182,6 +182,10 @@ class Decoder:
             data = data[size:]
         self._data += data
 
+    def rest(self) -> bytes:
+        """The bytes that are not decoded, for another decoder to go on with."""
+        return self._data[self._at :]
+
     # -- what it means
 
     def take(self, most: int) -> list[list[Frame]]:

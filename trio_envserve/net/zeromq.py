@@ -28,6 +28,7 @@ from .address import Address, parse_peer_address, parse_transport
 from .binding import bind, ipc_file, remove_ipc_file
 from .groups import unwrap_single
 from .interface import BUNDLE_BYTES, COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
+from .keypairs import ClientCurve
 from .monitor import Monitor, ZmqContext, ZmqSocket
 from .sockets import ZmqDealer, ZmqRouter
 
@@ -98,8 +99,10 @@ class ZmqNetwork:
         *,
         limits: WireLimits,
         on_event: OnEvent | None = None,
+        curve: ClientCurve | None = None,
     ) -> AsyncIterator[ZmqDealer]:
-        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses."""
+        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses.  ``curve``: the
+        keys for a router that speaks CURVE."""
         parsed = parse_transport(address)
         parse_peer_address(address)
         with self._socket(zmq.DEALER, parsed, limits) as (raw, monitor):
@@ -107,6 +110,10 @@ class ZmqNetwork:
             raw.set(zmq.RECONNECT_IVL, _ms(limits.reconnect_min_s))
             raw.set(zmq.RECONNECT_IVL_MAX, _ms(limits.reconnect_max_s))
             raw.set(zmq.CONNECT_TIMEOUT, _ms(CONNECT_TIMEOUT_S))
+            if curve is not None:
+                raw.set(zmq.CURVE_SERVERKEY, curve.server.encode())
+                raw.set(zmq.CURVE_PUBLICKEY, curve.keys.public.encode())
+                raw.set(zmq.CURVE_SECRETKEY, curve.keys.secret.encode())
             try:
                 raw.connect(str(parsed))
             except zmq.ZMQError as error:

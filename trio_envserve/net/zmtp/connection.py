@@ -21,7 +21,7 @@ from typing import Final, final
 
 from ...core.limits import KIB, MIB
 from ..framing import READ_BYTES, Outgoing, encode
-from ..interface import Frame, Message
+from ..interface import Frame, Message, size_bytes
 from ..outbox import Outbox
 from .engine import Engine
 
@@ -178,7 +178,10 @@ class Connection:
         accepted = 0
         outgoing, outbox = self.outgoing, self.outbox
         if not outgoing and not outbox:
-            if len(messages) <= JOINED_MESSAGES:
+            if self.engine.is_sealed:
+                accepted = _portion(messages)
+                outgoing.append(self.engine.encode(messages[:accepted]))
+            elif len(messages) <= JOINED_MESSAGES:
                 # nearly always: all of it, in one piece, at once
                 pieces = encode(messages)
                 if len(pieces) == 1:
@@ -194,10 +197,11 @@ class Connection:
                 else:
                     outgoing.append(pieces)
                 return len(messages)
-            while accepted < len(messages) and outgoing.size_bytes < FRAMED_BYTES:
-                some = messages[accepted : accepted + JOINED_MESSAGES]
-                outgoing.append(encode(some))
-                accepted += len(some)
+            else:
+                while accepted < len(messages) and outgoing.size_bytes < FRAMED_BYTES:
+                    some = messages[accepted : accepted + JOINED_MESSAGES]
+                    outgoing.append(encode(some))
+                    accepted += len(some)
         for message in messages[accepted:]:
             if not outbox.append(message):
                 break
@@ -214,7 +218,7 @@ class Connection:
             while (
                 outbox and outgoing.size_bytes < FRAMED_BYTES and self.state is ConnectionState.OPEN
             ):
-                outgoing.append(encode((outbox.pop(),)))
+                outgoing.append(self.engine.encode((outbox.pop(),)))
                 self.framed += 1
             if not outgoing:
                 return True
@@ -260,3 +264,13 @@ class Connection:
         except OSError:
             return True
         return False
+
+
+def _portion(messages: Sequence[Message]) -> int:
+    """How many messages to seal at once: it takes time for each byte."""
+    total = 0
+    for number, message in enumerate(messages, 1):
+        total += size_bytes(message)
+        if total >= FRAMED_BYTES:
+            return number
+    return len(messages)

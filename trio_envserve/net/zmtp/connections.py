@@ -22,6 +22,8 @@ import logging
 import select
 import socket
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -33,7 +35,7 @@ from ..outbox import Outbox
 from ..pump import SocketPump
 from .connection import Connection, ConnectionEnded, ConnectionState
 from .engine import Engine
-from .mechanism import HandshakeError, Null
+from .mechanism import HandshakeError, Mechanism, Null
 from .traffic import EPOLLIN, Traffic
 
 logger = logging.getLogger("trio_envserve.net")
@@ -65,8 +67,12 @@ class Connections(SocketPump):
 
     _socket_type: bytes
 
-    def __init__(self, address: str, limits: WireLimits) -> None:
+    def __init__(
+        self, address: str, limits: WireLimits, mechanism: Callable[[], Mechanism] | None = None
+    ) -> None:
         super().__init__(address, limits)
+        self._mechanism = mechanism or partial(Null, self._socket_type)
+        """Makes one side of a handshake for each connection."""
         self._frame_limits = frame_limits(limits)
         self._connections: dict[int, Connection] = {}
         """All connections, by descriptor."""
@@ -92,6 +98,8 @@ class Connections(SocketPump):
         self._flush_lot = trio.lowlevel.ParkingLot()
         self._event_sender, self._events = trio.open_memory_channel[ConnectionEvent](float("inf"))
         self._numbers = itertools.count(1)
+        self.why_refused = ""
+        """Why the last handshake that failed did so."""
         self._complaint = ""
         """Why one of them was closed, for the next line of the log."""
         self._complained = 0
@@ -101,7 +109,7 @@ class Connections(SocketPump):
 
     def _adopt(self, sock: socket.socket, peer: str) -> Connection:
         """Add a new connection and greet the peer."""
-        engine = Engine(Null(self._socket_type), self._frame_limits)
+        engine = Engine(self._mechanism(), self._frame_limits)
         connection = Connection(
             sock, engine, self._outbox_of_next(), peer=peer, now_s=self._awake_s
         )
@@ -147,6 +155,7 @@ class Connections(SocketPump):
         self._write(connection)
 
     def _fail_handshake(self, connection: Connection, why: str) -> None:
+        self.why_refused = why
         self._event_sender.send_nowait(ConnectionEvent.HANDSHAKE_FAILED)
         self._complain(connection, f"handshake failed: {why}")
         self._part(connection)

@@ -5,7 +5,8 @@ Theory of operation
 A connection begins with a *greeting* of 64 bytes from each side, which has the
 version and the security mechanism.  Then both sides exchange commands of the mechanism
 (:mod:`.mechanism`; for NULL one READY from each).  Then comes *traffic*: messages, and
-PING commands that are answered by PONG.
+PING commands that are answered by PONG.  With CURVE (:mod:`.curve`) each of their frames
+is sealed (:mod:`.sealed`), and until then only small commands are taken.
 
 Arriving bytes go into :attr:`Engine.decoder`.  Two calls drive the engine:
 :meth:`Engine.shake` until it says that the connection is ready, then
@@ -28,11 +29,14 @@ Pure: no sockets, no trio, no clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from ..framing import Decoder, FrameLimits, FramingError, encode_command
-from ..interface import Frame
+from ..framing import Decoder, FrameLimits, FramingError, Piece, encode, encode_command
+from ..interface import Frame, Message
+from .curve import HANDSHAKE_LIMITS, CurveClient, CurveServer
 from .mechanism import HandshakeError, Mechanism
+from .sealed import SealedDecoder
 
 GREETING_BYTES: Final = 64
 _SIGNATURE_BYTES: Final = 10
@@ -49,12 +53,16 @@ class Engine:
     """One side of one connection."""
 
     __slots__ = (
+        "_encode_command",
         "_greeting",
+        "_limits",
         "_mechanism",
         "_pong",
         "_replies",
         "decoder",
+        "encode",
         "is_ready",
+        "is_sealed",
         "ttl_s",
     )
 
@@ -68,8 +76,16 @@ class Engine:
         self._replies += [encode_command(body) for body in mechanism.begin()]
         self._pong: bytes | None = None
         """The answer to the newest PING: older ones need none any more."""
-        self.decoder = Decoder(limits)
+        self._limits = limits
+        self.is_sealed = isinstance(mechanism, CurveClient | CurveServer)
+        """Whether what passes is sealed."""
+        self.decoder: Decoder | SealedDecoder = Decoder(
+            HANDSHAKE_LIMITS if self.is_sealed else limits
+        )
         """Takes arriving bytes and, after the handshake, receives large frames."""
+        self.encode: Callable[[Sequence[Message]], list[Piece]] = encode
+        """The bytes of messages, to be written in the order in which they were made."""
+        self._encode_command = encode_command
         self.is_ready = False
         """Whether the handshake is done: messages may pass in both directions."""
         self.ttl_s: float | None = None
@@ -78,10 +94,15 @@ class Engine:
     def replies(self) -> bytes:
         """The bytes to be written now, before any message; perhaps none."""
         if self._pong is not None:
-            self._replies.append(encode_command(self._pong))
+            self._replies.append(self._encode_command(self._pong))
             self._pong = None
         replies, self._replies = b"".join(self._replies), []
         return replies
+
+    @property
+    def peer_key(self) -> bytes:
+        """The peer's public key, which it has proven; empty if it has proven none."""
+        return self._mechanism.peer_key
 
     @property
     def has_replies(self) -> bool:
@@ -103,6 +124,7 @@ class Engine:
             data = self._greeting[GREETING_BYTES:]
             self._greeting = None
         decoder = self.decoder
+        assert isinstance(decoder, Decoder)  # what is sealed comes later
         decoder.feed(data)
         while not self.is_ready:
             # One at a time: whatever follows the last command is traffic.
@@ -121,6 +143,10 @@ class Engine:
                 self.is_ready = self._mechanism.is_done
             elif not decoder.is_backlogged:
                 return False
+        mechanism = self._mechanism
+        if isinstance(mechanism, CurveClient | CurveServer):
+            sealer, self.decoder = mechanism.seal_traffic(self._limits, decoder.rest())
+            self.encode, self._encode_command = sealer.encode, sealer.command
         return True
 
     def take(self, most: int) -> list[list[Frame]]:

@@ -33,6 +33,7 @@ from ..interface import BATCH_MESSAGES, Frame, Message, OnEvent
 from ..outbox import Outbox
 from .connection import SLICE_MESSAGES, Connection, ConnectionEnded, ConnectionState
 from .connections import HANG_UP, OUT, TURN_BYTES, Connections
+from .mechanism import Mechanism
 
 HEAVY_TURN_BYTES: Final = 128 * KIB
 """After so many bytes of connections that have had more than their share, the others have
@@ -47,6 +48,9 @@ LAST_WORDS_S: Final = 0.25
 
 _GONE: Final = HANG_UP | 0x10 | 0x8
 
+_ENDED: Final = (ConnectionState.CLOSED, ConnectionState.DRAINING)
+"""Nothing is read any more in these."""
+
 
 class Hub(Connections):
     """Base of router and dealer: reads and writes their connections, until they close."""
@@ -56,8 +60,10 @@ class Hub(Connections):
     _routed: bool
     """Whether each message begins with a route."""
 
-    def __init__(self, address: str, limits: WireLimits) -> None:
-        super().__init__(address, limits)
+    def __init__(
+        self, address: str, limits: WireLimits, mechanism: Callable[[], Mechanism] | None = None
+    ) -> None:
+        super().__init__(address, limits, mechanism)
         forget_in_children(self)
 
     # -- reading ----------------------------------------------------------------
@@ -96,7 +102,7 @@ class Hub(Connections):
         most = before + share
         route: list[Frame] | None = [connection.route] if self._routed else None
         try:
-            if connection.state is ConnectionState.CLOSED:
+            if connection.state in _ENDED:
                 return
             if not decoder.is_backlogged and (size := connection.fill()):
                 self._turn_bytes += size

@@ -5,7 +5,8 @@ Theory of operation
 A mechanism is an object with the commands of one handshake: :meth:`Mechanism.begin`
 says what to send after the greeting, :meth:`Mechanism.command` takes the peer's
 commands and answers them, until :attr:`Mechanism.is_done`.  NULL is the mechanism
-without security: each side states its metadata in a READY.
+without security: each side states its metadata in a READY.  The other one is CURVE
+(:mod:`.curve`).
 
 Pure: no sockets, no trio, no clock.
 """
@@ -33,6 +34,8 @@ class Mechanism(Protocol):
     """As in the greeting, at most 20 bytes."""
     is_done: bool
     """Whether messages may pass."""
+    peer_key: bytes
+    """The peer's public key, if it has proven that it has the secret one; else empty."""
 
     def begin(self) -> list[bytes]:
         """Bodies of the commands that go out with the greeting."""
@@ -58,6 +61,7 @@ class Null:
     """The mechanism NULL, for a socket of one type."""
 
     name = b"NULL"
+    peer_key = b""
 
     def __init__(self, socket_type: bytes) -> None:
         self._type = socket_type
@@ -67,8 +71,7 @@ class Null:
 
     def begin(self) -> list[bytes]:
         """See the protocol."""
-        properties = ((b"Socket-Type", self._type), (b"Identity", b""))
-        return [b"\x05READY" + b"".join(_property(name, value) for name, value in properties)]
+        return [b"\x05READY" + state_metadata(self._type)]
 
     def command(self, body: bytes) -> list[bytes]:
         """See the protocol."""
@@ -78,13 +81,24 @@ class Null:
         if not body.startswith(b"\x05READY"):
             raise HandshakeError(f"READY expected, not {body[:16]!r}", tell="READY expected")
         self.metadata = parse_metadata(body[6:])
-        peer = self.metadata.get(b"socket-type")
-        # A peer may leave it out; libzmq accepts that, too.
-        if peer is not None and peer not in _PEERS[self._type]:
-            text = f"a {self._type.decode()} does not talk to a socket of type {peer[:16]!r}"
-            raise HandshakeError(text, tell=text)
+        check_type(self._type, self.metadata)
         self.is_done = True
         return []
+
+
+def state_metadata(socket_type: bytes) -> bytes:
+    """The properties that a side states."""
+    properties = ((b"Socket-Type", socket_type), (b"Identity", b""))
+    return b"".join(_property(name, value) for name, value in properties)
+
+
+def check_type(own: bytes, metadata: dict[bytes, bytes]) -> None:
+    """Raise HandshakeError if a socket of this type does not talk to one of the peer's."""
+    peer = metadata.get(b"socket-type")
+    # A peer may leave it out; libzmq accepts that, too.
+    if peer is not None and peer not in _PEERS[own]:
+        text = f"a {own.decode()} does not talk to a socket of type {peer[:16]!r}"
+        raise HandshakeError(text, tell=text)
 
 
 def _property(name: bytes, value: bytes) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import final
 
 import trio
@@ -22,6 +23,8 @@ from ..address import Address, parse_peer_address, parse_transport
 from ..binding import ipc_file, listen, remove_ipc_file
 from ..groups import unwrap_single
 from ..interface import ConnectionEvent, OnEvent
+from ..keypairs import ClientCurve
+from .sides import RouterCurve, client_mechanism
 from .sockets import OnPeer, ZmtpDealer, ZmtpRouter
 
 
@@ -32,14 +35,16 @@ class ZmtpNetwork:
     @asynccontextmanager
     async def open_router(
         self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None,
-        on_peer: OnPeer | None = None,
+        on_peer: OnPeer | None = None, curve: RouterCurve | None = None,
     ) -> AsyncIterator[ZmtpRouter]:  # fmt: skip
         """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses.  ``on_peer``
-        is told of each connection that is opened or lost."""
+        is told of each connection that is opened or lost.  ``curve``: only whom it lets in
+        may connect, and all that passes is sealed."""
         parsed = parse_transport(address)
+        mechanism = None if curve is None else curve.mechanism
         listener, bound = await listen(parsed)
         file = ipc_file(parsed)
-        router = ZmtpRouter(listener, bound, limits, on_peer)
+        router = ZmtpRouter(listener, bound, limits, on_peer, mechanism)
         try:
             with unwrap_single():
                 async with trio.open_nursery() as nursery:
@@ -60,11 +65,14 @@ class ZmtpNetwork:
         *,
         limits: WireLimits,
         on_event: OnEvent | None = None,
+        curve: ClientCurve | None = None,
     ) -> AsyncIterator[ZmtpDealer]:
-        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses."""
+        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses.  ``curve``: the
+        keys for a router that speaks CURVE."""
         parsed: Address = parse_transport(address)
         parse_peer_address(address)
-        dealer = ZmtpDealer(parsed, limits)
+        mechanism = None if curve is None else partial(client_mechanism, curve)
+        dealer = ZmtpDealer(parsed, limits, mechanism)
         try:
             with unwrap_single():
                 async with trio.open_nursery() as nursery:

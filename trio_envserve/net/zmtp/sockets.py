@@ -38,6 +38,7 @@ from ..outbox import Outbox
 from .connection import Connection, ConnectionState
 from .connections import TURN_BYTES
 from .hub import Hub
+from .mechanism import Mechanism
 from .streams import connect, peer_name, place_of, prepare
 from .traffic import EPOLLIN
 
@@ -74,9 +75,9 @@ class ZmtpRouter(Hub):
 
     def __init__(
         self, listener: socket.socket, address: str, limits: WireLimits,
-        on_peer: OnPeer | None = None,
+        on_peer: OnPeer | None = None, mechanism: Callable[[], Mechanism] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(address, limits)
+        super().__init__(address, limits, mechanism)
         self._on_peer = on_peer
         self._listener = listener
         self._routes: dict[bytes, Connection] = {}
@@ -110,6 +111,21 @@ class ZmtpRouter(Hub):
             return not messages
         sent = self._send(connection, good) if good else True
         return sent and len(good) == len(messages)
+
+    def peer_key(self, route: bytes) -> bytes:
+        """The public key of the peer with this route, which it has proven; else empty."""
+        connection = self._routes.get(route)
+        return b"" if connection is None else connection.engine.peer_key
+
+    def close_peer(self, route: bytes, why: str) -> None:
+        """Close a peer's connection after what was sent to it, and log why."""
+        connection = self._routes.get(route)
+        if connection is not None:
+            self._complain(connection, why)
+            self._write(connection)
+            if connection.state is ConnectionState.OPEN:
+                self._traffic.unregister(connection)
+                self._part(connection)
 
     def close(self) -> None:
         """See the base.  The address is free at once."""
@@ -215,8 +231,11 @@ class ZmtpDealer(Hub):
     _socket_type = b"DEALER"
     _routed = False
 
-    def __init__(self, address: Address, limits: WireLimits) -> None:
-        super().__init__(str(address), limits)
+    def __init__(
+        self, address: Address, limits: WireLimits,
+        mechanism: Callable[[], Mechanism] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(str(address), limits, mechanism)
         self._peer = address
         self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
         self._current: Connection | None = None

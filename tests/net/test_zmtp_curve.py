@@ -1,0 +1,326 @@
+"""CURVE without a network: who gets in, and what bytes on the way can do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.net.curve_peers import (
+    CLIENT,
+    LIMITS,
+    OTHER,
+    SERVER,
+    new_client,
+    new_server,
+    shake,
+)
+from trio_envserve.net.framing import COMMAND, FramingError, encode_command
+from trio_envserve.net.keypairs import key_text
+from trio_envserve.net.zmtp import boxes
+from trio_envserve.net.zmtp.boxes import WrongBox, shared
+from trio_envserve.net.zmtp.engine import GREETING_BYTES, Engine
+from trio_envserve.net.zmtp.mechanism import HandshakeError, Null
+
+
+def opened(cut: int = 100_000) -> tuple[Engine, Engine]:
+    client, server = new_client(), new_server()
+    shake(client, server, cut)
+    return client, server
+
+
+def passed(sender: Engine, taker: Engine, *messages: list[bytes], cut: int = 100_000):
+    """What the taker makes of these messages."""
+    data = b"".join(bytes(piece) for piece in sender.encode(messages))
+    return fed(taker, data, cut)
+
+
+def fed(taker: Engine, data: bytes, cut: int = 100_000) -> list[list[bytes]]:
+    got = []
+    for at in range(0, len(data), cut):
+        view = taker.decoder.buffer()
+        assert view is None or len(view)
+        taker.decoder.feed(data[at : at + cut])
+        while True:
+            got += [[bytes(frame) for frame in message] for message in taker.take(3)]
+            if not taker.decoder.is_backlogged:
+                break
+    return got
+
+
+def inside(data: bytes) -> list[bytes]:
+    """The frames of commands behind a greeting."""
+    frames, at = [], GREETING_BYTES
+    while at < len(data):
+        head = 9 if data[at] & 2 else 2
+        size = int.from_bytes(data[at + 1 : at + head], "big")
+        frames.append(data[at : at + head + size])
+        at += head + size
+    return frames
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100_000])
+def test_both_sides_know_each_other_however_the_bytes_are_cut(cut):
+    client, server = opened(cut)
+    assert key_text(server.peer_key) == CLIENT.public
+    assert key_text(client.peer_key) == SERVER.public
+
+
+@pytest.mark.parametrize("cut", [1, 100, 100_000])
+@pytest.mark.parametrize("from_client", [True, False])
+def test_messages_arrive_as_they_were_sent(from_client, cut):
+    client, server = opened()
+    sender, taker = (client, server) if from_client else (server, client)
+    sent = [[b"one", b"", b"three"], [b"x" * 300], [b"y" * 90_000, b"z"]]
+    assert passed(sender, taker, sent[0], cut=cut) == sent[:1]
+    assert passed(sender, taker, *sent[1:], cut=cut) == sent[1:]
+    assert taker.decoder.is_between_messages
+    assert taker.decoder.arriving_bytes == 0
+
+
+def test_nothing_that_is_sent_can_be_read_on_the_way():
+    client, _ = opened()
+    data = b"".join(bytes(piece) for piece in client.encode([[b"a secret of 20 bytes" * 9]]))
+    assert b"secret" not in data
+
+
+def test_a_ping_is_answered_in_a_box():
+    client, server = opened()
+    assert not fed(server, client._encode_command(b"\x04PING\0\0hello"))
+    answer = server.replies()
+    assert b"PONG" not in answer
+    client.decoder.feed(answer)
+    assert client.take(3) == []
+    assert server.ttl_s is None
+
+
+def test_a_client_with_another_key_is_refused_and_told():
+    client, server = new_client(keys=OTHER), new_server()
+    with pytest.raises(HandshakeError, match="may not come in: 400"):
+        shake(client, server)
+    assert not server.is_ready
+    assert not server.peer_key
+    with pytest.raises(HandshakeError, match="does not know this key"):
+        client.shake(server.replies())
+
+
+def test_the_word_of_the_server_is_what_the_client_says():
+    client, server = new_client(), new_server(admit=lambda _: "the key trainer was revoked")
+    with pytest.raises(HandshakeError):
+        shake(client, server)
+    with pytest.raises(HandshakeError, match="the key trainer was revoked"):
+        client.shake(server.replies())
+
+
+def test_a_client_of_another_server_is_refused_and_told():
+    client, server = new_client(server=OTHER), new_server()
+    with pytest.raises(HandshakeError, match="another key of this server"):
+        shake(client, server)
+    with pytest.raises(HandshakeError, match="another key of this server"):
+        client.shake(server.replies())
+
+
+def test_a_server_without_the_right_secret_is_found_out():
+    """Who sits at the address without the server's secret cannot make the WELCOME."""
+    client, server = new_client(), new_server()
+    shake(new_client(server=SERVER), server)
+    client.replies()
+    welcome = encode_command(b"\x07WELCOME" + bytes(160))
+    greeting = new_server().replies()
+    with pytest.raises(HandshakeError, match="WELCOME does not open"):
+        client.shake(greeting + welcome)
+
+
+def test_a_stolen_public_key_is_not_enough(monkeypatch):
+    """The vouch is what shows that a client has the secret half of the key that it names."""
+    thief, server = new_client(keys=OTHER), new_server()
+    real = boxes.public_of
+
+    def named(secret: bytes) -> bytes:
+        return real(CLIENT.secret_bytes if secret == OTHER.secret_bytes else secret)
+
+    monkeypatch.setattr(boxes, "public_of", named)
+    with pytest.raises(HandshakeError, match="INITIATE does not open"):
+        shake(thief, server)
+
+
+def test_a_replayed_handshake_gains_nothing():
+    client = new_client()
+    said, _ = shake(client, new_server(seed=4))
+    again = new_server(seed=6)  # every connection has other passing keys
+    with pytest.raises(HandshakeError, match="not of this connection"):
+        again.shake(said)
+    assert not again.is_ready
+
+
+def test_a_replayed_hello_has_a_welcome_that_only_its_client_can_open():
+    said, _ = shake(new_client(), new_server(seed=4))
+    again = new_server(seed=6)
+    [hello, initiate] = inside(said)
+    assert not again.shake(said[:GREETING_BYTES] + hello)
+    with pytest.raises(HandshakeError):
+        again.shake(initiate)
+
+
+def test_a_frame_that_comes_again_is_refused():
+    client, server = opened()
+    data = b"".join(bytes(piece) for piece in client.encode([[b"pay me"]]))
+    assert fed(server, data) == [[b"pay me"]]
+    with pytest.raises(FramingError, match="frame 3 of the connection after frame 3"):
+        fed(server, data)
+
+
+def test_frames_in_another_order_are_refused():
+    client, server = opened()
+    one, two = (b"".join(bytes(p) for p in client.encode([[word]])) for word in (b"1", b"2"))
+    server.decoder.feed(two + one)
+    assert server.take(8) == [[b"2"]]
+    assert server.decoder.is_backlogged
+    for _ in range(2):
+        with pytest.raises(FramingError, match="frame 3 of the connection after frame 4"):
+            server.take(8)
+
+
+def test_no_two_frames_have_one_nonce():
+    client, server = opened()
+    data = b"".join(bytes(p) for n in range(50) for p in client.encode([[b"%d" % n], [b"x"]]))
+    counters = [piece[:8] for piece in data.split(b"\x07MESSAGE")[1:]]
+    assert len(counters) == len(set(counters)) == 50
+    assert counters == sorted(counters)
+    assert len(fed(server, data)) == 50  # bundles, which the socket unpacks
+
+
+def test_what_one_side_sent_is_not_taken_as_the_others():
+    client, _ = opened()
+    data = b"".join(bytes(piece) for piece in client.encode([[b"hello"]]))
+    with pytest.raises(FramingError, match="does not open"):
+        fed(client, data)
+
+
+@pytest.mark.parametrize("at", [10, 17, 20, 40, -1])
+def test_a_changed_bit_ends_the_connection(at):
+    client, server = opened()
+    data = bytearray(b"".join(bytes(piece) for piece in client.encode([[b"hello" * 20]])))
+    data[at] ^= 1
+    with pytest.raises(FramingError):
+        fed(server, bytes(data))
+
+
+def test_a_changed_bit_of_a_large_frame_ends_the_connection():
+    client, server = opened()
+    data = bytearray(b"".join(bytes(piece) for piece in client.encode([[b"h" * 90_000]])))
+    data[50_000] ^= 1
+    with pytest.raises(FramingError, match="does not open"):
+        fed(server, bytes(data), cut=4096)
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (b"\x00\x05hello", "a frame that is not sealed"),
+        (b"\x00\x28\x07MESSAGE" + bytes(32), "frame 0 of the connection after frame 2"),
+        (b"\x00\x29\x07MESSAGE" + b"\x7f" * 33, "does not open"),
+        (encode_command(b"\x04PING\0\0"), "a command that is not sealed"),
+        (encode_command(b"\x05ERROR\x03400"), "a command that is not sealed"),
+        (b"\x01\x29" + bytes(41) + b"\x00\x00", "more than 1 frames"),
+        (b"\x02" + (1 << 40).to_bytes(8, "big"), "a frame of 1099511627776 bytes"),
+    ],
+)
+def test_what_is_not_sealed_ends_the_connection(frame, why):
+    _, server = opened()
+    with pytest.raises(FramingError, match=why):
+        fed(server, frame)
+
+
+def test_the_bounds_of_messages_hold_inside_the_boxes():
+    client, server = opened()
+    with pytest.raises(FramingError, match="more than 8 frames"):
+        passed(client, server, [b""] * 9)
+    client, server = opened()
+    with pytest.raises(FramingError, match="a message of more than 200000 bytes"):
+        passed(client, server, [b"x" * 99_000] * 3)
+
+
+def test_a_sealed_message_that_never_ends_is_counted():
+    client, server = opened()
+    data = b"".join(bytes(piece) for piece in client.encode([[b"x" * 1000, b"y"]]))
+    server.decoder.feed(data[: 1000 + 9 + 33])
+    assert server.take(8) == []
+    assert server.decoder.arriving_bytes == 1000
+    assert not server.decoder.is_between_messages
+
+
+@pytest.mark.parametrize("flags", [4, 8, 0x80, 3])
+def test_unknown_flags_in_a_box_end_the_connection(flags):
+    client, server = opened()
+    sealer = client.encode.__self__  # type: ignore[attr-defined]
+    head, sealed = sealer._seal(flags, b"hello")
+    with pytest.raises(FramingError, match="flags"):
+        fed(server, head + bytes(sealed))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\x00",  # a message
+        b"\x00\x64" + bytes(100),
+        b"\x02" + (1 << 30).to_bytes(8, "big"),  # a large one
+        b"\x01\x00" * 100,  # one of many frames
+        b"\x06" + (5000).to_bytes(8, "big"),  # a large command
+    ],
+)
+def test_nothing_is_kept_for_a_stranger(data):
+    server = new_server()
+    greeting = new_client().replies()[:GREETING_BYTES]
+    with pytest.raises(FramingError):
+        server.shake(greeting + data)
+    assert server.decoder.arriving_bytes <= 4096
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x05READY",
+        b"\x05HELLO",
+        b"\x05HELLO" + bytes(194),
+        b"\x05HELLO\x01\x00" + bytes(192),  # the key 0, with which every box would open
+        b"\x08INITIATE" + bytes(300),
+        b"\x05ERROR",
+        b"\x05ERROR\xff",
+        b"\x05ERROR\x03400",
+    ],
+)
+def test_a_wrong_first_command_ends_the_handshake(body):
+    for engine, other in ((new_server(), new_client()), (new_client(), new_server())):
+        greeting = other.replies()[:GREETING_BYTES]
+        with pytest.raises(HandshakeError):
+            engine.shake(greeting + encode_command(body))
+        assert not engine.is_ready
+
+
+def test_the_other_mechanism_is_refused_in_words():
+    null = Engine(Null(b"DEALER"), LIMITS)
+    with pytest.raises(HandshakeError, match="the mechanism NULL; CURVE is spoken here"):
+        new_server().shake(null.replies())
+    with pytest.raises(HandshakeError, match="the mechanism CURVE; NULL is spoken here"):
+        Engine(Null(b"ROUTER"), LIMITS).shake(new_client().replies())
+
+
+def test_a_type_of_socket_that_does_not_fit_is_refused():
+    with pytest.raises(HandshakeError, match="a ROUTER does not talk to a socket of type b'PUB'"):
+        shake(new_client(socket_type=b"PUB"), new_server())
+
+
+@pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31), b"\xff" * 31])
+def test_a_key_that_opens_every_box_is_none(public):
+    with pytest.raises(WrongBox):
+        shared(public, CLIENT.secret_bytes)
+
+
+def test_handshake_commands_are_commands_and_traffic_is_not():
+    """As libzmq has it, and checks it."""
+    said, answered = shake(new_client(), new_server())
+    assert [frame[0] for frame in inside(said)] == [COMMAND, COMMAND | 2]
+    assert [frame[0] for frame in inside(answered)] == [COMMAND, COMMAND]
+    client, _ = opened()
+    [small] = client.encode([[b"x"]])
+    assert small[0] == 0
