@@ -14,7 +14,8 @@ from trio_envserve.core.journal import (
     Record,
     Started,
 )
-from trio_envserve.core.key_records import KeyAct
+from trio_envserve.core.key_records import KeyAct, KeyName
+from trio_envserve.core.keys import ENDED_AT_ONCE
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.router_effects import Flush, ToWorker
 from trio_envserve.core.router_inputs import CloseAsked, PoolOpened, Restored, Saved
@@ -22,7 +23,7 @@ from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import STRANGER, identifier
 from .keyed import NAME, Keyed
-from .test_journal import Journaled, crashed_with
+from .test_journal import Journaled, crashed_with, fail
 
 
 def told(pair: Journaled) -> list[messages.Message]:
@@ -139,6 +140,24 @@ def test_a_cancel_that_came_first_and_was_forgotten_hit_a_request_after_a_crash(
     other.call()
     other.disk()
     assert len(other.runs) == 1
+
+
+# -- a journal that is lost --------------------------------------------------------------
+
+
+def test_g9_what_waited_behind_much_that_ran_heard_nothing_of_the_end_of_the_journal():
+    """Those that had been sent used up what one turn may end, at each tick again."""
+    limits = {"queue": 5000, "window": 5000, "worker_capacity": ENDED_AT_ONCE}
+    pair = Journaled(server=limits)
+    session = pair.stranger()
+    for number in range(ENDED_AT_ONCE + 10):
+        pair.request(session, number, name=KeyName(b"default", b"%d" % number))
+    pair.disk()
+    assert len(pair.runs) == ENDED_AT_ONCE
+    fail(pair, final=True)
+    assert verdict(pair, session, ENDED_AT_ONCE) is Verdict.MAY_HAVE_RUN
+    assert verdict(pair, session, ENDED_AT_ONCE + 9) is Verdict.MAY_HAVE_RUN
+    assert pair.router.workforce.live_count() == ENDED_AT_ONCE  # what runs goes on
 
 
 # -- what a journal has left ------------------------------------------------------------

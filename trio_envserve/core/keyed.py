@@ -226,16 +226,21 @@ class KeyedRequests:
 
     def give_up(self) -> None:
         """The journal has failed for good: what has not been started never will be, here,
-        and whether a later server starts it depends on what is on the disk."""
+        and whether a later server starts it depends on what is on the disk.  It is told so,
+        as much as one turn may; the next tick goes on."""
         outcome = outcomes.not_durable(self._journal.failed)
-        left = ENDED_AT_ONCE
-        for session in self._sessions.values():
-            for number, work in list(session.entries.items())[:left]:
-                sent = work.execution is not None and self._journal.is_safe(work.execution.after)
-                if not sent:
-                    left -= 1
-                    self._dispatcher.step(session, number, RequestInput.DEADLINE, outcome)
+        unsent = (
+            (session, number)
+            for session in self._sessions.values() if not session.ended
+            for number, work in session.entries.items() if not self._was_sent(work)
+        )  # fmt: skip
+        for session, number in list(islice(unsent, ENDED_AT_ONCE)):  # a step takes it out
+            self._dispatcher.step(session, number, RequestInput.DEADLINE, outcome)
         self.answers.give_due()
+
+    def _was_sent(self, work: Entry) -> bool:
+        """Whether it may be under way at a worker."""
+        return work.execution is not None and self._journal.is_safe(work.execution.after)
 
     # -- what becomes of the work -----------------------------------------------
 
