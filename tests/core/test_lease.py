@@ -1,0 +1,254 @@
+"""The host lease: both sides, rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.core.lease import (
+    OVER_MOST,
+    UNCONFIRMED_MOST,
+    EarlierEpochs,
+    EpochWait,
+    HostLease,
+    LeaseBeat,
+    Leases,
+    LeaseTerms,
+    Verdict,
+    least_margin_s,
+)
+
+EPOCH, OTHER = b"e" * 16, b"o" * 16
+T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
+TERMS = LeaseTerms(fence_s=20.0)
+
+
+def joined(tenure: bytes = T1) -> HostLease:
+    lease = HostLease(tenure)
+    assert lease.welcomed(lease.hello(), EPOCH, 20.0)
+    return lease
+
+
+def router(terms: LeaseTerms = TERMS) -> Leases:
+    leases = Leases(terms, EPOCH)
+    assert leases.hello("a", T1, 1, [], 0.0) == (Verdict.WELCOME, None)
+    return leases
+
+
+def test_the_margin_is_the_whole_formula():
+    assert least_margin_s(18.0) == pytest.approx(0.25 * 18 + 5)
+    assert least_margin_s(2.0) > 0.25 * 2 + 5  # where a quarter and five would be too little
+    assert TERMS.wait_s == pytest.approx(20 + 20 * 0.2 / 0.9 + 5.5)
+    assert LeaseTerms(5.0, margin_s=10.0).wait_s == 15.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"fence_s": 2.0, "margin_s": 5.5},
+        {"margin_s": float("inf")},
+        {"drift": 1.0},
+        {"drift": -0.1},
+        {"fence_s": 0.0},
+        {"fence_s": float("nan")},
+        {"guard_s": -1.0},
+        {"guard_s": float("inf")},
+    ],
+)
+def test_terms_that_cannot_hold_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        LeaseTerms(**wrong)
+
+
+@given(
+    fence_s=st.floats(0.1, 1000), drift=st.floats(0, 0.9), guard_s=st.floats(0, 100),
+    host=st.floats(-1, 1), its=st.floats(-1, 1), late=st.floats(0, 1),
+)  # fmt: skip
+def test_within_the_bound_the_router_never_waits_too_little(
+    fence_s, drift, guard_s, host, its, late
+):
+    terms = LeaseTerms(fence_s, drift=drift, guard_s=guard_s)
+    dead_s = fence_s / (1 + host * drift) + late * guard_s
+    declared_s = terms.wait_s / (1 + its * drift)
+    assert declared_s >= dead_s * (1 - 1e-9)
+
+
+# -- the host -------------------------------------------------------------------------
+
+
+def test_no_worker_starts_before_the_first_answer():
+    lease = joined()
+    assert not lease.holds(0.0)
+    lease.beat(1.0)
+    assert not lease.holds(1.0)
+    assert lease.answer(T1, 1) == 21.0
+    assert lease.holds(20.9)
+    assert not lease.holds(21.0)
+
+
+def test_an_answer_renews_from_when_its_beat_was_read():
+    lease = joined()
+    assert lease.beat(1.0) == LeaseBeat(1, 0)
+    assert lease.beat(5.0) == LeaseBeat(2, 0)
+    assert lease.answer(T1, 1) == 21.0
+    assert lease.beat(6.0) == LeaseBeat(3, 1)
+    assert lease.answer(T1, 3) == 26.0
+    assert lease.answer(T1, 2) is None, "an older one changes nothing"
+    assert lease.answer(T1, 3) is None, "nor does a doubled one"
+    assert lease.answer(T1, 9) is None, "nor one to a beat that was never sent"
+    assert lease.deadline_s == 26.0
+
+
+def test_an_answer_to_another_tenure_renews_nothing():
+    lease = joined()
+    lease.beat(1.0)
+    assert lease.answer(T2, 1) is None
+    assert not lease.holds(1.0)
+
+
+def test_beats_that_could_not_renew_any_more_are_forgotten():
+    lease = joined()
+    for boot_s in range(100):
+        lease.beat(float(boot_s))
+    assert lease.answer(T1, 80) is None
+    assert lease.answer(T1, 81) == 100.0
+
+
+def test_with_another_router_the_tenure_is_over():
+    lease = joined()
+    lease.beat(1.0)
+    lease.answer(T1, 1)
+    assert not lease.welcomed(lease.hello(), OTHER, 20.0)
+    assert lease.over
+    assert not lease.holds(2.0), "its workers end before the other router gets a beat"
+    with pytest.raises(AssertionError):
+        lease.beat(2.0)
+    lease.begin(T2)
+    assert lease.welcomed(lease.hello(), OTHER, 5.0)
+    lease.beat(3.0)
+    assert lease.answer(T1, 1) is None
+    assert lease.answer(T2, 1) == 8.0
+
+
+def test_only_the_newest_hello_is_answered():
+    lease = HostLease(T1)
+    first, second = lease.hello(), lease.hello()
+    assert not lease.welcomed(first, EPOCH, 20.0)
+    lease.refused(first)
+    assert not lease.over
+    assert lease.welcomed(second, EPOCH, 20.0)
+    lease.refused(lease.hello())
+    assert lease.over
+    assert not lease.welcomed(lease.hellos, EPOCH, 20.0)
+
+
+def test_the_same_router_goes_on_with_a_tenure():
+    lease = joined()
+    lease.beat(1.0)
+    assert lease.welcomed(lease.hello(), EPOCH, 20.0)
+    assert lease.beat(2.0).number == 2
+    assert lease.answer(T1, 1) == 21.0
+
+
+# -- the router -----------------------------------------------------------------------
+
+
+def test_a_host_is_lost_by_the_last_beat_that_was_answered():
+    leases = router()
+    assert leases.beat("a", T1, LeaseBeat(1, 0), 5.0)
+    assert leases.beat("a", T1, LeaseBeat(2, 1), 10.0)
+    assert leases.lost(10.0 + TERMS.wait_s - 0.01) == []
+    (lost,) = leases.lost(10.0 + TERMS.wait_s)
+    assert (lost.host, lost.tenure) == ("a", T1)
+    assert leases.lost(1e9) == []
+
+
+def test_what_is_lost_is_never_answered_again():
+    leases = router()
+    leases.beat("a", T1, LeaseBeat(1, 0), 0.0)
+    leases.lost(100.0)
+    assert not leases.beat("a", T1, LeaseBeat(2, 1), 100.0)
+    assert leases.hello("a", T1, 2, [], 100.0) == (Verdict.OVER, None)
+    assert leases.hello("a", T2, 1, [], 100.0) == (Verdict.WELCOME, None)
+    assert not leases.beat("a", T1, LeaseBeat(3, 1), 100.0)
+
+
+def test_a_welcomed_host_that_never_beats_gives_its_id_back():
+    leases = router()
+    assert [each.host for each in leases.lost(TERMS.wait_s)] == ["a"]
+
+
+def test_an_id_in_use_is_refused_until_its_lease_has_ended():
+    leases = router()
+    leases.beat("a", T1, LeaseBeat(1, 0), 1.0)
+    assert leases.hello("a", T2, 1, [], 2.0) == (Verdict.IN_USE, None)
+    assert leases.hello("a", T2, 2, [T3], 2.0) == (Verdict.IN_USE, None)
+    assert leases.hello("b", T2, 3, [], 2.0)[0] is Verdict.WELCOME
+    assert leases.beat("a", T1, LeaseBeat(2, 1), 3.0), "the first one is not disturbed"
+    verdict, ended = leases.hello("a", T3, 1, [T1], 4.0)
+    assert verdict is Verdict.WELCOME
+    assert ended is not None
+    assert ended.tenure == T1
+    assert not leases.beat("a", T1, LeaseBeat(3, 1), 5.0)
+
+
+def test_hellos_are_numbered():
+    leases = router()
+    assert leases.hello("a", T1, 3, [], 1.0) == (Verdict.WELCOME, None)
+    assert leases.hello("a", T1, 3, [], 1.0) == (Verdict.OLD, None)
+    assert leases.hello("a", T1, 2, [], 1.0) == (Verdict.OLD, None)
+
+
+def test_the_tenure_of_another_router_is_over():
+    leases = router()
+    assert leases.hello("b", T2, 5, [], 1.0, with_epoch=OTHER) == (Verdict.OVER, None)
+    assert leases.hello("b", T3, 5, [], 1.0, with_epoch=EPOCH) == (Verdict.OVER, None)
+
+
+def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
+    leases = router()
+    holding = leases.holdings["a"]
+    for number in range(1, 100):
+        leases.beat("a", T1, LeaseBeat(number, 0), float(number))
+        assert not leases.is_fresh(holding, float(number)), "no answer has arrived"
+    assert len(holding.received) == UNCONFIRMED_MOST
+    leases.beat("a", T1, LeaseBeat(100, 99), 100.0)
+    assert leases.is_fresh(holding, 99.0 + TERMS.fence_s / 2 - 0.1)
+    assert not leases.is_fresh(holding, 99.0 + TERMS.fence_s / 2)
+    leases.beat("a", T1, LeaseBeat(101, 98), 101.0)
+    assert holding.confirmed_s == 99.0, "an older statement takes nothing back"
+
+
+def test_a_host_leaves():
+    leases = router()
+    assert leases.leave("a", T2) is None
+    assert leases.leave("b", T1) is None
+    ended = leases.leave("a", T1)
+    assert ended is not None
+    assert leases.leave("a", T1) is None
+    assert leases.hello("a", T1, 9, [], 1.0)[0] is Verdict.OVER
+
+
+def test_tenures_that_are_over_are_remembered_within_a_bound():
+    leases = router()
+    for number in range(OVER_MOST + 1):
+        tenure = number.to_bytes(16, "big")
+        leases.hello(f"h{number}", tenure, 1, [], 0.0)
+        leases.leave(f"h{number}", tenure)
+    assert leases.hello("h0", bytes(16), 2, [], 0.0)[0] is Verdict.WELCOME
+    assert leases.hello("h1", (1).to_bytes(16, "big"), 2, [], 0.0)[0] is Verdict.OVER
+
+
+# -- the routers before ---------------------------------------------------------------
+
+
+def test_each_earlier_epoch_is_dead_after_its_own_time():
+    earlier = EarlierEpochs([EpochWait(b"long", 60.0), EpochWait(b"short", 10.0)], 100.0)
+    assert earlier.take_dead(109.9) == []
+    assert earlier.take_dead(110.0) == [b"short"]
+    own = EpochWait(b"own", 5.0)
+    assert earlier.record(own) == (EpochWait(b"long", 60.0), own), "a successor waits for it, too"
+    assert earlier.take_dead(160.0) == [b"long"]
+    assert earlier.take_dead(200.0) == []

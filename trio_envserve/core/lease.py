@@ -1,0 +1,322 @@
+"""The host lease: proof, across machines, that the workers of a host are dead.
+
+Theory of operation
+-------------------
+A router cannot reap a process of another machine.  So a host that it no longer hears has
+promised to be dead by a time that the router can count.
+
+A host sends numbered beats.  Before it sends beat ``n`` it reads ``b_n`` on a clock that
+runs while the machine sleeps (CLOCK_BOOTTIME).  Only the router's answer to ``n`` renews
+the lease, to ``b_n + fence_s``, and nothing makes it shorter.  That time is absolute: a
+guard, which nothing in an environment can hold up, kills the workers when it has come.
+No worker starts before the first answer.
+
+The router counts ``fence_s + margin_s`` from its receipt of the last beat that it
+answered.  The beat was read before it was received, so the host's time begins earlier,
+and the margin is what the clocks may differ by, and the guard be late
+(:func:`least_margin_s`).  Nothing that a host has sent helps it if the answer did not
+arrive: where only one direction is cut, both sides still come to the same end.
+
+A *tenure* is one host with one router: it has random bits of its own, begins with a
+hello, and is never taken up by another router.  The numbers of hellos and beats are those
+of one tenure, so what is left of an older one is never taken for a new one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, TypeAlias
+
+from .errors import ConfigError
+from .terms import Epoch
+
+Tenure: TypeAlias = bytes
+"""128 random bits, fresh for each time that a host joins a router."""
+
+FENCE_S = 20.0
+DRIFT = 0.1
+"""A clock is at most so much slower, or faster, than time itself."""
+GUARD_S = 5.0
+"""The guard has killed all workers at most so long after its time has come."""
+
+UNCONFIRMED_MOST = 64
+"""Of so many answered beats of a host the router knows when they came: the newest."""
+
+OVER_MOST = 1024
+"""So many tenures that are over are remembered; another one of theirs has a high number."""
+
+
+def least_margin_s(fence_s: float, drift: float = DRIFT, guard_s: float = GUARD_S) -> float:
+    """What the router must wait past ``fence_s``.
+
+    The host counts ``fence_s`` on a clock that may be slow, and then the guard may be late;
+    the router counts on one that may be fast."""
+    return fence_s * 2 * drift / (1 - drift) + guard_s * (1 + drift)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """What a router promises itself of its hosts.  ConfigError if that cannot hold."""
+
+    fence_s: float = FENCE_S
+    """A host that heard no answer for so long has no workers any more."""
+    margin_s: float | None = None
+    """None: the least that there may be."""
+    drift: float = DRIFT
+    guard_s: float = GUARD_S
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drift < 1:
+            raise ConfigError(f"drift ({self.drift}) must be at least 0 and less than 1")
+        if not 0 < self.fence_s < float("inf"):
+            raise ConfigError(f"fence_s ({self.fence_s}) must be a positive number")
+        if not 0 <= self.guard_s < float("inf"):
+            raise ConfigError(f"guard_s ({self.guard_s}) must be a number of seconds")
+        least_s = least_margin_s(self.fence_s, self.drift, self.guard_s)
+        if self.margin_s is not None and not least_s <= self.margin_s < float("inf"):
+            raise ConfigError(
+                f"margin_s ({self.margin_s}) must be at least {least_s:.2f} with fence_s="
+                f"{self.fence_s}: a host whose clock is slow would still have workers"
+            )
+
+    @property
+    def wait_s(self) -> float:
+        """So long after the last beat that it answered a router takes a host for dead."""
+        if self.margin_s is not None:
+            return self.fence_s + self.margin_s
+        return self.fence_s + least_margin_s(self.fence_s, self.drift, self.guard_s)
+
+
+# -- the host's side ------------------------------------------------------------------
+
+
+class LeaseBeat(NamedTuple):
+    """One beat of a host.  ``answered`` is the newest one whose answer it has."""
+
+    number: int
+    answered: int
+
+
+class HostLease:
+    """The lease of one host, through all its tenures.  It is over the time ``boot_s`` of a
+    clock that runs while the machine sleeps."""
+
+    def __init__(self, tenure: Tenure) -> None:
+        self.begin(tenure)
+
+    def begin(self, tenure: Tenure) -> None:
+        """Begin a tenure.  All workers of the one before have ended, and are reaped."""
+        self.tenure = tenure
+        self.epoch: Epoch = b""
+        """The router that this tenure is with; empty until one has welcomed it."""
+        self.fence_s = 0.0
+        self.hellos = 0
+        self.beats = 0
+        self.answered = 0
+        """The newest beat whose answer is here."""
+        self.deadline_s: float | None = None
+        """By then every worker is dead, unless another answer comes; absolute, on the clock
+        of the beats.  None: there was no answer yet, and no worker may start."""
+        self.over = False
+        """Whether the tenure is over: all workers must end, and then the next one begins."""
+        self._read: dict[int, float] = {}
+        """When each beat that may still be answered was read."""
+
+    def hello(self) -> int:
+        """The number of the next hello: one for each connection."""
+        self.hellos += 1
+        return self.hellos
+
+    def welcomed(self, hello: int, epoch: Epoch, fence_s: float) -> bool:
+        """A router has answered a hello.  Whether the tenure is with it.
+
+        That of another router is over, and so is one whose router says that it is
+        (:meth:`refused`): what has begun under one router ends before another one is told
+        of it, since only the first one knows by when it will be dead."""
+        if self.over or hello != self.hellos:
+            return False
+        if self.epoch not in (b"", epoch):
+            self.over = True
+            return False
+        self.epoch, self.fence_s = epoch, fence_s
+        return True
+
+    def refused(self, hello: int) -> None:
+        """The router says that this tenure is over."""
+        self.over |= hello == self.hellos
+
+    def beat(self, boot_s: float) -> LeaseBeat:
+        """The next beat; ``boot_s`` was read before.  Only of a tenure that was welcomed and
+        is not over."""
+        assert self.epoch
+        assert not self.over
+        self.beats += 1
+        self._read[self.beats] = boot_s
+        for number in [n for n, read_s in self._read.items() if read_s + self.fence_s <= boot_s]:
+            del self._read[number]  # its answer would come too late
+        return LeaseBeat(self.beats, self.answered)
+
+    def answer(self, tenure: Tenure, number: int) -> float | None:
+        """The router has answered a beat.  The new deadline, for the guard; None if the old
+        one stands."""
+        read_s = self._read.get(number)
+        if tenure != self.tenure or read_s is None or number <= self.answered:
+            return None
+        self.answered = number
+        self._read = {n: s for n, s in self._read.items() if n > number}
+        self.deadline_s = max(self.deadline_s or 0.0, read_s + self.fence_s)
+        return self.deadline_s
+
+    def holds(self, boot_s: float) -> bool:
+        """Whether workers may live, and start."""
+        return not self.over and self.deadline_s is not None and boot_s < self.deadline_s
+
+
+# -- the router's side ----------------------------------------------------------------
+
+
+class Verdict(enum.Enum):
+    """What a router says to a hello."""
+
+    WELCOME = "it is welcome"
+    OLD = "a newer hello of it came before, and nothing is said"
+    IN_USE = "another tenure has this id, and may have workers"
+    OVER = "this tenure is over"
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Holding:
+    """One tenure, as the router counts it."""
+
+    host: str
+    tenure: Tenure
+    begun_s: float
+    hello: int = 0
+    """Its newest hello."""
+    received_s: float | None = None
+    """When the last beat came that was answered.  None: no worker can have been started."""
+    received: dict[int, float] = dataclasses.field(default_factory=dict)
+    """When each of the answered beats came whose answers may not have arrived."""
+    confirmed_s: float | None = None
+    """When the newest beat came whose answer is known to have arrived."""
+
+
+class Leases:
+    """The hosts of one router.  Times are of a clock that never runs ahead of time by more
+    than the drift; that it stands still in sleep does no harm here."""
+
+    def __init__(self, terms: LeaseTerms, epoch: Epoch) -> None:
+        self.terms = terms
+        self.epoch = epoch
+        self.holdings: dict[str, Holding] = {}
+        self._over: OrderedDict[Tenure, None] = OrderedDict()
+
+    def hello(
+        self, host: str, tenure: Tenure, number: int, ended: Collection[Tenure], now_s: float,
+        *, with_epoch: Epoch = b"",
+    ) -> tuple[Verdict, Holding | None]:  # fmt: skip
+        """A host wants to join, or is back.
+
+        ``ended``: earlier tenures of this id whose workers it knows to be dead: it has reaped
+        them, or holds the lock that they have held.  Nothing else that it says proves that.
+        ``with_epoch``: the router that the tenure is with, if it has one.
+
+        Also the tenure that has ended by that, whose executions are over."""
+        holding = self.holdings.get(host)
+        if holding is not None and holding.tenure == tenure:
+            if number <= holding.hello:
+                return Verdict.OLD, None
+            holding.hello = number
+            return Verdict.WELCOME, None
+        if tenure in self._over or with_epoch:  # of a router before, or of this one, long ago
+            return Verdict.OVER, None
+        if holding is not None:
+            if holding.tenure not in ended:
+                return Verdict.IN_USE, None
+            self._end(holding)
+        self.holdings[host] = Holding(host, tenure, now_s, number)
+        return Verdict.WELCOME, holding
+
+    def beat(self, host: str, tenure: Tenure, beat: LeaseBeat, now_s: float) -> bool:
+        """A beat has come.  Whether it is to be answered: the lease is counted from now.
+
+        One of a tenure that is over is never answered, since that would renew what is
+        taken for dead."""
+        holding = self.holdings.get(host)
+        if holding is None or holding.tenure != tenure:
+            return False
+        holding.received_s = holding.received[beat.number] = now_s
+        confirmed_s = holding.received.get(beat.answered)
+        if confirmed_s is not None:
+            holding.confirmed_s = max(holding.confirmed_s or 0.0, confirmed_s)
+        kept = sorted(n for n in holding.received if n >= beat.answered)[-UNCONFIRMED_MOST:]
+        holding.received = {n: holding.received[n] for n in kept}
+        return True
+
+    def is_fresh(self, holding: Holding, now_s: float) -> bool:
+        """Whether the host is known to hold its lease for some time yet: then it may get
+        work.  A beat alone says nothing: answers may be what is cut."""
+        confirmed_s = holding.confirmed_s
+        return confirmed_s is not None and now_s - confirmed_s < self.terms.fence_s / 2
+
+    def lost(self, now_s: float) -> list[Holding]:
+        """The tenures that are over by now: every worker of theirs is dead."""
+        lost = [each for each in self.holdings.values() if now_s >= self._dead_at_s(each)]
+        for each in lost:
+            self._end(each)
+        return lost
+
+    def leave(self, host: str, tenure: Tenure) -> Holding | None:
+        """A host says that all its workers have ended, and that it goes."""
+        holding = self.holdings.get(host)
+        if holding is None or holding.tenure != tenure:
+            return None
+        self._end(holding)
+        return holding
+
+    def _dead_at_s(self, holding: Holding) -> float:
+        counted_s = holding.begun_s if holding.received_s is None else holding.received_s
+        return counted_s + self.terms.wait_s
+
+    def _end(self, holding: Holding) -> None:
+        del self.holdings[holding.host]
+        self._over[holding.tenure] = None
+        if len(self._over) > OVER_MOST:
+            self._over.popitem(last=False)
+
+
+# -- the routers before ---------------------------------------------------------------
+
+
+class EpochWait(NamedTuple):
+    """What a router writes down before it welcomes its first host."""
+
+    epoch: Epoch
+    wait_s: float
+    """By its own limits: those of a later router may be others."""
+
+
+class EarlierEpochs:
+    """The epochs before this one whose hosts may still have workers.
+
+    ``now_s`` is read when this router holds the lock: so the earlier ones answer no more,
+    and each is dead after the time that it has written down itself."""
+
+    def __init__(self, waits: Iterable[EpochWait], now_s: float) -> None:
+        self._since_s = now_s
+        self.waits = tuple(waits)
+
+    def record(self, own: EpochWait) -> tuple[EpochWait, ...]:
+        """All that a later router must know: it must wait for those before, too."""
+        return (*self.waits, own)
+
+    def take_dead(self, now_s: float) -> list[Epoch]:
+        """Those that are dead by now, and were not told before.  The record may then be
+        written anew without them."""
+        passed_s = now_s - self._since_s
+        dead = [each.epoch for each in self.waits if passed_s >= each.wait_s]
+        self.waits = tuple(each for each in self.waits if passed_s < each.wait_s)
+        return dead
