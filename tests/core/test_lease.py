@@ -211,14 +211,26 @@ def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
     leases = router()
     holding = leases.holdings["a"]
     for number in range(1, 100):
-        leases.beat("a", T1, LeaseBeat(number, 0), float(number))
-        assert not leases.is_fresh(holding, float(number)), "no answer has arrived"
+        leases.beat("a", T1, LeaseBeat(number, 0), number / 10)
+        assert not leases.is_fresh(holding, number / 10), "no answer has arrived"
     assert len(holding.received) == UNCONFIRMED_MOST
-    leases.beat("a", T1, LeaseBeat(100, 99), 100.0)
-    assert leases.is_fresh(holding, 99.0 + TERMS.fence_s / 2 - 0.1)
-    assert not leases.is_fresh(holding, 99.0 + TERMS.fence_s / 2)
-    leases.beat("a", T1, LeaseBeat(101, 98), 101.0)
-    assert holding.confirmed_s == 99.0, "an older statement takes nothing back"
+    leases.beat("a", T1, LeaseBeat(100, 99), 10.0)
+    assert leases.is_fresh(holding, 9.9 + TERMS.fence_s / 2 - 0.1)
+    assert not leases.is_fresh(holding, 10.0 + TERMS.fence_s / 2)
+    leases.beat("a", T1, LeaseBeat(101, 98), 10.1)
+    assert holding.confirmed_s == 9.9, "an older statement takes nothing back"
+
+
+def test_a_host_that_hears_nothing_is_lost_however_often_it_is_heard():
+    leases = router()
+    leases.beat("a", T1, LeaseBeat(1, 0), 0.5)
+    leases.beat("a", T1, LeaseBeat(2, 1), 1.0)
+    heard = [leases.beat("a", T1, LeaseBeat(n, 1), float(n)) for n in range(3, 60)]
+    assert heard == [n - 0.5 < TERMS.wait_s for n in range(3, 60)]
+    (lost,) = leases.lost(59.0 + TERMS.wait_s)
+    assert lost.tenure == T1
+    leases.hello("a", T2, 1, [], 100.0)
+    assert not leases.beat("a", T2, LeaseBeat(1, 0), 100.0 + TERMS.wait_s)
 
 
 def test_a_host_leaves():

@@ -244,14 +244,19 @@ class Leases:
         """A beat has come.  Whether it is to be answered: the lease is counted from now.
 
         One of a tenure that is over is never answered, since that would renew what is
-        taken for dead."""
+        taken for dead.  Nor is one of a host that has not received any answer for the
+        whole wait: it is fenced, and what was to run there would wait for as long as its
+        beats come."""
         holding = self.holdings.get(host)
         if holding is None or holding.tenure != tenure:
             return False
-        holding.received_s = holding.received[beat.number] = now_s
         confirmed_s = holding.received.get(beat.answered)
         if confirmed_s is not None:
-            holding.confirmed_s = max(holding.confirmed_s or 0.0, confirmed_s)
+            holding.confirmed_s = max(holding.confirmed_s or confirmed_s, confirmed_s)
+        answered_s = holding.begun_s if holding.confirmed_s is None else holding.confirmed_s
+        if now_s - answered_s >= self.terms.wait_s:
+            return False
+        holding.received_s = holding.received[beat.number] = now_s
         kept = sorted(n for n in holding.received if n >= beat.answered)[-UNCONFIRMED_MOST:]
         holding.received = {n: holding.received[n] for n in kept}
         return True
