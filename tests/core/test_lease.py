@@ -31,6 +31,10 @@ def joined(tenure: bytes = T1) -> HostLease:
     return lease
 
 
+def beat(number: int, answered: int) -> LeaseBeat:
+    return LeaseBeat(number, answered, EPOCH)
+
+
 def router(terms: LeaseTerms = TERMS) -> Leases:
     leases = Leases(terms, EPOCH)
     assert leases.hello("a", T1, 1, [], 0.0) == (Verdict.WELCOME, None)
@@ -90,10 +94,10 @@ def test_no_worker_starts_before_the_first_answer():
 
 def test_an_answer_renews_from_when_its_beat_was_read():
     lease = joined()
-    assert lease.beat(1.0) == LeaseBeat(1, 0)
-    assert lease.beat(5.0) == LeaseBeat(2, 0)
+    assert lease.beat(1.0) == beat(1, 0)
+    assert lease.beat(5.0) == beat(2, 0)
     assert lease.answer(T1, 1) == 21.0
-    assert lease.beat(6.0) == LeaseBeat(3, 1)
+    assert lease.beat(6.0) == beat(3, 1)
     assert lease.answer(T1, 3) == 26.0
     assert lease.answer(T1, 2) is None, "an older one changes nothing"
     assert lease.answer(T1, 3) is None, "nor does a doubled one"
@@ -157,8 +161,8 @@ def test_the_same_router_goes_on_with_a_tenure():
 
 def test_a_host_is_lost_by_the_last_beat_that_was_answered():
     leases = router()
-    assert leases.beat("a", T1, LeaseBeat(1, 0), 5.0)
-    assert leases.beat("a", T1, LeaseBeat(2, 1), 10.0)
+    assert leases.beat("a", T1, beat(1, 0), 5.0)
+    assert leases.beat("a", T1, beat(2, 1), 10.0)
     assert leases.lost(10.0 + TERMS.wait_s - 0.01) == []
     (lost,) = leases.lost(10.0 + TERMS.wait_s)
     assert (lost.host, lost.tenure) == ("a", T1)
@@ -167,12 +171,12 @@ def test_a_host_is_lost_by_the_last_beat_that_was_answered():
 
 def test_what_is_lost_is_never_answered_again():
     leases = router()
-    leases.beat("a", T1, LeaseBeat(1, 0), 0.0)
+    leases.beat("a", T1, beat(1, 0), 0.0)
     leases.lost(100.0)
-    assert not leases.beat("a", T1, LeaseBeat(2, 1), 100.0)
+    assert not leases.beat("a", T1, beat(2, 1), 100.0)
     assert leases.hello("a", T1, 2, [], 100.0) == (Verdict.OVER, None)
     assert leases.hello("a", T2, 1, [], 100.0) == (Verdict.WELCOME, None)
-    assert not leases.beat("a", T1, LeaseBeat(3, 1), 100.0)
+    assert not leases.beat("a", T1, beat(3, 1), 100.0)
 
 
 def test_a_welcomed_host_that_never_beats_gives_its_id_back():
@@ -182,16 +186,16 @@ def test_a_welcomed_host_that_never_beats_gives_its_id_back():
 
 def test_an_id_in_use_is_refused_until_its_lease_has_ended():
     leases = router()
-    leases.beat("a", T1, LeaseBeat(1, 0), 1.0)
+    leases.beat("a", T1, beat(1, 0), 1.0)
     assert leases.hello("a", T2, 1, [], 2.0) == (Verdict.IN_USE, None)
     assert leases.hello("a", T2, 2, [T3], 2.0) == (Verdict.IN_USE, None)
     assert leases.hello("b", T2, 3, [], 2.0)[0] is Verdict.WELCOME
-    assert leases.beat("a", T1, LeaseBeat(2, 1), 3.0), "the first one is not disturbed"
+    assert leases.beat("a", T1, beat(2, 1), 3.0), "the first one is not disturbed"
     verdict, ended = leases.hello("a", T3, 1, [T1], 4.0)
     assert verdict is Verdict.WELCOME
     assert ended is not None
     assert ended.tenure == T1
-    assert not leases.beat("a", T1, LeaseBeat(3, 1), 5.0)
+    assert not leases.beat("a", T1, beat(3, 1), 5.0)
 
 
 def test_hellos_are_numbered():
@@ -211,26 +215,40 @@ def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
     leases = router()
     holding = leases.holdings["a"]
     for number in range(1, 100):
-        leases.beat("a", T1, LeaseBeat(number, 0), number / 10)
+        leases.beat("a", T1, beat(number, 0), number / 10)
         assert not leases.is_fresh(holding, number / 10), "no answer has arrived"
     assert len(holding.received) == UNCONFIRMED_MOST
-    leases.beat("a", T1, LeaseBeat(100, 99), 10.0)
+    leases.beat("a", T1, beat(100, 99), 10.0)
     assert leases.is_fresh(holding, 9.9 + TERMS.fence_s / 2 - 0.1)
     assert not leases.is_fresh(holding, 10.0 + TERMS.fence_s / 2)
-    leases.beat("a", T1, LeaseBeat(101, 98), 10.1)
+    leases.beat("a", T1, beat(101, 98), 10.1)
     assert holding.confirmed_s == 9.9, "an older statement takes nothing back"
 
 
 def test_a_host_that_hears_nothing_is_lost_however_often_it_is_heard():
     leases = router()
-    leases.beat("a", T1, LeaseBeat(1, 0), 0.5)
-    leases.beat("a", T1, LeaseBeat(2, 1), 1.0)
-    heard = [leases.beat("a", T1, LeaseBeat(n, 1), float(n)) for n in range(3, 60)]
+    leases.beat("a", T1, beat(1, 0), 0.5)
+    leases.beat("a", T1, beat(2, 1), 1.0)
+    heard = [leases.beat("a", T1, beat(n, 1), float(n)) for n in range(3, 60)]
     assert heard == [n - 0.5 < TERMS.wait_s for n in range(3, 60)]
     (lost,) = leases.lost(59.0 + TERMS.wait_s)
     assert lost.tenure == T1
     leases.hello("a", T2, 1, [], 100.0)
-    assert not leases.beat("a", T2, LeaseBeat(1, 0), 100.0 + TERMS.wait_s)
+    assert not leases.beat("a", T2, beat(1, 0), 100.0 + TERMS.wait_s)
+
+
+def test_a_late_hello_does_not_let_another_router_renew():
+    """A hello of a tenure that no router had welcomed came to the successor of the one that
+    did: its answers renewed what was counted by the first one's time."""
+    lease, successor = HostLease(T1), Leases(TERMS, OTHER)
+    late = lease.hello()
+    assert lease.welcomed(lease.hello(), EPOCH, 20.0)
+    assert successor.hello("a", T1, late, [], 0.0)[0] is Verdict.WELCOME
+    assert not successor.beat("a", T1, lease.beat(1.0), 1.0)
+    verdict, _ = successor.hello("a", T1, lease.hello(), [], 2.0, with_epoch=EPOCH)
+    assert verdict is Verdict.WELCOME
+    assert not lease.welcomed(lease.hellos, OTHER, 20.0)
+    assert lease.over
 
 
 def test_a_host_leaves():

@@ -98,6 +98,9 @@ class LeaseBeat(NamedTuple):
 
     number: int
     answered: int
+    epoch: Epoch
+    """The router that the tenure is with: no other one may answer.  A hello alone does not
+    say that, since it may be late, and come to the next router."""
 
 
 class HostLease:
@@ -157,7 +160,7 @@ class HostLease:
         self._read[self.beats] = boot_s
         for number in [n for n, read_s in self._read.items() if read_s + self.fence_s <= boot_s]:
             del self._read[number]  # its answer would come too late
-        return LeaseBeat(self.beats, self.answered)
+        return LeaseBeat(self.beats, self.answered, self.epoch)
 
     def answer(self, tenure: Tenure, number: int) -> float | None:
         """The router has answered a beat.  The new deadline, for the guard; None if the old
@@ -248,7 +251,7 @@ class Leases:
         whole wait: it is fenced, and what was to run there would wait for as long as its
         beats come."""
         holding = self.holdings.get(host)
-        if holding is None or holding.tenure != tenure:
+        if holding is None or (holding.tenure, self.epoch) != (tenure, beat.epoch):
             return False
         confirmed_s = holding.received.get(beat.answered)
         if confirmed_s is not None:
