@@ -11,7 +11,8 @@ from ..core.status import ServerStats
 from ..evals.keys import check_name
 from ..evals.records import run_digest
 from ..evals.run import Plan
-from .common import key_limits, pairs, say
+from .common import say
+from .options import key_limits, pairs
 
 _OWN_LIMITS = {
     # It is time in which servers had the journal; an evaluation may take days.

@@ -22,11 +22,11 @@ from .common import (
     CommandError,
     Result,
     Stop,
-    json_option,
     put,
     run_verb,
     say,
 )
+from .options import json_option
 
 
 @click.command(epilog=EPILOG)
