@@ -57,7 +57,7 @@ class Judge(Closings):
         """The caller was given an outcome."""
         call = self.calls[key]
         if call.use is not None:
-            self.keys.answered(call, status, body)
+            self.keys.runs.answered(call, status, body)
         if status is Status.RESULT:
             self._told(call, "result", None)
             own = call.use is None
@@ -91,7 +91,7 @@ class Judge(Closings):
     def _true(self, call: Call) -> None:
         """The verdict must be true, now and for ever."""
         if call.use is not None:
-            self.keys.true(call)
+            self.keys.runs.true(call)
             return
         starts = len(call.executions)
         if call.verdict is Verdict.DID_NOT_RUN and starts:
@@ -157,7 +157,8 @@ class Judge(Closings):
             call = Call(key, "hostile", False, 1, None, self.clock(), honest=False)
             self.calls[key] = call
         if label_of(key):
-            self.keys.started(call, execution)
+            self.keys.runs.started(call, execution)
+            self.keys.work.started(execution)
         else:
             self._once(call, execution)
         home = self.sessions.get(request.session)
@@ -204,7 +205,7 @@ class Judge(Closings):
         execution.ended_s = self.clock()
         execution.status, execution.payload = status, payload
         if label_of(execution.key):
-            self.keys.ended(execution)
+            self.keys.runs.ended(execution)
 
     # -- at the end -----------------------------------------------------------
 

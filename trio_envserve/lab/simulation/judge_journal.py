@@ -142,7 +142,7 @@ class JournalJudge:
             for _ in self.safe.read(record):
                 pass  # it was said when it was written
             if isinstance(record, Cancelled) and self._first is not None:
-                self._book.keys.cancel_is_used((self._first, _label(record)))
+                self._book.keys.said.hit((self._first, _label(record)))
 
     def crashed(self, server: Process, records: Sequence[Record]) -> None:
         """A server is dead, and these records are there."""
@@ -152,7 +152,7 @@ class JournalJudge:
         callers = {(home, label): self.safe.callers[n] for label, n in self.safe.open.items()}
         self._book.keys.server_died(server, known, callers)
         # Whom one has hit that is used up may not have heard of it, and asks as if anew.
-        self._book.keys.early_cancels_left({(home, label) for label in self.safe.early})
+        self._book.keys.said.left({(home, label) for label in self.safe.early})
 
     def started_s(self, number: int) -> float:
         """When it was last decided to start this generation."""

@@ -29,6 +29,7 @@ from ...core import error_records, messages
 from ...core.key_records import KeyAct
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
+from .judge_keys_runs import KeyRuns
 from .judge_keys_said import SLACK_S, Said
 from .judge_keys_work import Place, Waiter, Wanted, label_of
 from .judge_records import Call, Execution, key_of
@@ -71,15 +72,11 @@ class KeyJudge:
         """When its journal last had it that a generation is over."""
         self._kept: dict[Place, tuple[int, float, int]] = {}
         """The generation whose outcome came while somebody waited, and when that was."""
-        self._runs: dict[str, list[Execution]] = {}
-        """All executions of a key."""
-        self._of: dict[tuple[Process, int], list[Execution]] = {}
-        """All executions of a generation."""
-        self._by_payload: dict[bytes, Execution] = {}
         self._owed: dict[str, tuple[bytes, RequestId, Process]] = {}
         """The outcome that came while a call waited for it."""
-        self._said = Said(book, self._runs, self._of)
-        self.closed = self._said.closed
+        self.runs = KeyRuns(book)
+        self.said = Said(book, self.runs.of_key, self.runs.of_generation)
+        self.closed = self.said.closed
         self.work = Wanted(book, self._waiters)
 
     # -- who waits ------------------------------------------------------------
@@ -162,14 +159,6 @@ class KeyJudge:
     def over(self, place: Place) -> None:
         """A journal has it that all who have asked for this key wait for nothing more."""
         self._ended[place] = next(self._order)
-
-    def cancel_is_used(self, place: Place) -> None:
-        """A journal has it that a cancel which came early has hit a request."""
-        self._said.hit(place)
-
-    def early_cancels_left(self, places: set[Place]) -> None:
-        """After a crash only these keys are known to have been cancelled before any request."""
-        self._said.left(places)
 
     def server_died(
         self, server: Process, known: set[int], callers: dict[Place, set[bytes]]
@@ -265,7 +254,7 @@ class KeyJudge:
             return
         waiter.answered = True
         payload = bytes(frames[1])
-        execution = self._by_payload.get(payload)
+        execution = self.runs.by_payload.get(payload)
         if execution is not None:
             self._book.journal.told(waiter.call, request, payload, of_key=True)
             self._given(place, waiter, execution)
@@ -282,7 +271,7 @@ class KeyJudge:
         if waiter.generation not in (None, number):
             text = f"{call.key} waits for generation {waiter.generation} and gets {number}"
             self._broken("G3", text, call)
-        if execution is not self._of[place[0], number][-1]:
+        if execution is not self.runs.of_generation[place[0], number][-1]:
             self._broken("G3", f"{call.key} gets the outcome of an earlier execution", call)
         if self.closed.get((place[0], number), waiter.order) < waiter.order:
             text = f"{call.key} gets generation {number}, which a command had closed before"
@@ -298,7 +287,7 @@ class KeyJudge:
         if error.verdict is Verdict.DID_NOT_RUN:
             self._never[place] = max(self._never.get(place, -1), waiter.order)
         if "was cancelled by name" in error.message:
-            self._said.hit(place)
+            self.said.hit(place)
         if "was cancelled by name" in error.message and waiter.counts and self._here(waiter):
             last = self._commands.get(place, -1)
             if last < (waiter.order if waiter.generation is not None else 0):
@@ -311,7 +300,7 @@ class KeyJudge:
 
     def _command_done(self, place: Place, call: Call, record: dict[str, Any]) -> None:
         """A command by key is answered: nobody waits any more for what it has closed."""
-        self._said.answer(place, call, record, next(self._order))
+        self.said.answer(place, call, record, next(self._order))
         self._book.journal.command_told(call, record)
         number = record["generation"]
         for waiter in self._unanswered(place):
@@ -359,7 +348,7 @@ class KeyJudge:
         if self._asked.get(place, -1) <= self._never.get(place, -2):
             text = f"{place[1]} is started, and it was said that it would not be"
             self._book.violation("G7", text, place[1])
-        self._said.dispatched(place, number)
+        self.said.dispatched(place, number)
         self._retained(place, number)
         for waiter in self._waiters.get(place, {}).values():
             if not waiter.answered and not self.is_over(place, waiter):
@@ -374,37 +363,6 @@ class KeyJudge:
         if for_s < self._book.plan.keys.retention_s - SLACK_S:
             text = f"generation {kept} of {place[1]} is forgotten after {for_s:.1f} s"
             self._book.violation("G4", text, place[1])
-
-    def started(self, call: Call, execution: Execution) -> None:
-        """Environment code begins under a key."""
-        label, number = label_of(execution.key), execution.request.sequence
-        book, key = self._book, execution.key
-        runs = self._runs.setdefault(label, [])
-        for earlier in runs:
-            if earlier.live():
-                text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
-                book.violation("G1", text, key)
-        runs.append(execution)
-        home = book.journal.home(execution.server)
-        mine = self._of.setdefault((home, number), [])
-        if mine and mine[-1].key != key:
-            book.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
-        if mine and mine[-1].worker.alive:
-            book.violation("G2", f"{key} starts again, and its worker had not died", key)
-        mine.append(execution)
-        asked = [each for each in book.calls.values() if each.input == key]
-        most = max((each.most for each in asked), default=0)
-        if len(mine) > 1 and not any(each.consent for each in asked):
-            book.violation("G2", f"{key} starts for the {len(mine)}. time without consent", key)
-        elif len(mine) > most:
-            text = f"{key} starts for the {len(mine)}. time, {most} allowed"
-            book.violation("G2", text, key)
-        call.executions.append(execution)
-        self.work.started(execution)
-
-    def ended(self, execution: Execution) -> None:
-        """Environment code has ended."""
-        self._by_payload[execution.payload] = execution
 
     def delivered(self, execution: Execution) -> None:
         """Its outcome has come to its server: whoever waits will have it."""
@@ -421,14 +379,6 @@ class KeyJudge:
 
     # -- what callers are told ------------------------------------------------
 
-    def answered(self, call: Call, status: Status, body: bytes) -> None:
-        """A caller was given an outcome."""
-        assert call.use is not None
-        asks = call.use.act in (KeyAct.ASK, KeyAct.ATTACH)
-        if status is Status.RESULT and asks and body not in self._by_payload:
-            text = f"{call.key} was given a result that no execution gave"
-            self._broken("G3", text, call)
-
     def kept(self, call: Call, body: bytes | None, *, excused: bool) -> None:
         """G4: the outcome that came while it waited is what it is told."""
         payload, request, server = self._owed.get(call.key, (body, None, None))
@@ -440,14 +390,6 @@ class KeyJudge:
         if not over and not too_large and not self._book.unheard(request.session):
             text = f"{call.key}: the outcome of its key had come, and it was told {call.told}"
             self._broken("G4", text, call)
-
-    def true(self, call: Call) -> None:
-        """The verdict must be true of the key's executions."""
-        if call.verdict is Verdict.RAN_AND_FAILED:
-            label = call.use.label if call.use else ""
-            if not self._runs.get(label):
-                text = f"{call.key}: {call.told} says that it ran, and nothing of its key did"
-                self._broken("G9", text, call)
 
     def _broken(self, guarantee: str, text: str, call: Call) -> None:
         self._book.violation(guarantee, text, call.key)
