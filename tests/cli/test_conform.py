@@ -30,7 +30,7 @@ async def test_a_server_is_judged_by_chosen_cases(tmp_path: Path):
         assert done.code == 0, done.err
         assert (done.last["ok"], done.last["failed"], done.last["skipped"]) == (True, 0, 0)
         assert done.last["passed"] == len(done.last["cases"]) > 5
-        assert {case["verdict"] for case in done.last["cases"]} == {"passed"}
+        assert {case["finding"] for case in done.last["cases"]} == {"passed"}
         assert any(case["faults"] for case in done.last["cases"])
         shown = await run(tmp_path, *ask, "--no-faults", "--patience-s", "60")
         assert shown.code == 0, shown.err
@@ -54,7 +54,7 @@ async def test_a_failure_is_told_with_what_was_expected(tmp_path: Path):
         done = await run(tmp_path, "conform", address, *ask)
     assert done.code == 1, done.err
     assert (done.last["ok"], done.last["failed"], done.last["exit"]) == (False, 1, 1)
-    failed = next(case for case in done.last["cases"] if case["verdict"] == "failed")
+    failed = next(case for case in done.last["cases"] if case["finding"] == "failed")
     assert failed["name"] == "sequences-may-arrive-in-any-order"
     assert "an outcome of sequence" in failed["expected"]
     assert "Refused" in failed["seen"]
@@ -71,10 +71,10 @@ async def test_a_limit_and_a_restart_command_are_told_to_the_cases(tmp_path: Pat
         untold = await run(tmp_path, *ask, "--patience-s", "60")
         wrong = await run(tmp_path, *ask, "--limit", "queu=16")
     queue, restart = told.last["cases"]
-    assert queue["verdict"] == "passed", queue
-    assert restart["verdict"] == "failed"
+    assert queue["finding"] == "passed", queue
+    assert restart["finding"] == "failed"
     assert "Command '['false']' returned non-zero" in restart["seen"]
-    assert {case["verdict"] for case in untold.last["cases"]} == {"skipped"}
+    assert {case["finding"] for case in untold.last["cases"]} == {"skipped"}
     assert "small queue" in untold.last["cases"][0]["seen"]
     assert wrong.code == 2
     assert "did you mean queue" in wrong.err
@@ -96,7 +96,7 @@ async def test_a_worker_is_judged_by_its_command(tmp_path: Path):
     ask = ("conform", "--worker-command", worker, "--input", '{"a": 1}')
     done = await run(tmp_path, *ask, "--case", "a-lost-*", "--json", "--patience-s", "60")
     assert (done.code, done.last["judged"]) == (0, worker), done.err
-    assert {case["name"]: case["verdict"] for case in done.last["cases"]} == {
+    assert {case["name"]: case["finding"] for case in done.last["cases"]} == {
         "a-lost-outcome-is-sent-again": "passed",
         "a-lost-stop-is-repaired": "skipped",
         "a-lost-announcement-is-sent-again": "passed",
@@ -150,7 +150,7 @@ async def test_a_mistake_is_told_in_a_line(tmp_path: Path, arguments: list[str],
     done.check_no_traceback()
 
 
-async def test_ctrl_c_ends_it_with_the_verdicts_so_far(tmp_path: Path):
+async def test_ctrl_c_ends_it_with_the_findings_so_far(tmp_path: Path):
     # The environment never returns, so that the first case waits for its patience.
     (tmp_path / "stuck.py").write_text(
         "import trio\n"

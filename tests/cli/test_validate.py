@@ -27,7 +27,7 @@ class Base:
 """
 
 FOUND = {
-    # name: (code, check, verdict, text)
+    # name: (code, check, finding, text)
     "a reward that is a text": (
         "async def run_rollout(self, rollout): return {'reward': '0.5'}",
         "rewards", "warning", "a reward is a str, '0.5', and no number",
@@ -148,7 +148,7 @@ def of(record: dict[str, Any], check: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mistake", FOUND)
 async def test_a_mistake_is_found(mistake: str, tmp_path: Path):
-    code, check, verdict, text = FOUND[mistake]
+    code, check, finding, text = FOUND[mistake]
     write(tmp_path, code)
     cancel_s = "0.5" if mistake == "a rollout that keeps its cancellation" else "60"
     # The first is waited for to its end, but may be too short to load anything.
@@ -162,9 +162,9 @@ async def test_a_mistake_is_found(mistake: str, tmp_path: Path):
         if found:
             break
     assert found, (done.last, done.err)
-    assert found[0]["verdict"] == verdict
+    assert found[0]["finding"] == finding
     failed = {"failed": 3 if check in ("load", "setup") else 1}
-    assert done.code == failed.get(verdict, 0), done.last
+    assert done.code == failed.get(finding, 0), done.last
     assert done.last["ok"] is (done.code == 0)
     await check_nothing_left(tmp_path)
 
@@ -173,7 +173,7 @@ async def test_a_good_environment_passes_and_what_it_prints_is_not_the_report(tm
     write(tmp_path, "def setup(self): print('a print of the environment')")
     done = await run(tmp_path, "validate", "looked_at:Env", "-n", "3", "--strict", "--json")
     # A machine that stands still holds the loop, too, and is warned of.
-    late = [each for each in of(done.last, "event loop") if each["verdict"] == "warning"]
+    late = [each for each in of(done.last, "event loop") if each["finding"] == "warning"]
     assert (done.last["failed"], done.last["warnings"]) == (0, len(late)), done.last
     assert done.code == len(late)
     assert "a print of the environment" in done.err
@@ -251,7 +251,7 @@ async def test_a_class_that_needs_no_input_is_not_told_of_a_seed(tmp_path: Path)
     )
     done = await run(tmp_path, "validate", "simple.py:Simple", "--json")
     (found,) = [each for each in done.last["checks"] if each["check"] == "inputs"]
-    assert found["verdict"] == "ok", found
+    assert found["finding"] == "ok", found
     assert found["text"] == "a rollout needs no input, and has no seed"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trio_envserve.lab.conformance.cases import CASES
-from trio_envserve.lab.conformance.verdicts import Case
+from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"

@@ -37,7 +37,7 @@ async def test_the_same_server_unbroken_passes_the_same_cases(tmp_path: Path):
             cases = select(sorted(set(CAUGHT.values())))
             report = await conform(Options(address, cases, wait_s=60, patience_s=60, alive_s=0))
     assert report.failed == []
-    assert len(report.verdicts) == len(cases)
+    assert len(report.findings) == len(cases)
 
 
 def test_the_mutants_are_not_caught_by_one_case_alone():

@@ -14,9 +14,9 @@ from tests.conformance import processes
 from trio_envserve import Server, ServerLimits, WireLimits, open_server
 from trio_envserve.core import messages
 from trio_envserve.lab.conformance.cases import select
+from trio_envserve.lab.conformance.findings import Mark
 from trio_envserve.lab.conformance.judging import Report
 from trio_envserve.lab.conformance.run import NotServed, Options, conform
-from trio_envserve.lab.conformance.verdicts import Mark
 from trio_envserve.net import RouterSocket, open_zmq_network
 
 pytestmark = pytest.mark.real
@@ -128,14 +128,14 @@ async def test_over_ipc_all_is_judged_but_what_needs_the_proxy(tmp_path: Path, f
     }
 
 
-async def test_another_environment_is_no_verdict_about_its_server():
+async def test_another_environment_is_no_finding_about_its_server():
     with trio.fail_after(120):
         async with open_server("arithmetic", bind=TCP, workers=0) as server:
             with pytest.raises(NotServed, match="serves 'arithmetic'"):
                 await judged(server.address)
 
 
-async def test_nobody_there_is_no_verdict(folder: str):
+async def test_nobody_there_is_no_finding(folder: str):
     with trio.fail_after(120):
         with pytest.raises(NotServed, match="no server to judge"):
             await conform(Options(f"ipc://{folder}/nobody", wait_s=0.1))
@@ -161,7 +161,7 @@ def welcome(hello: messages.Hello) -> bytes:
 async def judged_as(
     how: Any, *patterns: str, patience_s: float = PATIENCE_S, alive_s: float = 0.0
 ) -> Report:
-    """The verdicts about a server that answers each message as ``how`` says."""
+    """The findings about a server that answers each message as ``how`` says."""
     patterns = patterns or ("a-hello-*", "statistics-*")
     async with (
         open_zmq_network() as network,

@@ -12,8 +12,8 @@ import trio
 
 from tests.conformance import drawn
 from trio_envserve.lab.conformance.cases import select
+from trio_envserve.lab.conformance.findings import Mark
 from trio_envserve.lab.conformance.judging import Report
-from trio_envserve.lab.conformance.verdicts import Mark
 from trio_envserve.lab.conformance.worker_bench import Subject
 from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
 from trio_envserve.lab.conformance.worker_run import WorkerOptions, conform_worker
@@ -86,15 +86,15 @@ async def test_a_mutant_of_the_worker_does_not_conform(mutant: str, case: str):
 async def test_what_is_no_worker_fails_and_is_told_why(program: str, seen: str):
     subject = Subject([sys.executable, "-c", program], None, {}, INPUTS)
     report = await judged(subject, "a-dispatch-gets*")
-    (verdict,) = report.failed
-    assert seen in verdict.seen
+    (finding,) = report.failed
+    assert seen in finding.seen
 
 
 @pytest.mark.real
 async def test_cases_without_their_input_are_skipped():
     inputs: dict[str, Any] = {"input": 1}
     report = await judged(Subject([], OWN, {}, inputs), "a-stop-ends*", "a-failed*", "*exits*")
-    marks = {each.case.name: (each.mark, each.seen) for each in report.verdicts}
+    marks = {each.case.name: (each.mark, each.seen) for each in report.findings}
     assert marks["a-stop-ends-what-runs"] == (Mark.SKIPPED, "no --long-input was given")
     assert marks["a-failed-rollout-is-an-error-record"][1] == "no --failing-input was given"
     assert marks["retired-it-exits-with-status-0"][0] is Mark.PASSED

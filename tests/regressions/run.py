@@ -193,7 +193,7 @@ def run_tests(directory: Path, tests: tuple[str, ...]) -> Ended:
     return Ended(json.loads(report.read_text()), trouble)
 
 
-def verdict(ended: Ended, test: str) -> str:
+def became_of(ended: Ended, test: str) -> str:
     """How one test ended; of one with parameters: ``red`` if any of them is."""
     hows = [how for name, how in ended.how.items() if name == test or name.startswith(test + "[")]
     other = [how for how in hows if how not in ("green", "red")]
@@ -235,7 +235,7 @@ def _report(patch: Patch, before: Ended, after: Ended, width: int) -> bool:
     """A line for each test of a patch; whether each is as it should be."""
     ok = True
     for test in patch.tests:
-        was, became = verdict(before, test), verdict(after, test)
+        was, became = became_of(before, test), became_of(after, test)
         print(
             f"{patch.number:3}  {patch.name:{width}}  {_cell(was):6}  {_cell(became):5}  "
             f"{after.seconds:7.1f}  {test.partition('::')[2]}",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, judge_named
-from trio_envserve.lab.siege.judge import VERDICTS, judge
+from trio_envserve.lab.siege.judge import FINDINGS, judge
 from trio_envserve.lab.siege.testbed import ATTACKS, EVENTS, LOOPS, SAMPLES, STALLS
 
 Line = dict[str, Any]
@@ -86,10 +86,10 @@ class Run:
         return judge(self.directory)
 
     def bad(self) -> set[str]:
-        """The verdicts that are."""
+        """The findings that are."""
         figures = self.judged()
-        assert figures["ok"] is not any(v["problems"] for v in figures["verdicts"].values())
-        return {name for name, verdict in figures["verdicts"].items() if verdict["ok"] is False}
+        assert figures["ok"] is not any(v["problems"] for v in figures["findings"].values())
+        return {name for name, finding in figures["findings"].items() if finding["ok"] is False}
 
 
 @pytest.fixture
@@ -97,12 +97,12 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-def test_a_good_siege_passes_in_every_verdict(run):
+def test_a_good_siege_passes_in_every_finding(run):
     figures = run.judged()
     assert figures["ok"] is True
     assert figures["problems"] == []
-    assert {name: verdict["ok"] for name, verdict in figures["verdicts"].items()} == dict.fromkeys(
-        VERDICTS, True
+    assert {name: finding["ok"] for name, finding in figures["findings"].items()} == dict.fromkeys(
+        FINDINGS, True
     )
 
 
@@ -116,7 +116,7 @@ def test_answers_at_doors_are_counted_and_judged(run):
             predecessor="none",
         )  # fmt: skip
     assert run.bad() == {"answers"}
-    figures = run.judged()["verdicts"]["answers"]["figures"]
+    figures = run.judged()["findings"]["answers"]["figures"]
     assert figures["right_at_doors"] == {"http": 1}
 
 
@@ -135,7 +135,7 @@ def test_a_process_that_does_not_stop(run):
 
 
 @pytest.mark.parametrize(
-    ("stalls", "verdict"),
+    ("stalls", "finding"),
     [
         ([(0, 11.9, 0.06)], set()),
         ([(0, 11.86, 0.03), (0, 11.9, 0.03)], set()),
@@ -145,20 +145,20 @@ def test_a_process_that_does_not_stop(run):
         ([(0, 11.2, 0.69)], {"turns"}),  # little of it in the turn
     ],
 )
-def test_time_for_which_the_machine_stood_still_is_no_turns(run, stalls, verdict):
+def test_time_for_which_the_machine_stood_still_is_no_turns(run, stalls, finding):
     run.turn["turn_s"] = 0.15
     for processor, began_s, seconds in stalls:
         run.line(STALLS, began_s, "stall", processor=processor, began_s=began_s, seconds=seconds)
-    assert run.bad() == verdict
-    figures = run.judged()["verdicts"]["turns"]["figures"]
-    assert figures["excused"] == (not verdict)
+    assert run.bad() == finding
+    figures = run.judged()["findings"]["turns"]["figures"]
+    assert figures["excused"] == (not finding)
     assert figures["stalls"] == len(stalls)
 
 
-@pytest.mark.parametrize(("turn_s", "verdict"), [(0.1, set()), (0.2, {"turns"})])
-def test_a_long_turn(run, turn_s, verdict):
+@pytest.mark.parametrize(("turn_s", "finding"), [(0.1, set()), (0.2, {"turns"})])
+def test_a_long_turn(run, turn_s, finding):
     run.turn["turn_s"] = turn_s
-    assert run.bad() == verdict
+    assert run.bad() == finding
 
 
 def test_a_long_turn_is_told_with_its_place_and_its_attacks(run):
@@ -174,19 +174,19 @@ def test_a_long_turn_is_told_with_its_place_and_its_attacks(run):
 def test_a_long_turn_outside_of_the_rounds_is_of_no_account(run, at_s):
     run.turn.update(turn_s=9.0, monotonic=at_s)
     figures = run.judged()
-    assert figures["verdicts"]["turns"]["ok"] is None
+    assert figures["findings"]["turns"]["ok"] is None
 
 
-@pytest.mark.parametrize(("rss_kib", "verdict"), [(152_400, set()), (152_401, {"memory"})])
-def test_memory_past_its_bounds(run, rss_kib, verdict):
+@pytest.mark.parametrize(("rss_kib", "finding"), [(152_400, set()), (152_401, {"memory"})])
+def test_memory_past_its_bounds(run, rss_kib, finding):
     run.memory["rss_kib"] = rss_kib
-    assert run.bad() == verdict
+    assert run.bad() == finding
 
 
-@pytest.mark.parametrize(("besieged", "verdict"), [(50.0, set()), (49.0, {"rate"})])
-def test_a_rate_below_half(run, besieged, verdict):
+@pytest.mark.parametrize(("besieged", "finding"), [(50.0, set()), (49.0, {"rate"})])
+def test_a_rate_below_half(run, besieged, finding):
     run.rate["besieged"] = besieged
-    assert run.bad() == verdict
+    assert run.bad() == finding
 
 
 def test_one_round_in_which_the_honest_client_stood_still(run):
@@ -242,10 +242,10 @@ def test_a_held_loop_that_loses_an_outcome(run):
     assert run.bad() == {"held"}
 
 
-@pytest.mark.parametrize(("connections", "verdict"), [(4, set()), (5, {"held"})])
-def test_a_storm_of_connections(run, connections, verdict):
+@pytest.mark.parametrize(("connections", "finding"), [(4, set()), (5, {"held"})])
+def test_a_storm_of_connections(run, connections, finding):
     run.held["connections"] = connections
-    assert run.bad() == verdict
+    assert run.bad() == finding
 
 
 def test_an_attack_that_was_never_made(run):

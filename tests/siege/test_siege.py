@@ -52,35 +52,35 @@ async def test_a_short_siege_passes(tmp_path):
     code, figures, said = await siege(
         tmp_path, *HARMLESS, "--unjudged", "turns", "--only", "server-silence"
     )
-    verdicts = figures["verdicts"]
+    findings = figures["findings"]
     assert code == 0, said
     # These two are the machine's as well, so no test judges them.
-    assert verdicts["rate"]["ok"] is None
-    assert verdicts["turns"]["ok"] is None
-    assert verdicts["rate"]["figures"]["besieged"] > 0
-    counts = verdicts["attacked"]["figures"]["counts"]
+    assert findings["rate"]["ok"] is None
+    assert findings["turns"]["ok"] is None
+    assert findings["rate"]["figures"]["besieged"] > 0
+    counts = findings["attacked"]["figures"]["counts"]
     assert counts["bad-bundles"]["messages"] > 100
     assert counts["http-strange-keys"]["requests"] > 10
     assert counts["verifiers-messages"]["messages"] > 100
-    assert verdicts["answers"]["figures"]["right"] > 10
-    assert set(verdicts["answers"]["figures"]["right_at_doors"]) == {"http", "verifiers"}
-    assert set(verdicts["turns"]["figures"]["longest"]) == {"server", "worker", "client"}
-    assert verdicts["held"]["ok"] is None
+    assert findings["answers"]["figures"]["right"] > 10
+    assert set(findings["answers"]["figures"]["right_at_doors"]) == {"http", "verifiers"}
+    assert set(findings["turns"]["figures"]["longest"]) == {"server", "worker", "client"}
+    assert findings["held"]["ok"] is None
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "words"),
+    ("fault", "finding", "words"),
     [
         ("die", "survived", "broken on purpose"),
         ("hold", "turns", "of processor time"),
         ("grow", "memory", "small/server grew"),
     ],
 )
-async def test_a_server_with_a_fault_turns_it_red(tmp_path, fault, verdict, words):
+async def test_a_server_with_a_fault_turns_it_red(tmp_path, fault, finding, words):
     server = shlex.join([sys.executable, str(HERE / "broken_server.py"), fault])
     code, figures, said = await siege(tmp_path, *HARMLESS, "--server-command", server)
     assert code == 1
-    assert figures["verdicts"][verdict]["ok"] is False, said
+    assert figures["findings"][finding]["ok"] is False, said
     assert any(words in problem for problem in figures["problems"])
 
 
@@ -90,5 +90,5 @@ async def test_an_environment_with_wrong_answers_turns_it_red(tmp_path):
         tmp_path, "--seconds", "10", "--only", "held-server", "--server-command", server
     )
     assert code == 1
-    assert figures["verdicts"]["answers"]["ok"] is False, said
-    assert figures["verdicts"]["held"]["ok"] is False
+    assert figures["findings"]["answers"]["ok"] is False, said
+    assert figures["findings"]["held"]["ok"] is False

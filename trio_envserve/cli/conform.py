@@ -17,10 +17,10 @@ import trio
 from ..core.errors import ConfigError
 from ..host.workers import parse_command
 from ..lab.conformance.cases import CASES, select
+from ..lab.conformance.findings import Case, Finding, Mark, describe
 from ..lab.conformance.judging import Report
 from ..lab.conformance.run import NotServed, Options
 from ..lab.conformance.run import conform as judge
-from ..lab.conformance.verdicts import Case, Mark, Verdict, describe
 from ..lab.conformance.worker_bench import Subject
 from ..lab.conformance.worker_cases import WORKER_CASES
 from ..lab.conformance.worker_run import WorkerOptions, conform_worker
@@ -153,18 +153,18 @@ def conform(
     return run_verb(main, as_json=as_json)
 
 
-_Run: TypeAlias = Callable[[Callable[[Verdict], object]], Awaitable[Report]]
-"""Judges, and reports each verdict as it comes."""
+_Run: TypeAlias = Callable[[Callable[[Finding], object]], Awaitable[Report]]
+"""Judges, and reports each finding as it comes."""
 
 
-async def _run_server(options: Options, told: Callable[[Verdict], object]) -> Report:
+async def _run_server(options: Options, told: Callable[[Finding], object]) -> Report:
     try:
         return await judge(dataclasses.replace(options, told=told))
     except NotServed as error:
         raise CommandError(str(error), NOT_STARTED) from None
 
 
-async def _run_worker(options: WorkerOptions, told: Callable[[Verdict], object]) -> Report:
+async def _run_worker(options: WorkerOptions, told: Callable[[Finding], object]) -> Report:
     return await conform_worker(dataclasses.replace(options, told=told))
 
 
@@ -195,13 +195,13 @@ def _restart(command: str) -> Callable[[], Awaitable[object]]:
         words = shlex.split(command)
     except ValueError as error:
         raise ConfigError(f"--restart-command: {error}") from error
-    return functools.partial(trio.run_process, words, stdout=2)  # standard output has verdicts
+    return functools.partial(trio.run_process, words, stdout=2)  # standard output has findings
 
 
 async def _judge(
     judged: str, cases: Sequence[Case], run: _Run, stop: Stop, *, as_json: bool
 ) -> Result:
-    fallen: dict[Case, Verdict] = {}
+    fallen: dict[Case, Finding] = {}
     report: Report | None = None
     began_s = trio.current_time()
     # The cases cut connections, so the library's warnings about them are not shown.
@@ -209,23 +209,23 @@ async def _judge(
     with trio.CancelScope() as working, progress(len(cases), "conform", sys.stderr) as advance:
         stop.on_first = working.cancel
 
-        def told(verdict: Verdict) -> None:
-            if verdict.case not in fallen:
-                advance(verdict.mark is Mark.FAILED)
-            fallen[verdict.case] = verdict
+        def told(finding: Finding) -> None:
+            if finding.case not in fallen:
+                advance(finding.mark is Mark.FAILED)
+            fallen[finding.case] = finding
 
         report = await run(told)
     interrupted = report is None
     if report is None:
         report = Report(judged, tuple(fallen.values()), trio.current_time() - began_s)
-    if not as_json and report.verdicts:
-        show_tables([_verdicts(report), _figures(report)], put)
-    for verdict in report.verdicts:
-        if verdict.mark is Mark.FAILED:
-            text = f"expected {verdict.expected}; seen: {verdict.seen}"
-            say(f"FAILED {verdict.case.name}: {verdict.case.line} {text}")
-        elif verdict.mark is Mark.SKIPPED:
-            say(f"skipped {verdict.case.name}: {verdict.seen}")
+    if not as_json and report.findings:
+        show_tables([_findings(report), _figures(report)], put)
+    for finding in report.findings:
+        if finding.mark is Mark.FAILED:
+            text = f"expected {finding.expected}; seen: {finding.seen}"
+            say(f"FAILED {finding.case.name}: {finding.case.line} {text}")
+        elif finding.mark is Mark.SKIPPED:
+            say(f"skipped {finding.case.name}: {finding.seen}")
     if interrupted:
         say(f"interrupted after {len(fallen)} of {len(cases)} cases")
         return Result(stop.interrupted_code, {**report.to_json(), "ok": False})
@@ -240,12 +240,12 @@ def _listed(cases: Sequence[Case]) -> Table:
     return Table(f"{len(cases)} cases", ("case", "section", "guarantee"), rows)
 
 
-def _verdicts(report: Report) -> Table:
+def _findings(report: Report) -> Table:
     rows = [
         (each.case.name, each.case.section, _shown(each.mark), f"{each.seconds:.2f} s")
-        for each in report.verdicts
+        for each in report.findings
     ]
-    return Table(report.judged, ("case", "section", "verdict", "took"), rows)
+    return Table(report.judged, ("case", "section", "finding", "took"), rows)
 
 
 def _shown(mark: Mark) -> str:

@@ -136,9 +136,9 @@ async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | 
 
 
 def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:
-    verdict = "passed" if figures["ok"] else "FAILED"
+    how = "passed" if figures["ok"] else "FAILED"
     rows = [(f"{name.replace('_', ' ')}: {text}", str(figures.get(name))) for name, text in _ROWS]
-    return [Table(f"demo {verdict} (seed {options.seed}), judged from its logs", (), rows)]
+    return [Table(f"demo {how} (seed {options.seed}), judged from its logs", (), rows)]
 
 
 # -- progress -----------------------------------------------------------------

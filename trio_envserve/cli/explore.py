@@ -154,9 +154,9 @@ def _say_progress(figures: Figures) -> None:
 
 
 def _table(figures: Figures, record: dict[str, Any]) -> Table:
-    verdict = "found a violation" if figures.found else "passed"
+    how = "found a violation" if figures.found else "passed"
     rows = [(text, str(record[key])) for key, text in _ROWS]
-    return Table(f"explore {verdict} ({figures.configuration.name})", (), rows)
+    return Table(f"explore {how} ({figures.configuration.name})", (), rows)
 
 
 def _pairs(figures: Figures) -> list[Table]:

@@ -108,10 +108,10 @@ def any_tables(
             for name in sizes
         ),
     ]
-    verdict = "FAILED" if tally.violating else "passed"
+    how = "FAILED" if tally.violating else "passed"
     faults = [(name, f"{times:,}") for name, times in figures["faults"].items()]
     return [
-        Table(f"fuzz {verdict} (seeds from {figures['seed']})", (), rows),
+        Table(f"fuzz {how} (seeds from {figures['seed']})", (), rows),
         Table("how often each fault struck", (), faults),
     ]
 

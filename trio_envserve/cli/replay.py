@@ -185,7 +185,7 @@ def _session(router: Router, session: Session) -> dict[str, Any]:
 
 def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
     recorded, checks = summary["recorded"], player.checks
-    verdict = {
+    compared = {
         True: f"yes ({checks} checks, up to step {player.checked})",
         False: "no",
         None: "nothing to compare with",
@@ -196,7 +196,7 @@ def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
         ("epoch", summary["epoch"][:8]),
         ("at step", str(player.step)),
         ("at seconds", f"{player.at_s:.6f}"),
-        ("identical", verdict),
+        ("identical", compared),
         ("ended", "in order" if player.ended else player.stopped or "not by then"),
     ]
     return [Table(f"replay of {player.path}", (), rows), *_state_tables(summary["state"])]

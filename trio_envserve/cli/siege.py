@@ -1,7 +1,7 @@
 """The verb ``siege``: raw sockets attack a server and a client.
 
 Runs :class:`~trio_envserve.lab.siege.run.Siege`, shows its progress, and explains the
-judge's verdicts.
+judge's findings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 import trio
 
 from ..lab.siege.attacks import NAMES, finding_of, what_of
-from ..lab.siege.judge import VERDICTS
+from ..lab.siege.judge import FINDINGS
 from ..lab.siege.plan import HELD, LONG_S, SECONDS_LEAST
 from ..lab.siege.run import VICTIM, Siege, SiegeOptions
 from ..lab.siege.testbed import Testbed
@@ -26,11 +26,11 @@ from .render import PLAIN_EVERY_S, Table, show_tables
 
 _EPILOG = """\b
 Exit codes:
-  0  all verdicts are good
-  1  a verdict is bad
+  0  all findings are good
+  1  a finding is bad
   2  wrong usage
   3  a program of the siege could not be started
-  130, 143  interrupted (Ctrl-C, SIGTERM), with the verdicts so far
+  130, 143  interrupted (Ctrl-C, SIGTERM), with the findings so far
 """
 
 
@@ -58,8 +58,8 @@ Exit codes:
 @click.option(
     "--unjudged",
     multiple=True,
-    type=click.Choice(tuple(VERDICTS)),
-    metavar="VERDICT",
+    type=click.Choice(tuple(FINDINGS)),
+    metavar="FINDING",
     help="Do not judge this, only show its figures (a rate depends on the machine). Repeatable.",
 )
 @click.option(
@@ -151,25 +151,25 @@ def attacks_table() -> Table:
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """The verdicts for people."""
+    """The findings for people."""
     words = {True: "good", False: "BAD", None: "not tried"}
     rows = [
-        (f"{name}: {_first_line(VERDICTS[name].__doc__)}", words[verdict["ok"]])
-        for name, verdict in figures["verdicts"].items()
+        (f"{name}: {_first_line(FINDINGS[name].__doc__)}", words[finding["ok"]])
+        for name, finding in figures["findings"].items()
     ]
     title = f"siege {'passed' if figures['ok'] else 'FAILED'}, judged from its logs"
-    found = [Table(title, (), rows or [("no verdicts", "")])]
-    verdicts = figures["verdicts"]
+    found = [Table(title, (), rows or [("no findings", "")])]
+    findings = figures["findings"]
     measured = [
         ("longest turn of a loop (ms)", who, f"{1000 * record['turn_s']:.0f}")
-        for who, record in _figures(verdicts, "turns").get("longest", {}).items()
+        for who, record in _figures(findings, "turns").get("longest", {}).items()
     ]
     measured += [
         ("memory grew by (MiB)", who,
          f"{record['grown_kib'] // 1024} of {record['allowed_kib'] // 1024}")
-        for who, record in _figures(verdicts, "memory").items()
+        for who, record in _figures(findings, "memory").items()
     ]  # fmt: skip
-    rate = _figures(verdicts, "rate")
+    rate = _figures(findings, "rate")
     measured += [
         ("answers a second", name, f"{rate[name]:g}") for name in ("besieged", "quiet", "kept")
         if name in rate
@@ -177,15 +177,15 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     measured += [
         ("blocked loop: right answers, connections", name,
          f"{record['right']} of {record['calls']}, {record['connections']}")
-        for name, record in _figures(verdicts, "held").items()
+        for name, record in _figures(findings, "held").items()
     ]  # fmt: skip
     if measured:
         found.append(Table("figures", ("", "of", "value"), measured))
     return found
 
 
-def _figures(verdicts: dict[str, Any], name: str) -> dict[str, Any]:
-    figures: dict[str, Any] = verdicts.get(name, {}).get("figures", {})
+def _figures(findings: dict[str, Any], name: str) -> dict[str, Any]:
+    figures: dict[str, Any] = findings.get(name, {}).get("figures", {})
     return figures
 
 

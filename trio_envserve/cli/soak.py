@@ -117,13 +117,13 @@ async def _run(options: SoakOptions, stop: Stop, *, as_json: bool, kept: Path | 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
     """The figures for people."""
-    verdict = "passed" if figures["ok"] else "FAILED"
+    how = "passed" if figures["ok"] else "FAILED"
     rows = [(f"{name.replace('_', ' ')}: {text}", str(figures.get(name))) for name, text in _ROWS]
     for group in ("kills", "stops", "cuts"):
         rows.append((group, _pairs(figures.get(group, {}))))
     growth = figures.get("growth_kib_per_10000", {})
     rows.append(("growth in KiB for 10,000 requests", _pairs(growth)))
-    found = [Table(f"soak {verdict}, judged from its logs", (), rows)]
+    found = [Table(f"soak {how}, judged from its logs", (), rows)]
     held = [
         (kind, *(_held(record.get(when)) for when in ("begin", "most", "end")))
         for kind, record in figures.get("samples", {}).items()

@@ -104,7 +104,7 @@ def validate(
 
     \b
     With --json, the last line of standard output has ok, failed, warnings (how many), and
-    checks: a list of check, verdict (ok, warning, failed, skipped), text, traceback.
+    checks: a list of check, finding (ok, warning, failed, skipped), text, traceback.
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
@@ -142,7 +142,7 @@ async def _validate(options: _Options, stop: Stop) -> Result:
         stop.on_first = work.cancel
         await _run(options, found)
     checks = found.checks
-    counts = {verdict: sum(each["verdict"] == verdict for each in checks) for verdict in _SHOWN}
+    counts = {finding: sum(each["finding"] == finding for each in checks) for finding in _SHOWN}
     bad = counts["failed"] + (counts["warning"] if options.strict else 0)
     summary = {
         "environment": options.wanted.environment, "ok": not bad and not stop.asked.is_set(),
@@ -152,7 +152,7 @@ async def _validate(options: _Options, stop: Stop) -> Result:
         say(f"interrupted by {stop.why}, while it looked at: {found.began}")
         return Result(stop.interrupted_code, summary)
     broken = any(
-        each["verdict"] == "failed" and each["check"] in ("load", "setup") for each in checks
+        each["finding"] == "failed" and each["check"] in ("load", "setup") for each in checks
     )
     return Result(NOT_STARTED if broken else AT_ONCE if bad else OK, summary)
 
@@ -229,7 +229,7 @@ class _Found:
     def fail(self, text: str) -> None:
         """The check that is being made has failed, from outside."""
         self.checks.append(
-            {"check": self.began, "verdict": "failed", "text": text, "traceback": ""}
+            {"check": self.began, "finding": "failed", "text": text, "traceback": ""}
         )
 
 
@@ -237,7 +237,7 @@ def _show(environment: str, summary: dict[str, Any]) -> None:
     for each in summary["checks"]:
         if each["traceback"]:
             put(each["traceback"].rstrip() + "\n")
-    rows = [[each["check"], _SHOWN[each["verdict"]], each["text"]] for each in summary["checks"]]
+    rows = [[each["check"], _SHOWN[each["finding"]], each["text"]] for each in summary["checks"]]
     put(environment)
     put("\n".join(_lines(rows)))
     if not summary["ok"]:
@@ -247,5 +247,5 @@ def _show(environment: str, summary: dict[str, Any]) -> None:
 def _lines(rows: list[list[str]]) -> Iterator[str]:
     """Aligned, but for the last column: sentences wrap badly in a table."""
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    for check, verdict, text in rows:
-        yield f"  {check:{widths[0]}}  {verdict:{widths[1]}}  {text}"
+    for check, finding, text in rows:
+        yield f"  {check:{widths[0]}}  {finding:{widths[1]}}  {text}"

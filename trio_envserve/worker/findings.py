@@ -28,7 +28,7 @@ class Findings:
         """A finding of this check."""
         # Names of threads and processes may be anything: what is told can be printed.
         text = text.encode("utf-8", "backslashreplace").decode()
-        self._tell({"check": check, "verdict": level, "text": text, "traceback": traceback})
+        self._tell({"check": check, "finding": level, "text": text, "traceback": traceback})
 
     def raised(self, check: str, text: str, error: BaseException) -> None:
         """The check failed, because the environment raised ``error``."""

@@ -13,7 +13,7 @@ Rounds = Mapping[str, Mapping[str, "list[dict[str, Any]]"]]
 
 
 def reached(rounds: Rounds) -> list[dict[str, Any]]:
-    """Each mark that could be measured: what was wanted, what was got, the verdict
+    """Each mark that could be measured: what was wanted, what was got, the finding
     by the median."""
     found = []
     for mark in MARKS:

@@ -18,8 +18,8 @@ from typing import final
 import trio
 
 from ...net import Network
+from .findings import CaseFailed, Finding, Mark
 from .peer import open_peer
-from .verdicts import CaseFailed, Mark, Verdict
 
 
 @final
@@ -38,18 +38,18 @@ class Watch:
         self._after_s = after_s
         self._patience_s = patience_s
 
-    async def judged_later(self, verdict: Verdict) -> Verdict:
-        """The verdict about a case that has ended now, once a while has passed."""
+    async def judged_later(self, finding: Finding) -> Finding:
+        """The finding about a case that has ended now, once a while has passed."""
         await trio.sleep(self._after_s)
-        if verdict.mark is not Mark.PASSED:
-            return verdict
-        name = verdict.case.name
+        if finding.mark is not Mark.PASSED:
+            return finding
+        name = finding.case.name
         if not self.gone and not await self._answers():
             self.gone = self.gone or f"no answer any more {self._after_s:g} s after {name}"
         if not self.gone:
-            return verdict
+            return finding
         expected = f"a server that is alive {self._after_s:g} s after the case"
-        return dataclasses.replace(verdict, mark=Mark.FAILED, expected=expected, seen=self.gone)
+        return dataclasses.replace(finding, mark=Mark.FAILED, expected=expected, seen=self.gone)
 
     async def _answers(self) -> bool:
         async with self.restarting:

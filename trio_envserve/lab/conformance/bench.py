@@ -27,9 +27,9 @@ import trio
 from ...core import messages
 from ...net import Network
 from ...testing.proxy import FaultProxy, open_fault_proxy
+from .findings import CaseFailed, CaseSkipped, TimedOut, Unreachable
 from .peer import Peer, open_peer
 from .raw import RawSocket, open_raw_peer
-from .verdicts import CaseFailed, CaseSkipped, TimedOut, Unreachable
 
 LOOK_S = 0.02
 """Between two looks at a count."""

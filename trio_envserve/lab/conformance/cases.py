@@ -19,7 +19,7 @@ from . import (
     cases_routes,
     cases_sessions,
 )
-from .verdicts import Case
+from .findings import Case
 
 SECTIONS = (
     "Transport", "Headers", "Bodies", "Requests", "A session", "Sync", "Connections",

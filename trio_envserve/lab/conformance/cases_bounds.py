@@ -9,8 +9,8 @@ import trio
 
 from ...core import messages
 from .bench import Bench, skip_unless
+from .findings import case, check
 from .peer import Peer
-from .verdicts import case, check
 
 AGAIN_S = 0.05
 QUEUE_MOST = 4096

@@ -6,8 +6,8 @@ import trio
 
 from ...core import messages
 from .bench import LOOK_S, Bench
+from .findings import case, check
 from .peer import Peer
-from .verdicts import case, check
 
 LEASE_MOST_S = 10.0
 """A longer lease is not waited for."""

@@ -9,9 +9,9 @@ import trio
 from ...core import messages
 from ...testing.proxy import Direction, FaultProxy
 from .bench import Bench
+from .findings import case, check
 from .forms import same_bytes
 from .patient import PatientClient
-from .verdicts import case, check
 
 ROLLOUTS = 100
 AT_ONCE = 25

@@ -14,9 +14,9 @@ from ...core import messages
 from ...core.key_records import KeyAct, input_digest
 from ...core.terms import Body
 from .bench import Bench, skip_unless
+from .findings import case, check
 from .forms import Received, body_of, value_of
 from .peer import Peer
-from .verdicts import case, check
 
 NAMESPACE = b"conform"
 ALLOWANCE = 4

@@ -13,10 +13,10 @@ import cbor2
 from ...core import messages
 from ...core.limits import MIB, PROTOCOL_VERSION
 from .bench import Bench, skip_unless
+from .findings import case, check
 from .forms import body_of, value_of
 from .peer import Peer
 from .raw import taken_in
-from .verdicts import case, check
 
 LARGEST_FRAME = 32 * MIB
 """A server that takes larger frames is not sent one that is too large."""

@@ -6,7 +6,7 @@ import trio
 
 from ...core import messages
 from .bench import Bench, skip_unless
-from .verdicts import CaseFailed, case, check
+from .findings import CaseFailed, case, check
 
 LARGEST_WINDOW = 20_000
 """A larger window is not filled."""

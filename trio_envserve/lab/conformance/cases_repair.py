@@ -6,9 +6,9 @@ import trio
 
 from ...core import messages
 from .bench import Bench, skip_unless
+from .findings import case, check
 from .forms import same_bytes
 from .peer import Peer
-from .verdicts import case, check
 
 LARGEST_WINDOW = 100_000
 """A statement of more than a window is a header of that size."""

@@ -7,9 +7,9 @@ from typing import Any
 import trio
 
 from .bench import LOOK_S, Bench, skip_unless
+from .findings import CaseFailed, case, check
 from .forms import same_bytes, value_of
 from .peer import Peer, Sent
-from .verdicts import CaseFailed, case, check
 
 DEATH_PATIENCE_S = 30.0
 """For what needs a new worker, which may be slow to start."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...core import messages
 from .bench import Bench
+from .findings import case, check
 from .raw import taken_in
-from .verdicts import case, check
 
 
 @case("Transport", "G10")

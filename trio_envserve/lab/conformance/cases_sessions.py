@@ -9,8 +9,8 @@ import trio
 from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
 from .bench import LOOK_S, Bench
+from .findings import case, check
 from .forms import value_of
-from .verdicts import case, check
 
 STATUSES = ("starting", "ready", "silent", "broken", "stopping")
 STATUS = {"status", "reason", "ready", "workers", "environment", "rerun"}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ...core import messages, values
 from ...core.errors import ProtocolError
 from ...core.limits import MIB
-from .verdicts import CaseFailed, check
+from .findings import CaseFailed, check
 
 HEADER_BYTES = 16 * MIB
 """What is read of a server's header: generous, it is the server that is judged."""

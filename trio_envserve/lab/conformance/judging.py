@@ -1,4 +1,4 @@
-"""One case, judged; and the verdicts of all of them."""
+"""One case, judged; and the findings of all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from ...net import unwrap_single
-from .verdicts import Case, CaseFailed, CaseSkipped, Mark, Unreachable, Verdict
+from .findings import Case, CaseFailed, CaseSkipped, Finding, Mark, Unreachable
 
 CASE_S = 60.0
 """Limit of one case; each wait inside of it has a limit of its own."""
@@ -17,19 +17,19 @@ CASE_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """All verdicts about one server, or one worker."""
+    """All findings about one server, or one worker."""
 
     judged: str
     """The server's address, or the worker's command."""
-    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
     seconds: float
 
-    def of(self, mark: Mark) -> list[Verdict]:
+    def of(self, mark: Mark) -> list[Finding]:
         """Those with this mark, in order."""
-        return [verdict for verdict in self.verdicts if verdict.mark is mark]
+        return [finding for finding in self.findings if finding.mark is mark]
 
     @property
-    def failed(self) -> list[Verdict]:
+    def failed(self) -> list[Finding]:
         """The failures."""
         return self.of(Mark.FAILED)
 
@@ -44,14 +44,14 @@ class Report:
             "judged": self.judged, "ok": self.ok,
             **{mark.value: len(self.of(mark)) for mark in Mark},
             "seconds": round(self.seconds, 3),
-            "cases": [verdict.to_json() for verdict in self.verdicts],
+            "cases": [finding.to_json() for finding in self.findings],
         }  # fmt: skip
 
 
-async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason: str) -> Verdict:
+async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason: str) -> Finding:
     """Run one case, unless there is a reason to skip it.  Raises :class:`Unreachable`."""
     if reason:
-        return Verdict(case, Mark.SKIPPED, seen=reason)
+        return Finding(case, Mark.SKIPPED, seen=reason)
     began_s = trio.current_time()
     mark, expected, seen = Mark.PASSED, "", ""
     with trio.move_on_after(CASE_S) as limit:
@@ -71,4 +71,4 @@ async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason:
             seen = f"{type(error).__name__}: {error}"
     if limit.cancelled_caught:
         mark, expected, seen = Mark.FAILED, f"an end within {CASE_S:g} s", "none"
-    return Verdict(case, mark, expected, seen, trio.current_time() - began_s)
+    return Finding(case, mark, expected, seen, trio.current_time() - began_s)

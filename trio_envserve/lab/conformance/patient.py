@@ -21,9 +21,9 @@ import trio
 from ...core import messages
 from ...core.ranges import Ranges
 from ...net import Network
+from .findings import TimedOut
 from .forms import Received
 from .peer import Peer, Sent, open_peer
-from .verdicts import TimedOut
 
 AGAIN_S = 0.1
 SILENT_S = 0.35

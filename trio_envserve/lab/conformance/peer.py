@@ -29,8 +29,8 @@ from ...core.messages import Message
 from ...core.ranges import Ranges
 from ...core.terms import Body
 from ...net import ConnectionEvent, Network, unwrap_single
+from .findings import CaseFailed, TimedOut, check
 from .forms import Received, body_of, describe, read, value_of
-from .verdicts import CaseFailed, TimedOut, check
 
 T = TypeVar("T")
 

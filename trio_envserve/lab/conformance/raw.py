@@ -16,8 +16,8 @@ import trio
 from ...core.terms import Body
 from ...net import parse_peer_address
 from ..siege import wire
+from .findings import CaseFailed, TimedOut
 from .peer import Peer
-from .verdicts import CaseFailed, TimedOut
 
 READ_BYTES = 65536
 _PING = b"\x04PING"

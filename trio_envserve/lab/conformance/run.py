@@ -1,4 +1,4 @@
-"""Runs cases against a server, one after the other, and collects their verdicts.
+"""Runs cases against a server, one after the other, and collects their findings.
 
 ::
 
@@ -11,8 +11,8 @@
 Theory of operation
 -------------------
 First the server must be ready and serve the environment of the cases; whatever
-is wrong with that is a :class:`NotServed`, and no verdict.  Then each case gets
-a bench and a limit of time; what it raises is its verdict.  A case also fails
+is wrong with that is a :class:`NotServed`, and no finding.  Then each case gets
+a bench and a limit of time; what it raises is its finding.  A case also fails
 if the server does not answer after it, at once or some seconds later (:mod:`.alive`),
 so that a server that a case has killed is counted against that case.  No two cases
 run at once: what one does is not seen by another.
@@ -32,10 +32,10 @@ from .alive import Watch
 from .bench import open_bench
 from .cases import CASES
 from .environment import CONTRACT
+from .findings import Case, CaseFailed, CaseSkipped, Finding, Mark, Unreachable
 from .forms import value_of
 from .judging import Report, judge_case
 from .peer import open_peer
-from .verdicts import Case, CaseFailed, CaseSkipped, Mark, Unreachable, Verdict
 
 
 class NotServed(EnvServeError):
@@ -62,15 +62,15 @@ class Options:
     restart: Callable[[], Awaitable[object]] | None = None
     """Kills the server and starts it anew at the same address; cases that need that are
     skipped without it."""
-    told: Callable[[Verdict], object] = lambda verdict: None
-    """Called with each verdict as it falls, and once more with another one about the same
+    told: Callable[[Finding], object] = lambda finding: None
+    """Called with each finding as it falls, and once more with another one about the same
     case if the server is not alive ``alive_s`` later."""
 
 
 async def conform(options: Options) -> Report:
     """Judge a server.  Raises ConfigError for the address, and :class:`NotServed`."""
     is_tcp = parse_peer_address(options.address).scheme == "tcp"
-    verdicts: list[Verdict] = []
+    findings: list[Finding] = []
     began_s = trio.current_time()
     async with open_zmq_network() as network:
         operations = await _operations(network, options)
@@ -79,9 +79,9 @@ async def conform(options: Options) -> Report:
         )
 
         async def look(index: int) -> None:
-            later = await watch.judged_later(verdicts[index])
-            if later is not verdicts[index]:
-                verdicts[index] = later
+            later = await watch.judged_later(findings[index])
+            if later is not findings[index]:
+                findings[index] = later
                 options.told(later)
 
         run = functools.partial(_run, network, options, watch)
@@ -89,28 +89,28 @@ async def conform(options: Options) -> Report:
             for index, case in enumerate(options.cases):
                 reason = watch.gone or _reason_to_skip(case, operations, is_tcp=is_tcp)
                 try:
-                    verdict = await judge_case(case, run, reason)
+                    finding = await judge_case(case, run, reason)
                 except Unreachable as error:
                     # It is told of those before, if they are to blame.
-                    watch.gone = watch.gone or f"no answer any more after {_last(verdicts)}"
-                    mark = Mark.SKIPPED if any(map(_was_judged, verdicts)) else Mark.FAILED
-                    verdict = Verdict(case, mark, error.expected, watch.gone)
-                verdicts.append(verdict)
-                options.told(verdict)
+                    watch.gone = watch.gone or f"no answer any more after {_last(findings)}"
+                    mark = Mark.SKIPPED if any(map(_was_judged, findings)) else Mark.FAILED
+                    finding = Finding(case, mark, error.expected, watch.gone)
+                findings.append(finding)
+                options.told(finding)
                 nursery.start_soon(look, index)
-    if watch.gone and not any(each.mark is Mark.FAILED for each in verdicts):
+    if watch.gone and not any(each.mark is Mark.FAILED for each in findings):
         # It answered the looks and no bench: then the case that found none has failed.
-        index = next(i for i, each in enumerate(verdicts) if each.seen == watch.gone)
-        verdicts[index] = dataclasses.replace(verdicts[index], mark=Mark.FAILED)
-    return Report(options.address, tuple(verdicts), trio.current_time() - began_s)
+        index = next(i for i, each in enumerate(findings) if each.seen == watch.gone)
+        findings[index] = dataclasses.replace(findings[index], mark=Mark.FAILED)
+    return Report(options.address, tuple(findings), trio.current_time() - began_s)
 
 
-def _last(verdicts: Sequence[Verdict]) -> str:
-    return verdicts[-1].case.name if verdicts else "the start"
+def _last(findings: Sequence[Finding]) -> str:
+    return findings[-1].case.name if findings else "the start"
 
 
-def _was_judged(verdict: Verdict) -> bool:
-    return verdict.mark is not Mark.SKIPPED
+def _was_judged(finding: Finding) -> bool:
+    return finding.mark is not Mark.SKIPPED
 
 
 async def _operations(network: Network, options: Options) -> list[str]:

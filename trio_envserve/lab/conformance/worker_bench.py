@@ -33,7 +33,7 @@ from ...host.processes import WorkerProcess, start_process
 from ...net import Stream, open_stream, unwrap_single
 from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
-from .verdicts import CaseFailed, TimedOut, check
+from .findings import CaseFailed, TimedOut, check
 
 BEAT_S = 0.1
 CLIENT = "a client's route"

@@ -20,7 +20,7 @@ from ...core.messages import (
     WorkerOutcome,
 )
 from ...core.terms import ID_BYTES, Status, Verdict
-from .verdicts import Case, case, check
+from .findings import Case, case, check
 from .worker_bench import CLIENT, Heard, WorkerBench, error_of
 
 STARTED = "How it is started"

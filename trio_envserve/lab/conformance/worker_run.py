@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from .findings import Case, Finding
 from .judging import Report, judge_case
-from .verdicts import Case, Verdict
 from .worker_bench import Subject, open_worker_bench
 from .worker_cases import ANNOUNCING, WORKER_CASES
 
@@ -35,14 +35,14 @@ class WorkerOptions:
     cases: Sequence[Case] = WORKER_CASES
     patience_s: float = 10.0
     """How long to wait for anything that a case expects, the first hello too."""
-    told: Callable[[Verdict], object] = lambda verdict: None
-    """Called with each verdict as it falls."""
+    told: Callable[[Finding], object] = lambda finding: None
+    """Called with each finding as it falls."""
 
 
 async def conform_worker(options: WorkerOptions) -> Report:
     """Judge a worker."""
     subject = options.subject
-    verdicts: dict[Case, Verdict] = {}
+    findings: dict[Case, Finding] = {}
     began_s = trio.current_time()
     left = iter(options.cases)
 
@@ -57,12 +57,12 @@ async def conform_worker(options: WorkerOptions) -> Report:
         for case in left:
             lacking = [f"--{each}-input" for each in case.needs if each not in subject.inputs]
             reason = f"no {' and no '.join(lacking)} was given" if lacking else ""
-            verdicts[case] = await judge_case(case, run, reason)
-            options.told(verdicts[case])
+            findings[case] = await judge_case(case, run, reason)
+            options.told(findings[case])
 
     async with trio.open_nursery() as nursery:
         for _ in range(ABREAST):
             nursery.start_soon(judge)
     name = shlex.join(subject.command) or "this package's own worker"
-    judged = tuple(verdicts[case] for case in options.cases)
+    judged = tuple(findings[case] for case in options.cases)
     return Report(name, judged, trio.current_time() - began_s)

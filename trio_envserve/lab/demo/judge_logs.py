@@ -140,7 +140,7 @@ class Logs:
 
 
 def judge(directory: str | Path) -> dict[str, Any]:
-    """All figures, and the verdict, from the logs in a directory.
+    """All figures, and what is wrong, from the logs in a directory.
 
     ``problems`` says in words what is wrong; ``ok`` is true if there is none.
     """

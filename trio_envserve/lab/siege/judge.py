@@ -1,7 +1,7 @@
-"""The judge of a siege: logs on disk in, named verdicts out.
+"""The judge of a siege: logs on disk in, named findings out.
 
 ``python -m trio_envserve.lab.siege.judge DIR`` prints one JSON object and exits with 0
-only if every verdict that could be reached is good, and something was shown.
+only if every finding that could be reached is good, and something was shown.
 
 Theory of operation
 -------------------
@@ -16,7 +16,7 @@ who ran on it are charged with;
 ``callers.jsonl`` and ``environment.jsonl`` are those of the demonstration, and how often
 something was run is judged by its judge.
 
-A verdict is a name, whether it is good, its figures, and what is wrong in words.  One
+A finding is a name, whether it is good, its figures, and what is wrong in words.  One
 for which nothing was tried is neither good nor bad.
 """
 
@@ -75,11 +75,11 @@ class Material(NamedTuple):
 
 
 def judge(directory: str | Path, unjudged: Collection[str] = ()) -> dict[str, Any]:
-    """All verdicts from the logs in a directory.
+    """All findings from the logs in a directory.
 
-    ``unjudged``: verdicts that are left open, with their figures.
+    ``unjudged``: findings that are left open, with their figures.
 
-    ``verdicts``: by name ``ok`` (None: nothing was tried), ``figures``, ``problems``.
+    ``findings``: by name ``ok`` (None: nothing was tried), ``figures``, ``problems``.
     ``problems`` has all of them in words; ``ok`` is true if there are none and the siege
     came to its end.
     """
@@ -93,31 +93,31 @@ def judge(directory: str | Path, unjudged: Collection[str] = ()) -> dict[str, An
         found = Material(
             read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], read[STALLS], logs
         )
-        verdicts = {name: verdict(found) for name, verdict in VERDICTS.items()}
+        findings = {name: finding(found) for name, finding in FINDINGS.items()}
         for name in unjudged:
-            verdicts[name] |= {"ok": None, "problems": []}
+            findings[name] |= {"ok": None, "problems": []}
     except (OSError, ValueError, KeyError) as error:
-        return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"], "verdicts": {}}
+        return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"], "findings": {}}
     problems = [
-        f"{name}: {text}" for name, verdict in verdicts.items() for text in verdict["problems"]
+        f"{name}: {text}" for name, finding in findings.items() for text in finding["problems"]
     ]
     finished = bool(found.of("end"))
     if not finished:
         problems.append("the siege did not come to its end")
-    elif all(verdict["ok"] is None for verdict in verdicts.values()):
+    elif all(finding["ok"] is None for finding in findings.values()):
         problems.append("nothing was tried")
     return {
         "ok": not problems, "problems": problems, "finished": finished,
-        "rounds": len(found.of("round-end")), "verdicts": verdicts,
+        "rounds": len(found.of("round-end")), "findings": findings,
     }  # fmt: skip
 
 
-def _verdict(tried: bool, figures: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+def _finding(tried: bool, figures: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     return {"ok": not problems if tried or problems else None, "figures": figures,
             "problems": problems}  # fmt: skip
 
 
-# -- verdicts -----------------------------------------------------------------
+# -- findings -----------------------------------------------------------------
 
 
 def attacked(found: Material) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def attacked(found: Material) -> dict[str, Any]:
     idle = sorted(name for name in planned if not counts.get(name, {}).get("connections"))
     # After a victim was lost its attackers found nobody: that is told elsewhere.
     problems = [] if found.of("ended", "hung") else [f"{name} was never made" for name in idle]
-    return _verdict(bool(planned), {"counts": counts, "never_made": idle}, problems)
+    return _finding(bool(planned), {"counts": counts, "never_made": idle}, problems)
 
 
 def survived(found: Material) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def survived(found: Material) -> dict[str, Any]:
         f"attacks: {', '.join(line['attacks']) or 'none'}"
         for line in lost
     ]
-    return _verdict(bool(found.of("round", "held")), {"lost": lost}, problems)
+    return _finding(bool(found.of("round", "held")), {"lost": lost}, problems)
 
 
 def _how(line: Line) -> str:
@@ -169,7 +169,7 @@ def stopped(found: Material) -> dict[str, Any]:
         for line in bad
     ]
     longest_s = max((line["took_s"] for line in lines), default=0.0)
-    return _verdict(bool(lines), {"stopped": len(lines), "longest_s": longest_s}, problems)
+    return _finding(bool(lines), {"stopped": len(lines), "longest_s": longest_s}, problems)
 
 
 def turns(found: Material) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def turns(found: Material) -> dict[str, Any]:
         "stalls": len(found.stalls),
         "longest_stall_s": max((line["seconds"] for line in found.stalls), default=0.0),
     }  # fmt: skip
-    return _verdict(bool(most), figures, problems)
+    return _finding(bool(most), figures, problems)
 
 
 def _stalled_s(found: Material, line: Line) -> float:
@@ -258,14 +258,14 @@ def memory(found: Material) -> dict[str, Any]:
         f"{record['allowed_kib'] // 1024} MiB are within its bounds"
         for name, record in most.items() if record["grown_kib"] > record["allowed_kib"]
     ]  # fmt: skip
-    return _verdict(bool(most), most, problems)
+    return _finding(bool(most), most, problems)
 
 
 def rate(found: Material) -> dict[str, Any]:
     """The honest client kept half of its rate beside a busy process."""
     lines = found.of("rate")
     if not lines:
-        return _verdict(False, {}, [])
+        return _finding(False, {}, [])
     ratios = [line["besieged"] / line["quiet"] if line["quiet"] else 0.0 for line in lines]
     worst = min(range(len(lines)), key=ratios.__getitem__)
     besieged = statistics.fmean(line["besieged"] for line in lines)
@@ -298,7 +298,7 @@ def rate(found: Material) -> dict[str, Any]:
         for index, line in enumerate(lines)
         if line["quiet"] < STILL
     ]
-    return _verdict(True, figures, problems)
+    return _finding(True, figures, problems)
 
 
 def _attacks(found: Material, index: int) -> list[str]:
@@ -326,7 +326,7 @@ def answers(found: Material) -> dict[str, Any]:
         problems.append(
             f"{len(wrong)} answers are not right (the first: {first['error']}, {first['message']})"
         )
-    return _verdict(bool(asks), figures, problems)
+    return _finding(bool(asks), figures, problems)
 
 
 def once(found: Material) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def once(found: Material) -> dict[str, Any]:
             ("started_unasked", "rollouts ran that nobody had asked for"),
         ) if figures[name]
     ]  # fmt: skip
-    return _verdict(bool(figures["started"]), figures, problems)
+    return _finding(bool(figures["started"]), figures, problems)
 
 
 def newcomers(found: Material) -> dict[str, Any]:
@@ -352,7 +352,7 @@ def newcomers(found: Material) -> dict[str, Any]:
         f"{', '.join(_attacks(found, [line['round'] for line in lines].index(number)))}"
         for number in shut_out
     ]
-    return _verdict(bool(lines), figures, problems)
+    return _finding(bool(lines), figures, problems)
 
 
 def recovered(found: Material) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def recovered(found: Material) -> dict[str, Any]:
     lines = found.of("recovered")
     bad = [line["round"] for line in lines if not line["answered"]]
     problems = [f"after round {number} the client got no answer any more" for number in bad]
-    return _verdict(bool(lines), {"rounds": len(lines), "failed": bad}, problems)
+    return _finding(bool(lines), {"rounds": len(lines), "failed": bad}, problems)
 
 
 def held(found: Material) -> dict[str, Any]:
@@ -378,10 +378,10 @@ def held(found: Material) -> dict[str, Any]:
                 f"{line['scenario']}: {line['connections']} connections of {line['peers']} peers "
                 f"in {line['seconds']:g} s"
             )
-    return _verdict(bool(figures), figures, problems)
+    return _finding(bool(figures), figures, problems)
 
 
-VERDICTS: dict[str, Callable[[Material], dict[str, Any]]] = {
+FINDINGS: dict[str, Callable[[Material], dict[str, Any]]] = {
     "attacked": attacked, "survived": survived, "stopped": stopped, "turns": turns,
     "memory": memory, "rate": rate, "answers": answers, "once": once, "newcomers": newcomers,
     "recovered": recovered, "held": held,

@@ -54,7 +54,7 @@ class SiegeOptions:
     transport: str | None = None
     """The transport of servers and clients of this project; None: their default."""
     unjudged: Collection[str] = ()
-    """Verdicts that are left open, with their figures."""
+    """Findings that are left open, with their figures."""
     server_command: Sequence[str] = VICTIM
     """What is started as the server, with options as its last argument."""
 

@@ -63,7 +63,7 @@ from .judge_samples import SAMPLES, judge_samples
 
 
 def judge(directory: str | Path) -> dict[str, Any]:
-    """All figures, and the verdict, from the logs in a directory.
+    """All figures, and what is wrong, from the logs in a directory.
 
     ``problems`` says in words what is wrong; ``ok`` is true if there is none.  Of a
     run that was interrupted there are the figures so far, and it is not ok.
@@ -256,7 +256,7 @@ def _unexplained(logs: Logs) -> list[str]:
     ]  # fmt: skip
 
 
-# -- the verdict ----------------------------------------------------------------
+# -- what is wrong -------------------------------------------------------------
 
 
 def _problems(figures: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from .history import History
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """The verdict of the judges, and what they saw.  ``str()`` of it is for people."""
+    """The finding of the judges, and what they saw.  ``str()`` of it is for people."""
 
     seed: int
     problems: tuple[str, ...]

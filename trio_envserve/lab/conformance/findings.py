@@ -73,7 +73,7 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class Finding:
     """A case, judged."""
 
     case: Case
@@ -86,7 +86,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return {
-            **describe(self.case), "verdict": self.mark.value, "expected": self.expected,
+            **describe(self.case), "finding": self.mark.value, "expected": self.expected,
             "seen": self.seen, "seconds": round(self.seconds, 3),
         }  # fmt: skip
 
