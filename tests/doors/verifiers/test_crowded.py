@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import trio
+import trio.lowlevel
+
 from tests.doors.verifiers.door import asking, open_door
 from trio_envserve.client import Client
 from trio_envserve.core.limits import KIB, KeyLimits
+from trio_envserve.doors.verifiers import door
 
-UNREAD = b"unread"
+UNREAD, ENDLESS = b"unread", b"endless"
 
 
 async def environment(rollout: Any) -> Any:
-    """What was asked as ``unread`` has a large outcome."""
+    """What was asked as ``unread`` has a large outcome, what is ``endless`` none."""
     run = rollout.input["run"]
+    if run == ENDLESS:
+        await trio.sleep_forever()
     size = 200 * KIB if run == UNREAD else 1
     return {"state": {"deltas": [], "reply": bytes(size), "traces": []}}
 
 
 async def test_outcomes_that_nobody_reads_held_up_all_runs_until_their_lease_was_over():
     keys = KeyLimits(retained_bytes=300 * KIB)
-    async with open_door(environment, keys=keys) as door:
-        async with asking(door) as lost:
+    async with open_door(environment, keys=keys) as opened:
+        async with asking(opened) as lost:
             for number in range(4):
                 lost.run(b"%d" % number, UNREAD)
             for _ in range(4):
                 await lost.hear()
-        async with asking(door) as peer:
+        async with asking(opened) as peer:
             peer.run(b"a")
             heard: list[bytes] = []
             while heard[:1] != [b"a"]:
@@ -43,7 +49,7 @@ async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody
         return await forget(client, key, **options)
 
     monkeypatch.setattr(Client, "forget", seen)
-    async with open_door(environment) as door, asking(door) as peer:
+    async with open_door(environment) as opened, asking(opened) as peer:
         peer.run(b"a")
         peer.cancel(b"a")
         for _ in range(2):
@@ -51,3 +57,28 @@ async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody
         peer.run(b"b")
         await peer.hear()
     assert forgotten[:1] == ["a"]
+
+
+async def test_a_flood_of_cancels_held_up_what_was_to_be_forgotten(monkeypatch: Any):
+    """Each cancelled run is forgotten, too, and thousands of them were before others."""
+    held, forgotten = trio.Event(), []
+
+    async def forget(client: Client, key: str, **options: Any) -> None:
+        forgotten.append(key)
+        if key.startswith("cancelled"):
+            await held.wait()
+
+    monkeypatch.setattr(Client, "forget", forget)
+    monkeypatch.setattr(door, "MOST_LATE", 8)
+    limits = {"kept_bytes": 1}  # what was sent makes room at once
+    async with open_door(environment, limits) as opened, asking(opened) as peer:
+        for number in range(20):
+            peer.run(b"cancelled-%d" % number, ENDLESS)
+            peer.cancel(b"cancelled-%d" % number)
+        for _ in range(40):
+            await peer.hear()
+        peer.run(b"a")
+        await peer.hear()
+        while "a" not in forgotten:
+            await trio.lowlevel.checkpoint()
+        held.set()

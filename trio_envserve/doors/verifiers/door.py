@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
@@ -43,6 +44,12 @@ TICK_S: Final = 0.25
 FORGETTERS: Final = 8
 """Keys that are forgotten at once."""
 
+LATE_FORGETTERS: Final = 2
+"""The same of runs that were cancelled, of which hardly any leaves something."""
+
+MOST_LATE: Final = 1024
+"""How many of these wait for that.  The retention of the server ends the others."""
+
 FORGET_S: Final = 60.0
 """How long that may take.  After that the retention of the server ends them."""
 
@@ -68,6 +75,7 @@ class Door:
         self._awake_s = 0.0
         self._ticked_s = trio.current_time()
         self._forgetting, self._to_forget = trio.open_memory_channel[bytes](float("inf"))
+        self._forgetting_late, self._late = trio.open_memory_channel[bytes](MOST_LATE)
         self._complained = 0
 
     def on_peer(self, route: bytes, place: str | None) -> None:
@@ -87,6 +95,8 @@ class Door:
                 nursery.start_soon(self._sending.run)
                 for _ in range(FORGETTERS):
                     nursery.start_soon(self._forget, self._to_forget.clone())
+                for _ in range(LATE_FORGETTERS):
+                    nursery.start_soon(self._forget, self._late.clone())
                 task_status.started()
                 await self._receive()
         finally:
@@ -181,8 +191,14 @@ class Door:
                 if self._scopes.get(start.name) is scope:
                     del self._scopes[start.name]
             self._do(self._runs.ended(start.name, outcome, self._now_s()))
-        if scope.cancelled_caught:  # the outcome may have been there: nobody is to keep it
-            self._forgetting.send_nowait(start.name)
+        if scope.cancelled_caught:
+            self._forget_late(start.name)
+
+    def _forget_late(self, name: bytes) -> None:
+        """The outcome may have been there when its run was cancelled.  A flood of cancels
+        holds up no others that are to be forgotten."""
+        with suppress(trio.WouldBlock):
+            self._forgetting_late.send_nowait(name)
 
     async def _call(self, start: Start) -> Outcome:
         try:
