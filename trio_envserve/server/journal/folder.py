@@ -1,8 +1,18 @@
 """Whether a folder may be used as a journal, and whose it is.
 
-A journal proves something only where its locks prove something: on one machine, since that
-was last started, in the folder that they were taken in.  What was copied, or comes from
-elsewhere, a person may adopt who knows that nobody else uses it.
+A journal proves something only where its locks prove something: on one machine, in the
+folder that they were taken in.  What was copied, or comes from elsewhere, a person may adopt
+who knows that nobody else uses it.
+
+Locks are forgotten when a machine is started anew, but so is everything that had held them:
+no process outlives its kernel.  So another boot id proves that what had used the folder is
+dead, if the folder is the same one on the same machine.  A rule that left this to a person
+would ask one after each restart, at night as well, for what the kernel knows.  The machine is
+told by its machine-id, and only if that is its own: one in the image of a container is that of
+many machines, of which another one may still run what this journal has started.  The folder
+is told by its inode, and its disk by the id of the file system, which outlives a restart, or
+else by the number of the device, which may not.  Whoever copies a whole disk copies all of
+these: a machine that was cloned, or restored beside itself, is not told from the first one.
 """
 
 from __future__ import annotations
@@ -20,10 +30,17 @@ DATABASE, BODIES, SAFE = "journal.db", "bodies", "safe"
 
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs",
-    "fuse.s3fs", "fuse.sshfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3",
-    "smbfs",
+    "fuse.s3fs", "fuse.sshfs", "fuse.vmhgfs-fuse", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
 })  # fmt: skip
-"""Locks on them may not hold, and what was synced may not be there."""
+"""Locks on them may not hold, what was synced may not be there, and other machines may use them."""
+
+IMAGE_FILE_SYSTEMS = frozenset({"aufs", "fuse.fuse-overlayfs", "overlay"})
+"""What is on them may come from an image."""
+
+MACHINE_ID, BOOT_ID, MOUNTS = (
+    "/etc/machine-id", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo",
+)  # fmt: skip
 
 
 class Identity(NamedTuple):
@@ -34,23 +51,52 @@ class Identity(NamedTuple):
     """Another one each time the machine is started."""
     device: int
     inode: int
+    filesystem: int = 0
+    """The id of the file system; 0 if it has none."""
+    is_own: bool = False
+    """Whether the host's name is that of one machine only."""
 
 
 def identity_of(folder: Path) -> Identity:
     """Where a folder is now."""
     found = folder.stat()
-    host = _text("/etc/machine-id") or platform.node()
-    boot = _text("/proc/sys/kernel/random/boot_id")
-    return Identity(host, boot, found.st_dev, found.st_ino)
+    host, boot = _text(MACHINE_ID), _text(BOOT_ID)
+    is_own = bool(host) and is_own_file(os.path.realpath(MACHINE_ID), _text(MOUNTS))
+    return Identity(
+        host or platform.node(), boot, found.st_dev, found.st_ino, os.statvfs(folder).f_fsid, is_own
+    )
+
+
+def is_own_file(path: str, mounts: str) -> bool:
+    """Whether a file is this machine's, and not part of an image that many machines have, by a
+    text as /proc/self/mountinfo has it.  Where nobody knows on what it is, it is not."""
+    longest, kind = -1, ""
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) <= 6 or "-" not in words:
+            continue
+        place = words[4].rstrip("/")
+        # By its place, and not by the number of its device: btrfs says another one to stat.
+        if (path == place or path.startswith(f"{place}/")) and len(place) >= longest:
+            longest, kind = len(place), words[words.index("-") + 1]
+    return bool(kind) and kind not in IMAGE_FILE_SYSTEMS
 
 
 def check_identity(folder: Path, was: Identity, now: Identity) -> None:
-    """Raises ServerStartError if the folder was used elsewhere."""
+    """Raises ServerStartError if nothing proves that what had used the folder is dead."""
     if now.host != was.host:
         why = f"was last used on another machine ({was.host or '?'})"
     elif now.boot != was.boot:
-        why = "was last used before this machine was started anew, or on another one"
-    elif now != was:
+        if not (was.boot and now.boot and was.is_own and now.is_own):
+            why = (
+                "was last used before this machine was started anew, or on another one: there is "
+                f"no {MACHINE_ID}, or it is that of an image, and cannot tell which"
+            )
+        elif not _is_same_disk(was, now) or now.inode != was.inode:
+            why = "was copied or moved here from another folder before this machine was started"
+        else:
+            return  # this machine was started anew, and ended all that had used it
+    elif (now.device, now.inode) != (was.device, was.inode):
         why = "was copied or moved here from another folder"
     else:
         return
@@ -61,6 +107,12 @@ def check_identity(folder: Path, was: Identity, now: Identity) -> None:
     )
 
 
+def _is_same_disk(was: Identity, now: Identity) -> bool:
+    if was.filesystem and now.filesystem:
+        return was.filesystem == now.filesystem
+    return was.device == now.device
+
+
 def make_folder(folder: Path) -> None:
     """Make it if it is not there.  Raises ServerStartError if it cannot be had."""
     try:
@@ -68,7 +120,7 @@ def make_folder(folder: Path) -> None:
         os.listdir(folder)
     except OSError as error:
         raise ServerStartError(_no_folder(folder, error)) from error
-    kind = file_system(folder.stat().st_dev, _text("/proc/self/mountinfo"))
+    kind = file_system(folder.stat().st_dev, _text(MOUNTS))
     if kind in NETWORK_FILE_SYSTEMS:
         raise ServerStartError(
             f"the journal {folder} is on a network file system ({kind}), where neither locks nor "

@@ -15,6 +15,7 @@ from ...host.folder_locks import FolderLocks
 from .folder import (
     BODIES,
     DATABASE,
+    Identity,
     check_identity,
     identity_of,
     make_folder,
@@ -32,12 +33,13 @@ class Opened(NamedTuple):
     locks: FolderLocks
 
 
-def open_folder(folder: Path, command_s: float) -> Opened:
-    """Have a folder, and all that it has.  Raises ServerStartError."""
+def open_folder(folder: Path, command_s: float, now: Identity | None = None) -> Opened:
+    """Have a folder, and all that it has.  ``now``: where it is, if that is known better than
+    this machine says.  Raises ServerStartError."""
     make_folder(folder)
     locks = lock(folder)
     try:
-        store, found = _open_locked(folder, command_s)
+        store, found = _open_locked(folder, command_s, now or identity_of(folder))
     except BaseException:
         locks.close()
         raise
@@ -55,8 +57,7 @@ def lock(folder: Path) -> FolderLocks:
     return locks
 
 
-def _open_locked(folder: Path, command_s: float) -> tuple[Store, Found]:
-    now = identity_of(folder)
+def _open_locked(folder: Path, command_s: float, now: Identity) -> tuple[Store, Found]:
     with words(folder):
         if is_new(folder):
             state = State(0, 0, 0, 0.0, 0, now)
@@ -67,7 +68,7 @@ def _open_locked(folder: Path, command_s: float) -> tuple[Store, Found]:
         connection = connect(folder, mode="rw")
         try:
             check_kind(folder, connection)
-            _check_identity(folder, connection)
+            _check_identity(folder, connection, now)
             found = read_all(folder, connection)
             if found.problems or found.state is None:
                 raise ServerStartError(damaged(folder, found.problems))
@@ -75,15 +76,18 @@ def _open_locked(folder: Path, command_s: float) -> tuple[Store, Found]:
             connection.close()
             raise
     _remove_unnamed(folder, found.files)
-    return Store(folder, connection, found.state, command_s), found
+    # From the first commit on its marks are those of now.  If none comes, the old ones prove
+    # as much once more: that asks for no room on a disk that may be full.
+    state = found.state._replace(identity=now)
+    return Store(folder, connection, state, command_s), found
 
 
-def _check_identity(folder: Path, connection: sqlite3.Connection) -> None:
+def _check_identity(folder: Path, connection: sqlite3.Connection, now: Identity) -> None:
     try:
         state = read_state(connection)
     except (sqlite3.Error, ValueError):
         return  # it is damaged, which is told with all else
-    check_identity(folder, state.identity, identity_of(folder))
+    check_identity(folder, state.identity, now)
 
 
 def damaged(folder: Path, problems: list[str]) -> str:
