@@ -78,9 +78,9 @@ def journal(
     export       the same of all keys, one object a line
     check        whether all is as it was saved; exit code 1 if not
     compact      give back the room of what was forgotten
-    adopt        take over a journal that was copied here, or comes from another machine
-                 or from before this one was started anew. Only you can know that nothing
-                 else uses it, and that what it had started has ended
+    adopt        take over a journal that was copied here, or comes from another machine.
+                 Only you can know that nothing else uses it, and that what it had started
+                 has ended
 
     ls, show and export may be used beside the server; the others refuse a journal that
     is in use.
