@@ -196,6 +196,16 @@ def test_a_damaged_journal_and_too_few_kills_are_problems(run: Run):
     assert "so nothing is shown" in second
 
 
+@pytest.mark.parametrize(("kills", "is_shown"), [(5, True), (100, False)])
+def test_many_kills_after_which_nothing_began_again_show_nothing(
+    run: Run, kills: int, is_shown: bool
+):
+    run.killer[0]["kills"] = kills
+    run.environment = [line for line in run.environment if line["execution"] != "x2"]
+    problems = run.judged()["problems"]
+    assert any("nothing began again" in problem for problem in problems) is not is_shown
+
+
 def test_logs_that_cannot_be_read_are_not_well(run: Run):
     run.judged()
     (run.folder / "callers.jsonl").write_text("{")

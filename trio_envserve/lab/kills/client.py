@@ -2,9 +2,9 @@
 
 ``python -m trio_envserve.lab.kills.client '{"address": ..., ...}'`` is told what to do on
 standard input: ``{"do": "reach", "keys": N}``, up to which key it may ask, and ``{"do":
-"finish"}``: ask for each of them once more, say ``{"event": "done"}`` and end.  It asks for
-keys that it was not told yet, and again for those that it was.  It ends when its standard
-input does.
+"finish"}``: ask for each of them once more, say ``{"event": "done"}`` and end (with the option
+``finish`` it begins with that).  It asks for keys that it was not told yet, and again for
+those that it was.  It ends when its standard input does.
 
 A line for each call is in the log before the call is made.  What it was told is there, and
 synced, before anything else is done with it.
@@ -77,6 +77,7 @@ class _Caller:
         self._name: str = options["name"]
         self._seed: int = options["seed"]
         self._reach: int = options["keys"]
+        self._finish: bool = options["finish"]
         self._log = log
         self._rng = random.Random(f"{self._seed}/{self._name}")
         self._told: set[int] = set()
@@ -84,6 +85,8 @@ class _Caller:
 
     async def obey(self) -> None:
         said, orders = trio.open_memory_channel[dict[str, Any]](math.inf)
+        if self._finish:
+            said.send_nowait({"do": "finish"})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._carry_out, orders, nursery.cancel_scope)
             for _ in range(IN_FLIGHT):
@@ -134,6 +137,7 @@ class _Caller:
         )  # fmt: skip
         self._log.write("told", key=key, client=self._name, began_s=began_s, **told_of(outcome))
         self._log.sync()
+        say("told")
         self._told.add(number)
         self._asking.discard(number)
 

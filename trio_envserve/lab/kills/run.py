@@ -50,9 +50,8 @@ JOURNAL = "journal"
 _FIRST_KEYS = 0.05
 """The part of the keys that is known from the start."""
 _LOOK_S = 0.05
-_PATIENCE_S = 120.0
-"""How long a kill waits for somebody to fall on."""
-_CALM_S = 600.0
+_CALM_S = 1200.0
+"""Far more than it takes to ask for all keys once more; only a hang takes longer."""
 _LIMITS = ("restart_pause_max_s=1.0", "restart_healthy_s=2.0", "broken_after=1000")
 """Kills fall on workers that are only starting, which is no fault of the environment."""
 
@@ -65,6 +64,10 @@ class Options:
     kills: int
     keys: int
     seed: int = 0
+    who: Sequence[str] = WHO
+    patient: bool = False
+    """A kill waits until a client was told something since the one before: so what is shown
+    does not depend on how quick the machine is."""
     server: Sequence[str] = SERVER_PROGRAM
 
 
@@ -84,6 +87,10 @@ class Kills:
         self._address = ""
         self._bound = trio.Event()
         self._finished = 0
+        self._told = 0
+        """What clients were told since the last kill, as far as they have said."""
+        self._calm = False
+        """Whether all kills are done."""
         self.server = Life("server", self.directory, self._log, self._serve, self._server_said)
         self.clients = [
             Life(
@@ -122,6 +129,7 @@ class Kills:
                 await self._kill()
                 self._log.write("calm")
                 clients.cancel_scope.deadline = trio.current_time() + _CALM_S
+                self._calm = True
                 for client in self.clients:
                     client.may_end = True
                     await client.tell(do="finish")
@@ -151,6 +159,8 @@ class Kills:
                 "address": self._address, "log": str(self.directory / CALLERS),
                 "name": f"c{slot}-{number}", "caller": f"kills-{slot}",
                 "seed": self._options.seed, "keys": self._reach(),
+                # One that is only starting hears no order.
+                "finish": self._calm,
             }  # fmt: skip
             return [*CLIENT_PROGRAM, json.dumps(options)]
 
@@ -158,6 +168,7 @@ class Kills:
 
     def _client_said(self, said: dict[str, Any]) -> None:
         self._finished += said["event"] == "done"
+        self._told += said["event"] == "told"
 
     def _reach(self) -> int:
         """How many keys are known by now."""
@@ -174,12 +185,14 @@ class Kills:
     async def _kill(self) -> None:
         while self.done < self._options.kills:
             await trio.sleep(self._rng.uniform(0.0, 2 * PAUSE_S))
-            what, choice = self._rng.choice(WHO), self._rng.random()
-            with trio.fail_after(_PATIENCE_S):
-                while (pid := self._strike(what, choice)) is None:  # noqa: ASYNC110  # processes
-                    await trio.sleep(_LOOK_S)
+            what, choice = self._rng.choice(self._options.who), self._rng.random()
+            while self._options.patient and not self._told:  # noqa: ASYNC110  # processes
+                await trio.sleep(_LOOK_S)
+            while (pid := self._strike(what, choice)) is None:  # noqa: ASYNC110  # processes
+                await trio.sleep(_LOOK_S)
             self._log.write("kill", what=what, pid=pid)
             self.done += 1
+            self._told = 0
             for client in self.clients:
                 await client.tell(do="reach", keys=self._reach())
 
@@ -210,13 +223,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--patient", action="store_true", help="no kill before something was told")
     parser.add_argument("--keep", type=Path, help="keep the logs, in a folder that has none yet")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="trio-envserve-kills-") as name:
         run = Kills(
             Options(
                 directory=given.keep or Path(name), kills=given.kills, keys=given.keys,
-                seed=given.seed,
+                seed=given.seed, patient=given.patient,
             )
         )  # fmt: skip
         said = trio.run(run.run)
