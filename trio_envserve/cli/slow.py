@@ -9,23 +9,32 @@ from typing import Any
 
 from ..client import Client
 from ..client.options import DEFAULT_NAMESPACE
+from ..client.places import places
 from ..core.pages import RunningPage, RunningRollout
 from .keys import duration
 from .render import Table
 
-_COLUMNS = "key or request", "age", "p50", "worker", "execution", "note", "where it is blocked"
+_COLUMNS = "key or request", "age", "p50", "worker", "execution", "note", "where it stands"
+LINES = 5
+"""Of so many of the oldest their workers are asked for the line."""
+LINE_S = 1.0
 
 
 async def oldest(client: Client, most: int) -> dict[str, Any]:
-    """So many that have run longest, as plain data: what ``--json`` adds."""
+    """So many that have run longest, as plain data: what ``--json`` adds.  The oldest of them
+    with the line of their code."""
     found: list[RunningRollout] = []
     first = 0
     while True:
         page: RunningPage = await client.list_running(first=first)
         found += page.running[: most - len(found)]
         if page.next is None or len(found) == most:
+            lines = await places(client, found, most=LINES, timeout_s=LINE_S)
             return {
-                "running": [dataclasses.asdict(each) for each in found],
+                "running": [
+                    {**dataclasses.asdict(each), "line": lines.get(each.number, "")}
+                    for each in found
+                ],
                 "total": page.total,
                 "typical_s": page.typical_s,
             }
@@ -56,6 +65,6 @@ def _row(row: dict[str, Any], typical: str) -> tuple[str, ...]:
     executions = row["state"] if row["executions"] is None else str(row["executions"])
     note = " ".join(f"{field}={value}" for field, value in row["note"].items())
     frames = [line.strip() for line in row["where"].splitlines() if line.strip()]
-    places = [line for line in frames if line.startswith("File ")]
-    where = (places or frames or [""])[-1]
+    blocked = [line for line in frames if line.startswith("File ")]
+    where = row.get("line") or (blocked or frames or [""])[-1]
     return name_of(row), duration(row["age_s"]), typical, row["worker"], executions, note, where

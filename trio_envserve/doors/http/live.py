@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 import trio
 
 from ...client import Client
+from ...client.places import places
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
@@ -36,6 +37,10 @@ EVERY_S: Final = 1.0
 VIEW_BYTES: Final = 60 * 1024
 """With what frames it an event has at most 64 kB."""
 SLOW_ROWS: Final = 20
+LINES: Final = 3
+"""Of so many of the slowest their workers are asked where the code stands."""
+LINE_S: Final = 0.5
+NO_LINES: Final[Mapping[int, str]] = {}
 WORKERS_MOST: Final = 256
 TEXT_CHARACTERS: Final = 400
 """Of a note's value, a reason or a stack."""
@@ -52,6 +57,7 @@ class Live:
         self._tokens = tokens
         self._viewers = 0
         self._view = b""
+        self._lines: Mapping[int, str] = {}
         self._number = 0
         """Of the view."""
         self._wanted = trio.Event()
@@ -108,7 +114,7 @@ class Live:
             workers = 0 if seen[0] is None else len(seen[0].per_worker)
             await self._turns.take(workers * SCRAPED_WORKER_US + SLOW_ROWS * RUNNING_US)
             self._number += 1
-            self._view = event(view(*seen, tokens=self._tokens), self._number)
+            self._view = event(view(*seen, tokens=self._tokens, lines=self._lines), self._number)
             self._changed.unpark_all()
             await trio.sleep_until(began_s + EVERY_S)
 
@@ -116,9 +122,11 @@ class Live:
         """What the server says, or why it says nothing."""
         try:
             stats = await self._client.stats(self._limits.view_s)
-            return stats, await self._client.list_running(timeout_s=self._limits.view_s), ""
+            page = await self._client.list_running(timeout_s=self._limits.view_s)
         except EnvServeError as error:
             return None, None, str(error)
+        self._lines = await places(self._client, page.running, most=LINES, timeout_s=LINE_S)
+        return stats, page, ""
 
 
 @asynccontextmanager
@@ -135,9 +143,11 @@ async def open_live(
 
 
 def view(
-    stats: ServerStats | None, page: RunningPage | None, why: str, *, tokens: bool
-) -> dict[str, Any]:
-    """What there is to see, as plain data.  ``tokens``: whether the door asks for them."""
+    stats: ServerStats | None, page: RunningPage | None, why: str, *, tokens: bool,
+    lines: Mapping[int, str] = NO_LINES,
+) -> dict[str, Any]:  # fmt: skip
+    """What there is to see, as plain data.  ``tokens``: whether the door asks for them;
+    ``lines``: where some of the rollouts stand."""
     found: dict[str, Any] = {"at_s": time.time(), "tokens": tokens, "why": _cut(why)}
     if stats is None or page is None:
         return found
@@ -185,7 +195,7 @@ def view(
                 "request": each.request, "client": each.client, "worker": each.worker,
                 "state": each.state, "executions": each.executions, "age_s": each.age_s,
                 "note": {name: _plain(value) for name, value in each.note.items()},
-                "where": _cut(each.where),
+                "where": _cut(each.where), "line": lines.get(each.number, ""),
             }
             for each in page.running[:SLOW_ROWS]
         ],

@@ -107,7 +107,7 @@
       put(row.children[1], seconds(each.age_s), late ? "n bad" : "n");
       put(row.children[2], each.worker);
       put(row.children[3], each.state === "running" ? String(each.executions) : each.state, "n");
-      put(row.children[4], noteOf(each) + (each.where ? "  [its worker's loop is blocked]" : ""));
+      put(row.children[4], [noteOf(each), each.line, each.where && "[its worker's loop is blocked]"].filter(Boolean).join("  "));
     });
   }
   function showWorkers(v) {
@@ -162,7 +162,7 @@
     $("one-cancel").hidden = !(token && shown.key != null);
     const list = [["request", shown.request], ["client", shown.client || "(the work of a key)"], ["worker", shown.worker],
       ["age", seconds(shown.age_s)], ["state", shown.state], ...Object.entries(shown.note).map(([k, v]) => [`note: ${k}`, String(v)]),
-      ...(shown.where ? [["blocked at", shown.where]] : [])];
+      ...(shown.line ? [["stands at", shown.line]] : []), ...(shown.where ? [["blocked at", shown.where]] : [])];
     rows($("one-fields"), list, ([name]) => name, () => tableRow(2), (row, [name, text]) => fillRow(row, [[name], [text]]));
   }
   async function ask(path, options = {}) {

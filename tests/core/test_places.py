@@ -1,0 +1,62 @@
+"""The author's own line, out of a stack as workers describe it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core.places import PLACE_CHARACTERS, place
+
+TRIO = "/v/lib/python3.11/site-packages/trio"
+OWN = "/v/lib/python3.11/site-packages/trio_envserve/worker/runners.py"
+
+
+def frame(path: str, line: int, name: str) -> str:
+    return f'  File "{path}", line {line}, in {name}\n    code()\n'
+
+
+def test_who_waits_in_trio_stands_where_the_author_wrote_it():
+    stack = (
+        "tasks of trio:\nrequest ab#1\n" + frame(OWN, 9, "run") + frame("/home/late.py", 7, "step")
+        + frame(f"{TRIO}/_timeouts.py", 70, "sleep_forever")
+        + frame(f"{TRIO}/_core/_traps.py", 2, "wait_task_rescheduled")
+    )  # fmt: skip
+    assert place(stack) == 'File "/home/late.py", line 7, in step'
+
+
+def test_who_holds_the_loop_stands_where_the_loop_stands():
+    held = frame("/home/late.py", 7, "environment") + frame("/home/late.py", 11, "holds")
+    stack = (
+        "the event loop is late, and stands here:\n" + frame(f"{TRIO}/_core/_run.py", 3, "run")
+        + held + "\ntasks of trio:\n" + frame("/home/late.py", 7, "environment")
+    )  # fmt: skip
+    assert place(stack) == 'File "/home/late.py", line 11, in holds'
+
+
+def test_another_rollout_that_holds_the_loop_is_not_taken_for_this_one():
+    stack = (
+        "the event loop is late, and stands here:\n" + frame("/home/other.py", 3, "busy")
+        + "\ntasks of trio:\n" + frame("/home/late.py", 7, "environment")
+    )  # fmt: skip
+    assert place(stack) == 'File "/home/late.py", line 7, in environment'
+
+
+def test_threads_and_tasks_of_asyncio_have_a_line_too():
+    library = frame("/usr/lib/python3.11/threading.py", 300, "wait")
+    assert place("thread:\n" + frame("/home/t.py", 1, "f") + library).endswith("in f")
+    stack = "task of asyncio:\n" + frame("/home/a.py", 2, "g") + library
+    stack += "\nthe loop of asyncio stands here:\n" + frame("/home/b.py", 3, "h")
+    assert place(stack) == 'File "/home/a.py", line 2, in g'
+
+
+def test_a_library_of_the_author_is_the_authors():
+    installed = "/v/lib/python3.11/site-packages/my_envs/maze.py"
+    assert place("thread:\n" + frame(installed, 4, "go")).endswith("line 4, in go")
+
+
+@pytest.mark.parametrize("stack", ["", "nothing", 'File "', frame(f"{TRIO}/x.py", 1, "y")])
+def test_a_text_without_a_line_of_the_author_has_none(stack: str):
+    assert place(stack) == ""
+
+
+def test_g10_a_line_is_short_whatever_a_worker_says():
+    assert len(place(frame("/home/" + "x" * 20_000, 1, "f" * 20_000))) == PLACE_CHARACTERS
