@@ -28,6 +28,7 @@ from trio_envserve.core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatFelt,
+    PeerKnown,
     PoolOpened,
     PoolWaits,
     Restored,
@@ -127,6 +128,7 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench.give(Resume(bench.now_s + 5))
     bench.give(Saved(0, bench.now_s + 5))
     bench.give(SaveFailed("the disk is full", False, bench.now_s + 5))
+    bench.give(PeerKnown(b"route", "trainer", "submit watch", "eval", 0.5))
     player = played(bench, tmp_path)
     assert player.identical
     inputs = list(load(tmp_path / "a.rec"))

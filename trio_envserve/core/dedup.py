@@ -80,6 +80,10 @@ class DedupCache:
             return None
         return self._add(Session(session_id, nonce, name, route, connection, now_s, opener=route))
 
+    def of_nonce(self, nonce: bytes) -> Session | None:
+        """The session of this nonce, if there is one."""
+        return self._by_nonce.get(nonce)
+
     def open_own(
         self, session_id: SessionId, nonce: bytes, name: str, namespace: bytes, now_s: float
     ) -> Session:

@@ -104,6 +104,8 @@ class Session:
     (:mod:`.keyed`): it has no client, and what it has finished is not asked for again."""
     opener: Route = b""
     """The connection on which it was opened, and among whose sessions it counts."""
+    owner: str = ""
+    """The name of the key to which it belongs (:mod:`.rights`)."""
     entries: dict[int, Entry] = dataclasses.field(default_factory=dict)
     finished: Ranges = dataclasses.field(default_factory=Ranges)
     ended: bool = False

@@ -38,6 +38,7 @@ from .lives import LifeInput
 from .messages import ForeignVersion
 from .ranges import Ranges
 from .requests import Ask, Session
+from .rights import Rights
 from .router_effects import RouterEffect, Save, TellStats, ToClient
 from .router_inputs import (
     ClientMessage,
@@ -45,6 +46,7 @@ from .router_inputs import (
     Exited,
     Flushed,
     HeartbeatFelt,
+    PeerKnown,
     PoolOpened,
     PoolWaits,
     Restored,
@@ -96,6 +98,7 @@ class Router:
         self.starting = "waiting for the workers of an earlier server to end"
         """Why no worker is started yet; empty once they are."""
         self.malformed = 0
+        self.rights = Rights()
         self._new_id = new_id
         self._told: tuple[float, dict[str, Any]] = (-1.0, {})
         """When statistics were last made for somebody who asked, and what they were."""
@@ -176,6 +179,9 @@ class Router:
             code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
             self._malformed(f"client {short(route)}: {error}")
             self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
+            return
+        if self.rights.on and (answer := self.rights.refusal(route, message, self.cache)):
+            self.dispatcher.send(route, answer)
             return
         if isinstance(message, _WITH_BODY):
             self._request(route, message, frames[1], now_s)
@@ -290,6 +296,9 @@ class Router:
         self.closing.flushed = True
         self.stages.go_on(given.now_s)
 
+    def _peer_known(self, given: PeerKnown) -> None:
+        self.rights.know(*given)
+
     # -- messages of clients --------------------------------------------------
 
     def _hello(self, route: Route, hello: messages.Hello) -> None:
@@ -303,6 +312,8 @@ class Router:
             self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, "no-session", text))
             return
         session.message_bytes = hello.message_bytes
+        if self.rights.on:
+            session.owner = self.rights.owner(route)
         welcome = messages.Welcome(
             PROTOCOL_VERSION, hello.nonce, session.id, self.epoch, self.limits.window,
             self.wire.message_bytes, self.status(),
@@ -458,6 +469,7 @@ _INPUTS: dict[type, Callable[..., None]] = {
     Restored: Router._restored,
     StackTaken: Router._stack_taken,
     SaveFailed: Router._save_failed,
+    PeerKnown: Router._peer_known,
 }
 
 _WITH_BODY: Final = (messages.Request, messages.KeyedRequest)

@@ -128,9 +128,23 @@ class SaveFailed(NamedTuple):
     now_s: float
 
 
+class PeerKnown(NamedTuple):
+    """Who the peer behind a route is.  After the first of these every message needs a right
+    (:mod:`.rights`)."""
+
+    route: Route
+    name: str
+    """The name of its key; empty: the peer has gone."""
+    roles: str
+    """With spaces between them."""
+    namespaces: str
+    """One a line; none: any."""
+    share: float
+
+
 RouterInput: TypeAlias = (
     ClientMessage | WorkerMessage | HeartbeatFelt | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
-    | Saved | Restored | StackTaken | SaveFailed
+    | Saved | Restored | StackTaken | SaveFailed | PeerKnown
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""

@@ -1,0 +1,210 @@
+"""Who may do what, where clients have keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_effects import ToClient
+from trio_envserve.core.router_inputs import ClientMessage, PeerKnown
+
+ID = bytes(range(16))
+ROUTE, OTHER = b"route one", b"route two"
+ASK, ATTACH, CANCEL, FORGET, WITHDRAW = range(5)
+
+
+class Desk:
+    """A router with peers."""
+
+    def __init__(self, **limits: Any) -> None:
+        ids = iter(bytes([n]) * 16 for n in range(1, 100))
+        self.router = Router(
+            epoch=ID, slots=1, now_s=0.0, new_id=lambda: next(ids), limits=ServerLimits(**limits)
+        )
+
+    def know(self, roles: str, route: bytes = ROUTE, name: str = "it", spaces: str = "",
+             share: float = 1.0) -> None:  # fmt: skip
+        self.router.take(PeerKnown(route, name, roles, spaces, share))
+
+    def say(self, message: Any, route: bytes = ROUTE, body: list[bytes] | None = None) -> list[Any]:
+        effects = self.router.take(
+            ClientMessage(route, [messages.encode(message), *(body or [])], 0.0)
+        )
+        return [
+            messages.decode(each.frames[0], most_bytes=100_000)
+            for each in effects
+            if isinstance(each, ToClient)
+        ]
+
+    def session(self, route: bytes = ROUTE, nonce: bytes = ID) -> bytes:
+        [welcome] = self.say(messages.Hello(1, nonce, 0, "client", 1 << 20), route)
+        assert isinstance(welcome, messages.Welcome)
+        return welcome.session
+
+    def ask(self, session: bytes, sequence: int = 0, route: bytes = ROUTE) -> list[Any]:
+        request = messages.Request(session, sequence, ID, None, 1, None)
+        return self.say(request, route, [b"body"])
+
+    def ask_key(self, session: bytes, act: int, namespace: bytes = b"eval") -> list[Any]:
+        request = messages.KeyedRequest(
+            session, 0, bytes(32), None, 1, None, ID, act, namespace, b"key", b"", 0, False
+        )
+        return self.say(request, body=[b"body" if act == ASK else b""])
+
+
+def refused_for(answers: list[Any]) -> str:
+    """The words in which it was refused for good; empty if it was not."""
+    for each in answers:
+        if isinstance(each, messages.Error):
+            assert each.code == "forbidden"
+            return each.text
+        if isinstance(each, messages.Refused) and each.delay_s is None and each.code == "refused":
+            return each.text
+    return ""
+
+
+def test_without_keys_everybody_may_do_everything():
+    desk = Desk()
+    session = desk.session()
+    assert not refused_for(desk.ask(session))
+    assert not refused_for(desk.say(messages.AskKeys(1, b"", 0)))
+    assert not refused_for(desk.ask(session, 1, OTHER))
+
+
+def test_a_peer_that_nobody_has_named_may_do_nothing():
+    desk = Desk()
+    desk.know("admin", OTHER)
+    assert refused_for(desk.say(messages.AskStats(1))) == "no key is known for this peer"
+    [error] = desk.say(messages.Hello(1, ID, 0, "client", 1 << 20))
+    assert error.text == "no key is known for this peer"
+    assert not desk.router.cache.sessions
+
+
+def test_a_peer_that_has_gone_has_no_right_any_more():
+    desk = Desk()
+    desk.know("admin")
+    desk.know("", name="")
+    assert refused_for(desk.say(messages.AskRunning(1, 0)))
+
+
+ASKS: list[Any] = [
+    messages.AskStats(1), messages.AskKeys(1, b"eval", 0), messages.AskRunning(1, 0),
+    messages.AskStack(1, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize(
+    ("roles", "may"),
+    [("watch", True), ("admin", True), ("submit watch", True), ("submit", False), ("work", False)],
+)
+def test_who_may_watch(ask, roles, may):
+    desk = Desk()
+    desk.know(roles)
+    why = refused_for(desk.say(ask))
+    assert bool(why) != may
+    assert may or why == f"the key it (role {roles}) may not watch"
+
+
+@pytest.mark.parametrize(
+    ("roles", "may"), [("submit", True), ("admin", True), ("watch", False), ("work", False)]
+)
+def test_who_may_submit(roles, may):
+    desk = Desk()
+    desk.know(roles)
+    session = desk.session()  # and is told the status, whoever has a key
+    for answers in (desk.ask(session), desk.ask_key(session, ASK), desk.ask_key(session, ATTACH)):
+        why = refused_for(answers)
+        assert bool(why) != may
+        assert may or why == f"the key it (role {roles}) may not submit"
+    assert desk.router.cache.counters.entered == 0 or may
+
+
+@pytest.mark.parametrize("act", [CANCEL, FORGET])
+@pytest.mark.parametrize(
+    ("roles", "spaces", "why"),
+    [
+        ("submit", "", "may not end keys: that needs admin"),
+        ("submit", "eval", ""),
+        ("submit", "other", "may not use the namespace 'eval'"),
+        ("admin", "", ""),
+        ("admin", "other", ""),
+        ("watch", "eval", "may not submit"),
+    ],
+)
+def test_who_may_end_keys(act, roles, spaces, why):
+    desk = Desk()
+    desk.know(roles, spaces=spaces)
+    said = refused_for(desk.ask_key(desk.session(), act))
+    assert why in said
+    assert bool(why) == bool(said)
+
+
+@pytest.mark.parametrize("act", [ASK, ATTACH, WITHDRAW])
+def test_who_has_namespaces_asks_in_no_other(act):
+    desk = Desk()
+    desk.know("submit", spaces="train\neval")
+    assert not refused_for(desk.ask_key(desk.session(), act))
+    desk.know("submit", OTHER, "that", spaces="train")
+    desk = Desk()
+    desk.know("submit", spaces="train\nevaluation")
+    assert "may not use the namespace 'eval'" in refused_for(desk.ask_key(desk.session(), act))
+
+
+def test_who_has_namespaces_sees_no_other():
+    desk = Desk()
+    desk.know("watch", spaces="eval")
+    assert not refused_for(desk.say(messages.AskKeys(1, b"eval", 0)))
+    assert "namespace 'train'" in refused_for(desk.say(messages.AskKeys(1, b"train", 0)))
+    assert "namespace ''" in refused_for(desk.say(messages.AskKeys(1, b"", 0)))
+    for ask in (messages.AskStats(1), messages.AskRunning(1, 0), messages.AskStack(1, 0)):
+        assert "the keys of its namespaces only" in refused_for(desk.say(ask))
+
+
+def test_a_session_belongs_to_the_key_that_opened_it():
+    desk = Desk()
+    desk.know("submit", name="one")
+    desk.know("admin", OTHER, "two")
+    session = desk.session()
+    desk.ask(session)
+    for message, body in (
+        (messages.Request(session, 1, ID, None, 1, None), [b"body"]),
+        (messages.Cancel(session, 0), []),
+        (messages.Finish(session, [0, 1]), []),
+        (messages.Goodbye(session), []),
+        (messages.Goodbye(ID), []),
+        (messages.Hello(1, ID, 1, "client", 1 << 20), []),
+        (messages.Sync(session, ID, 1, 0, 1, []), []),
+    ):
+        [error] = desk.say(message, OTHER, body)
+        assert error.text == "this session belongs to another key"
+    assert 0 in desk.router.cache.sessions[session].entries
+    assert desk.router.cache.sessions[session].route == ROUTE
+
+
+def test_the_same_key_goes_on_with_its_session_on_another_connection():
+    desk = Desk()
+    desk.know("submit", name="one")
+    session = desk.session()
+    desk.know("submit", OTHER, "one")
+    assert desk.session(OTHER) == session
+
+
+def test_a_share_bounds_what_a_key_has_unfinished_in_all_of_its_sessions():
+    desk = Desk(queue=10, queue_bytes=1 << 20)
+    desk.know("submit", share=0.2)
+    one, two = desk.session(), desk.session(nonce=bytes(16))
+    assert not desk.ask(one)
+    assert not desk.ask(two)
+    [refused] = desk.ask(one, 1)
+    assert refused.delay_s is not None
+    assert refused.text == "the key it has its share, 2 unfinished requests"
+    assert not [each for each in desk.ask(one, 0) if isinstance(each, messages.Refused)]
+    desk.say(messages.Finish(two, [0, 1]))
+    assert not desk.ask(one, 1)
+    desk.know("submit", OTHER, "another")
+    assert not desk.ask(desk.session(OTHER, b"x" * 16), route=OTHER)
