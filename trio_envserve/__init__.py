@@ -85,7 +85,9 @@ if TYPE_CHECKING:
     )
     from .models.usage import ModelUsage
     from .net import Network, Transport
+    from .net.keypairs import ClientCurve, KeyPair
     from .server import Server, ServerOptions, open_server, serve
+    from .server.curve import ClientRight, ServerCurve
 
 __version__ = "0.1.0"
 
@@ -98,7 +100,9 @@ __all__ = [
     "CallOptions",
     "Client",
     "ClientCounters",
+    "ClientCurve",
     "ClientLimits",
+    "ClientRight",
     "ClosingRecord",
     "ClosingStage",
     "Completion",
@@ -118,6 +122,7 @@ __all__ = [
     "KeyEnded",
     "KeyLimits",
     "KeyPage",
+    "KeyPair",
     "KnownKey",
     "Logprobs",
     "MayHaveRun",
@@ -147,6 +152,7 @@ __all__ = [
     "RunningPage",
     "RunningRollout",
     "Server",
+    "ServerCurve",
     "ServerHealth",
     "ServerLimits",
     "ServerLost",
@@ -178,8 +184,8 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
-    "models.interface", "models.usage", "envs.interface", "core.values", "net", "client",
-    "client.aio", "server",
+    "models.interface", "models.usage", "envs.interface", "core.values", "net", "net.keypairs",
+    "client", "client.aio", "server", "server.curve",
 )  # fmt: skip
 
 

@@ -18,14 +18,19 @@ from ..core.limits import ClientLimits, WireLimits
 from ..core.terms import ID_BYTES
 from ..net import (
     DEFAULT_TRANSPORT,
+    DealerSocket,
     Network,
     Transport,
     need_trio,
     open_background,
     open_network,
+    open_zmq_network,
+    open_zmtp_network,
     parse_peer_address,
     unwrap_single,
 )
+from ..net.keypairs import ClientCurve
+from ..net.zmtp.sides import sealed_wire
 from .driver import Driver
 from .shell import Arrays, Client
 
@@ -35,6 +40,7 @@ async def open_client(
     address: str, *, name: str = "", limits: ClientLimits | None = None,
     wire: WireLimits | None = None, network: Network | None = None,
     transport: Transport = DEFAULT_TRANSPORT, arrays: Arrays = "auto", caller: str = "",
+    curve: ClientCurve | None = None,
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
     """Connect to a server, and reconnect when the connection is lost.
 
@@ -43,6 +49,7 @@ async def open_client(
     ``arrays``: the type of arrays in outcomes.  ``caller``: who asks for keys; a process
     that is started again under the same name takes its old place among those that wait
     for a key, and two that run at once need two names (default: one that is drawn).
+    ``curve``: the keys for a server that needs some (the page on security).
 
     Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
     block pending calls end with an error, and the server cancels them.  Raises
@@ -53,32 +60,41 @@ async def open_client(
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
     limits, wire = limits or ClientLimits(), wire or WireLimits()
+    if curve is not None:
+        if network is not None:
+            raise ConfigError("curve needs the network of this package: give no network")
+        wire = sealed_wire(wire)
     check_together(limits, wire)
     core = ClientCore(
         name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
         now_s=trio.current_time(), limits=limits, wire=wire, caller=_token(caller),
     )  # fmt: skip
     client = Client(Driver(core, address), _check_arrays(arrays), wire)
-    async with connect(client, network, transport) as opened:
+    async with connect(client, network, transport, curve) as opened:
         yield opened
 
 
 @asynccontextmanager
 async def connect(
-    client: Client, network: Network | None, transport: Transport = DEFAULT_TRANSPORT
-) -> AsyncGenerator[Client, None]:
+    client: Client, network: Network | None, transport: Transport = DEFAULT_TRANSPORT,
+    curve: ClientCurve | None = None,
+) -> AsyncGenerator[Client, None]:  # fmt: skip
     """Keep a client connected until the block ends: the part of :func:`open_client`
     after its arguments were checked."""
     driver, wire = client._driver, client._wire
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
-            sockets = network
-            if sockets is None:
-                sockets = await stack.enter_async_context(open_network(transport))
-            socket = await stack.enter_async_context(
-                sockets.open_dealer(driver.address, limits=wire, on_event=driver.connection)
-            )
+            if curve is not None:
+                dealer = _open_sealed(driver, wire, transport, curve)
+            else:
+                sockets = network
+                if sockets is None:
+                    sockets = await stack.enter_async_context(open_network(transport))
+                dealer = sockets.open_dealer(
+                    driver.address, limits=wire, on_event=driver.connection
+                )
+            socket = await stack.enter_async_context(dealer)
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             driver.start(socket, nursery)
@@ -92,6 +108,20 @@ async def connect(
             yield opened
         finally:
             driver.close()
+
+
+@asynccontextmanager
+async def _open_sealed(
+    driver: Driver, wire: WireLimits, transport: Transport, curve: ClientCurve
+) -> AsyncGenerator[DealerSocket, None]:
+    """The socket of a client with keys."""
+    sockets = open_zmtp_network() if transport == "zmtp" else open_zmq_network()
+    async with sockets as opened:
+        dealer = opened.open_dealer(
+            driver.address, limits=wire, on_event=driver.connection, curve=curve
+        )
+        async with dealer as socket:
+            yield socket
 
 
 def _check_arrays(arrays: object) -> Arrays:

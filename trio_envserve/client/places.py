@@ -9,7 +9,7 @@ import trio
 
 from ..core.errors import EnvServeError
 from ..core.places import place
-from ..core.status import RunningRollout
+from ..core.pages import RunningRollout
 
 if TYPE_CHECKING:
     from .shell import Client

@@ -37,15 +37,20 @@ from ..host.workers import InProcessWorkers, ProcessWorkers, Workers, parse_comm
 from ..net import (
     DEFAULT_TRANSPORT,
     Network,
+    RouterSocket,
     Transport,
     is_loopback,
     need_trio,
     open_background,
     open_network,
+    open_zmtp_network,
     parse_address,
     unwrap_single,
 )
+from ..net.zmtp.sides import RouterCurve, sealed_wire
+from ..net.zmtp.sockets import ZmtpRouter
 from ..worker.config import check_args
+from .curve import Doorkeeper, ServerCurve
 from .journal import Journal, open_journal
 from .options import ServerOptions
 from .recording import Recorder, open_recorder
@@ -75,6 +80,7 @@ async def open_server(
     record: str | os.PathLike[str] | None = None,
     record_bodies: bool = False,
     journal: str | os.PathLike[str] | None = None,
+    curve: ServerCurve | None = None,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
@@ -96,6 +102,8 @@ async def open_server(
     the recorder); bodies only by their length, unless ``record_bodies``.
     ``journal``: a folder in which keys outlive the server (the page on the journal); it is
     made if it is not there, and one server has it at a time.
+    ``curve``: the server's own keys and those of its clients; nobody else is let in (the page
+    on security).
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
     ``network``: sockets of another kind altogether.
@@ -136,6 +144,10 @@ async def open_server(
     if workers:
         check_args(args or {})
     limits, wire, keys = limits or ServerLimits(), wire or WireLimits(), keys or KeyLimits()
+    if curve is not None:
+        if network is not None or transport != "zmtp":
+            raise ConfigError('curve needs transport="zmtp", and no network of your own')
+        wire = sealed_wire(wire)
     check_together(limits, wire, keys)
     if python is not None:
         await check_interpreter(python)
@@ -146,6 +158,7 @@ async def open_server(
         worker_logging=dict(worker_logging or {}),
         worker_otlp=None if worker_otlp is None else dict(worker_otlp),
         record=record, record_bodies=record_bodies, journal=journal,
+        curve=curve,
     )  # fmt: skip
     async with open_setup(setup) as server:
         yield server
@@ -159,13 +172,21 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
     async def run(served: Callable[[Server], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
             locks = _lock(setup.bind, stack)
-            sockets = setup.network
-            if sockets is None:
-                sockets = await stack.enter_async_context(open_network(setup.transport))
-            front = await stack.enter_async_context(sockets.open_router(setup.bind, limits=wire))
+            doorkeeper: Doorkeeper | None = None
+            front: RouterSocket
+            if setup.curve is not None:
+                doorkeeper = Doorkeeper(setup.curve)
+                front = await stack.enter_async_context(open_sealed(setup, doorkeeper))
+            else:
+                sockets = setup.network
+                if sockets is None:
+                    sockets = await stack.enter_async_context(open_network(setup.transport))
+                opened = sockets.open_router(setup.bind, limits=wire)
+                front = await stack.enter_async_context(opened)
             if locks is None and parse_address(setup.bind).scheme != "memory":
                 locks = _lock(front.address, stack, passing=True)
-            _warn_if_reachable(front.address)
+            if doorkeeper is None:
+                _warn_if_reachable(front.address)
             journal: Journal | None = None
             if setup.journal is not None:
                 journal = await stack.enter_async_context(
@@ -180,19 +201,19 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             )  # fmt: skip
             recorder: Recorder | None = None
             if setup.record is not None:
-                opened = open_recorder(
+                recording = open_recorder(
                     setup.record, make, new_id=new_id, now_s=now_s, slots=slots,
                     heartbeats=host.heartbeats, bodies=setup.record_bodies, environment=name,
                     address=front.address,
                 )  # fmt: skip
-                recorder = await stack.enter_async_context(opened)
+                recorder = await stack.enter_async_context(recording)
             router = make(new_id=new_id) if recorder is None else recorder.tape.router
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             take = router.take if recorder is None else recorder.tape.take
             if tracing.tracer() is not None:
                 take = Traces(router, take, name).take
-            server = Server(router, take, front, host, nursery, limits, journal)
+            server = Server(router, take, front, host, nursery, limits, journal, doorkeeper)
             server._start(held)
             if recorder is not None:
                 nursery.start_soon(recorder.keep_writing)
@@ -206,6 +227,21 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
 
     async with open_background(run) as server:
         yield server
+
+
+@asynccontextmanager
+async def open_sealed(setup: Setup, doorkeeper: Doorkeeper) -> AsyncIterator[ZmtpRouter]:
+    """The front of a server whose clients have keys."""
+    assert setup.curve is not None
+    side = RouterCurve(setup.curve.keys, doorkeeper.admit)
+    async with (
+        open_zmtp_network() as sockets,
+        sockets.open_router(
+            setup.bind, limits=setup.wire, on_peer=doorkeeper.on_peer, curve=side
+        ) as front,
+    ):
+        doorkeeper.open(front)
+        yield front
 
 
 def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:

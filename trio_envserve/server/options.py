@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..net import Network, Transport
+from .curve import ServerCurve
 
 
 class ServerOptions(TypedDict, total=False):
@@ -29,3 +30,4 @@ class ServerOptions(TypedDict, total=False):
     record: str | os.PathLike[str] | None
     record_bodies: bool
     journal: str | os.PathLike[str] | None
+    curve: ServerCurve | None

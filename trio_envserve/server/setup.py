@@ -10,6 +10,7 @@ from typing import Any
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.terms import ID_BYTES
 from ..net import DEFAULT_TRANSPORT, Network, Transport
+from .curve import ServerCurve
 
 
 def _random_id() -> bytes:
@@ -41,6 +42,7 @@ class Setup:
     record: str | os.PathLike[str] | None = None
     record_bodies: bool = False
     journal: str | os.PathLike[str] | None = None
+    curve: ServerCurve | None = None
     new_id: Callable[[], bytes] = _random_id
     """Makes the ids of sessions, workers and the epoch.  Who knows a session's id can
     use the session; a trial draws them from its seed."""

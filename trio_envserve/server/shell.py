@@ -74,6 +74,8 @@ from ..host.folder_locks import FolderLocks
 from ..host.locks import AddressLocks
 from ..host.workers import Workers
 from ..net import Frame, Message, RouterSocket
+from ..net.keypairs import ClientCurve
+from .curve import Doorkeeper
 from .journal import Journal
 from .portions import portions
 
@@ -88,7 +90,7 @@ class Server:
     def __init__(
         self, router: Router, take: Callable[[RouterInput], list[RouterEffect]],
         front: RouterSocket, workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
-        journal: Journal | None = None,
+        journal: Journal | None = None, doorkeeper: Doorkeeper | None = None,
     ) -> None:  # fmt: skip
         self._router = router
         """Only read here; every change goes through ``_take``."""
@@ -98,6 +100,7 @@ class Server:
         self._nursery = nursery
         self._limits = limits
         self._journal = journal
+        self._doorkeeper = doorkeeper
         self._left: tuple[bytes, ...] = ()
         """The workers that did not end in time."""
         self._lag = LagMeter(limits.tick_s)
@@ -111,6 +114,11 @@ class Server:
     def address(self) -> str:
         """Where clients connect to (a port 0 is resolved)."""
         return self._front.address
+
+    @property
+    def curve(self) -> ClientCurve | None:
+        """Keys with every right, for clients in this very process; None if it needs none."""
+        return None if self._doorkeeper is None else self._doorkeeper.own
 
     def stats(self) -> ServerStats:
         """Everything countable: see the operations page of the documentation.
@@ -177,6 +185,9 @@ class Server:
         if self._journal is not None:
             self._give(Restored(list(self._journal.records()), _now_s()))
             self._nursery.start_soon(self._keep_saved, self._journal)
+        if self._doorkeeper is not None:
+            self._tell_peers()
+            self._nursery.start_soon(self._doorkeeper.keep, self._tell_peers)
         self._nursery.start_soon(self._serve_front)
         self._nursery.start_soon(self._keep_time)
         self._nursery.start_soon(self._log_stats)
@@ -186,6 +197,8 @@ class Server:
         take = self._take
         while True:
             batch = await self._front.receive()
+            if self._doorkeeper is not None:
+                self._tell_peers()
             for number, portion in enumerate(portions(batch, len(self._router.workforce.workers))):
                 if number:
                     await trio.lowlevel.checkpoint()
@@ -194,6 +207,12 @@ class Server:
                 for route, *frames in portion:
                     effects += take(ClientMessage(bytes(route), frames, now_s))
                 self._carry_out(effects)
+
+    def _tell_peers(self) -> None:
+        """Tell the router who has come and gone."""
+        assert self._doorkeeper is not None
+        for given in self._doorkeeper.news():
+            self._give(given)
 
     async def _keep_time(self) -> None:
         """Tick, each time after all input that had arrived was taken in."""

@@ -99,7 +99,10 @@ async def open_http_door(
     check_bind(f"tcp://{bind}", token_file=token_file, insecure=insecure)
     guard = Guard(place.host, parse_hosts(hosts), tokens)
     address = server if isinstance(server, str) else server.address
-    client = open_client(address, name="http-door", wire=wire, network=network, transport=transport)
+    client = open_client(
+        address, name="http-door", wire=wire, network=network, transport=transport,
+        curve=None if isinstance(server, str) else server.curve,
+    )  # fmt: skip
     with unwrap_single():
         async with (
             client as opened,

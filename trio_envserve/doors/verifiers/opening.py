@@ -82,8 +82,9 @@ async def open_verifiers_door(
         )
     address = server if isinstance(server, str) else server.address
     client = open_client(
-        address, name="verifiers-door", wire=wire, network=network, transport=transport
-    )
+        address, name="verifiers-door", wire=wire, network=network, transport=transport,
+        curve=None if isinstance(server, str) else server.curve,
+    )  # fmt: skip
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
             keep_no_spans(opened)

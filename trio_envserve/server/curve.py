@@ -1,0 +1,223 @@
+"""The keys of a server's clients: who may come in, and with which rights.
+
+Theory of operation
+-------------------
+A :class:`ServerCurve` has the server's own pair and its clients, or a folder from which
+both are read (:func:`ServerCurve.from_folder`; the command ``curve`` writes it).  The
+folder is looked at every second: a new key may come in then, a right that has changed
+counts for the next message, and a client whose key was taken away is told and its
+connection ended.  A folder that cannot be read changes nothing, and is complained about.
+
+The :class:`Doorkeeper` is asked at each handshake, and tells the router who is behind
+which route.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from ..core import messages
+from ..core.errors import ConfigError
+from ..core.limits import PROTOCOL_VERSION
+from ..core.rights import FORBIDDEN, ROLES
+from ..core.router_inputs import PeerKnown
+from ..net.keypairs import ClientCurve, KeyPair, key_bytes, read_secret_file
+from ..net.zmtp.curve import STRANGER
+from ..net.zmtp.sockets import ZmtpRouter
+
+_log = logging.getLogger("trio_envserve.server")
+
+RELOAD_S: Final = 1.0
+
+SERVER_FILE: Final = "server.key"
+CLIENTS: Final = "clients"
+REVOKED: Final = "revoked"
+
+_FIELDS: Final = {"public", "roles", "namespaces", "share"}
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientRight:
+    """The public key of a client, and what its owner may do (the page on security)."""
+
+    public: str
+    roles: tuple[str, ...] = ("submit",)
+    namespaces: tuple[str, ...] = ()
+    """The namespaces of its keys of requests; empty: any."""
+    share: float = 1.0
+    """The part of the bound on waiting requests that it may have unfinished."""
+
+    def __post_init__(self) -> None:
+        key_bytes(self.public, "the public key")
+        for role in self.roles:
+            if role not in ROLES:
+                raise ConfigError(f"a role is one of {', '.join(ROLES)}, not {role!r}")
+        if not self.roles:
+            raise ConfigError(f"a key needs a role: {', '.join(ROLES)}")
+        if any(not each or "\n" in each for each in self.namespaces):
+            raise ConfigError("a namespace is a line of text")
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"a share is above 0 and at most 1, not {self.share}")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerCurve:
+    """The keys of a server and of its clients, by their names."""
+
+    keys: KeyPair
+    clients: Mapping[str, ClientRight] = dataclasses.field(default_factory=dict)
+    folder: Path | None = None
+    """From which both were read, and the clients are read again."""
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str]) -> ServerCurve:
+        """What ``trio-envserve curve new`` wrote in a folder.  Raises ConfigError."""
+        place = Path(folder)
+        read = read_secret_file(place / SERVER_FILE)
+        keys = KeyPair.of_secret(read.get("secret", ""))
+        return cls(keys, read_clients(place / CLIENTS), place)
+
+
+def read_clients(folder: Path) -> dict[str, ClientRight]:
+    """The clients of a folder, one in each file.  Raises ConfigError."""
+    found: dict[str, ClientRight] = {}
+    try:
+        for path in sorted(folder.glob("*.toml")):
+            found[path.stem] = read_client(path)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+    owners: dict[str, str] = {}
+    for name, client in found.items():
+        other = owners.setdefault(client.public, name)
+        if other != name:
+            raise ConfigError(f"{folder}: {other} and {name} have the same key")
+    return found
+
+
+def read_client(path: Path) -> ClientRight:
+    """The client of a file.  Raises ConfigError, and OSError if it cannot be read."""
+    try:
+        read = tomllib.loads(path.read_text(encoding="utf-8"))
+        if not _FIELDS.issuperset(read):
+            raise ConfigError(f"it has {', '.join(sorted(set(read) - _FIELDS))}")
+        for name in ("roles", "namespaces"):
+            listed = read.get(name, [])
+            if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+                raise ConfigError(f"{name} is a list of texts")
+        share = read.get("share", 1.0)
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise ConfigError("share is a number")
+        return ClientRight(
+            read.get("public", ""), tuple(read.get("roles", ())),
+            tuple(read.get("namespaces", ())), float(share),
+        )  # fmt: skip
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+@final
+class Doorkeeper:
+    """Knows whose keys may come in, and who is there."""
+
+    def __init__(self, curve: ServerCurve) -> None:
+        self._folder = curve.folder
+        self._clients: dict[bytes, tuple[str, ClientRight]] = {}
+        self._revoked: dict[bytes, str] = {}
+        """Names of keys that were taken away while this server ran."""
+        own = KeyPair.new()
+        self.own = ClientCurve(curve.keys.public, own)
+        """The keys of the doors of this very server."""
+        self._inside = "the server itself", ClientRight(own.public, ("admin",))
+        self._front: ZmtpRouter | None = None
+        self._here: dict[bytes, bytes] = {}
+        """The keys of open connections, by route."""
+        self._news: list[PeerKnown] = []
+        self._complaint = ""
+        self._set(curve.clients)
+
+    def admit(self, public: bytes) -> str:
+        """See :data:`~trio_envserve.net.zmtp.curve.Admit`."""
+        if public in self._clients:
+            return ""
+        name = self._revoked.get(public)
+        return STRANGER if name is None else f"the key {name} was revoked"
+
+    def on_peer(self, route: bytes, place: str | None) -> None:
+        """A connection was opened or lost."""
+        if place is None:
+            if self._here.pop(route, None) is not None:
+                self._news.append(PeerKnown(route, "", "", "", 0.0))
+        elif self._front is not None:
+            self._here[route] = self._front.peer_key(route)
+            self._news.append(self._known(route))
+
+    def open(self, front: ZmtpRouter) -> None:
+        """Begin.  From its first word on, the router lets nobody in without a right."""
+        self._front = front
+        self._news.append(PeerKnown(b"", "", "", "", 0.0))
+
+    def news(self) -> list[PeerKnown]:
+        """What the router has not been told."""
+        news, self._news = self._news, []
+        return news
+
+    async def keep(self, tell: Callable[[], None]) -> None:
+        """Look at the folder again and again."""
+        while True:
+            await trio.sleep(RELOAD_S)
+            await self.reload()
+            tell()
+
+    async def reload(self) -> None:
+        """Take in what has changed in the folder."""
+        if self._folder is None:
+            return
+        try:
+            clients = await trio.to_thread.run_sync(read_clients, self._folder / CLIENTS)
+        except ConfigError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                _log.error("the keys of clients stay as they were: %s", error)
+            return
+        self._complaint = ""
+        self._set(clients)
+
+    def _set(self, clients: Mapping[str, ClientRight]) -> None:
+        before = self._clients
+        self._clients = {
+            key_bytes(right.public, name): (name, right) for name, right in clients.items()
+        }
+        self._clients[key_bytes(self.own.keys.public, "it")] = self._inside
+        for public, (name, _) in before.items():
+            if public not in self._clients:
+                self._revoked[public] = name
+                _log.warning("the key %s was revoked", name)
+        if before == self._clients:
+            return
+        for route, public in list(self._here.items()):
+            if public not in self._clients:
+                self._send_away(route, self._revoked[public])
+            elif self._clients[public] != before.get(public):
+                self._news.append(self._known(route))
+
+    def _send_away(self, route: bytes, name: str) -> None:
+        assert self._front is not None
+        text = f"the key {name} was revoked"
+        error = messages.Error(PROTOCOL_VERSION, FORBIDDEN, text)
+        self._front.send_nowait(route, (messages.encode(error),))
+        self._front.close_peer(route, text)
+
+    def _known(self, route: bytes) -> PeerKnown:
+        name, right = self._clients[self._here[route]]
+        spaces = "\n".join(right.namespaces)
+        return PeerKnown(route, name, " ".join(right.roles), spaces, right.share)
