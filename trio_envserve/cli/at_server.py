@@ -13,7 +13,7 @@ from ..client.options import DEFAULT_NAMESPACE
 from ..core.errors import CallError
 from ..net import Transport
 from .common import NOT_STARTED, ROLLOUT_ERRORS, CommandError
-from .options import decorate, transport_option
+from .options import asked_curve, client_options, decorate
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
 
@@ -32,7 +32,7 @@ namespace_option = click.option(
     help="Whose keys they are.",
 )  # fmt: skip
 
-server_options = decorate([address_option, wait_option, transport_option])
+server_options = decorate([address_option, wait_option, client_options])
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def reached(
     address: str, transport: Transport, wait_s: float, name: str
 ) -> AsyncIterator[Client]:
     """A client of a server that has answered.  Raises CommandError if none does."""
-    async with open_client(address, name=name, transport=transport) as client:
+    async with open_client(address, name=name, transport=transport, curve=asked_curve()) as client:
         answered = False
         with trio.move_on_after(wait_s):
             await client.stats()

@@ -94,7 +94,7 @@ serve_options = decorate(
             help="Serve clients of verifiers 0.4 there, too: tcp://HOST:PORT or ipc://PATH.",
         ),
         _redeliver,
-        _insecure("--verifiers-bind, or --http without tokens"),
+        _insecure("--bind without --curve, --verifiers-bind, or --http without tokens"),
     ]
 )  # fmt: skip
 """Of ``serve``, which opens the doors that are named."""
@@ -102,16 +102,29 @@ serve_options = decorate(
 _HTTP, _VERIFIERS = "--http HOST:PORT", "--verifiers-bind ADDRESS"
 
 
-def doors_asked(given: Mapping[str, Any]) -> ServeDoors:
+def check_keys(bind: str, *, needed: bool, insecure: bool) -> None:
+    """ConfigError if other machines reach an address, ``needed``, and nothing keeps them
+    out."""
+    if needed and not insecure:
+        raise ConfigError(
+            f"{bind.removeprefix('tcp://')} may be reached from other machines: give a folder "
+            "of keys (--curve DIR), bind to 127.0.0.1, or let everybody run the environment "
+            "(--insecure)"
+        )
+
+
+def doors_asked(given: Mapping[str, Any], *, beyond: bool = False) -> ServeDoors:
     """Put the options of doors together.  Raises UsageError for those of a door that is not
-    there, or that contradict each other."""
+    there, or that contradict each other.  ``beyond``: other machines reach the server itself
+    without a key."""
     has_http, has_verifiers = given["http"] is not None, given["verifiers_bind"] is not None
     for option in ("http_hosts", "token_file", "run_model", "run_model_name"):
         _needs(given, option, _HTTP, there=has_http)
     _needs(given, "redeliver", _VERIFIERS, there=has_verifiers)
-    _needs(given, "insecure", f"{_HTTP} or {_VERIFIERS}", there=has_http or has_verifiers)
-    # With tokens it is meant for the other door.
-    of_http = {**given, "insecure": given["insecure"] and not (has_verifiers and _tokens(given))}
+    others = has_verifiers or beyond
+    _needs(given, "insecure", f"{_HTTP} or {_VERIFIERS}", there=has_http or others)
+    # With tokens it is not meant for this door.
+    of_http = {**given, "insecure": given["insecure"] and not (others and _tokens(given))}
     return ServeDoors(
         http_asked(given["http"], of_http) if has_http else None,
         verifiers_asked(given["verifiers_bind"], given) if has_verifiers else None,

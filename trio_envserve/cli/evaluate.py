@@ -22,13 +22,13 @@ from .models import check_model, model_options
 from .named_runs import check_options, own_key_limits
 from .options import (
     arg_option,
+    client_options,
     json_option,
     log_options,
     pairs,
     pool_options,
     python_option,
     server_limits,
-    transport_option,
     worker_environ,
 )
 from .render import show_tables
@@ -191,7 +191,7 @@ from .results import summary_tables
     metavar="DIR",
     help="With --run: where eval's own server keeps what it knows of keys.",
 )
-@transport_option
+@client_options
 @arg_option
 @pool_options
 @log_options("WARNING")

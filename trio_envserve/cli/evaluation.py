@@ -48,6 +48,7 @@ from .common import (
 from .inputs_elsewhere import inputs_under
 from .live import shown
 from .named_runs import caller_of, check_server, conflict_text
+from .options import asked_curve
 from .output import Output
 from .waiting import tell_health
 
@@ -137,6 +138,7 @@ async def _with_server(options: Options, stop: Stop, state: _State) -> None:
         async with open_client(
             address, name="eval", limits=limits, transport=options.transport,
             caller=caller_of(options.run_name, options.run()),
+            curve=asked_curve() if options.address else None,
         ) as client:  # fmt: skip
             try:
                 prepared = await _prepare(options, stop, client, server)

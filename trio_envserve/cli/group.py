@@ -42,6 +42,7 @@ VERBS = {
     "cancel": Verb("end_key", "cancel", "Cancel the work of a key."),
     "forget": Verb("end_key", "forget", "Drop a key and its outcome."),
     "journal": Verb("journal", "journal", "Show or mend the journal of a server."),
+    "curve": Verb("curve", "curve", "Make, show and revoke the keys of a server's clients."),
     "replay": Verb("replay", "replay", "Replay a recorded server, step by step."),
     "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
     "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),

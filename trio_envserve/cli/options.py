@@ -12,6 +12,7 @@ import click
 from ..core.errors import ConfigError
 from ..core.limits import MIB, KeyLimits, ServerLimits
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS
+from ..net.keypairs import ClientCurve
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
@@ -128,6 +129,25 @@ transport_option = click.option(
     show_default=True,
     help="What speaks ZMTP on this side: trio itself, or libzmq. The two work together.",
 )
+
+
+def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    context.meta["curve"] = value
+
+
+curve_option = click.option(
+    "--curve", metavar="FILE", expose_value=False, callback=_remember,
+    help="The keys for a server that needs some: the file that `curve new` wrote.",
+)  # fmt: skip
+"""Of every verb that asks a server; :func:`asked_curve` has what was given."""
+
+client_options = decorate([transport_option, curve_option])
+
+
+def asked_curve() -> ClientCurve | None:
+    """The keys that were given to this verb.  Raises ConfigError."""
+    path = click.get_current_context().meta.get("curve")
+    return None if path is None else ClientCurve.from_file(path)
 
 
 def bind_option(address: str) -> Callable[[Any], Any]:

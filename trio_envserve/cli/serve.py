@@ -30,9 +30,10 @@ from ..host.collector import collect_seldom
 from ..host.orphans import is_first, reap_orphans
 from ..host.processes import STARTED
 from ..logs import LogSetup, set_title
-from ..net import Transport
+from ..net import Transport, is_loopback
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server import Server, open_server
+from ..server.curve import ServerCurve
 from .authors import with_traceback
 from .common import (
     AT_ONCE,
@@ -47,7 +48,7 @@ from .common import (
     say,
     start_logging,
 )
-from .doors import ServeDoors, doors_asked, open_asked_doors, serve_options
+from .doors import ServeDoors, check_keys, doors_asked, open_asked_doors, serve_options
 from .models import endpoints_option
 from .notify import Manager, Seen
 from .options import (
@@ -128,6 +129,12 @@ class _Options(NamedTuple):
     help="Keep what is known of keys in DIR, so that it outlives the server: see journal.",
 )
 @click.option(
+    "--curve",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Let only clients in whose keys are in DIR: see curve.",
+)
+@click.option(
     "--exit-with-parent",
     is_flag=True,
     help="Stop at once when the process that started this one has ended.",
@@ -153,6 +160,7 @@ def serve(
     worker_env: tuple[str, ...],
     limits: tuple[str, ...], drain_s: float,
     keep_trying: bool, record: str | None, record_bodies: bool, journal: str | None,
+    curve: str | None,
     exit_with_parent: bool, otlp: str | None, otlp_ratio: float | None,
     log_level: str, log_json: bool, log_dir: str, as_json: bool, **of_doors: Any,
 ) -> int:  # fmt: skip
@@ -170,6 +178,7 @@ def serve(
       trio-envserve serve --worker-command "node worker.js" --workers 4
       trio-envserve serve arithmetic --http 127.0.0.1:8080
       trio-envserve serve arithmetic --journal runs
+      trio-envserve serve arithmetic --bind tcp://0.0.0.0:5555 --curve keys
       trio-envserve serve verifiers:gsm8k --verifiers-bind tcp://127.0.0.1:5000
 
     The address is printed when it is bound. Ctrl-C or SIGTERM stops the server: it
@@ -185,7 +194,8 @@ def serve(
     parent = os.getppid() if exit_with_parent else None
     if record_bodies and record is None:
         raise click.UsageError("--record-bodies needs --record FILE")
-    doors = doors_asked(of_doors)
+    beyond = curve is None and not is_loopback(bind)
+    doors = doors_asked(of_doors, beyond=beyond)
 
     async def main(stop: Stop) -> Result:
         named = environment
@@ -194,6 +204,7 @@ def serve(
             if worker_python is None:
                 with with_traceback(named):
                     check_spec(named)
+        check_keys(bind, needed=beyond, insecure=of_doors["insecure"])
         spans = _spans_asked(otlp, otlp_ratio)
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
@@ -217,6 +228,7 @@ def serve(
                 "record": record,
                 "record_bodies": record_bodies,
                 "journal": journal,
+                "curve": None if curve is None else ServerCurve.from_folder(curve),
             },
         )  # fmt: skip
         start_logging(logs, "server")

@@ -14,7 +14,7 @@ from ..evals.plain import plain_line
 from ..net import Transport
 from .at_server import namespace_option, reached, wait_option
 from .common import EPILOG, OK, ROLLOUT_ERRORS, CommandError, Result, Stop, put, run_verb
-from .options import json_option, transport_option
+from .options import client_options, json_option
 
 ANSWER_S = 10.0
 """How long the worker may take."""
@@ -25,7 +25,7 @@ ANSWER_S = 10.0
 @click.argument("key", metavar="KEY")
 @namespace_option
 @wait_option
-@transport_option
+@client_options
 @json_option
 def stack(
     address: str, key: str, namespace: str, wait_s: float, transport: Transport, as_json: bool

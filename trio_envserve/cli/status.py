@@ -20,11 +20,12 @@ from .common import (
     CommandError,
     Result,
     Stop,
+    client_options,
     emit,
     put,
     run_verb,
 )
-from .options import json_option, transport_option
+from .options import asked_curve, client_options, json_option
 from .render import Table, rich_tables, show_tables
 from .results import calls_words, tokens_words
 from .slow import oldest, slow_table
@@ -57,7 +58,7 @@ from .slow import oldest, slow_table
     metavar="N",
     help="Show the N rollouts that have run longest, too.",
 )
-@transport_option
+@client_options
 @json_option
 def status(
     address: str, ready: bool, watch: bool, every_s: float, wait_s: float, slow: int | None,
@@ -90,7 +91,9 @@ def status(
         last: dict[str, Any] = {}
         with trio.CancelScope() as work:
             stop.on_first = work.cancel
-            async with open_client(address, name="status", transport=transport) as client:
+            async with open_client(
+                address, name="status", transport=transport, curve=asked_curve()
+            ) as client:
                 last = await _stats(client, address, wait_s, slow)
                 if watch:
                     await _watch(client, address, wait_s, every_s, last, as_json, slow)

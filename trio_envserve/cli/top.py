@@ -17,7 +17,7 @@ from ..net import Transport
 from .at_server import reached, wait_option
 from .common import EPILOG, OK, Result, Stop, emit, put, run_verb
 from .keys import duration
-from .options import json_option, transport_option
+from .options import client_options, json_option
 from .render import Table, rich_tables, tables_text
 from .slow import oldest, slow_table
 from .status import state_of, worker_table
@@ -40,7 +40,7 @@ DEATHS = 5
     help="How often to look.",
 )  # fmt: skip
 @wait_option
-@transport_option
+@client_options
 @json_option
 def top(
     address: str, rows: int, every_s: float, wait_s: float, transport: Transport, as_json: bool

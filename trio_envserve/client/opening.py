@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import trio
 
@@ -85,6 +85,7 @@ async def connect(
 
     async def run(served: Callable[[Client], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
+            dealer: AbstractAsyncContextManager[DealerSocket]
             if curve is not None:
                 dealer = _open_sealed(driver, wire, transport, curve)
             else:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..core.errors import EnvServeError
-from ..core.places import place
 from ..core.pages import RunningRollout
+from ..core.places import place
 
 if TYPE_CHECKING:
     from .shell import Client

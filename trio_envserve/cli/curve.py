@@ -1,0 +1,182 @@
+"""The verb ``curve``: the keys of a server and of its clients, in a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ..core.errors import ConfigError
+from ..core.rights import ROLES
+from ..net.keypairs import KeyPair, read_secret_file, write_whole
+from ..server.curve import (
+    CLIENTS,
+    REVOKED,
+    SERVER_FILE,
+    ClientRight,
+    read_client,
+    read_clients,
+)
+from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .render import Table, show_tables
+
+ACTIONS: Final = ("new", "show", "revoke")
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("name", metavar="[NAME]", default="")
+@click.option(
+    "--role", "roles", multiple=True, type=click.Choice(ROLES),
+    help="What the key may do; repeatable.  [default: submit and watch]",
+)  # fmt: skip
+@click.option(
+    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE",
+    help="The only namespaces that it may use; repeatable.  [default: any]",
+)  # fmt: skip
+@click.option(
+    "--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+    help="The part of the bound on waiting requests that it may have unfinished.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Where the client's file goes.  [default: NAME.key]",
+)  # fmt: skip
+@click.option(
+    "--public", metavar="KEY",
+    help="A public key that the client has made itself: no file is written for it.",
+)  # fmt: skip
+@json_option
+def curve(
+    action: str, folder: Path, name: str, roles: tuple[str, ...], namespaces: tuple[str, ...],
+    share: float, out: Path | None, public: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Make, show and revoke the keys of a server's clients, which DIR has.
+
+    \b
+    Examples:
+      trio-envserve curve new keys trainer
+      trio-envserve curve new keys dashboard --role watch --out dashboard.key
+      trio-envserve serve arithmetic --curve keys --bind tcp://0.0.0.0:5555
+      trio-envserve status tcp://server:5555 --curve dashboard.key
+      trio-envserve curve show keys
+      trio-envserve curve revoke keys trainer
+
+    The first key in DIR comes with the server's own. A running server takes a new key,
+    and ends the connections of a revoked one, within some seconds. The roles are
+    submit, watch, admin, and work, which is for machines that join; eval needs submit
+    and watch.
+    """  # noqa: D301  # click wants the character itself
+    if action == "show":
+        if name:
+            raise click.UsageError("show takes no NAME")
+    elif not _NAME.fullmatch(name):
+        raise click.UsageError("a NAME is letters, digits and _ . - , at most 64")
+
+    async def main(stop: Stop) -> Result:
+        if action == "show":
+            return _show(folder)
+        if action == "revoke":
+            return _revoke(folder, name)
+        return _new(folder, name, roles or ("submit", "watch"), namespaces, share, out, public)
+
+    return run_verb(main, as_json=as_json)
+
+
+def _new(
+    folder: Path, name: str, roles: tuple[str, ...], namespaces: tuple[str, ...], share: float,
+    out: Path | None, public: str | None,
+) -> Result:  # fmt: skip
+    pair = None if public is not None else KeyPair.new()
+    right = ClientRight(public or (pair.public if pair else ""), roles, namespaces, share)
+    target = out or Path(f"{name}.key")
+    entry = folder / CLIENTS / f"{name}.toml"
+    if entry.exists():
+        raise ConfigError(f"{folder} has a key {name}: revoke it first")
+    if pair is not None and target.exists():
+        raise ConfigError(f"{target} is there: name another file with --out")
+    server = _server(folder)
+    if any(each.public == right.public for each in read_clients(folder / CLIENTS).values()):
+        raise ConfigError(f"{folder} has this public key under another name")
+    record: dict[str, Any] = {"name": name, "public": right.public, "server": server.public}
+    if pair is not None:
+        text = (
+            f"# The key of {name}: keep it secret.\n"
+            f'server = "{server.public}"\npublic = "{pair.public}"\nsecret = "{pair.secret}"\n'
+        )
+        write_whole(target, text, 0o600)
+        record["file"] = os.fspath(target)
+    write_whole(entry, _entry(right), 0o644)
+    if pair is not None:
+        say(f"the client's file is {target}: give it to nobody else")
+    put(f"{name} may {', '.join(roles)}; the server's public key is {server.public}")
+    return Result(OK, record)
+
+
+def _server(folder: Path) -> KeyPair:
+    """The server's pair, made if the folder has none."""
+    path = folder / SERVER_FILE
+    if path.exists():
+        return KeyPair.of_secret(read_secret_file(path).get("secret", ""))
+    pair = KeyPair.new()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / CLIENTS).mkdir(exist_ok=True)
+    text = f'# The server\'s own key.\npublic = "{pair.public}"\nsecret = "{pair.secret}"\n'
+    write_whole(path, text, 0o600)
+    return pair
+
+
+def _entry(right: ClientRight) -> str:
+    lines = [f'public = "{right.public}"', f"roles = {_listed(right.roles)}"]
+    if right.namespaces:
+        lines.append(f"namespaces = {_listed(right.namespaces)}")
+    if right.share < 1:
+        lines.append(f"share = {right.share}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _listed(texts: tuple[str, ...]) -> str:
+    quoted = ('"' + each.replace("\\", "\\\\").replace('"', '\\"') + '"' for each in texts)
+    return f"[{', '.join(quoted)}]"
+
+
+def _show(folder: Path) -> Result:
+    server = KeyPair.of_secret(read_secret_file(folder / SERVER_FILE).get("secret", ""))
+    clients = read_clients(folder / CLIENTS)
+    rows = [
+        (
+            name, ", ".join(each.roles), ", ".join(each.namespaces) or "any", f"{each.share:g}",
+            each.public,
+        )
+        for name, each in clients.items()
+    ]  # fmt: skip
+    columns = "name", "roles", "namespaces", "share", "public key"
+    put(f"the server's public key is {server.public}")
+    show_tables([Table(f"{len(rows)} keys in {folder}", columns, rows, left=(0, 1, 2, 4))], put)
+    listed = [
+        {
+            "name": name, "public": each.public, "roles": list(each.roles),
+            "namespaces": list(each.namespaces), "share": each.share,
+        }
+        for name, each in clients.items()
+    ]  # fmt: skip
+    return Result(OK, {"server": server.public, "keys": listed})
+
+
+def _revoke(folder: Path, name: str) -> Result:
+    entry = folder / CLIENTS / f"{name}.toml"
+    try:
+        public = read_client(entry).public
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} has no key {name}") from None
+    place = folder / REVOKED
+    place.mkdir(exist_ok=True)
+    os.replace(entry, place / entry.name)
+    put(f"{name} may not come in any more; a running server ends its connections in some seconds")
+    return Result(OK, {"name": name, "public": public})
