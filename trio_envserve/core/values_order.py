@@ -36,14 +36,14 @@ def in_order(pairs: Iterable[Pair], count: int, pause: Callable[[], None] | None
 
 def small_in_order(value: Any) -> object:
     """A value of plain types (:func:`~.values_lower.is_small`), all its maps in order."""
-    if not value:
-        return value
     if type(value) is dict:
-        ordered = {name: value[name] for name in _names_in_order(value)}
-        for name, member in ordered.items():
-            if type(member) in _WITH_MEMBERS:
-                ordered[name] = small_in_order(member)
-        return ordered
+        names = _names_in_order(value) if len(value) > 1 else value
+        return {
+            name: small_in_order(member)
+            if type(member := value[name]) in _WITH_MEMBERS and member
+            else member
+            for name in names
+        }
     if type(value) in _WITH_MEMBERS:
         return [small_in_order(member) for member in value]
     return value
