@@ -116,12 +116,10 @@ class Dispatcher:
                     if session.own:
                         self.keyed.outcome(arg)
                     else:
-                        arg.kept.sent_probe = session.probe
-                        self.out.append(ToClient(session.route, arg.kept.frames))
+                        self.answer(session, arg)
                 case RequestAction.QUEUE:
                     if arg.key is None:
-                        arg.queued_s = self.clock.awake_s
-                        self.queue.add(arg)
+                        self.enqueue(arg)
                     else:
                         self.keyed.enter(session, arg)
                 case RequestAction.UNQUEUE:
@@ -140,6 +138,18 @@ class Dispatcher:
                     self.send(asker or session.route, refused)
         if leaving and not session.ended:  # else all of it leaves (end)
             self.keyed.leave_together(leaving)
+
+    def answer(self, session: Session, entry: Entry) -> None:
+        """Its outcome goes to the session's newest connection."""
+        kept = entry.kept
+        assert kept is not None
+        kept.sent_probe = session.probe
+        self.out.append(ToClient(session.route, kept.frames))
+
+    def enqueue(self, entry: Entry) -> None:
+        """It waits for a worker from now on."""
+        entry.queued_s = self.clock.awake_s
+        self.queue.add(entry)
 
     def ended(self, ended: ExecutionEnded) -> None:
         """An execution has ended, by its report or by proof of its worker's death."""

@@ -148,9 +148,9 @@ class KeyAnswers:
     def _give(self, answer: OfRequest, is_safe: bool = True) -> None:
         session_id, sequence = answer.waiter
         session = self._cache.sessions.get(session_id)
-        if session is None or sequence not in session.entries:
+        entry = None if session is None else session.entries.get(sequence)
+        if session is None or entry is None:
             return  # it is finished, and leaves with others
-        entry = session.entries[sequence]
         if entry.kept is not None:
             return  # its deadline passed while nothing could be saved
         if not is_safe:
@@ -163,8 +163,8 @@ class KeyAnswers:
             kept = answer.said
         else:
             kept = outcomes.key_cancelled(entry, started=answer.started)
-        answered = self._cache.step(session, sequence, RequestInput.ANSWERED, kept)
-        self._dispatcher.do(session, answered)
+        self._cache.step(session, sequence, RequestInput.ANSWERED, kept)
+        self._dispatcher.answer(session, entry)
 
 
 def _is_safe(answer: OfRequest, journal: Journal) -> bool:

@@ -118,7 +118,8 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
         GenerationState.HELD if held else GenerationState.WAITING, ask if held else None,
         own_bytes, waiters={waiter: caller}, opened_s=now_s,
     )  # fmt: skip
-    keys.journal.append(_opened, opened, ask, caller)
+    if keys.journal.on:
+        keys.journal.append(_opened, opened, ask, caller)
     keys.next_number = number + 1
     keys.generations[number] = keys.open[name] = keys.waiting[waiter] = opened
     keys.room.charge(opened, +1)
@@ -199,7 +200,8 @@ def _run(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffe
     generation.state = GenerationState.RUNNING
     generation.executions += 1
     generation.live = True
-    keys.journal.append(Started, generation.number)
+    if keys.journal.on:
+        keys.journal.append(Started, generation.number)
     return ()
 
 
@@ -228,7 +230,8 @@ def _complete(
     keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: float
 ) -> KeyEffects:
     generation.state = GenerationState.COMPLETED
-    keys.journal.append(Completed, generation.number, outcome.frames)
+    if keys.journal.on:
+        keys.journal.append(Completed, generation.number, outcome.frames)
     keys.retain(generation, outcome)
     return _answers(keys, generation, outcome)
 

@@ -42,7 +42,7 @@ from .key_records import (
 )
 from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
-from .request_table import RequestInput, drop_body
+from .request_table import RequestInput, drop_body, enter
 from .requests import Ask, Entry, Session
 from .restored import remains_of
 from .terms import one_line
@@ -285,14 +285,14 @@ class KeyedRequests:
         for effect in effects:
             _CARRY_OUT[type(effect)](self, effect)
 
-    def _enter_work(self, enter: Enter) -> None:
+    def _enter_work(self, work: Enter) -> None:
         """Where one session may start all that is left, the next could start nothing: so
-        this epoch starts as many as :func:`~.calls.grant` says, which callers count."""
-        generation, ask = enter
+        this epoch starts as many as :func:`~.calls.grant` says, which callers count.  No
+        bound refuses it: those of keys have let it in."""
+        generation, ask = work
         session = self._own(generation.name.namespace)
         ask.allowance = grant(ask.allowance)  # nobody else has it
-        entered = self._cache.step(session, generation.number, RequestInput.REQUEST, ask)
-        self._dispatcher.do(session, entered)
+        self._dispatcher.enqueue(enter(self._cache, session, generation.number, ask))
         self._dispatcher.answer_fresh(session, generation.number)
 
     def _finish_work(self, finish: Finish) -> None:

@@ -354,15 +354,16 @@ class Keys:
 
     def close(self, generation: Generation) -> None:
         """It is open no more, and takes up room only while its execution lives."""
-        self.journal.append(Closed, generation.number)
+        if self.journal.on:
+            self.journal.append(Closed, generation.number)
         self.room.charge(generation, -1)
         if generation.outcome is not None:
             self.room.let_go(generation.outcome.shared)
         generation.state = GenerationState.CLOSED
         generation.outcome = None
-        generation.drop_ask()
         del self.open[generation.name]
         if generation.live:
+            generation.drop_ask()
             self.ending[generation.name] = generation
             self.room.charge(generation, +1)
         else:
@@ -400,15 +401,16 @@ class Keys:
         """Nobody waits: from now on, if it was not so before, this time runs."""
         number = generation.number
         if number not in timed:
-            self.orphans.pop(number, None)
-            self.retained.pop(number, None)
+            self.watch_no_time(generation)
             generation.since_s = now_s
             timed[number] = generation
 
     def watch_no_time(self, generation: Generation) -> None:
         """Somebody waits, or nothing is left to wait for."""
-        self.orphans.pop(generation.number, None)
-        self.retained.pop(generation.number, None)
+        if self.orphans:
+            self.orphans.pop(generation.number, None)
+        if self.retained:
+            self.retained.pop(generation.number, None)
 
     def _each_of(self, all_of: Iterable[RequestId], input: KeyInput, now_s: float) -> KeyEffects:
         """Watchers first: else they would hear of what the last waiter's leaving ends."""

@@ -120,9 +120,11 @@ def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
     header, payload = work.frames
     if len(payload) > most_bytes:
         return too_large(entry, len(payload), most_bytes)
-    mine = messages.readdressed(bytes(header), *entry.id)
-    size_bytes = len(mine) if work.shared is not None else len(mine) + len(payload)
-    return RetainedOutcome((mine, payload), size_bytes, work.shared)
+    session, sequence = entry.id
+    mine = messages.readdressed(bytes(header), session, sequence)
+    shared = work.shared
+    size_bytes = len(mine) if shared is not None else len(mine) + len(payload)
+    return RetainedOutcome((mine, payload), size_bytes, shared)
 
 
 def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:

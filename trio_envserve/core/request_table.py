@@ -95,15 +95,18 @@ def absorb(cache: DedupCache, session: Session, sequence: int, input: RequestInp
 
 
 def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: Ask) -> Effects:
-    limits = cache.limits
+    if len(session.entries) >= cache.limits.window:
+        cache.counters.refused_for_now += 1
+        return ((RequestAction.WINDOW, sequence),)
+    if not cache.may_enter(session, len(ask.body)):
+        cache.counters.refused_for_now += 1
+        return ((RequestAction.FULL, sequence),)
+    return ((RequestAction.QUEUE, enter(cache, session, sequence, ask)),)
+
+
+def enter(cache: DedupCache, session: Session, sequence: int, ask: Ask) -> Entry:
+    """A request that was never seen, and that the bounds have let in, is WAITING."""
     size = len(ask.body)
-    if not session.own:  # what is entered there was let in by the bounds of keys
-        if len(session.entries) >= limits.window:
-            cache.counters.refused_for_now += 1
-            return ((RequestAction.WINDOW, sequence),)
-        if not cache.may_enter(session, size):
-            cache.counters.refused_for_now += 1
-            return ((RequestAction.FULL, sequence),)
     entry = Entry(
         RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size,
         key=ask.key, traceparent=ask.traceparent,
@@ -114,7 +117,7 @@ def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: 
     session.held_bytes += size
     _queue(cache, session, +1)
     cache.counters.entered += 1
-    return ((RequestAction.QUEUE, entry),)
+    return entry
 
 
 def _coalesce(
