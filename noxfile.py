@@ -339,6 +339,8 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("python", "-m", "trio_envserve.lab.fuzzing.every_write", "200")
+    session.run("python", "-m", "trio_envserve.lab.hosts", "100000")
+    session.run("python", "-m", "trio_envserve.lab.hosts", "0", "mutants")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")

@@ -1,0 +1,55 @@
+"""Leases in a small world that does them harm: what ships holds, each broken rule is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.lab.hosts.__main__ import find, find_beyond
+from trio_envserve.lab.hosts.mutants import MUTANTS, LeaseMutant
+from trio_envserve.lab.hosts.plan import OF_THE_ROUTER, Fault, plan_of
+from trio_envserve.lab.hosts.world import run
+
+NAMES = [mutant.name for mutant in MUTANTS]
+
+
+@pytest.mark.parametrize("tens", [0, 1, 2, 3])
+def test_within_the_bound_nothing_is_found(tens):
+    for seed in range(10 * tens, 10 * tens + 10):
+        assert run(seed).violations == [], seed
+
+
+def test_a_seed_comes_to_the_same_again():
+    assert run(7) == run(7)
+
+
+def test_every_fault_strikes_somewhere():
+    struck = {strike.fault for seed in range(100) for strike in plan_of(seed).strikes}
+    assert struck == {*Fault}
+    assert {*OF_THE_ROUTER} <= struck
+
+
+@pytest.mark.parametrize("bound", ["drift", "guard"])
+def test_beyond_the_bound_the_judge_finds_it(bound):
+    found = find_beyond(bound, most=100)
+    assert found is not None
+
+
+FIRST = {
+    "numbers-used-again-after-a-reconnect": 130,
+    "any-router-answers-a-beat": 180,
+    "a-host-that-hears-nothing-is-answered-for-ever": 415,
+    "the-guard-is-told-for-how-long": 520,
+}
+"""Where to begin: some rules matter in few seeds, and a test is not to look for long."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
+def test_each_mutant_is_caught(mutant: LeaseMutant):
+    found = find(mutant, first=FIRST.get(mutant.name, 0), most=300)
+    assert found is not None
+
+
+def test_a_mutant_is_taken_back():
+    with MUTANTS[0].applied():
+        pass
+    assert run(41).violations == []

@@ -1,0 +1,302 @@
+"""One mutant for each rule of the lease: what the judge must see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ...core import lease as shipped
+from ...core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms
+from ..mutants.patching import Patches
+from .machine import Machine
+from .router import Router
+
+
+class LeaseMutant(NamedTuple):
+    """A variant that is broken on purpose."""
+
+    name: str
+    prose: str
+    apply: Callable[[Patches], None]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """While the block lasts, this process runs the broken variant."""
+        patches = Patches()
+        try:
+            self.apply(patches)
+            yield
+        finally:
+            patches.undo()
+
+
+MUTANTS: list[LeaseMutant] = []
+
+
+def _mutant(apply: Callable[[Patches], None]) -> Callable[[Patches], None]:
+    name = getattr(apply, "__name__", "").replace("_", "-")
+    MUTANTS.append(LeaseMutant(name, " ".join((apply.__doc__ or "").split()), apply))
+    return apply
+
+
+# -- what renews ----------------------------------------------------------------------
+
+
+@_mutant
+def renewed_by_anything_heard(patch: Patches) -> None:
+    """A host holds its lease for as long as it hears the router."""
+    original = Machine.receive
+
+    def receive(self: Any, process: Any, kind: Any, tenure: Any, *rest: Any) -> None:
+        original(self, process, kind, tenure, *rest)
+        if self.is_running() and self.lease.epoch and self.lease.deadline_s is not None:
+            _renew_from_now(self)
+
+    patch.attribute(Machine, "receive", receive)
+
+
+@_mutant
+def counted_from_receipt(patch: Patches) -> None:
+    """An answer renews from when it has come, not from when its beat was read."""
+    original = Machine.on_answer
+
+    def on_answer(self: Any, number: Any, wanted: Any) -> None:
+        before = self.lease.answered
+        original(self, number, wanted)
+        if self.lease.answered > before:
+            _renew_from_now(self)
+
+    patch.attribute(Machine, "on_answer", on_answer)
+
+
+def _renew_from_now(machine: Machine) -> None:
+    machine.lease.deadline_s = machine.boot_s() + machine.lease.fence_s
+    machine.tell_guard(machine.lease.deadline_s)
+
+
+@_mutant
+def numbers_used_again_after_a_reconnect(patch: Patches) -> None:
+    """The beats of each connection are numbered from one."""
+    original = HostLease.hello
+
+    def hello(self: Any) -> int:
+        self.beats = self.answered = 0
+        self._read = {}
+        return original(self)
+
+    patch.attribute(HostLease, "hello", hello)
+
+
+@_mutant
+def any_router_answers_a_beat(patch: Patches) -> None:
+    """A router that knows the tenure answers its beats, whoever they are meant for."""
+    original = Leases.beat
+
+    def beat(self: Any, host: Any, tenure: Any, beat: Any, now_s: Any) -> bool:
+        return original(self, host, tenure, beat._replace(epoch=self.epoch), now_s)
+
+    patch.attribute(Leases, "beat", beat)
+
+
+# -- what the router counts -----------------------------------------------------------
+
+
+@_mutant
+def margin_fixed(patch: Patches) -> None:
+    """The margin is the guard's latency, however long the clocks may drift apart."""
+    patch.attribute(shipped, "least_margin_s", lambda *terms: shipped.GUARD_S)
+
+
+@_mutant
+def no_margin(patch: Patches) -> None:
+    """The router waits for as long as the host."""
+    patch.attribute(LeaseTerms, "wait_s", property(lambda self: self.fence_s))
+
+
+@_mutant
+def counted_from_what_was_confirmed(patch: Patches) -> None:
+    """The router counts from the last beat whose answer is known to have arrived."""
+    original = Leases.beat
+
+    def beat(self: Any, host: Any, tenure: Any, beat: Any, now_s: Any) -> bool:
+        answered = original(self, host, tenure, beat, now_s)
+        if answered:
+            holding = self.holdings[host]
+            holding.received_s = holding.confirmed_s
+        return answered
+
+    patch.attribute(Leases, "beat", beat)
+
+
+@_mutant
+def a_host_that_hears_nothing_is_answered_for_ever(patch: Patches) -> None:
+    """Where only the router's direction is cut, the host is never lost."""
+    original = Leases.beat
+
+    def beat(self: Any, host: Any, tenure: Any, beat: Any, now_s: Any) -> bool:
+        holding = self.holdings.get(host)
+        if holding is not None and holding.tenure == tenure:
+            if not original(self, host, tenure, beat, now_s):
+                holding.received_s = now_s
+                return bool(beat.epoch == self.epoch)
+            return True
+        return False
+
+    patch.attribute(Leases, "beat", beat)
+
+
+@_mutant
+def two_hosts_with_one_id(patch: Patches) -> None:
+    """A hello of another tenure proves that the one before has ended."""
+    original = Leases.hello
+
+    def hello(self: Any, host: Any, tenure: Any, *rest: Any, **epoch: Any) -> Any:
+        number, _, now_s = rest
+        holding = self.holdings.get(host)
+        ended = [] if holding is None else [holding.tenure]
+        return original(self, host, tenure, number, ended, now_s, **epoch)
+
+    patch.attribute(Leases, "hello", hello)
+
+
+# -- the guard, and the machine -------------------------------------------------------
+
+
+@_mutant
+def a_clock_that_stands_still_in_sleep(patch: Patches) -> None:
+    """Beats and the guard's timer are on CLOCK_MONOTONIC."""
+
+    def slept_s(self: Any) -> Any:
+        asleep_s = self.world.now_s - self.sleeping_since_s if self.sleeps else 0.0
+        return self.slept_s + asleep_s
+
+    def boot_s(self: Any) -> Any:
+        return 1000.0 + self.rate * (self.world.now_s - slept_s(self))
+
+    def true_s(self: Any, boot_s: float) -> Any:
+        return (boot_s - 1000.0) / self.rate + slept_s(self)
+
+    original = Machine.timer
+
+    def poll(self: Any, guard: int) -> None:
+        polls.discard((self, guard))
+        self.timer(guard)
+
+    def timer(self: Any, guard: int) -> None:
+        if guard == self.guards and self.deadline_s is not None and not self.is_due():
+            if (self, guard) not in polls:
+                polls.add((self, guard))
+                self.world.after(0.5, poll, self, guard)
+        else:
+            original(self, guard)
+
+    polls: set[Any] = set()
+
+    patch.attribute(Machine, "boot_s", boot_s)
+    patch.attribute(Machine, "true_s", true_s)
+    patch.attribute(Machine, "timer", timer)
+
+
+@_mutant
+def the_guard_looks_at_the_clock_itself(patch: Patches) -> None:
+    """The deadline is no timer of the kernel: a guard that is stopped misses it."""
+    original = Machine.kill_guard
+
+    def fire(self: Any, guard: int) -> None:
+        if guard == self.guards:
+            self.guard.run(lambda: original(self) if guard == self.guards else None)
+
+    def wake(self: Any) -> None:
+        self.sleeps -= 1
+        self.world.judge.woke(self)
+        self.host.go_on()
+        self.guard.go_on()
+
+    patch.attribute(Machine, "_fire", fire)
+    patch.attribute(Machine, "wake", wake)
+
+
+@_mutant
+def the_guard_is_told_for_how_long(patch: Patches) -> None:
+    """The guard is told how much time is left, not until when: one that was stopped counts
+    it from when it reads that."""
+
+    def tell_guard(self: Any, deadline_s: float) -> None:
+        left_s, guard = deadline_s - self.boot_s(), self.guards
+        self.guard.run(lambda: self._told(guard, self.boot_s() + left_s))
+
+    patch.attribute(Machine, "tell_guard", tell_guard)
+
+
+@_mutant
+def a_worker_starts_before_the_first_answer(patch: Patches) -> None:
+    """A host that is welcome gets work, and starts it."""
+    original = Router._hello
+
+    def hello(self: Any, machine: Any, tenure: Any, *rest: Any) -> None:
+        original(self, machine, tenure, *rest)
+        self.world.to_host(machine, "wanted", tenure, self._wanted(tenure))
+
+    def holds(self: Any, boot_s: float) -> bool:
+        return not self.over and (self.deadline_s is None or boot_s < self.deadline_s)
+
+    patch.attribute(Router, "_hello", hello)
+    patch.attribute(Leases, "is_fresh", lambda *_: True)
+    patch.attribute(HostLease, "holds", holds)
+    patch.attribute(Machine, "may_start", lambda self: not self.is_due())
+
+
+@_mutant
+def the_next_tenure_begins_over_living_workers(patch: Patches) -> None:
+    """A host joins another router before its workers have ended."""
+    original = Machine._turn
+
+    def turn(self: Any, process: int) -> None:
+        if process == self.process and self.lease.over:
+            self.past = [*self.past, self.lease.tenure]
+            self.lease.begin(self.world.new_id())
+            self.seen, self.ended = set(), {}
+        original(self, process)
+
+    patch.attribute(Machine, "_turn", turn)
+
+
+# -- routers that follow each other ---------------------------------------------------
+
+
+@_mutant
+def a_tenure_is_kept_with_another_router(patch: Patches) -> None:
+    """The next router renews what runs under the one before."""
+    original = Leases.hello
+
+    def hello(self: Any, *rest: Any, with_epoch: bytes = b"") -> Any:
+        return original(self, *rest)
+
+    def welcomed(self: Any, hello: int, epoch: bytes, fence_s: float) -> bool:
+        if self.over or hello != self.hellos:
+            return False
+        self.epoch, self.fence_s = epoch, fence_s
+        return True
+
+    patch.attribute(Leases, "hello", hello)
+    patch.attribute(HostLease, "welcomed", welcomed)
+
+
+@_mutant
+def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
+    """An earlier epoch is dead after what this router would wait."""
+    original = Router.__init__
+
+    def init(self: Any, world: Any, terms: Any) -> None:
+        original(self, world, terms)
+        waits = [each._replace(wait_s=terms.wait_s) for each in self.earlier.waits]
+        self.earlier.waits = tuple(waits)
+
+    patch.attribute(Router, "__init__", init)
+
+
+@_mutant
+def a_successor_writes_down_itself_alone(patch: Patches) -> None:
+    """Of two routers before, only the last one is known."""
+    patch.attribute(EarlierEpochs, "record", lambda self, own: (own,))

@@ -1,0 +1,108 @@
+"""What is drawn before a run: clocks, limits, and what strikes when."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from random import Random
+
+from ...core.lease import DRIFT, GUARD_S
+
+HOSTS = 3
+REQUESTS = 6
+FENCES_S = (2.0, 5.0, 20.0, 60.0)
+FAULTS_MOST = 10
+FOR_GOOD_S = 1e6
+
+
+class Fault(enum.Enum):
+    """What strikes a host, or, of those at the end, the router."""
+
+    CUT = "nothing passes between the host and the router"
+    CUT_UP = "nothing passes to the router"
+    CUT_DOWN = "nothing passes from the router"
+    LATE = "messages between the host and the router take long"
+    SLEEP = "the machine sleeps: no code runs, no timer fires, the time goes on"
+    STOP_HOST = "the host's process is stopped"
+    STOP_GUARD = "the guard is stopped"
+    STOP_ALL = "all processes of the machine are stopped"
+    KILL_HOST = "the host's process is killed, and started again"
+    RECONNECT = "the connection is replaced"
+    COPY = "the host is started on another machine, too, with the same id"
+    STOP_ROUTER = "the router's process is stopped"
+    KILL_ROUTER = "the router is killed, and replaced by one with other limits"
+
+
+ON_TOP = (Fault.CUT, Fault.CUT_UP, Fault.LATE, Fault.KILL_ROUTER)
+OF_THE_ROUTER = (Fault.STOP_ROUTER, Fault.KILL_ROUTER)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault."""
+
+    at_s: float
+    lasts_s: float
+    fault: Fault
+    host: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a run but its luck."""
+
+    seed: int
+    fences_s: tuple[float, ...]
+    """Of each router in turn."""
+    rates: tuple[float, ...]
+    """How fast the clock of each machine is, and, last, that of the router."""
+    guard_s: float
+    """A guard is at most so late."""
+    lost: float
+    """The share of messages that are lost, and of those that come twice."""
+    late_s: float
+    """Some messages are late by up to so much."""
+    strikes: tuple[Strike, ...]
+    calm_s: float
+    """From then on nothing strikes."""
+
+
+def plan_of(seed: int, *, beyond: str = "") -> Plan:
+    """The plan of a seed.  ``beyond``: which bound is not kept, ``drift`` or ``guard``."""
+    luck = Random(seed)
+    fence_s = luck.choice(FENCES_S)
+    fences_s = (fence_s, *(luck.choice(FENCES_S) for _ in range(8)))
+    drift = 0.45 if beyond == "drift" else DRIFT
+    extremes = (1 - drift, 1.0, 1 + drift)
+    rates = [luck.choice(extremes) for _ in range(2 * HOSTS + 1)]
+    calm_s = 4 * max(fence_s, 10.0) + luck.uniform(0, 60)
+    strikes: list[Strike] = []
+    for _ in range(luck.randint(1, FAULTS_MOST)):
+        strikes.append(_strike(luck, fence_s, calm_s))
+        if luck.random() < 0.4:
+            strikes.append(_next(luck, fence_s, strikes[-1]))
+    return Plan(
+        seed,
+        fences_s,
+        tuple(rates),
+        8 * GUARD_S if beyond == "guard" else GUARD_S,
+        luck.choice((0.0, 0.02, 0.2)),
+        luck.choice((0.0, 0.5 * fence_s, 2 * fence_s)),
+        tuple(strikes),
+        calm_s,
+    )
+
+
+def _next(luck: Random, fence_s: float, strike: Strike) -> Strike:
+    """Harm that comes on top of harm: there the rules meet."""
+    at_s = strike.at_s + luck.random() * min(strike.lasts_s, 2 * fence_s)
+    return Strike(at_s, 2.5 * fence_s * luck.random(), luck.choice(ON_TOP), strike.host)
+
+
+def _strike(luck: Random, fence_s: float, calm_s: float) -> Strike:
+    lasts_s = luck.choice((0.2, 0.5, 1.0, 1.5, 2.5)) * fence_s * luck.uniform(0.8, 1.2)
+    at_s = luck.uniform(1.0, calm_s * 0.7)
+    fault, host = luck.choice([*Fault]), luck.randrange(HOSTS)
+    if fault is Fault.CUT_DOWN and host == 0 and luck.random() < 0.3:
+        lasts_s = FOR_GOOD_S  # of one host, so that others can do all that there is
+    return Strike(at_s, lasts_s, fault, host)
