@@ -106,6 +106,9 @@ GENERATION_WORDS: Mapping[str, str] = {
     "_complete": "completed; answer all",
     "_fail": "answer all; close: nothing is retained",
     "_abandon": "lost callers count no more: close, or retention begins",
+    "_end_unread": "close; who waits: cancelled",
+    "_show_read": "completed; answer all",
+    "_send_away": "answer all that it could not be read; retention begins",
 }
 
 # What a cell of the table of a client's call does, in words.

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core.key_records import GenerationState
+from trio_envserve.core.key_records import GenerationState, Payload
 from trio_envserve.core.key_table import TABLE, KeyInput, _never
+from trio_envserve.core.requests import RetainedOutcome
+from trio_envserve.core.terms import Body
 
 from .key_desk import A_BACK, OUTCOME, A, B, C, Desk, said
 
@@ -26,6 +28,8 @@ def desk_in(state: GenerationState) -> tuple[Desk, int]:
         desk.keys.dispatched(0)
         desk.cancel(0)
         number = 1
+    if state is S.READING:
+        unread(desk)
     desk.ask(A)
     desk.attach(C)
     if state in (S.RUNNING, S.CLOSED):
@@ -36,6 +40,23 @@ def desk_in(state: GenerationState) -> tuple[Desk, int]:
         desk.run()
     assert desk.state(number) is state
     return desk, number
+
+
+def unread(desk: Desk) -> None:
+    """Its outcome is on the disk, and somebody has asked for it."""
+    desk.ask(A)
+    desk.run()
+    desk.leave(A)
+    generation = desk.keys.generations[0]
+    assert generation.outcome is not None
+    desk.keys.room.let_go(generation.outcome.shared)
+    generation.outcome = RetainedOutcome((), 7, Payload(generation.name.namespace, 0, 1))
+    generation.state = S.READING
+
+
+def read(desk: Desk, input: KeyInput, frames: tuple[Body, ...] | None) -> list[Any]:
+    generation = desk.keys.generations[0]
+    return said(desk.keys.step(generation, input, frames, 0.0))
 
 
 def late(desk: Desk) -> list[Any]:
@@ -62,38 +83,50 @@ def outcome_of_what_started(desk: Desk, number: int) -> list[Any]:
 
 OPEN = (S.HELD, S.WAITING, S.RUNNING)
 DONE = S.COMPLETED
+UNREAD = S.READING
+GONE = [("cancelled", A, True), ("cancelled", C, True)]
 
 # What is done, the states, what follows, and the state then.  A number: of the generation;
 # "started": whether it was.
 CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] = [
     (KeyInput.ASK, (S.ABSENT,), lambda d, n: d.ask(B), [("enter", 0)], S.ABSENT),
-    (KeyInput.ASK, OPEN, lambda d, n: d.ask(B), [], None),
+    (KeyInput.ASK, (*OPEN, UNREAD), lambda d, n: d.ask(B), [], None),
     (KeyInput.ASK, (DONE,), lambda d, n: d.ask(B), [("answer", B, OUTCOME)], None),
     (
-        KeyInput.OTHER_INPUT, (*OPEN, DONE), lambda d, n: d.ask(B, body=b"other"),
+        KeyInput.OTHER_INPUT, (*OPEN, DONE, UNREAD), lambda d, n: d.ask(B, body=b"other"),
         [("CONFLICT", B)], None,
     ),
     (KeyInput.ATTACH, (S.ABSENT,), lambda d, n: d.attach(B), [("UNKNOWN_KEY", B)], None),
-    (KeyInput.ATTACH, OPEN, lambda d, n: d.attach(B), [], None),
+    (KeyInput.ATTACH, (*OPEN, UNREAD), lambda d, n: d.attach(B), [], None),
     (KeyInput.ATTACH, (DONE,), lambda d, n: d.attach(B), [("answer", B, OUTCOME)], None),
     (
         KeyInput.LEAVE, OPEN, lambda d, n: d.leave(A),
         [("finish", "n"), ("cancelled", C, "started")], S.CLOSED,
     ),
-    (KeyInput.LEAVE, (DONE,), lambda d, n: d.leave(A), [], None),
-    (KeyInput.LOSE, (*OPEN, DONE), lambda d, n: d.lose(A), [], None),
+    (KeyInput.LEAVE, (DONE, UNREAD), lambda d, n: d.leave(A), [], None),
+    (KeyInput.LOSE, (*OPEN, DONE, UNREAD), lambda d, n: d.lose(A), [], None),
     (KeyInput.WITHDRAW, (S.ABSENT,), lambda d, n: d.withdraw(A_BACK), [], None),
     (
         KeyInput.WITHDRAW, OPEN, lambda d, n: d.withdraw(A_BACK),
         [("finish", "n"), ("cancelled", C, "started"), ("cancelled", A, "started")], S.CLOSED,
     ),
-    (KeyInput.WITHDRAW, (DONE,), lambda d, n: d.withdraw(A_BACK), [], None),
+    (KeyInput.WITHDRAW, (DONE, UNREAD), lambda d, n: d.withdraw(A_BACK), [], None),
     (KeyInput.CANCEL, (S.ABSENT,), lambda d, n: d.cancel(b"id"), [], None),
     (
         KeyInput.CANCEL, OPEN, lambda d, n: d.cancel(n),
         [("finish", "n"), ("cancelled", A, "started"), ("cancelled", C, "started")], S.CLOSED,
     ),
     (KeyInput.CANCEL, (DONE,), lambda d, n: d.cancel(n), [], S.CLOSED),
+    (KeyInput.CANCEL, (UNREAD,), lambda d, n: d.cancel(n), GONE, S.CLOSED),
+    (KeyInput.FORGET, (UNREAD,), lambda d, n: d.forget(n), GONE, S.CLOSED),
+    (
+        KeyInput.RETENTION_ENDED, (UNREAD,), lambda d, n: retained(d), GONE[1:], S.CLOSED,
+    ),
+    (
+        KeyInput.READ, (UNREAD,), lambda d, n: read(d, KeyInput.READ, OUTCOME.frames),
+        [("answer", A, OUTCOME), ("answer", C, OUTCOME)], DONE,
+    ),
+    (KeyInput.UNREADABLE, (UNREAD,), lambda d, n: read(d, KeyInput.UNREADABLE, None), [], None),
     (KeyInput.FORGET, (S.ABSENT,), lambda d, n: d.forget(b"id"), [], None),
     (
         KeyInput.FORGET, OPEN, lambda d, n: d.forget(n),
@@ -122,7 +155,7 @@ CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] =
         KeyInput.ORPHANED, OPEN, lambda d, n: orphaned(d),
         [("finish", "n"), ("cancelled", C, "started")], S.CLOSED,
     ),
-    (KeyInput.ORPHANED, (DONE,), lambda d, n: orphaned(d), [], None),
+    (KeyInput.ORPHANED, (DONE, UNREAD), lambda d, n: orphaned(d), [], None),
     (KeyInput.RETENTION_ENDED, (DONE,), lambda d, n: retained(d), [], S.CLOSED),
 ]  # fmt: skip
 

@@ -69,8 +69,10 @@ IDS = st.sampled_from([b"1", b"2", b"3", b"4", b"5"])
 
 Cell = tuple[KeyInput, GenerationState]
 POSSIBLE: set[Cell] = {
-    (input, state) for input, row in TABLE.items() for state, cell in row.items() if cell != _never
-}
+    (input, state) for input, row in TABLE.items() for state, cell in row.items()
+    if cell != _never and state is not GenerationState.READING
+}  # fmt: skip
+"""None of its outcomes is on a disk."""
 
 
 class Watched(Keys):

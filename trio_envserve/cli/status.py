@@ -20,7 +20,6 @@ from .common import (
     CommandError,
     Result,
     Stop,
-    client_options,
     emit,
     put,
     run_verb,

@@ -29,6 +29,7 @@ from .heard import ExecutionEnded, Noted, Said, Stray
 from .journal import Journal
 from .key_answers import Say
 from .keyed import KeyedRequests
+from .keyed_at_rest import RestingRequests
 from .limits import KeyLimits, ServerLimits, WireLimits
 from .ranges import Ranges
 from .request_table import REFUSALS, Effects, RequestAction, RequestInput
@@ -79,7 +80,8 @@ class Dispatcher:
         self._closing = closing
         self.is_starting = True
         """Whether earlier epochs may still live."""
-        self.keyed = KeyedRequests(self, keys, new_id, journal)
+        made = RestingRequests if journal.reads else KeyedRequests
+        self.keyed: KeyedRequests = made(self, keys, new_id, journal)
         self._most_deadlines = 1024
         self._due: deque[Due] = deque()
         self._late = False

@@ -129,8 +129,10 @@ def record_of(plain: Sequence[Any]) -> Record:
 class Journal:
     """What was appended, and how much of it is safe."""
 
-    def __init__(self, *, on: bool) -> None:
+    def __init__(self, *, on: bool, reads: bool = False) -> None:
         self.on = on
+        self.reads = reads
+        """Whether outcomes may be read from it."""
         self.appended = 0
         """Records, ever."""
         self.safe = 0

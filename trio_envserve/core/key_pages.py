@@ -17,8 +17,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, final
 
-from .key_records import Generation, KeyName
+from .key_records import Generation, GenerationState, KeyName
 from .keys import Keys
+from .resting import RestedFields, Resting
 
 PAGE_KEYS = 100
 PAGE_NAMES_BYTES = 8 * 1024
@@ -35,8 +36,9 @@ QUESTION_LOOKED_AT = 128
 class KeyPages:
     """Answers what keys there are.  It changes no key."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, resting: Resting | None = None) -> None:
         self._keys = keys
+        self._resting = resting
         self._numbers: list[int] = []
         """Of generations, in order; those that are gone are left out now and then."""
         self._next_number = 0
@@ -52,12 +54,14 @@ class KeyPages:
         if turn_s != self._turn_s:
             self._turn_s, self._left = turn_s, TURN_LOOKED_AT
         self._catch_up()
-        begin = bisect_left(self._numbers, first)
-        end = min(begin + min(PAGE_LOOKED_AT, self._left), len(self._numbers))
+        most = min(PAGE_LOOKED_AT, self._left)
+        numbers, rested = self._from(first, most + 1)
         rows: list[dict[str, Any]] = []
-        names_bytes, at = 0, begin
-        for at in range(begin, end):
-            generation = self._keys.generations.get(self._numbers[at])
+        names_bytes = at = 0
+        end = min(most, len(numbers))
+        for at in range(end):
+            number = numbers[at]
+            generation = self._keys.generations.get(number, rested.get(number))
             if generation is None or namespace not in (b"", generation.name.namespace):
                 continue
             names_bytes += generation.name.size_bytes
@@ -66,26 +70,43 @@ class KeyPages:
             rows.append(self._describe(generation, now_s))
         else:
             at = end
-        self._left = max(0, self._left - max(at - begin, QUESTION_LOOKED_AT))
+        self._left = max(0, self._left - max(at, QUESTION_LOOKED_AT))
         usage = self._keys.room.of(namespace)
+        keys, size_bytes = usage.generations, usage.size_bytes
+        if self._resting is not None:
+            resting = self._resting.usage(namespace)
+            keys, size_bytes = keys + resting.keys, size_bytes + resting.disk_bytes
         return {
             "keys": rows,
-            "next": self._numbers[at] if at < len(self._numbers) else None,
-            "generations": usage.generations,
-            "size_bytes": usage.size_bytes,
+            "next": numbers[at] if at < len(numbers) else None,
+            "generations": keys,
+            "size_bytes": size_bytes,
         }
+
+    def _from(self, first: int, most: int) -> tuple[list[int], dict[int, RestedFields]]:
+        """The numbers from this one on, so many, and those of them that rest."""
+        begin = bisect_left(self._numbers, first)
+        numbers = self._numbers[begin : begin + most]
+        if self._resting is None:
+            return numbers, {}
+        rested = {each.number: each for each in self._resting.following(first, most)}
+        return sorted({*numbers, *rested})[:most], rested
 
     def _catch_up(self) -> None:
         """The list is made anew only where as much has changed as is in it: so a question
         costs little, however often it is asked."""
         known, opened = self._keys.generations, self._keys.next_number
-        if opened - self._next_number > len(known) or len(self._numbers) > 2 * len(known) + 64:
+        if self._resting is not None:  # few are awake, and what wakes may have any number
+            self._numbers = sorted(known)
+        elif opened - self._next_number > len(known) or len(self._numbers) > 2 * len(known) + 64:
             self._numbers = list(known)
         else:
             self._numbers += (n for n in range(self._next_number, opened) if n in known)
         self._next_number = opened
 
-    def _describe(self, generation: Generation, now_s: float) -> dict[str, Any]:
+    def _describe(self, generation: Generation | RestedFields, now_s: float) -> dict[str, Any]:
+        if isinstance(generation, RestedFields):
+            return self._describe_rested(generation, now_s)
         name: KeyName = generation.name
         return {
             "namespace": name.namespace,
@@ -99,6 +120,22 @@ class KeyPages:
             "age_s": round(now_s - generation.opened_s, 3),
             "left_s": self._left_s(generation, now_s),
             "size_bytes": generation.size_bytes,
+        }
+
+    def _describe_rested(self, rested: RestedFields, now_s: float) -> dict[str, Any]:
+        left_s = rested.since_s + self._keys.limits.retention_s - now_s
+        return {
+            "namespace": rested.name.namespace,
+            "key": rested.name.key,
+            "generation": rested.number,
+            "state": GenerationState.COMPLETED.value,
+            "waiters": 0,
+            "watchers": 0,
+            "lost": 0,
+            "executions": rested.executions,
+            "age_s": round(now_s - rested.opened_s, 3),
+            "left_s": max(0.0, round(left_s, 3)),
+            "size_bytes": rested.size_bytes + rested.name.size_bytes,
         }
 
     def _left_s(self, generation: Generation, now_s: float) -> float | None:

@@ -86,6 +86,7 @@ class GenerationState(enum.Enum):
     RUNNING = "running"
     COMPLETED = "completed"
     CLOSED = "closed"
+    READING = "reading"
 
     __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
 

@@ -7,6 +7,8 @@ out steps.  It goes back once, when an execution ends without an outcome: RUNNIN
 WAITING.  HELD: an execution of an earlier generation of the key still lives, and so
 nothing of this one may start (G1).  ABSENT: the key has no open generation.  CLOSED: it
 is over, and what it answered is not said again; it is held only while its execution lives.
+With a journal, COMPLETED -> (at rest) -> READING -> COMPLETED: its outcome is on the disk, and
+is read for those who wait (:mod:`.resting`).
 
 :meth:`.keys.Keys.step` looks up :data:`TABLE`.  A cell is one short function: it changes
 the generation and says what must be done about it (:mod:`.key_records`).  Whatever
@@ -35,7 +37,7 @@ from .key_records import (
     Tag,
 )
 from .requests import Ask, Entry, RetainedOutcome
-from .terms import RequestId, SessionId
+from .terms import Body, RequestId, SessionId
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -58,6 +60,8 @@ class KeyInput(enum.Enum):
     NEVER_RAN = "outcome, it was never started"
     ORPHANED = "orphan deadline"
     RETENTION_ENDED = "retention ended"
+    READ = "its outcome was read from the disk"
+    UNREADABLE = "its outcome could not be read"
 
     __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
 
@@ -250,6 +254,28 @@ def _abandon(keys: Keys, generation: Generation, arg: None, now_s: float) -> Key
     return _who_waits(keys, generation, now_s)
 
 
+def _end_unread(keys: Keys, generation: Generation, arg: object, now_s: float) -> KeyEffects:
+    waiting = [*generation.waiters, *generation.watchers]
+    return *_close(keys, generation), *(AnswerCancelled(each, started=True) for each in waiting)
+
+
+def _show_read(
+    keys: Keys, generation: Generation, frames: tuple[Body, ...], now_s: float
+) -> KeyEffects:
+    outcome = _outcome_of(generation)
+    generation.state, outcome.frames = GenerationState.COMPLETED, frames
+    return _answers(keys, generation, outcome)
+
+
+def _send_away(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffects:
+    """They have been told why.  It is not lost: the next ask reads again."""
+    for waiter in (*generation.waiters, *generation.watchers):
+        del keys.waiting[waiter]
+    generation.waiters.clear()
+    generation.watchers.clear()
+    return _who_waits(keys, generation, now_s)
+
+
 def _opened(generation: Generation, ask: Ask, caller: CallerToken) -> Opened:
     return Opened(
         generation.number, *generation.name, ask.digest, ask.rerun, ask.allowance,
@@ -298,10 +324,10 @@ def _replace(keys: Keys, generation: Generation, caller: CallerToken, session: S
     old = [w for w, c in generation.waiters.items() if c == caller and w.session != session]
     for waiter in old:
         del generation.waiters[waiter]
-        if generation.outcome is None:
-            generation.watchers[waiter] = None
-        else:
+        if generation.state is GenerationState.COMPLETED:
             del keys.waiting[waiter]
+        else:
+            generation.watchers[waiter] = None
 
 
 def _who_waits(keys: Keys, generation: Generation, now_s: float) -> KeyEffects:
@@ -361,3 +387,18 @@ TABLE: dict[KeyInput, dict[GenerationState, Cell]] = {
 }
 """What each input does to a key's open generation, or to a closed one whose execution lives."""
 # fmt: on
+
+
+# fmt: off
+_READING: dict[KeyInput, Cell] = {
+    _I.ASK: _join, _I.OTHER_INPUT: _conflict, _I.ATTACH: _watch, _I.LEAVE: _leave,
+    _I.LOSE: _lose, _I.WITHDRAW: _withdraw, _I.CANCEL: _end_unread, _I.FORGET: _end_unread,
+    _I.ORPHANED: _abandon, _I.RETENTION_ENDED: _end_unread, _I.READ: _show_read,
+    _I.UNREADABLE: _send_away,
+}
+"""What each input does to a generation whose outcome is being read: of those with a journal."""
+# fmt: on
+
+for _input in KeyInput:
+    _row = TABLE.setdefault(_input, dict.fromkeys(_COLUMNS, _never))
+    _row[GenerationState.READING] = _READING.get(_input, _never)

@@ -260,10 +260,19 @@ class KeyLimits(_Checked):
         "bytes of retained outcomes, names, and inputs that wait for an earlier generation; past "
         "it new keys wait, and keyed dispatching pauses",
     )
+    journal_keys: int = limit(
+        2_097_152,
+        "keys whose outcomes are in the journal only: each takes some 180 bytes of memory; past "
+        "it new keys wait",
+    )
+    journal_bytes: int = limit(
+        16 * 1024 * MIB,
+        "bytes of their inputs and outcomes on the disk; past it new keys wait",
+    )
     namespace_share: float = limit(
         0.5,
-        "what one namespace may take of what the others leave of these two bounds, and of "
-        "commands; each has a part of its own of the two, about a bound / namespaces",
+        "what one namespace may take of what the others leave of these bounds, and of commands; "
+        "of the first two each has a part of its own, about a bound / namespaces",
     )
     namespaces: int = limit(
         256,

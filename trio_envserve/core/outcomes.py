@@ -189,6 +189,16 @@ def not_durable(why: str) -> Callable[[Entry], RetainedOutcome]:
     return outcome
 
 
+def unreadable(why: str) -> Callable[[Entry], RetainedOutcome]:
+    """The outcome of a key is in the journal, and could not be read."""
+
+    def outcome(entry: Entry) -> RetainedOutcome:
+        text = f"it has run, and its outcome cannot be read from the journal: {why}"
+        return _error(entry, "not-durable", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
+
+    return outcome
+
+
 def lost_before(executions: int) -> RetainedOutcome:
     """It may have run before the server was started anew, and may not run again."""
     text = f"the server was lost when it may have run; executions: {executions}"

@@ -33,6 +33,7 @@ from .journal import Journal
 from .key_answers import Confirm, Page
 from .key_pages import KeyPages
 from .keyed import keyed
+from .keyed_at_rest import RestingRequests
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput
 from .messages import ForeignVersion
@@ -41,11 +42,13 @@ from .requests import Ask, Session
 from .rights import Rights
 from .router_effects import RouterEffect, Save, TellStats, ToClient
 from .router_inputs import (
+    AtRest,
     ClientMessage,
     CloseAsked,
     Exited,
     Flushed,
     HeartbeatFelt,
+    Loaded,
     PeerKnown,
     PoolOpened,
     PoolWaits,
@@ -74,6 +77,7 @@ class Router:
         self, *, epoch: Epoch, slots: int, now_s: float, new_id: Callable[[], bytes],
         limits: ServerLimits | None = None, wire: WireLimits | None = None,
         keys: KeyLimits | None = None, heartbeats: bool = True, journaled: bool = False,
+        resting: bool = False,
     ) -> None:  # fmt: skip
         self.epoch = epoch
         self.limits = limits = limits or ServerLimits()
@@ -84,11 +88,14 @@ class Router:
         self._clock = AwakeClock(limits.awake_step_s, now_s)
         self.dispatcher = Dispatcher(
             self.cache, self.pool, self.closing, self._clock, limits, self.wire,
-            keys or KeyLimits(), new_id, Journal(on=journaled),
+            keys or KeyLimits(), new_id, Journal(on=journaled, reads=resting),
         )  # fmt: skip
         self.stages = Stages(self.closing, self.dispatcher, limits.client_gone_s)
         self.keys = self.dispatcher.keyed.keys
-        self._key_pages = KeyPages(self.keys)
+        keyed = self.dispatcher.keyed
+        self.resting = keyed.resting if isinstance(keyed, RestingRequests) else None
+        """Keys whose outcomes are in the journal only, if its shell reads them from there."""
+        self._key_pages = KeyPages(self.keys, self.resting)
         self._running = RunningPages(self.dispatcher.workforce, self.keys)
         self._stacks = Stacks()
         self.queue = self.dispatcher.queue
@@ -154,6 +161,23 @@ class Router:
         records, now_s = given
         self._clock.read(now_s)
         self.dispatcher.keyed.restore(records)
+
+    def _at_rest(self, given: AtRest) -> None:
+        keys, now_s = given
+        self._clock.read(now_s)
+        self._resting().restore_at_rest(keys)
+
+    def _loaded(self, given: Loaded) -> None:
+        number, frames, why, now_s = given
+        self._clock.read(now_s)
+        self.dispatcher.begin_turn()
+        self._resting().loaded(number, frames, why)
+        self.dispatcher.schedule()
+
+    def _resting(self) -> RestingRequests:
+        keyed = self.dispatcher.keyed
+        assert isinstance(keyed, RestingRequests)
+        return keyed
 
     def _pool_waits(self, given: PoolWaits) -> None:
         self.starting = given.why
@@ -466,6 +490,8 @@ _INPUTS: dict[type, Callable[..., None]] = {
     Flushed: Router._flushed,
     Resume: Router._resume,
     Saved: Router._saved,
+    AtRest: Router._at_rest,
+    Loaded: Router._loaded,
     Restored: Router._restored,
     StackTaken: Router._stack_taken,
     SaveFailed: Router._save_failed,

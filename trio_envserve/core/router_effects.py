@@ -99,8 +99,15 @@ class Save(NamedTuple):
     """How many records there are then, ever."""
 
 
+class Load(NamedTuple):
+    """Read the outcome of this generation from the journal, and say
+    :class:`~.router_inputs.Loaded`."""
+
+    number: int
+
+
 PoolEffect: TypeAlias = Spawn | Kill | Lost | Report
 RouterEffect: TypeAlias = (
-    ToClient | ToWorker | TellStats | AskWorker | PoolEffect | Flush | Closed | Save
+    ToClient | ToWorker | TellStats | AskWorker | PoolEffect | Flush | Closed | Save | Load
 )
 """Everything that a router can have done."""

@@ -142,9 +142,28 @@ class PeerKnown(NamedTuple):
     share: float
 
 
+class AtRest(NamedTuple):
+    """Keys with outcomes that an earlier epoch has left in the journal, as
+    :class:`~.resting.Rested` packs them.  It may come right after :class:`Restored`."""
+
+    keys: Sequence[bytes]
+    now_s: float
+
+
+class Loaded(NamedTuple):
+    """The outcome of a generation, read from the journal."""
+
+    number: int
+    frames: Sequence[Body]
+    """Header and payload; none if it could not be read."""
+    why: str
+    """Why not."""
+    now_s: float
+
+
 RouterInput: TypeAlias = (
     ClientMessage | WorkerMessage | HeartbeatFelt | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
-    | Saved | Restored | StackTaken | SaveFailed | PeerKnown
+    | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""

@@ -1,0 +1,415 @@
+"""Outcomes that are in the journal only: a router whose disk reads when it is told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core import error_records, messages
+from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
+from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName
+from trio_envserve.core.keyed_at_rest import READS_AT_ONCE, RestingRequests
+from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.resting import Resting, left_at_rest
+from trio_envserve.core.restored import remains_of
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_effects import Load
+from trio_envserve.core.router_inputs import AtRest, Loaded, PoolOpened, Restored
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import STRANGER, identifier
+from .keyed import NAME, Keyed
+from .test_journal import Journaled
+
+
+class AtDisk(Journaled):
+    """A pair whose server reads outcomes from its journal."""
+
+    keys = KeyLimits(retention_s=64.0, orphan_s=20.0)
+
+    def __init__(self, **how: Any) -> None:
+        self.loads: list[int] = []
+        """What was asked of the disk, and was not read yet."""
+        super().__init__(**how)
+
+    def new_router(self) -> Router:
+        return Router(
+            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
+            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
+            keys=self.keys, journaled=True, resting=True,
+        )  # fmt: skip
+
+    def _carry_out(self, effect: Any) -> None:
+        if isinstance(effect, Load):
+            self.loads.append(effect.number)
+        else:
+            super()._carry_out(effect)
+
+    @property
+    def resting(self) -> Resting:
+        assert self.router.resting is not None
+        return self.router.resting
+
+    def run_one(self, body: bytes = b"body", name: KeyName = NAME, payload: bytes = b"out") -> None:
+        """A call, from its submission to the acknowledgement."""
+        number = self.call(body, name)
+        self.disk()
+        self.end(payload=payload)
+        self.disk()
+        self.receive(number)
+        self.advance(1.0)
+
+    def read(self, why: str = "") -> None:
+        """All that was asked is read; or nothing can be, for this reason."""
+        loads, self.loads = self.loads, []
+        outcomes = {each.number: each.frames for each in self.records if type(each) is Completed}
+        for number in loads:
+            frames = () if why else outcomes[number]
+            self.give(Loaded(number, frames, why, self.now_s))
+        self.settle()
+
+
+def left(records: list[Record], **how: Any) -> AtDisk:
+    """Another server with what a journal has."""
+    other = AtDisk(ready=False, **how)
+    other.auto_hello = True
+    remains = remains_of(records)
+    done = [each for each in remains.generations.values() if each.frames is not None]
+    open_ = [
+        each for each in records
+        if getattr(each, "number", None) not in {one.opened.number for one in done}
+    ]  # fmt: skip
+    other.records += records
+    journal = other.router.dispatcher.journal
+    journal.appended = journal.safe = len(records)
+    other.give(Restored((Closed(remains.next_number - 1), *open_), other.now_s))
+    other.give(AtRest([packed for one in done if (packed := left_at_rest(one))], other.now_s))
+    other.give(PoolOpened((), other.now_s))
+    other.settle()
+    return other
+
+
+def test_what_nobody_waits_for_rests_and_takes_no_room():
+    pair = AtDisk()
+    pair.run_one()
+    assert pair.resting.all.keys == 1
+    assert not pair.router.keys.generations
+    assert not pair.router.keys.open
+    assert vars_of(pair.router.keys.usage) == (0, 0, 0)
+
+
+def vars_of(usage: Any) -> tuple[int, int, int]:
+    return usage.generations, usage.own_bytes, usage.outcome_bytes
+
+
+def test_without_that_nothing_rests():
+    pair = Journaled()
+    pair.call()
+    pair.disk()
+    pair.end()
+    pair.disk()
+    pair.advance(1.0)
+    assert pair.router.resting is None
+    assert len(pair.router.keys.generations) == 1
+
+
+def test_g11_nothing_rests_before_its_outcome_is_safe():
+    pair = AtDisk()
+    session = pair.stranger()
+    pair.request(session)
+    pair.disk()
+    pair.end()
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)  # it wants none
+    pair.advance(1.0)
+    assert pair.router.keys.retained
+    pair.disk()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+
+
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.ATTACH])
+def test_g3_who_asks_again_gets_the_same_bytes_when_they_are_read(act):
+    pair = AtDisk()
+    pair.run_one(payload=b"the outcome")
+    session = pair.stranger()
+    pair.request(session, act=act)
+    assert pair.loads == [0]
+    pair.advance(2.0)
+    assert pair.loads == [0]  # it is asked for once
+    assert not isinstance(pair.heard(), messages.Outcome)
+    pair.read()
+    assert isinstance(pair.heard(), messages.Outcome)
+    assert kept(pair) == b"the outcome"
+    assert len(pair.runs) == 1
+
+
+def kept(pair: Keyed) -> bytes:
+    """What the stranger was told."""
+    (found,) = [
+        e.kept for s in pair.router.cache.sessions.values() for e in s.entries.values() if e.kept
+    ]
+    return bytes(found.frames[1])
+
+
+def test_all_who_wait_for_one_reading_are_answered_by_it():
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    for sequence in range(3):
+        pair.request(session, sequence, act=KeyAct.ATTACH)
+    assert pair.loads == [0]
+    pair.read()
+    told = [each for _, each in pair.mail if isinstance(each, messages.Outcome)]
+    assert [each.sequence for each in told] == [0, 1, 2]
+
+
+def test_g6_another_input_is_a_conflict_before_anything_is_read():
+    pair = AtDisk()
+    pair.run_one()
+    pair.request(pair.stranger(), body=b"another")
+    assert pair.heard().code == "key-conflict"
+    assert not pair.loads
+    assert pair.resting.all.keys == 1
+
+
+def test_who_leaves_before_it_is_read_leaves_nothing():
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session)
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
+    pair.read()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+    assert vars_of(pair.router.keys.usage) == (0, 0, 0)
+
+
+def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session)
+    pair.read("bodies/3 is missing")
+    outcome = pair.heard()
+    assert isinstance(outcome, messages.Outcome)
+    error = error_records.decode(kept(pair))
+    assert (outcome.status, error.code) == (Status.ERROR, "not-durable")
+    assert error.verdict is Verdict.MAY_HAVE_RUN
+    assert "bodies/3 is missing" in error.message
+    assert "generation 0 cannot be read" in pair.reports[-1].text
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+    pair.request(session, 1)  # it may go better now
+    pair.read()
+    assert pair.heard().status == Status.RESULT
+    assert len(pair.runs) == 1
+
+
+@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
+def test_g7_what_rests_is_cancelled_and_forgotten_by_name(act):
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session, act=act, tag=pair.ids())
+    assert pair.records[-2] == Closed(0)
+    assert not isinstance(pair.heard(), messages.Outcome)  # nothing is said before it is safe
+    pair.disk()
+    assert isinstance(pair.heard(), messages.Outcome)
+    assert not pair.resting.all.keys
+    pair.request(session, 1, act=KeyAct.ATTACH)
+    assert pair.heard().code == "unknown-key"
+
+
+def test_a_command_that_names_another_generation_wakes_nothing_for_long():
+    pair = AtDisk()
+    pair.run_one()
+    pair.request(pair.stranger(), act=KeyAct.FORGET, tag=7)
+    assert pair.resting.all.keys == 1
+    assert not pair.router.keys.generations
+
+
+def test_g7_who_waits_for_what_is_forgotten_hears_that():
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session)
+    pair.request(session, 1, act=KeyAct.FORGET, tag=pair.ids())
+    pair.disk()
+    told = {each.sequence: each for _, each in pair.mail if isinstance(each, messages.Outcome)}
+    assert told[0].status == Status.CANCELLED
+    assert told[1].status == Status.RESULT
+    pair.read()  # it is too late
+    assert not pair.router.keys.generations
+    assert vars_of(pair.router.keys.usage) == (0, 0, 0)
+
+
+def test_retention_of_what_rests_ends_and_is_recorded():
+    pair = AtDisk()
+    pair.run_one()
+    pair.advance(60.0)
+    assert pair.resting.all.keys == 1
+    pair.advance(10.0)
+    assert not pair.resting.all.keys
+    assert pair.records[-1] == Closed(0)
+
+
+def test_what_rests_is_on_the_page_of_keys_in_its_place():
+    pair = AtDisk()
+    names = [KeyName(b"default", b"%d" % n) for n in range(4)]
+    for name in names[:3]:
+        pair.run_one(name=name)
+    pair.call(name=names[3])
+    session = pair.stranger()
+    pair.request(session, name=names[1])  # it is awake, and was opened in between
+    pages = pair.router._key_pages
+    page = pages.page(b"", 0, pair.router.awake_s, 1.0)
+    assert [row["key"] for row in page["keys"]] == [b"0", b"1", b"2", b"3"]
+    assert [row["state"] for row in page["keys"]] == [
+        "completed", "reading", "completed", "running",
+    ]  # fmt: skip
+    assert [row["executions"] for row in page["keys"]] == [1, 0, 1, 1]
+    assert (page["generations"], page["next"]) == (4, None)
+    later = pages.page(b"default", 2, pair.router.awake_s, 2.0)
+    assert [row["generation"] for row in later["keys"]] == [2, 3]
+    assert later["keys"][0]["left_s"] > 50
+
+
+def test_g8_no_more_is_read_at_once_than_there_is_room_for():
+    class Small(AtDisk):
+        keys = KeyLimits(retention_s=64.0, retained_bytes=4000, namespace_share=0.5)
+
+    pair = Small()
+    names = [KeyName(b"default", b"%d" % n) for n in range(6)]
+    for name in names:
+        pair.run_one(name=name, payload=bytes(900))
+    session = pair.stranger()
+    for sequence, name in enumerate(names):
+        pair.request(session, sequence, act=KeyAct.ATTACH, name=name)
+    assert len(pair.loads) == 3  # up to the share, and one that goes past it
+    assert pair.heard().code == "keys-full"
+    pair.read()
+    pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
+    pair.advance(1.0)
+    for sequence in range(3, 6):
+        pair.request(session, sequence, act=KeyAct.ATTACH, name=names[sequence])
+    assert pair.loads == [3, 4, 5]
+
+
+def test_g8_what_is_wanted_waits_for_room_and_is_read_then():
+    class Small(AtDisk):
+        keys = KeyLimits(retention_s=64.0, retained_bytes=4000, namespace_share=1.0)
+
+    pair = Small()
+    names = [KeyName(b"default", b"%d" % n) for n in range(2)]
+    for name in names:
+        pair.run_one(name=name, payload=bytes(100))
+    session = pair.stranger()
+    room = pair.router.keys.room
+    pair.request(session, 0, act=KeyAct.ATTACH, name=names[0])
+    taken = room.bring(b"default", 4000)  # others have taken it meanwhile
+    keyed = pair.router.dispatcher.keyed
+    assert isinstance(keyed, RestingRequests)
+    keyed._wanted[pair.loads.pop()] = None
+    keyed._reading.clear()
+    pair.advance(1.0)
+    assert not pair.loads
+    room.let_go(taken)
+    pair.advance(1.0)
+    assert pair.loads == [0]
+
+
+def test_g8_no_more_wake_than_there_may_be():
+    class Few(AtDisk):
+        keys = KeyLimits(retention_s=64.0, generations=2, namespace_share=1.0)
+
+    pair = Few()
+    names = [KeyName(b"default", b"%d" % n) for n in range(3)]
+    for name in names:
+        pair.run_one(name=name)
+    session = pair.stranger()
+    for sequence, name in enumerate(names):
+        pair.request(session, sequence, act=KeyAct.ATTACH, name=name)
+    assert pair.heard().code == "keys-full"
+    assert pair.heard().delay_s is not None
+    assert pair.loads == [0, 1]
+
+
+def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered():
+    class Full(AtDisk):
+        keys = KeyLimits(retention_s=64.0, journal_keys=2, namespace_share=1.0)
+
+    pair = Full()
+    names = [KeyName(b"default", b"%d" % n) for n in range(3)]
+    for name in names[:2]:
+        pair.run_one(name=name)
+    session = pair.stranger()
+    pair.request(session, 0, name=names[2])
+    assert pair.heard().code == "keys-full"
+    pair.request(session, 1, act=KeyAct.ATTACH, name=names[0])
+    pair.read()
+    assert pair.heard().status == Status.RESULT
+
+
+def test_g11_what_a_journal_has_left_rests_and_is_answered_byte_for_byte():
+    first = AtDisk()
+    first.run_one(payload=b"the outcome")
+    first.call(name=KeyName(b"default", b"open"))
+    other = left(first.records[:5])
+    assert other.resting.all.keys == 1
+    assert [*other.router.keys.generations] == [1]
+    other.request(other.stranger(), act=KeyAct.ATTACH)
+    assert other.loads == [0]
+    other.read()
+    assert kept(other) == b"the outcome"
+
+
+def test_what_a_journal_has_left_is_retained_after_the_orphan_deadline():
+    first = AtDisk()
+    first.run_one()
+    other = left(first.records)
+    other.advance(64.0 + 19.0)
+    assert other.resting.all.keys == 1
+    other.advance(3.0)
+    assert not other.resting.all.keys
+    assert other.records[-1] == Closed(0)
+
+
+def test_no_more_are_read_at_once_than_a_disk_needs():
+    records: list[Record] = []
+    for number in range(READS_AT_ONCE + 5):
+        key = b"%d" % number
+        records.append(Opened(number, b"n", key, bytes(32), None, 1, 0, identifier(1), b""))
+        records.append(Started(number))
+        records.append(Completed(number, (b"", b"")))
+    header = a_header()
+    records = [
+        Completed(each.number, (header, b"x")) if type(each) is Completed else each
+        for each in records
+    ]
+    other = left(records)
+    session = other.stranger()
+    for number in range(READS_AT_ONCE + 5):
+        other.request(session, number, act=KeyAct.ATTACH, name=KeyName(b"n", b"%d" % number))
+    assert len(other.loads) == READS_AT_ONCE
+    other.read()
+    assert len(other.loads) == 5
+
+
+def a_header() -> bytes:
+    pair = AtDisk()
+    pair.run_one()
+    (done,) = [each for each in pair.records if type(each) is Completed]
+    return bytes(done.frames[0])
+
+
+def test_a_reading_that_nobody_asked_for_changes_nothing():
+    pair = AtDisk()
+    pair.run_one()
+    pair.give(Loaded(0, (b"header", b"payload"), "", pair.now_s))
+    pair.give(Loaded(9, (), "why", pair.now_s))
+    assert pair.resting.all.keys == 1
+    assert isinstance(pair.router.dispatcher.keyed, RestingRequests)
+    assert GenerationState.READING not in {
+        each.state for each in pair.router.keys.generations.values()
+    }

@@ -1,0 +1,326 @@
+"""Keys at rest: their outcomes are in the journal, and memory holds what must be decided.
+
+Theory of operation
+-------------------
+A key at rest is a string of bytes: number, times, sizes, digest and name, packed.  Most
+keys of a server with a journal rest, so what each takes counts: some 130 bytes for itself,
+and 25 for its places here, where no object is made for each, and nothing that the garbage
+collector looks at.  It is found by its name, and in chunks of neighbouring
+generations: by number, for who asks for a page of keys, and by time, to end its retention.
+
+What wakes leaves a hole in its chunk, until half of that are holes.  A chunk is looked at
+when the first retention in it ends, or up to a part in :data:`GRAINS` of a retention later:
+so one look serves many, and nothing is dropped early.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple, TypeAlias, final
+
+from .key_records import Generation, GenerationState, KeyName, Payload
+from .limits import KeyLimits
+from .requests import RetainedOutcome
+from .restored import Left
+from .terms import DIGEST_BYTES
+
+CHUNK = 1024
+"""So many numbers of generations make a chunk."""
+GRAINS = 64
+BUCKET = 16
+"""So many keys at rest share a bucket, about."""
+
+_PACKED = struct.Struct("<QddQIHb32sB")
+_NAME = _PACKED.size - 1
+"""Where the names begin: how long the namespace is, that, and the key."""
+_NUMBER = struct.Struct("<Q")
+_RERUN = (None, False, True)
+
+
+Rested: TypeAlias = bytes
+"""A key at rest, packed."""
+
+
+class RestedFields(NamedTuple):
+    """What a key at rest says."""
+
+    number: int
+    since_s: float
+    """When its retention began; 0 if before this epoch."""
+    opened_s: float
+    size_bytes: int
+    """Of its outcome."""
+    body_bytes: int
+    executions: int
+    rerun: bool | None
+    digest: bytes
+    name: KeyName
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the journal keeps for it, about."""
+        return self.size_bytes + self.body_bytes + self.name.size_bytes
+
+
+def pack(fields: RestedFields) -> Rested | None:
+    """None if it does not fit, and must stay awake."""
+    *numbers, rerun, digest, (namespace, key) = fields
+    if len(digest) != DIGEST_BYTES:
+        return None
+    try:
+        packed = _PACKED.pack(*numbers, _RERUN.index(rerun), digest, len(namespace))
+    except struct.error:
+        return None
+    return packed + namespace + key
+
+
+def unpack(rested: Rested) -> RestedFields:
+    """What was packed."""
+    *numbers, rerun, digest, length = _PACKED.unpack_from(rested)
+    end = _PACKED.size + length
+    name = KeyName(rested[_PACKED.size : end], rested[end:])
+    return RestedFields._make((*numbers, _RERUN[rerun], digest, name))
+
+
+def _number_of(rested: Rested) -> int:
+    (number,) = _NUMBER.unpack_from(rested)
+    return int(number)
+
+
+@final
+class Names:
+    """Keys at rest by their names: a hash table without an object for each, which grows by
+    one bucket at a time, so that no turn makes all of it anew (G10)."""
+
+    def __init__(self) -> None:
+        self._buckets: list[list[Rested]] = [[]]
+        self._level = 1
+        """A power of two: so many there were when all had last been split."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Rested]:
+        return chain.from_iterable(self._buckets)
+
+    def add(self, rested: Rested) -> None:
+        """One more; its name is not there."""
+        self._bucket(rested[_NAME:]).append(rested)
+        self._count += 1
+        if self._count > BUCKET * len(self._buckets):
+            self._split()
+
+    def find(self, name: bytes) -> Rested | None:
+        """The one of this name, as it is packed."""
+        size = _NAME + len(name)
+        for rested in self._bucket(name):
+            if len(rested) == size and rested.endswith(name):
+                return rested
+        return None
+
+    def remove(self, rested: Rested) -> None:
+        """It is there."""
+        self._bucket(rested[_NAME:]).remove(rested)
+        self._count -= 1
+
+    def has(self, rested: Rested) -> bool:
+        """Whether it is this one that is there."""
+        return any(each is rested for each in self._bucket(rested[_NAME:]))
+
+    def _bucket(self, name: bytes) -> list[Rested]:
+        at, buckets = hash(name), self._buckets
+        number = at & (2 * self._level - 1)
+        return buckets[number if number < len(buckets) else at & (self._level - 1)]
+
+    def _split(self) -> None:
+        old = len(self._buckets) - self._level
+        both, self._buckets[old] = self._buckets[old], []
+        self._buckets.append([])
+        for rested in both:
+            self._bucket(rested[_NAME:]).append(rested)
+        if len(self._buckets) == 2 * self._level:
+            self._level *= 2
+
+
+def fields_of(generation: Generation) -> RestedFields:
+    """What rests of a generation with an outcome for which nobody waits."""
+    assert generation.outcome is not None
+    shared: Payload = generation.outcome.shared
+    return RestedFields(
+        generation.number, generation.since_s, generation.opened_s,
+        shared.size_bytes or generation.outcome.size_bytes, generation.body_bytes,
+        generation.earlier + generation.executions, generation.rerun, generation.digest,
+        generation.name,
+    )  # fmt: skip
+
+
+def generation_of(fields: RestedFields) -> Generation:
+    """A generation whose outcome is to be read."""
+    name = fields.name
+    outcome = RetainedOutcome((), fields.size_bytes, Payload(name.namespace, 0, 1))
+    return Generation(
+        fields.number, name, fields.digest, fields.body_bytes, fields.rerun, fields.executions,
+        GenerationState.READING, None, name.size_bytes, outcome=outcome,
+        opened_s=fields.opened_s, since_s=fields.since_s,
+    )  # fmt: skip
+
+
+def left_at_rest(left: Left) -> Rested | None:
+    """A generation with an outcome, as a journal has left it; None if that does not fit."""
+    opened = left.opened
+    return pack(
+        RestedFields(
+            opened.number, 0.0, 0.0, sum(map(len, left.frames or ())), len(opened.body),
+            opened.earlier + left.executions, opened.rerun, opened.digest,
+            KeyName(opened.namespace, opened.key),
+        )
+    )  # fmt: skip
+
+
+class _Chunk:
+    """Those of neighbouring numbers, and holes."""
+
+    __slots__ = ("holes", "keys", "look_s")
+
+    def __init__(self) -> None:
+        self.keys: list[Rested] = []
+        self.holes = 0
+        self.look_s = math.inf
+        """No retention in it began before."""
+
+
+class RestingUsage:
+    """What keys at rest take."""
+
+    __slots__ = ("disk_bytes", "keys")
+
+    def __init__(self) -> None:
+        self.keys = self.disk_bytes = 0
+
+
+@final
+class Resting:
+    """All keys at rest."""
+
+    def __init__(self, limits: KeyLimits) -> None:
+        self.limits = limits
+        self.all = RestingUsage()
+        self.restored_s = 0.0
+        """When the retention of those begins that were there before this epoch."""
+        self._of_namespace: dict[bytes, RestingUsage] = {}
+        self._names = Names()
+        self._chunks: dict[int, _Chunk] = {}
+        self._looks: list[tuple[float, int]] = []
+        """A heap: when to look at which chunk.  What is not said there is over."""
+        self._grain_s = limits.retention_s / GRAINS
+
+    def usage(self, namespace: bytes) -> RestingUsage:
+        """What those of a namespace take; empty: all."""
+        return self._of_namespace.get(namespace, RestingUsage()) if namespace else self.all
+
+    def may_open(self, namespace: bytes) -> bool:
+        """Whether the journal has room for what another key will leave in it."""
+        mine, limits = self.usage(namespace), self.limits
+        share = limits.namespace_share
+        most = share * (limits.journal_keys - (self.all.keys - mine.keys))
+        others_bytes = self.all.disk_bytes - mine.disk_bytes
+        most_bytes = share * (limits.journal_bytes - others_bytes)
+        return mine.keys < most and mine.disk_bytes < most_bytes
+
+    def add(self, rested: Rested) -> None:
+        """One more."""
+        fields = unpack(rested)
+        self._names.add(rested)
+        self._count(fields, +1)
+        number = fields.number // CHUNK
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = _Chunk()
+        chunk.keys.append(rested)
+        self._look_at(number, chunk, fields.since_s or self.restored_s)
+
+    def take(self, name: KeyName) -> RestedFields | None:
+        """The one of this name, which rests no more."""
+        if len(name.namespace) > 255 or not self._names:
+            return None
+        rested = self._names.find(b"%c%b%b" % (len(name.namespace), *name))
+        if rested is None:
+            return None
+        self._names.remove(rested)
+        fields = unpack(rested)
+        self._count(fields, -1)
+        number = fields.number // CHUNK
+        chunk = self._chunks[number]
+        chunk.holes += 1
+        if 2 * chunk.holes >= len(chunk.keys):
+            chunk.keys, chunk.holes = self._there(chunk), 0
+            if not chunk.keys:
+                del self._chunks[number]
+        return self._timed(fields)
+
+    def due(self, now_s: float) -> list[RestedFields]:
+        """Those of one chunk whose retention has ended by now; they are to be taken, and
+        closed."""
+        found: list[RestedFields] = []
+        if self.has_due(now_s):
+            look_s, number = heapq.heappop(self._looks)
+            chunk = self._chunks.get(number)
+            if chunk is None or chunk.look_s != look_s:
+                return found
+            chunk.look_s = math.inf
+            for each in self._there(chunk):
+                fields = self._timed(unpack(each))
+                if now_s - fields.since_s >= self.limits.retention_s:
+                    found.append(fields)
+                else:
+                    self._look_at(number, chunk, fields.since_s)
+        return found
+
+    def has_due(self, now_s: float) -> bool:
+        """Whether one may be due."""
+        return bool(self._looks) and now_s - self._looks[0][0] >= self.limits.retention_s
+
+    def following(self, first: int, most: int) -> list[RestedFields]:
+        """So many from a generation's number on, in order of these."""
+        found: list[RestedFields] = []
+        for number in sorted(each for each in self._chunks if each >= first // CHUNK):
+            there = map(unpack, self._there(self._chunks[number]))
+            found += map(self._timed, sorted(each for each in there if each.number >= first))
+            if len(found) >= most:
+                break
+        return found[:most]
+
+    def __iter__(self) -> Iterator[RestedFields]:
+        return (self._timed(unpack(each)) for each in self._names)
+
+    def restore(self, keys: Iterable[Rested], since_s: float) -> None:
+        """Those that an earlier epoch has left; retention begins at the earliest then."""
+        self.restored_s = since_s
+        for each in keys:
+            self.add(each)
+
+    def _timed(self, fields: RestedFields) -> RestedFields:
+        return fields if fields.since_s else fields._replace(since_s=self.restored_s)
+
+    def _there(self, chunk: _Chunk) -> list[Rested]:
+        return [each for each in chunk.keys if self._names.has(each)]
+
+    def _look_at(self, number: int, chunk: _Chunk, since_s: float) -> None:
+        look_s = math.ceil(since_s / self._grain_s) * self._grain_s
+        if look_s < chunk.look_s:
+            chunk.look_s = look_s
+            heapq.heappush(self._looks, (look_s, number))
+
+    def _count(self, fields: RestedFields, sign: int) -> None:
+        namespace, disk_bytes = fields.name.namespace, sign * fields.disk_bytes
+        mine = self._of_namespace.setdefault(namespace, RestingUsage())
+        for usage in (self.all, mine):
+            usage.keys += sign
+            usage.disk_bytes += disk_bytes
+        if not mine.keys:
+            del self._of_namespace[namespace]
