@@ -22,6 +22,7 @@ def tape_of(
     new_id: Callable[[], bytes], limits: ServerLimits | None = None,
     wire: WireLimits | None = None, keys: KeyLimits | None = None, bodies: bool = False,
     heartbeats: bool = True, journaled: bool = False,
+    resting: bool = False,
 ) -> Tape:  # fmt: skip
     """A tape before a new router."""
 
@@ -29,6 +30,7 @@ def tape_of(
         return Router(
             epoch=epoch, slots=slots, now_s=now_s, new_id=new_id, limits=limits, wire=wire,
             keys=keys, heartbeats=heartbeats, journaled=journaled,
+            resting=resting,
         )  # fmt: skip
 
     return Tape(

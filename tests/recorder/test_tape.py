@@ -20,14 +20,18 @@ from trio_envserve.core.journal import (
     Opened,
     Started,
 )
+from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
+from trio_envserve.core.resting import RestedFields, pack
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (
+    AtRest,
     ClientMessage,
     CloseAsked,
     Exited,
     Flushed,
     HeartbeatFelt,
+    Loaded,
     PeerKnown,
     PoolOpened,
     PoolWaits,
@@ -52,7 +56,7 @@ class Bench:
     def __init__(self, *, bodies: bool = False, **limits: Any) -> None:
         self.tape = tape_of(
             new_id=lambda: os.urandom(16), limits=ServerLimits(**limits), bodies=bodies,
-            wire=WireLimits(header_bytes=4096),
+            wire=WireLimits(header_bytes=4096), journaled=True, resting=True,
         )  # fmt: skip
         self.now_s = 100.0
         self.sequence = 0
@@ -110,9 +114,17 @@ RECORDS = (
 )
 
 
+AT_REST = (
+    pack(RestedFields(2, 0.0, 0.0, 9, 9, 1, None, bytes(32), KeyName(b"default", b"rested"))) or b""
+)
+
+
 def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench = Bench()
     bench.give(Restored(RECORDS, bench.now_s))
+    bench.give(AtRest([AT_REST], bench.now_s))
+    bench.give(Loaded(0, (b"header", b"payload"), "", bench.now_s))
+    bench.give(Loaded(1, (), "it is missing", bench.now_s))
     bench.give(PoolWaits("waiting for nobody"))
     bench.rollout()
     bench.give(HeartbeatFelt(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is"))

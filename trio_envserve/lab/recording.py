@@ -182,7 +182,7 @@ class Player:
                 new_id=self._new_id, limits=_limits(ServerLimits, about["limits"]),
                 wire=_limits(WireLimits, about["wire"]),
                 keys=_limits(KeyLimits, about.get("keys", {})), heartbeats=about["heartbeats"],
-                journaled=about.get("journaled", False),
+                journaled=about.get("journaled", False), resting=about.get("resting", False),
             )  # fmt: skip
         except ConfigError as error:
             raise BadRecording(f"{self.path}: a limit is not right: {error}") from None

@@ -198,6 +198,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
                 keys=setup.keys, heartbeats=host.heartbeats, journaled=journal is not None,
+                resting=journal is not None,
             )  # fmt: skip
             recorder: Recorder | None = None
             if setup.record is not None:

@@ -40,6 +40,7 @@ from ..core.router_effects import (
     Closed,
     Flush,
     Kill,
+    Load,
     Lost,
     Report,
     RouterEffect,
@@ -50,11 +51,13 @@ from ..core.router_effects import (
     ToWorker,
 )
 from ..core.router_inputs import (
+    AtRest,
     ClientMessage,
     CloseAsked,
     Exited,
     Flushed,
     HeartbeatFelt,
+    Loaded,
     PoolOpened,
     PoolWaits,
     Restored,
@@ -183,8 +186,11 @@ class Server:
     def _start(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
         """All tasks, until the nursery is cancelled."""
         if self._journal is not None:
+            at_rest = self._journal.at_rest()
             self._give(Restored(list(self._journal.records()), _now_s()))
+            self._give(AtRest(at_rest, _now_s()))
             self._nursery.start_soon(self._keep_saved, self._journal)
+            self._nursery.start_soon(self._keep_loaded, self._journal)
         if self._doorkeeper is not None:
             self._tell_peers()
             self._nursery.start_soon(self._doorkeeper.keep, self._tell_peers)
@@ -262,6 +268,12 @@ class Server:
             else:
                 self._give(SaveFailed(*failure, _now_s()))
 
+    async def _keep_loaded(self, journal: Journal) -> None:
+        """Give the router the outcomes that it asked for."""
+        while True:
+            for outcome in await journal.loaded():
+                self._give(Loaded(*outcome, _now_s()))
+
     async def _supervise(self, spawn: Spawn) -> None:
         """One life of a worker: from its start until it is reaped."""
         take, give = self._take, self._give
@@ -323,6 +335,9 @@ class Server:
                 case Save(records, upto):
                     assert self._journal is not None
                     self._journal.save(records, upto)
+                case Load(number):
+                    assert self._journal is not None
+                    self._journal.load(number)
                 case Flush():
                     self._nursery.start_soon(self._flush)
                 case Closed():

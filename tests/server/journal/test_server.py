@@ -13,6 +13,7 @@ import trio
 from trio_envserve import (
     Client,
     NoAnswer,
+    NotDurable,
     Rollout,
     Server,
     ServerLimits,
@@ -144,3 +145,23 @@ async def test_g1_no_worker_starts_while_one_of_an_earlier_server_with_the_journ
         async with served(tmp_path, probe, lock_s=0.05):
             await trio.sleep_forever()
     worker.close()
+
+
+async def test_what_rests_is_answered_from_the_disk_and_a_lost_body_is_told(tmp_path: Path):
+    probe = Probe()
+    large = "x" * 400_000
+    async with served(tmp_path, probe) as (server, client):
+        await client.run_rollout("one", key="one")
+        await client.run_rollout(large, key="large")
+        resting = server._router.resting
+        assert resting is not None
+        while resting.all.keys < 2:  # at a tick, when its acknowledgement has come
+            await server._changed.park()
+        assert not server._router.keys.generations
+        assert await client.run_rollout("one", key="one") == {"said": "one"}
+        for file in (tmp_path / "journal" / "bodies").iterdir():
+            file.write_bytes(b"")
+        error = (await client.attach("large")).error
+        assert isinstance(error, NotDurable)
+        assert "missing or was changed" in str(error)
+        assert len(probe.runs) == 2

@@ -11,6 +11,9 @@ If a commit fails, the server is told, and the same group is tried again every
 :data:`RETRY_S`.  After an error of a sync it is not: nobody knows then what is on the disk,
 and only a new process reads it anew.
 
+Outcomes that are asked for are read by a thread of their own, over a connection of its own:
+a reader of SQLite does not wait for the writer.
+
 While nothing comes, the thread notes now and then how long the server has been up.
 """
 
@@ -23,6 +26,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -30,6 +34,7 @@ import trio
 
 from ...core.journal import Record
 from ...host.folder_locks import FolderLocks
+from .loading import Outcome, read_outcomes
 from .opening import Opened, open_folder
 from .store import Store, is_final
 
@@ -80,11 +85,33 @@ class Journal:
         self._trio = trio.lowlevel.current_trio_token()
         self._changed = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
+        self._to_load: list[int] = []
+        self._asked = trio.lowlevel.ParkingLot()
+        self._readers = trio.CapacityLimiter(1)
 
     def records(self) -> Iterator[Record]:
         """What an earlier server has left; once."""
         found, self._found = self._found, type(self._found)(self._found.state)
         return found.records()
+
+    def at_rest(self) -> list[bytes]:
+        """What it has left with outcomes, packed, if it was opened so; before the records."""
+        return self._found.at_rest
+
+    def load(self, number: int) -> None:
+        """Read the outcome of this generation."""
+        self._to_load.append(number)
+        self._asked.unpark_all()
+
+    async def loaded(self) -> list[Outcome]:
+        """Wait until some of these are read, or cannot be.  Who gives up leaves a disk that
+        is stuck to its thread."""
+        while not self._to_load:
+            await self._asked.park()
+        numbers, self._to_load = self._to_load, []
+        return await trio.to_thread.run_sync(
+            read_outcomes, self.folder, numbers, abandon_on_cancel=True, limiter=self._readers
+        )
 
     def save(self, records: Sequence[Record], upto: int) -> None:
         """Make these safe after all earlier ones; ``upto``: how many there are then."""
@@ -196,7 +223,9 @@ async def open_journal(
     folder cannot be used and what to do.  The locks are given up with the block, but for
     what workers hold.
     """
-    opened = await trio.to_thread.run_sync(open_folder, Path(folder), command_s)
+    opened = await trio.to_thread.run_sync(
+        partial(open_folder, Path(folder), command_s, at_rest=True)
+    )
     journal = Journal(opened)
     thread = threading.Thread(target=journal._run, name="trio_envserve journal", daemon=True)
     thread.start()

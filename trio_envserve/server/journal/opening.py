@@ -22,6 +22,7 @@ from .folder import (
 )
 from .reading import Found, check_kind, is_new, read_all, read_state, told
 from .rows import State
+from .starting import read_start
 from .store import Store, connect, create
 
 
@@ -33,13 +34,16 @@ class Opened(NamedTuple):
     locks: FolderLocks
 
 
-def open_folder(folder: Path, command_s: float, now: Identity | None = None) -> Opened:
-    """Have a folder, and all that it has.  ``now``: where it is, if that is known better than
-    this machine says.  Raises ServerStartError."""
+def open_folder(
+    folder: Path, command_s: float, now: Identity | None = None, *, at_rest: bool = False
+) -> Opened:
+    """Have a folder, and all that it has; or, if what has an outcome may rest, the rest of
+    it.  ``now``: where it is, if that is known better than this machine says.  Raises
+    ServerStartError."""
     make_folder(folder)
     locks = lock(folder)
     try:
-        store, found = _open_locked(folder, command_s, now or identity_of(folder))
+        store, found = _open_locked(folder, command_s, now or identity_of(folder), at_rest)
     except BaseException:
         locks.close()
         raise
@@ -57,7 +61,9 @@ def lock(folder: Path) -> FolderLocks:
     return locks
 
 
-def _open_locked(folder: Path, command_s: float, now: Identity) -> tuple[Store, Found]:
+def _open_locked(
+    folder: Path, command_s: float, now: Identity, at_rest: bool
+) -> tuple[Store, Found]:
     with words(folder):
         if is_new(folder):
             state = State(0, 0, 0, 0.0, 0, now)
@@ -69,7 +75,8 @@ def _open_locked(folder: Path, command_s: float, now: Identity) -> tuple[Store, 
         try:
             check_kind(folder, connection)
             _check_identity(folder, connection, now)
-            found = read_all(folder, connection)
+            found = read_start(folder, connection) if at_rest else None
+            found = found or read_all(folder, connection)
             if found.problems or found.state is None:
                 raise ServerStartError(damaged(folder, found.problems))
         except BaseException:

@@ -44,6 +44,8 @@ class Found:
     """Whether all records are there, but for bodies: nobody can say else what is missing."""
     files: set[str] = dataclasses.field(default_factory=set)
     """The names of the bodies that rows name."""
+    at_rest: list[bytes] = dataclasses.field(default_factory=list)
+    """Generations with outcomes, packed, which then are not among the entries."""
 
     def records(self) -> Iterator[Record]:
         """For the router.  Numbers of generations go on where they were."""

@@ -31,7 +31,7 @@ from ...core.closing import ClosingStage
 from ...core.keys import Keys
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
-from ...core.router_inputs import ClientMessage, Restored, RouterInput, WorkerMessage
+from ...core.router_inputs import ClientMessage, Loaded, Restored, RouterInput, WorkerMessage
 from ...core.terms import Body
 
 NAME = "trio-envserve recording"
@@ -69,6 +69,9 @@ def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[An
             return [code, noted, now_s]
         case Restored(records, now_s):
             return [code, [journal.plain_of(each, body) for each in records], now_s]
+        case Loaded(number, frames, why, now_s):
+            outcome = [bytes(frames[0]), *map(body, frames[1:])] if frames else []
+            return [code, number, outcome, why, now_s]
         case _:
             return [code, *map(_plain, given)]
 
@@ -107,6 +110,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "bool": _exactly(bool), "int": _exactly(int), "float": _exactly(float, int),
     "float | None": _exactly(float, int, type(None)), "ClosingStage": ClosingStage,
     "Sequence[Record]": lambda records: [journal.record_of(each) for each in records],
+    "Sequence[bytes]": lambda packed: list(map(_exactly(bytes), packed)),
     "Sequence[Body]": _frames, "Collection[Epoch]": lambda ids: list(map(_exactly(bytes), ids)),
 }  # fmt: skip
 """By the type of a field, as it is written: how it is read; raises if it is not right."""
@@ -161,6 +165,8 @@ def state_digest(router: Router) -> bytes:
     text = repr((_counted(router), sessions))
     if router.keys.next_number or router.keys.early_cancels:
         text += _of_keys(router.keys)  # recordings without keys have no such part
+    if router.resting is not None:
+        text += repr(list(router.resting))
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
 

@@ -69,6 +69,7 @@ class Tape:
                 "bodies": bodies, "began_s": now_s, "limits": _as_dict(router.limits),
                 "wire": _as_dict(router.wire), "keys": _as_dict(router.keys.limits),
                 "journaled": router.dispatcher.journal.on,
+                "resting": router.dispatcher.journal.reads,
             },
         )  # fmt: skip
 

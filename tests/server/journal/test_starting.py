@@ -1,0 +1,116 @@
+"""What a server is given of a journal, of which most stays on the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.server.journal.folders import COMMAND_S, LARGE, a_run, completed, opened, write
+from trio_envserve import ServerStartError
+from trio_envserve.core.journal import Closed, Commanded, Joined, Opened, Record, Started
+from trio_envserve.core.key_records import KeyName
+from trio_envserve.core.resting import unpack
+from trio_envserve.server.journal.folder import DATABASE
+from trio_envserve.server.journal.loading import read_outcomes
+from trio_envserve.server.journal.opening import open_folder
+
+
+def started(folder: Path) -> tuple[list[Record], list[bytes]]:
+    """What a server is given."""
+    store, found, locks = open_folder(folder, COMMAND_S, at_rest=True)
+    store.close()
+    locks.close()
+    return list(found.records()), found.at_rest
+
+
+def change(folder: Path, text: str) -> None:
+    connection = sqlite3.connect(folder / DATABASE)
+    connection.execute(text)
+    connection.commit()
+    connection.close()
+
+
+def test_what_has_its_outcome_rests_and_the_rest_is_given_as_it_was(tmp_path: Path):
+    said = Commanded(False, b"default", b"later", b"t" * 16, None, True, True)
+    open_: list[Record] = [opened(1, LARGE), Joined(1, b"o" * 16), Started(1)]
+    write(tmp_path, [opened(0), open_[0], Started(0), said, open_[1]], [completed(0), open_[2]])
+    records, at_rest = started(tmp_path)
+    assert records == [Closed(1), open_[0], said, *open_[1:]]
+    (one,) = map(unpack, at_rest)
+    assert (one.number, one.name) == (0, KeyName(b"default", b"key-0"))
+    assert (one.body_bytes, one.size_bytes, one.executions) == (5, 13, 1)
+    assert (one.digest, one.rerun) == (b"d" * 32, None)
+
+
+def test_executions_of_all_epochs_are_counted(tmp_path: Path):
+    first = Opened(0, b"n", b"k", b"d" * 32, True, 9, 3, b"c" * 16, b"")
+    write(tmp_path, [first, Started(0), Started(0), completed(0)])
+    _, (one,) = started(tmp_path)
+    assert unpack(one).executions == 5
+
+
+def test_what_cannot_rest_is_given_whole(tmp_path: Path):
+    odd = Opened(0, b"n", b"k", b"d", True, 9, 0, b"c" * 16, b"body")
+    write(tmp_path, [odd, Started(0), completed(0)])
+    assert started(tmp_path) == ([Closed(0), odd, Started(0), completed(0)], [])
+
+
+def test_files_of_what_rests_stay(tmp_path: Path):
+    write(tmp_path, [opened(0, LARGE), Started(0), completed(0, LARGE)])
+    started(tmp_path)
+    assert len(list((tmp_path / "bodies").iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", [
+    "UPDATE records SET body = 'other' WHERE row = 3",
+    "UPDATE records SET uptime_s = 7 WHERE row = 2",
+    "DELETE FROM records WHERE row = 2",
+    "DELETE FROM records WHERE row = 1",
+    "UPDATE state SET sum = x'00'",
+])  # fmt: skip
+def test_what_was_changed_is_told_at_the_start(text: str, tmp_path: Path):
+    write(tmp_path, a_run(0))
+    change(tmp_path, text)
+    with pytest.raises(ServerStartError, match="is damaged"):
+        started(tmp_path)
+
+
+def test_an_outcome_in_a_file_that_is_missing_is_told_at_the_start(tmp_path: Path):
+    write(tmp_path, [opened(0), Started(0), completed(0, LARGE)])
+    (tmp_path / "bodies" / "3").unlink()
+    with pytest.raises(ServerStartError, match="the outcome of key 'key-0'"):
+        started(tmp_path)
+
+
+def test_outcomes_are_read_byte_for_byte(tmp_path: Path):
+    write(tmp_path, [*a_run(0), opened(1), Started(1), completed(1, LARGE)])
+    one, other = read_outcomes(tmp_path, [1, 0])
+    assert (one.number, one.frames, one.why) == (1, (b"header", LARGE), "")
+    assert (other.number, other.frames) == (0, (b"header", b"outcome"))
+
+
+def test_an_outcome_in_a_file_that_was_changed_is_told_when_it_is_read(tmp_path: Path):
+    write(tmp_path, [opened(0), Started(0), completed(0, LARGE)])
+    (tmp_path / "bodies" / "3").write_bytes(LARGE[:-1] + b"!")
+    assert len(started(tmp_path)[1]) == 1
+    (one,) = read_outcomes(tmp_path, [0])
+    assert one.frames == ()
+    assert one.why == "bodies/3 is missing or was changed"
+
+
+def test_a_row_that_was_changed_while_the_server_ran_is_told_when_it_is_read(tmp_path: Path):
+    write(tmp_path, a_run(0))
+    change(tmp_path, "UPDATE records SET body = x'00' WHERE row = 3")
+    assert read_outcomes(tmp_path, [0])[0].why == "journal.db: row 3 was changed"
+    change(tmp_path, "DELETE FROM records WHERE row = 3")
+    assert "the row of its outcome is not there" in read_outcomes(tmp_path, [0])[0].why
+    assert "its rows are not there" in read_outcomes(tmp_path, [7])[0].why
+
+
+def test_a_database_that_cannot_be_read_is_told_of_each(tmp_path: Path):
+    assert [each.frames for each in read_outcomes(tmp_path / "none", [1, 2])] == [(), ()]
+    write(tmp_path, a_run(0))
+    change(tmp_path, "DROP TABLE records")
+    assert "no such table" in read_outcomes(tmp_path, [0])[0].why
