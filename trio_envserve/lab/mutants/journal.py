@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 from ...core import keys as keys_module
-from ...core import restored
+from ...core import messages, restored
 from ...core.key_answers import KeyAnswers
 from ...core.key_records import Answer
+from ...core.keyed_at_rest import RestingRequests
+from ...core.terms import ID_BYTES, Status
 from ...core.workforce import Workforce
 from ..simulation.faults import Fault
 from .patching import Family, Patches
@@ -69,3 +71,27 @@ def allowance_forgotten(patch: Patches) -> None:
         return generation, generation.ask
 
     patch.attribute(keys_module, "generation_of", generation_of)
+
+
+@FAMILY.mutant("G11", "G3", needs=(Fault.JOURNAL,))
+def answer_before_read(patch: Patches) -> None:
+    """Who asks for an outcome that is on the disk is answered before it is read."""
+    original = RestingRequests._read
+
+    def read(self: Any, generation: Any) -> None:
+        original(self, generation)
+        header = messages.Outcome(bytes(ID_BYTES), 0, Status.RESULT, "", None, 1)
+        self.loaded(generation.number, (messages.encode(header), b""), "")
+
+    patch.attribute(RestingRequests, "_read", read)
+
+
+@FAMILY.mutant("G11", needs=(Fault.JOURNAL,))
+def rest_before_safe(patch: Patches) -> None:
+    """An outcome leaves memory before it is safe on the disk."""
+
+    def may_rest(self: Any, generation: Any) -> bool:
+        busy = generation.number in self._reading or generation.number in self._wanted
+        return not (generation.live or generation.watchers or busy)
+
+    patch.attribute(RestingRequests, "_may_rest", may_rest)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...core.router_effects import Save
+from ...core.journal import Closed, Completed, Record
+from ...core.resting import left_at_rest
+from ...core.restored import remains_of
+from ...core.router_effects import Load, Save
+from ...core.terms import Body
 from .disk import Disk
 from .faults import Fault
 
@@ -19,6 +24,24 @@ CRASHES = 0.04
 
 SLOW = 0.08
 """How often a sync takes long."""
+
+
+READ_S = (0.0, 0.05)
+"""How long it takes to read an outcome; as long as a slow sync, where that is drawn."""
+
+
+def given(records: Sequence[Record]) -> tuple[list[Record], list[bytes]]:
+    """What a server is given that starts with these: records, and what rests."""
+    remains = remains_of(records)
+    packed = {
+        left.opened.number: left_at_rest(left)
+        for left in remains.generations.values() if left.frames is not None
+    }  # fmt: skip
+    resting = {number for number, each in packed.items() if each is not None}
+    kept: list[Record] = [each for each in records if getattr(each, "number", None) not in resting]
+    if remains.next_number:
+        kept.insert(0, Closed(remains.next_number - 1))
+    return kept, [each for each in packed.values() if each is not None]
 
 
 class SimJournal:
@@ -49,6 +72,25 @@ class SimJournal:
             world.end_server(self._server, "killed", self._rng.uniform(0.01, 1.0))
         elif not self._syncing:
             self._begin()
+
+    def load(self, load: Load) -> None:
+        """An outcome is read, some time later; a server that dies meanwhile never has it."""
+        self._world.judge.journal.read(self._server, load.number)
+        for_s = self._rng.uniform(*READ_S)
+        if self._world.strikes(Fault.SLOW_DISK, SLOW, self._rng):
+            for_s += self._rng.uniform(0.3, 3.0)
+        self._events.after(for_s, self._loaded, load.number)
+
+    def _loaded(self, number: int) -> None:
+        if not self._server.alive:
+            return
+        frames: tuple[Body, ...] = ()
+        for record in self._disk.records:
+            if isinstance(record, Completed) and record.number == number:
+                frames = record.frames
+            elif isinstance(record, Closed) and record.number == number:
+                frames = ()
+        self._server.post(self._server.loaded, number, frames)
 
     def _begin(self) -> None:
         self._syncing = True

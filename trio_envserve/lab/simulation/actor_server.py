@@ -17,6 +17,7 @@ from ...core.router_effects import (
     Closed,
     Flush,
     Kill,
+    Load,
     Lost,
     Report,
     RouterEffect,
@@ -27,11 +28,13 @@ from ...core.router_effects import (
     ToWorker,
 )
 from ...core.router_inputs import (
+    AtRest,
     ClientMessage,
     CloseAsked,
     Exited,
     Flushed,
     HeartbeatFelt,
+    Loaded,
     PoolOpened,
     Restored,
     Resume,
@@ -41,7 +44,7 @@ from ...core.router_inputs import (
     WorkerMessage,
 )
 from ..kit.process import Process
-from .actor_journal import SimJournal
+from .actor_journal import SimJournal, given
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy
 from .coverage import count_key_pairs, count_pairs
@@ -78,14 +81,16 @@ class SimServer(Process):
             epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
             keys=world.plan.keys, journaled=world.disk is not None,
+            resting=world.disk is not None,
         )  # fmt: skip
         self._journal = None if world.disk is None else SimJournal(self, world.disk)
         count_pairs(self.router.cache, world.pairs)
         count_key_pairs(self.router.keys, world.key_pairs)
         self.events.note(self.name, "starts")
         if world.disk is not None:
-            given = Restored(tuple(world.disk.records), self.events.now_s)
-            self._carry_out(self.router.take(given))
+            records, at_rest = given(world.disk.records)
+            self._carry_out(self.router.take(Restored(records, self.events.now_s)))
+            self._carry_out(self.router.take(AtRest(at_rest, self.events.now_s)))
         self._clock()
 
     # -- what comes in ----------------------------------------------------------
@@ -121,6 +126,11 @@ class SimServer(Process):
     def saved(self, upto: int) -> None:
         """So many records of its journal are safe."""
         self._carry_out(self.router.take(Saved(upto, self.events.now_s)))
+
+    def loaded(self, number: int, frames: Frames) -> None:
+        """An outcome was read from its journal; none: it is not there any more."""
+        why = "" if frames else "its rows are not there"
+        self._carry_out(self.router.take(Loaded(number, frames, why, self.events.now_s)))
 
     # -- time -----------------------------------------------------------------
 
@@ -212,6 +222,9 @@ class SimServer(Process):
                 case Save():
                     assert self._journal is not None
                     self._journal.save(effect)
+                case Load():
+                    assert self._journal is not None
+                    self._journal.load(effect)
                 case Flush() if self.rng.random() < 0.8:  # else a peer takes nothing
                     world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
                 case Closed():

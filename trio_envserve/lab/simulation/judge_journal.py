@@ -154,6 +154,11 @@ class JournalJudge:
         # Whom one has hit that is used up may not have heard of it, and asks as if anew.
         self._book.keys.said.left({(home, label) for label in self.safe.early})
 
+    def read(self, server: Process, number: int) -> None:
+        """A server asks its disk for the outcome of a generation."""
+        if number not in self.safe.outcomes:
+            self._broken(f"{server.name} reads generation {number}, whose outcome is not safe")
+
     def started_s(self, number: int) -> float:
         """When it was last decided to start this generation."""
         return self._started_s.get(number, math.inf)
