@@ -20,7 +20,8 @@ from ..server.curve import (
     read_client,
     read_clients,
 )
-from .common import EPILOG, OK, Result, Stop, json_option, put, run_verb, say
+from .common import EPILOG, OK, Result, Stop, put, run_verb, say
+from .options import json_option
 from .render import Table, show_tables
 
 ACTIONS: Final = ("new", "show", "revoke")
