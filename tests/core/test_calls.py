@@ -72,7 +72,7 @@ def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():
     assert (after.code, after.verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "at most 3 of the 4 executions" in after.message
     died = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "died")
-    after = calls.after_loss(died, lost(37, 50, KeyAct.ASK))
+    after = calls.after_loss(died, lost(37, 50))
     assert (after.code, after.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
     assert "at most 37 of the 50 executions" in after.message
     failed = ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "text")
