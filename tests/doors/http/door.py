@@ -29,14 +29,15 @@ async def open_door(
     """A door that takes calls."""
     network = MemoryNetwork()
     with trio.fail_after(HANG_S):
-        async with (
-            open_server(environment, bind="memory:server", workers=0, network=network) as server,
-            open_http_door(
+        async with open_server(
+            environment, bind="memory:server", workers=0, network=network
+        ) as server:
+            await server.wait_ready()  # else the door hears of it a second later
+            async with open_http_door(
                 server, network=network, limits=HttpLimits(**(limits or {})), **options
-            ) as door,
-        ):
-            await door.wait_ready()
-            yield door
+            ) as door:
+                await door.wait_ready()
+                yield door
 
 
 @asynccontextmanager

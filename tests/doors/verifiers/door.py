@@ -45,16 +45,15 @@ async def open_door(
     network = MemoryNetwork()
     options = {"bind": ANY_PORT} | options
     with trio.fail_after(HANG_S):
-        async with (
-            open_server(
-                environment, bind="memory:server", workers=0, network=network, keys=keys
-            ) as server,
-            open_verifiers_door(
+        async with open_server(
+            environment, bind="memory:server", workers=0, network=network, keys=keys
+        ) as server:
+            await server.wait_ready()  # else the door hears of it a second later
+            async with open_verifiers_door(
                 server, network=network, limits=VerifiersLimits(**(limits or {})), **options
-            ) as door,
-        ):
-            await door.wait_ready()
-            yield door
+            ) as door:
+                await door.wait_ready()
+                yield door
 
 
 class Peer:
