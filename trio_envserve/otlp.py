@@ -51,7 +51,9 @@ class OtlpSetup:
 
 @final
 class _Sending:
-    """What this process has set up."""
+    """What this process has set up.  Global, as the tracer provider of OpenTelemetry is that
+    it belongs to: a process can set that once, and its last lines (:func:`finish`, before
+    ``os._exit``) come from places that nothing is handed to."""
 
     provider: TracerProvider | None = None
     told: Any = None

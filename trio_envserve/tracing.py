@@ -54,7 +54,8 @@ _HERE: ContextVar[str | None] = ContextVar("trio_envserve.traceparent", default=
 
 @final
 class _Known:
-    """The tracer of a provider: to make one takes longer than to make a span."""
+    """The tracer of a provider: to make one takes longer than to make a span.  Global, as
+    the provider is: it follows that, and holds nothing else."""
 
     provider: object = None
     tracer: Any = None

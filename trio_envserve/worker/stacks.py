@@ -23,7 +23,10 @@ ASYNCIO_THREAD = "trio-envserve-asyncio"
 """The name of the thread in which their loop runs."""
 
 ASYNCIO_TASKS: dict[asyncio.Task[None], str] = {}
-"""The tasks of asyncio in which executions run, with the names of the executions' own."""
+"""The tasks of asyncio in which executions run, with the names of the executions' own.
+
+Global, as what reads it looks at all tasks and threads of the process, from a thread that
+knows no runner; each task is taken out by the backend that has put it in."""
 
 TREE_CHARACTERS = 12_000
 """The tree of an execution's tasks goes no further."""
