@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -39,15 +40,20 @@ from trio_envserve.lab.simulation.faults import (
 )
 from trio_envserve.lab.simulation.keyed_asks import have_keys
 from trio_envserve.lab.simulation.network import Frames, Link, Network
-from trio_envserve.lab.simulation.simulator import World, plan_of, run
+from trio_envserve.lab.simulation.simulator import Run, World, plan_of, run
 
 SEEDS = 80
+"""Each is run usual and harsh: half of that by each of two tests."""
 
 
-@pytest.mark.parametrize("harsh", [False, True], ids=["usual", "harsh"])
-def test_no_seed_violates_a_guarantee(harsh: bool):
-    bad = [r for r in (run(seed, harsh=harsh) for seed in range(SEEDS)) if r.violations]
-    assert not bad, "\n".join(f"seed {r.seed}: {r.violations[0]}" for r in bad)
+def violations(runs: Sequence[Run]) -> str:
+    """Seeds and what broke first in them, in lines."""
+    return "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in runs if each.violations)
+
+
+def test_no_seed_violates_a_guarantee():
+    """The even ones harsh.  Those that are drawn the other way are below."""
+    assert violations([run(seed, harsh=seed % 2 == 0) for seed in range(SEEDS)]) == ""
 
 
 def test_a_call_that_a_lost_server_ran_is_told_so_by_one_whose_environment_is_broken():
@@ -85,8 +91,10 @@ def test_a_withdrawal_in_a_session_that_the_server_does_not_know_withdraws_nothi
     assert run(1332).violations == ()
 
 
-def test_the_runs_are_worth_something():
-    runs = [run(seed, harsh=seed % 2 == 1) for seed in range(80)]
+def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
+    """The odd ones harsh, as `trio-envserve fuzz` has them."""
+    runs = [run(seed, harsh=seed % 2 == 1) for seed in range(SEEDS)]
+    assert violations(runs) == ""
     faults = Counter[str]()
     pairs = Counter[str]()
     told = Counter[str]()
