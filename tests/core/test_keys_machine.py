@@ -500,7 +500,7 @@ class KeysMachine(RuleBasedStateMachine):
         effects = self.keys.tick(self.model.now_s)
         self.check(effects, self.model.tick())
         self.history.time_passed(self.model.now_s)
-        assert not self.keys.behind(self.model.now_s)
+        assert not self.keys.behind
 
     # -- what cannot be -------------------------------------------------------------------
 

@@ -277,7 +277,7 @@ class KeyedRequests:
     @property
     def behind(self) -> bool:
         """Whether more is due than one turn could do."""
-        return self.answers_due or self.keys.behind(self._clock.awake_s) or self.may_go_on
+        return self.answers_due or self.keys.behind or self.may_go_on
 
     # -- effects ------------------------------------------------------------------
 

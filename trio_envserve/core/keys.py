@@ -45,7 +45,7 @@ the work of a generation is dispatched           :meth:`Keys.dispatched`
 its execution has ended, or is proven dead       :meth:`Keys.execution_ended`, wanted or not
 it has an outcome, whoever made that             :meth:`Keys.outcome`: after the end of its
                                                  execution, if that made it
-time, or a Resume while :meth:`Keys.behind`      :meth:`Keys.tick`
+time, or a Resume while :attr:`Keys.behind`      :meth:`Keys.tick`
 ================================================ =========================================
 
 =================== ====================================================================
@@ -127,6 +127,8 @@ class Keys:
         """What each waiter and watcher waits for."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
         """Those that leave, or are lost, and for which there was no time yet."""
+        self._late = False
+        """More was due by time at the last tick than one turn may end."""
         self.room = KeyRoom(limits)
         self.usage = self.room.all
 
@@ -200,7 +202,7 @@ class Keys:
         return self._end_by(generation, KeyInput.LEAVE, waiter, now_s)
 
     def leave_together(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
-        """The same of several, as many as one turn may (:meth:`behind`)."""
+        """The same of several, as many as one turn may (:attr:`behind`)."""
         self._leaving.extend(zip(waiters, repeat(KeyInput.LEAVE)))
         return self._leave_on(now_s)
 
@@ -295,13 +297,14 @@ class Keys:
     # -- time ---------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> KeyEffects:
-        """End what is due by now, as much as one turn may (:meth:`behind`)."""
+        """End what is due by now, as much as one turn may (:attr:`behind`)."""
         effects = self._leave_on(now_s)
         for _ in range(ENDED_AT_ONCE):
             due = self._due(now_s)
             if due is None or len(effects) >= ENDED_AT_ONCE:
                 break
             effects += self.step(*due, None, now_s)
+        self._late = self._due(now_s) is not None
         while self._commands:
             command, (_, said_s) = next(iter(self._commands.items()))
             if now_s - said_s < self.limits.command_s:
@@ -314,9 +317,11 @@ class Keys:
                 self.take_early_cancel(command.name)  # it hits nothing in later epochs, too
         return effects
 
-    def behind(self, now_s: float) -> bool:
-        """Whether more is due than one turn could do."""
-        return bool(self._leaving) or self._due(now_s) is not None
+    @property
+    def behind(self) -> bool:
+        """Whether more was due than one turn could do.  What has become due since the last
+        tick waits for the next: where much is retained, something always has."""
+        return self._late or bool(self._leaving)
 
     def _due(self, now_s: float) -> tuple[Generation, KeyInput] | None:
         if self.orphans:

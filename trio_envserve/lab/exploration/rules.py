@@ -214,6 +214,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_DERIVED, "usage", "room", "waiting"),
         **_out(_JOURNAL, "journal"),
         **_out("empty between steps", "_leaving"),
+        **_out("what is due ends in the step in which time passes", "_late"),
         **dict.fromkeys(
             ("open", "ending", "orphans", "retained"),
             Rule("in the form of the generations", _numbers),
