@@ -72,6 +72,8 @@ class Life:
     """When it was last told to end; once it is reaped, when that was."""
     silent: bool = False
     blocked: bool = False
+    held: bool = False
+    """Whether it gets no new work, since its host is not known to hold its lease."""
     memory_bytes: int = 0
     lag_s: float = 0.0
     where: str = ""

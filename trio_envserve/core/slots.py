@@ -44,6 +44,8 @@ class Slot:
     """How long it waited, or waits, for its next life."""
     unloadable: bool = False
     """Whether its last worker could not even load the environment."""
+    closed: bool = False
+    """Whether its host has gone: no life begins in it, until another host takes it."""
 
 
 class Pool:
@@ -89,7 +91,7 @@ class Pool:
             effects += self.step(life, LifeInput.TIME, now_s)
         if not self.stopping:
             for slot in self.slots:
-                if slot.life is None and now_s >= slot.start_at_s:
+                if slot.life is None and not slot.closed and now_s >= slot.start_at_s:
                     effects.append(self._start(slot, now_s))
         return effects
 
@@ -117,6 +119,18 @@ class Pool:
             pause_s = min(doubled_s, limits.restart_pause_max_s)
         slot.pause_s, slot.start_at_s = pause_s, now_s + pause_s
 
+    def open_slots(self, count: int) -> list[Slot]:
+        """So many places more, for a host that has joined; those that are closed and empty
+        are taken again."""
+        free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
+        for slot in free:
+            slot.closed, slot.unloadable = False, False
+            slot.failures = slot.failed_starts = 0
+            slot.pause_s = slot.start_at_s = 0.0
+        fresh = [Slot(len(self.slots) + index) for index in range(count - len(free))]
+        self.slots += fresh
+        return free + fresh
+
     def stop(self) -> None:
         """Start no more."""
         self.stopping = True
@@ -125,7 +139,7 @@ class Pool:
 
     def accepts(self, life: Life) -> bool:
         """Whether it may get new work as far as its health goes."""
-        return life.phase is Phase.READY and not life.silent and not life.blocked
+        return life.phase is Phase.READY and not (life.silent or life.blocked or life.held)
 
     def ready_count(self) -> int:
         """Workers that answered hello and were not told to exit.  One that drains
@@ -145,7 +159,7 @@ class Pool:
         """Whether the environment keeps failing to set up and nothing is ready."""
         if not self.broken or self.ready_count():
             return False
-        if not self.was_ready and all(slot.unloadable for slot in self.slots):
+        if not self.was_ready and all(slot.unloadable or slot.closed for slot in self.slots):
             return True
         return any(slot.failed_starts >= self.limits.broken_after for slot in self.slots)
 
