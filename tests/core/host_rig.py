@@ -1,0 +1,176 @@
+"""A host and the router's side of it, with a link between them that tests can harm."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any
+
+from trio_envserve.core.heartbeat import Heartbeat
+from trio_envserve.core.host import (
+    Host,
+    KillWorker,
+    NewGuard,
+    Say,
+    SetDeadline,
+    StartWorker,
+    TellWorker,
+    ToRouter,
+)
+from trio_envserve.core.host_pool import Hosts, ToHost
+from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.lives import LifeInput
+from trio_envserve.core.messages import Beat, WorkerHello
+from trio_envserve.core.messages import encode as encode_worker
+from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
+from trio_envserve.core.router_inputs import Exited, HeartbeatFelt, WorkerMessage
+from trio_envserve.core.slots import Pool
+
+TERMS = LeaseTerms(fence_s=20.0)
+EPOCH = b"e" * 16
+HELLO = encode_worker(WorkerHello(1, 7, "arithmetic", False))
+BEAT = encode_worker(Beat(1, [], {}))
+
+
+def about(given: Any) -> bytes:
+    """The worker that an input is about."""
+    return bytes(given.frames[0] if isinstance(given, WorkerMessage) else given[0])
+
+
+class Link:
+    """A host, the router's side, and what is under way between them."""
+
+    def __init__(self, workers: int = 1, **given) -> None:
+        count = itertools.count(1)
+        self.ids = lambda: next(count).to_bytes(16, "big")
+        self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
+        self.needs = given.pop("needs", None)
+        self.hosts = Hosts(self.pool, TERMS, EPOCH, needs=self.needs)
+        self.host = Host("a", workers, self.ids, **given)
+        self.now_s = 100.0
+        self.up: deque[Any] = deque()
+        self.down: deque[Any] = deque()
+        self.alive: dict[bytes, bytes] = {}
+        self.told: list[Any] = []
+        self.inputs: list[Any] = []
+        self.logged: list[str] = []
+        self.deadline_s: float | None = None
+        self.cut = False
+
+    def carry(self) -> None:
+        """What the host has to have done."""
+        out, self.host.out = self.host.out, []
+        for effect in out:
+            match effect:
+                case ToRouter():
+                    self.up.append(effect.frames)
+                case StartWorker():
+                    assert self.deadline_s is not None
+                    self.alive[effect.worker] = effect.incarnation
+                    self.host.spawned(effect.worker, 7)
+                case KillWorker():
+                    if self.alive.pop(effect.worker, None) is not None:
+                        self.host.exited(effect.worker, effect.why)
+                case TellWorker():
+                    self.told.append((effect.worker, *effect.frames))
+                case SetDeadline():
+                    self.deadline_s = effect.deadline_s
+                case NewGuard():
+                    assert not self.alive
+                    self.deadline_s = None
+                case Say():
+                    self.logged.append(effect.text)
+        if self.host.out:
+            self.carry()
+
+    def route(self) -> None:
+        """What the router's side has to have done."""
+        out, self.hosts.out = self.hosts.out, []
+        for effect in out:
+            if isinstance(effect, ToHost):
+                self.down.append(effect.frames)
+            elif isinstance(effect, Report):
+                self.logged.append(effect.text)
+            else:
+                self.hosts.take(effect)
+        if self.hosts.out:
+            self.route()
+
+    def take(self, inputs) -> None:
+        """The router's part, as far as processes go."""
+        for each in inputs:
+            self.inputs.append(each)
+            life = self.pool.lives[about(each)]
+            if isinstance(each, Exited):
+                self.pool.step(life, LifeInput.EXITED, each.now_s, each.how)
+            elif isinstance(each, WorkerMessage) and each.frames[2] == HELLO:
+                self.pool.step(life, LifeInput.HELLO, each.now_s)
+            elif isinstance(each, HeartbeatFelt):
+                self.pool.step(life, LifeInput.HEARTBEAT, each.now_s, Heartbeat())
+
+    def move(self) -> bool:
+        """One message arrives."""
+        if self.up:
+            self.take(self.hosts.message(b"r", self.up.popleft(), self.now_s))
+        elif self.down:
+            self.host.message(self.down.popleft(), self.now_s)
+        else:
+            return False
+        self.carry()
+        self.route()
+        return True
+
+    def settle(self) -> None:
+        """Everything arrives, or nothing if the link is cut."""
+        self.carry()
+        self.route()
+        if self.cut:
+            self.up.clear()
+            self.down.clear()
+        while self.move():
+            pass
+
+    def second(self, seconds: int = 1) -> None:
+        for _ in range(seconds):
+            self.now_s += 1.0
+            if self.deadline_s is not None and self.now_s >= self.deadline_s:
+                for worker in list(self.alive):  # the guard has killed them
+                    del self.alive[worker]
+                    self.host.exited(worker, "killed by the guard")
+            self.host.beat(self.now_s)
+            self.settle()
+            self.take(self.hosts.tick(self.now_s))
+            for effect in self.pool.tick(self.now_s):
+                if isinstance(effect, Spawn | Kill):
+                    assert self.hosts.take(effect)
+                elif isinstance(effect, Lost):
+                    assert effect.worker not in self.alive
+            self.settle()
+
+    def joined(self) -> None:
+        self.host.connect()
+        self.settle()
+        self.second(3)
+
+    def ready(self) -> None:
+        for worker, incarnation in self.alive.items():
+            self.host.said(worker, (incarnation, HELLO))
+        self.settle()
+
+
+def joined(**given) -> Link:
+    link = Link(**given)
+    link.joined()
+    link.ready()
+    return link
+
+
+def hello_of(host: Host) -> tuple[Any, ...]:
+    host.out.clear()
+    host.connect()
+    return last(host.out).frames  # type: ignore[no-any-return]  # whatever it is
+
+
+def last(out: list[Any]) -> Any:
+    return out.pop()

@@ -1,0 +1,226 @@
+"""Items between a host and its router: once, in order, whatever is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.host_link import FRAMES_MOST, Inbox, Item, Outbox, What, to_frames
+from trio_envserve.core.host_messages import (
+    FIELDS,
+    KINDS,
+    HostAnswer,
+    HostBeat,
+    HostHello,
+    HostLeaves,
+    HostRefused,
+    HostWelcome,
+    Items,
+    decode,
+    encode,
+)
+from trio_envserve.core.messages import ForeignVersion
+
+TENURE = b"t" * 16
+MOST = 100_000
+ONE_EACH: list[Any] = [
+    HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, {"gpu": 2}),
+    HostBeat(TENURE, 3, 2, b"e" * 16, 7, 5, False),
+    HostLeaves(TENURE),
+    HostWelcome(1, TENURE, 1, b"e" * 16, 20.0),
+    HostRefused(TENURE, 1, "over", "its tenure is over"),
+    HostAnswer(TENURE, 3, 5, 7),
+]
+
+
+@pytest.mark.parametrize("message", ONE_EACH, ids=lambda each: type(each).__name__)
+def test_each_message_travels(message):
+    assert decode([encode(message)], most_bytes=MOST) == (message, [])
+    with pytest.raises(ProtocolError, match="frames"):
+        decode([encode(message), b""], most_bytes=MOST)
+
+
+def test_every_message_is_tried():
+    assert {type(each) for each in ONE_EACH} | {Items} == {*KINDS} == {*FIELDS}
+    assert len({*KINDS.values()}) == len(KINDS)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"\xff",
+        b"\x9f\xff",
+        cbor2.dumps([0] * 10_000),
+        cbor2.dumps({}),
+        cbor2.dumps([]),
+        cbor2.dumps(["a"]),
+        cbor2.dumps([5]),
+        cbor2.dumps([129, 1]),
+        cbor2.dumps([130, b"short"]),
+        cbor2.dumps([136, TENURE, 1, [0], [b"w"], []]),
+        cbor2.dumps([136, TENURE, 1, [0], [b"w"], [1]]),
+        cbor2.dumps([136, TENURE, 1, [0], ["w"], [0]]),
+        cbor2.dumps([136, TENURE, 1, 0, [b"w"], [0]]),
+        cbor2.dumps([128, 1, "a", TENURE, 1, [b"x"], b"", 1, {}]),
+        cbor2.dumps([128, 1, "a", TENURE, 1, 7, b"", 1, {}]),
+        cbor2.dumps([128, 1, "a", TENURE, 1, [], b"x", 1, {}]),
+        cbor2.dumps([144, 1, TENURE, 1, b"e" * 16, 0]),
+    ],
+)
+def test_what_is_no_message_is_refused(header):
+    with pytest.raises(ProtocolError):
+        decode([header], most_bytes=5_000)
+
+
+def test_no_frames_or_too_long_a_header_are_refused():
+    with pytest.raises(ProtocolError):
+        decode([], most_bytes=MOST)
+    with pytest.raises(ProtocolError):
+        decode([encode(ONE_EACH[0])], most_bytes=10)
+
+
+def test_a_header_that_costs_too_much_is_refused():
+    with pytest.raises(ProtocolError, match="header of"):
+        decode([cbor2.dumps([0] * 70_000)], most_bytes=MOST)
+
+
+def test_another_version_is_said():
+    with pytest.raises(ForeignVersion):
+        decode([cbor2.dumps([128, 2, "whatever"])], most_bytes=MOST)
+
+
+# -- items ----------------------------------------------------------------------------
+
+
+def item(number: int, frames: int = 1) -> Item:
+    return Item(What.SAID, b"w", (b"%d" % number,) * frames)
+
+
+def taken(inbox: Inbox, frames: tuple[Any, ...]) -> list[Item]:
+    message, rest = decode(frames, most_bytes=MOST)
+    assert isinstance(message, Items)
+    return inbox.take(message, rest)
+
+
+def test_items_go_together_and_not_too_many():
+    outbox, inbox = Outbox(TENURE), Inbox()
+    items = [item(number, frames=7) for number in range(20)]
+    for each in items:
+        outbox.put(each)
+    messages = list(outbox.messages())
+    assert len(messages) == 3
+    assert max(map(len, messages)) <= FRAMES_MOST + 1
+    assert [each for frames in messages for each in taken(inbox, frames)] == items
+    assert list(outbox.messages()) == []
+    outbox.put(item(0, frames=FRAMES_MOST + 1))  # one alone may be larger
+    assert len(list(outbox.messages())) == 1
+
+
+def test_what_has_arrived_is_kept_no_longer():
+    outbox = Outbox(TENURE)
+    for number in range(3):
+        outbox.put(item(number))
+    assert outbox.bytes == 3
+    list(outbox.messages())
+    assert outbox.stated(1) == 3
+    outbox.received(3, 1)
+    assert outbox.bytes == 0
+    with pytest.raises(ProtocolError):
+        outbox.received(4, 1)
+
+
+def test_what_was_under_way_is_not_sent_again():
+    outbox = Outbox(TENURE)
+    outbox.put(item(1))
+    list(outbox.messages())
+    outbox.stated(1)
+    outbox.put(item(2))
+    list(outbox.messages())
+    outbox.received(1, 1)  # said before the second one came
+    assert list(outbox.messages()) == []
+    outbox.stated(2)
+    outbox.received(1, 2)
+    assert len(list(outbox.messages())) == 1
+
+
+def test_what_had_arrived_before_a_reconnect_is_no_claim_too_much():
+    """What is to be sent again may be there already."""
+    outbox = Outbox(TENURE)
+    outbox.put(item(1))
+    list(outbox.messages())
+    outbox.again()
+    outbox.stated(1)
+    outbox.received(1, 1)
+    assert list(outbox.messages()) == []
+    outbox.put(item(2))
+    assert len(list(outbox.messages())) == 1
+
+
+def test_a_gap_is_no_item_and_a_double_counts_once():
+    inbox = Inbox()
+    assert taken(inbox, to_frames(TENURE, 2, [item(2)])) == []
+    assert taken(inbox, to_frames(TENURE, 1, [item(1)])) == [item(1)]
+    assert taken(inbox, to_frames(TENURE, 1, [item(1), item(2)])) == [item(2)]
+    assert taken(inbox, to_frames(TENURE, 0, [item(9)])) == [item(9)], "without a number"
+    assert inbox.have == 2
+
+
+def test_an_item_that_nobody_knows_is_refused():
+    header = encode(Items(TENURE, 1, [99], [b"w"], [0]))
+    message, rest = decode([header], most_bytes=MOST)
+    assert isinstance(message, Items)
+    with pytest.raises(ProtocolError):
+        Inbox().take(message, rest)
+
+
+@given(
+    steps=st.lists(
+        st.sampled_from(["put", "send", "lose", "deliver", "double", "beat", "reconnect"]),
+        max_size=80,
+    )
+)
+def test_each_item_arrives_once_and_in_order(steps):
+    """One direction of a link, whose beats and answers may be lost like all else."""
+    outbox, inbox = Outbox(TENURE), Inbox()
+    put: list[Item] = []
+    got: list[Item] = []
+    way: deque[Any] = deque()
+    beat = 0
+
+    def deliver() -> None:
+        frames = way.popleft()
+        if isinstance(frames[0], int):  # a beat, answered at once
+            outbox.received(inbox.have, frames[0])
+        else:
+            got.extend(taken(inbox, frames))
+
+    for step in [*steps, "reconnect", "send"]:
+        if step == "put":
+            put.append(item(len(put)))
+            outbox.put(put[-1])
+        elif step == "send":
+            way.extend(outbox.messages())
+        elif step == "beat":
+            beat += 1
+            outbox.stated(beat)
+            way.append((beat,))
+        elif step == "reconnect":
+            way.clear()
+            outbox.again()
+        elif way and step == "lose":
+            way.popleft()
+        elif way and step == "double":
+            way.appendleft(way[0])
+        elif way:
+            deliver()
+        assert got == put[: len(got)]
+    while way:
+        deliver()
+    assert got == put

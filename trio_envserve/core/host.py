@@ -1,0 +1,306 @@
+"""The pure part of a host: it joins a router, and owns the workers of its machine.
+
+Theory of operation
+-------------------
+The host decides nothing about work.  It starts and kills the workers that the router wants,
+forwards what they say and what they are told, and keeps what they said, outcomes above all,
+until the router has it (:mod:`.host_link`).  A worker's end comes after all that it said.
+
+It holds the lease (:mod:`.lease`).  If that runs out, or its tenure is over, every worker is
+to end; the next tenure, with this router or another one, begins when all of them are reaped.
+The guard has killed them by then; the host kills them too, since it costs nothing.
+
+Inputs are methods, with the time ``boot_s`` of a clock that runs while the machine sleeps;
+what is to be done is in :attr:`Host.out`, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from .errors import ProtocolError
+from .heartbeat import Heartbeat
+from .host_link import Inbox, Item, Outbox, What, to_frames
+from .host_messages import (
+    ENDED_MOST,
+    HostAnswer,
+    HostBeat,
+    HostHello,
+    HostLeaves,
+    HostRefused,
+    HostWelcome,
+    Items,
+    decode,
+    encode,
+)
+from .lease import HostLease, Tenure
+from .limits import PROTOCOL_VERSION, WireLimits
+from .messages import KINDS as WORKER_KINDS
+from .messages import Beat, Message, WorkerDelta, WorkerNotes
+from .terms import Body, Incarnation
+
+NO_LEASE = "the host's lease does not hold"
+LEAVING = "the host leaves"
+UNANSWERED = "the router has not answered for as long as the lease holds"
+
+
+class ToRouter(NamedTuple):
+    """Send these frames over the newest connection."""
+
+    frames: tuple[Body, ...]
+
+
+class StartWorker(NamedTuple):
+    """Start a process for this worker; then say :meth:`Host.spawned`, and, when it is
+    reaped or cannot be started, :meth:`Host.exited`."""
+
+    worker: bytes
+    incarnation: Incarnation
+
+
+class TellWorker(NamedTuple):
+    """Send these frames to a worker."""
+
+    worker: bytes
+    frames: tuple[Body, ...]
+
+
+class KillWorker(NamedTuple):
+    """Kill the process and all that it has started."""
+
+    worker: bytes
+    why: str
+
+
+class SetDeadline(NamedTuple):
+    """Tell the guard by when it, and all workers, must be dead.  It comes before the
+    workers that may be started for it."""
+
+    deadline_s: float
+
+
+class NewGuard(NamedTuple):
+    """Whatever lives is dead by now, or is reaped: a guard that was never told a deadline is
+    to take the place of the one before."""
+
+
+class Say(NamedTuple):
+    """A line for the log."""
+
+    level: str
+    text: str
+
+
+HostEffect: TypeAlias = (
+    ToRouter | StartWorker | TellWorker | KillWorker | SetDeadline | NewGuard | Say
+)
+
+
+def _first_bytes(kinds: Sequence[type[Message]]) -> frozenset[int]:
+    return frozenset(WORKER_KINDS[each] for each in kinds)
+
+
+_PASSING = _first_bytes([Beat, WorkerDelta, WorkerNotes])
+"""Messages of workers of which the next one says more: they are not kept."""
+
+
+class Host:
+    """One host.  ``past`` are tenures that its lock proves dead."""
+
+    def __init__(
+        self, name: str, workers: int, new_id: Callable[[], bytes], *,
+        offers: dict[str, Any] | None = None, past: Sequence[Tenure] = (),
+        wire: WireLimits | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.capacity = workers
+        self.offers = offers or {}
+        self.out: list[HostEffect] = []
+        self.workers: set[bytes] = set()
+        """Those that were started, or are to be, and are not reaped."""
+        self.is_leaving = False
+        self._past = list(past)
+        self._new_id = new_id
+        self._wire = wire or WireLimits()
+        self._ending = ""
+        """Why all workers are to end, while they do."""
+        self._boot_s = 0.0
+        """The newest time that it was told."""
+        self._connected = False
+        self.lease = HostLease(self._new_id())
+        self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
+
+    def _begin(self) -> None:
+        self._past.append(self.lease.tenure)
+        self.lease.begin(self._new_id())
+        self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
+        self._connected = False
+
+    # -- the router -----------------------------------------------------------
+
+    def connect(self) -> None:
+        """There is a new connection, or none answered on the last one: join, or come back."""
+        lease = self.lease
+        self._connected = False
+        if lease.over:
+            return
+        hello = HostHello(
+            PROTOCOL_VERSION, self.name, lease.tenure, lease.hello(), self._past[-ENDED_MOST:],
+            lease.epoch, self.capacity, self.offers,
+        )  # fmt: skip
+        self.out.append(ToRouter((encode(hello),)))
+
+    def message(self, frames: Sequence[Body], boot_s: float) -> None:
+        """A message of the router.  ProtocolError if it is none."""
+        self._boot_s = boot_s
+        message, rest = decode(frames, most_bytes=self._wire.header_bytes)
+        if getattr(message, "tenure", None) != self.lease.tenure or self.lease.over:
+            return
+        match message:
+            case HostWelcome():
+                self._welcomed(message)
+            case HostRefused():
+                self._refused(message)
+            case HostAnswer():
+                self._answered(message, boot_s)
+            case Items():
+                for item in self._inbox.take(message, rest):
+                    self._item(item, boot_s)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} from a router")
+        self._go_on()
+
+    def _welcomed(self, message: HostWelcome) -> None:
+        if self.lease.welcomed(message.hello, message.epoch, message.fence_s):
+            self._connected = True
+            self._outbox.again()
+
+    def _refused(self, message: HostRefused) -> None:
+        self.out.append(Say("warning", f"the router refuses this host: {message.text}"))
+        if message.code == "over":
+            self.lease.refused(message.hello)
+
+    def _answered(self, answer: HostAnswer, boot_s: float) -> None:
+        before_s = self.lease.deadline_s
+        deadline_s = self.lease.answer(answer.tenure, answer.beat)
+        self._outbox.received(answer.have, answer.beat)
+        if before_s is not None and boot_s >= before_s and not self._ending:
+            self._end(UNANSWERED)  # the guard is dead, or dies now: no answer brings it back
+        if deadline_s is not None and not self._ending:
+            self._tell_guard()
+
+    def _tell_guard(self) -> None:
+        deadline_s = self.lease.deadline_s
+        if deadline_s is not None and self._boot_s < deadline_s:
+            self.out.append(SetDeadline(deadline_s))
+
+    def _item(self, item: Item, boot_s: float) -> None:
+        worker = item.worker
+        match item.what:
+            case What.SPAWN:
+                self.workers.add(worker)
+                if self.is_leaving:
+                    self.exited(worker, LEAVING)
+                elif self._ending or not self.lease.holds(boot_s):
+                    self.exited(worker, NO_LEASE)
+                else:
+                    self.out.append(StartWorker(worker, bytes(item.frames[0])))
+            case What.TELL:
+                if worker in self.workers:
+                    self.out.append(TellWorker(worker, item.frames))
+            case What.KILL:
+                if worker in self.workers:
+                    why = bytes(item.frames[0]).decode("utf-8", "replace")
+                    self.out.append(KillWorker(worker, why))
+            case _:
+                raise ProtocolError(f"{item.what.name} from a router")
+
+    # -- workers --------------------------------------------------------------
+
+    def spawned(self, worker: bytes, pid: int) -> None:
+        """A process was started."""
+        self._put(Item(What.SPAWNED, worker, (str(pid).encode(),)))
+
+    def said(self, worker: bytes, frames: Sequence[Body]) -> None:
+        """A message of a worker: its incarnation, a header, and more."""
+        header = frames[-2 if len(frames) == 4 else -1]
+        item = Item(What.SAID, worker, tuple(frames))
+        if _kind(header) in _PASSING:
+            self._pass(item)
+        else:
+            self._put(item)
+
+    def felt(self, worker: bytes, heartbeat: Heartbeat) -> None:
+        """A heartbeat of a worker's process."""
+        self._pass(Item(What.FELT, worker, (heartbeat.to_line(),)))
+
+    def exited(self, worker: bytes, how: str) -> None:
+        """It was reaped, and all that it said was given to :meth:`said`."""
+        self.workers.discard(worker)
+        self._put(Item(What.EXITED, worker, (how.encode("utf-8", "replace"),)))
+        self._go_on()
+
+    def _put(self, item: Item) -> None:
+        self._outbox.put(item)
+        self.flush()
+
+    def _pass(self, item: Item) -> None:
+        if self._connected:
+            self.out.append(ToRouter(to_frames(self.lease.tenure, 0, [item])))
+
+    def flush(self) -> None:
+        """Send what was not sent."""
+        if self._connected:
+            self.out += [ToRouter(frames) for frames in self._outbox.messages()]
+
+    # -- time -----------------------------------------------------------------
+
+    def beat(self, boot_s: float) -> None:
+        """It is time for a beat; ``boot_s`` was read just before."""
+        self._boot_s = boot_s
+        lease = self.lease
+        if self.workers and not self._ending and not lease.holds(boot_s):
+            self._end(UNANSWERED)
+        if not lease.over and lease.epoch:
+            beat = lease.beat(boot_s)
+            sent = self._outbox.stated(beat.number)
+            message = HostBeat(lease.tenure, *beat, sent, self._inbox.have, self.is_leaving)
+            self.out.append(ToRouter((encode(message),)))
+        self._go_on()
+
+    def leave(self) -> None:
+        """Take no more work: the router drains the workers.  Once nothing runs the host says
+        that it goes."""
+        self.is_leaving = True
+        self._go_on()
+
+    def _end(self, why: str) -> None:
+        self._ending = why
+        self.out.append(Say("error", f"all workers of this host are killed: {why}"))
+        self.out += [KillWorker(worker, why) for worker in sorted(self.workers)]
+
+    def _go_on(self) -> None:
+        """What follows once the tenure is over, or all workers have ended."""
+        lease = self.lease
+        if lease.over and not self._ending:
+            self._end("its tenure with the router is over")
+        if self._ending and not self.workers:
+            self._ending = ""
+            self.out.append(NewGuard())
+            if lease.over:
+                self._begin()
+                self.connect()
+            else:
+                self._tell_guard()
+        if self.is_leaving and not self.workers:
+            self.flush()
+            self.out.append(ToRouter((encode(HostLeaves(lease.tenure)),)))
+        elif self._connected:
+            self.flush()
+
+
+def _kind(header: Body) -> int:
+    """The kind of a worker's message: the second item of a short array of CBOR."""
+    first = header[1] if len(header) > 1 else 0
+    return header[2] if first == 0x18 and len(header) > 2 else first

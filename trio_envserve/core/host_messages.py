@@ -1,0 +1,193 @@
+"""Every message between a host of another machine and its router.
+
+A class *is* the schema of a header, as in :mod:`.messages`: its fields in this order, each
+annotation with a checker.  They are a link of their own, with kinds of its own.
+
+What happens on the host, and what the router wants there, travels as *items*: as many as
+there are go in one message, in columns, and the frames of all follow the header in order.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import cbor2
+
+from . import strict_cbor
+from .errors import ProtocolError
+from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, is_seconds, is_uint
+from .limits import PROTOCOL_VERSION
+from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
+from .terms import ID_BYTES, Body
+
+ENDED_MOST = 16
+"""A hello names no more earlier tenures."""
+
+
+def _is_list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+def _is_ids(value: Any) -> bool:
+    if type(value) is not list or len(value) > ENDED_MOST:
+        return False
+    return all(type(each) is bytes and len(each) == ID_BYTES for each in value)
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) in (int, float) and value > 0 and is_seconds(value)
+
+
+Ids: TypeAlias = Annotated["list[bytes]", Field("[* id]", _is_ids)]
+Uints: TypeAlias = Annotated["list[int]", Field("[* uint]", _is_list_of(is_uint))]
+Names: TypeAlias = Annotated[
+    "list[bytes]", Field("[* bstr]", _is_list_of(lambda value: type(value) is bytes))
+]
+Length: TypeAlias = Annotated[float, Field("seconds", _is_length)]
+
+
+class HostHello(NamedTuple):
+    """A host joins, or is back over another connection.  ``hello`` counts those of its
+    tenure, ``ended`` are earlier ones whose workers it knows to be dead, and ``epoch`` is the
+    router that this one is with, if there is one."""
+
+    version: Uint
+    host: Text
+    tenure: Id
+    hello: Uint
+    ended: Ids
+    epoch: Bytes
+    workers: Uint
+    offers: Record
+
+
+class HostBeat(NamedTuple):
+    """A beat of the host lease.  ``sent``: so many items were sent before it; ``have``: so
+    many of the router's are here.  ``leaving``: it is to be drained."""
+
+    tenure: Id
+    beat: Uint
+    answered: Uint
+    epoch: Id
+    sent: Uint
+    have: Uint
+    leaving: Bool
+
+
+class HostLeaves(NamedTuple):
+    """All workers of the tenure have ended, and the host goes."""
+
+    tenure: Id
+
+
+class HostWelcome(NamedTuple):
+    """The answer to a hello; the first beat may come."""
+
+    version: Uint
+    tenure: Id
+    hello: Uint
+    epoch: Id
+    fence_s: Length
+
+
+class HostRefused(NamedTuple):
+    """The answer to a hello of a tenure that is over (``over``), or of a host whose id
+    another one has (``in-use``), or that the router has no use for (``unfit``)."""
+
+    tenure: Id
+    hello: Uint
+    code: Text
+    text: Text
+
+
+class HostAnswer(NamedTuple):
+    """The answer to a beat, which renews the lease; ``sent`` and ``have`` as in that."""
+
+    tenure: Id
+    beat: Uint
+    sent: Uint
+    have: Uint
+
+
+class Items(NamedTuple):
+    """Items in either direction, numbered from ``first`` in their order, the first of a
+    tenure is 1.  In columns: what each is, whose, and how many of the frames are its.
+    With ``first`` 0 they have no number, may be lost, and are not sent again."""
+
+    tenure: Id
+    first: Uint
+    what: Uints
+    workers: Names
+    frames: Uints
+
+
+HostMessage: TypeAlias = (
+    HostHello | HostBeat | HostLeaves | HostWelcome | HostRefused | HostAnswer | Items
+)
+
+KINDS: dict[Any, int] = {
+    HostHello: 128, HostBeat: 129, HostLeaves: 130, Items: 136,
+    HostWelcome: 144, HostRefused: 145, HostAnswer: 146,
+}  # fmt: skip
+"""The kind of each message class: the first element of its header."""
+
+FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {
+    cls: tuple(
+        (name, annotation.__metadata__[0])
+        for name, annotation in typing.get_type_hints(cls, include_extras=True).items()
+    )
+    for cls in KINDS
+}
+"""The fields of each message with their checkers and CDDL."""
+
+_BY_KIND = {kind: cls for cls, kind in KINDS.items()}
+_WITH_VERSION = (HostHello, HostWelcome)
+
+
+def encode(message: HostMessage) -> bytes:
+    """The header frame of a message."""
+    return cbor2.dumps([KINDS[message.__class__], *message])
+
+
+def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, list[Body]]:
+    """The message of these frames, every field checked, and the frames that follow its
+    header; ProtocolError if it is none."""
+    if not frames or len(frames[0]) > most_bytes:
+        raise ProtocolError("no header, or a header that is too long")
+    try:
+        array = strict_cbor.loads(frames[0], most_items=FEWEST_ITEMS + most_bytes // EDGE_BYTES)
+    except strict_cbor.Costly as error:
+        raise ProtocolError(f"header of {error}") from None
+    except Exception as error:  # cbor2 documents no complete list of what hostile bytes raise
+        raise ProtocolError(f"header is not CBOR: {type(error).__name__}") from None
+    if type(array) is not list or not array or not is_uint(array[0]):
+        raise ProtocolError("header is not an array that begins with a kind")
+    cls = _BY_KIND.get(array[0])
+    if cls is None:
+        raise ProtocolError(f"unknown kind {array[0]}")
+    if cls in _WITH_VERSION and array[1:2] != [PROTOCOL_VERSION]:
+        raise ForeignVersion(f"another protocol version is spoken, not {PROTOCOL_VERSION}")
+    fields = FIELDS[cls]
+    if len(array) != 1 + len(fields):
+        raise ProtocolError(f"{cls.__name__} with {len(array) - 1} fields, not {len(fields)}")
+    for (name, field), value in zip(fields, array[1:], strict=True):
+        if not field.check(value):
+            raise ProtocolError(f"{cls.__name__}.{name} is not {field.cddl}")
+    message: HostMessage = cls(*array[1:])
+    rest = list(frames[1:])
+    if isinstance(message, HostHello) and len(message.epoch) not in (0, ID_BYTES):
+        raise ProtocolError("HostHello.epoch is not an id, nor empty")
+    _check_frames(message, len(rest))
+    return message, rest
+
+
+def _check_frames(message: HostMessage, count: int) -> None:
+    told = 0
+    if isinstance(message, Items):
+        told = sum(message.frames)
+        if not len(message.what) == len(message.workers) == len(message.frames):
+            raise ProtocolError("the columns of Items are not of one length")
+    if told != count:
+        raise ProtocolError(f"{type(message).__name__} with {count} frames, not {told}")

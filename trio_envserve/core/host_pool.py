@@ -1,0 +1,316 @@
+"""The router's side of hosts: to the router a worker of theirs is like any other.
+
+Theory of operation
+-------------------
+A host that has joined, and is known to hold its lease, brings slots to the
+:class:`~.slots.Pool`.  What the router wants of a worker in one of them (:meth:`Hosts.take`)
+becomes an item for that host; what the host says becomes inputs of the router.
+
+A host is lost when its lease is over (:mod:`.lease`): then, and not before, its workers are
+reported as ended.  Its slots close first, so none of them is started again there.  Until a
+host is known to hear the router its workers get no new work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .errors import ProtocolError
+from .heartbeat import Heartbeat, HeartbeatLines
+from .host_link import Inbox, Item, Outbox, What
+from .host_messages import (
+    HostAnswer,
+    HostBeat,
+    HostHello,
+    HostLeaves,
+    HostRefused,
+    HostWelcome,
+    Items,
+    decode,
+    encode,
+)
+from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Tenure, Verdict
+from .limits import PROTOCOL_VERSION, WireLimits
+from .lives import LifeInput, Phase
+from .messages import KINDS as WORKER_KINDS
+from .messages import WorkerHello
+from .router_effects import Kill, Report, RouterEffect, Spawn, ToWorker
+from .router_inputs import Exited, HeartbeatFelt, RouterInput, Spawned, WorkerMessage
+from .slots import Pool, Slot
+from .terms import Body, Epoch, Route, one_line
+
+NAME_BYTES = 64
+
+
+class ToHost(NamedTuple):
+    """Send these frames to a host."""
+
+    route: Route
+    frames: tuple[Body, ...]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class RemoteHost:
+    """One host in one tenure."""
+
+    holding: Holding
+    route: Route
+    capacity: int
+    """How many workers it is good for."""
+    outbox: Outbox
+    inbox: Inbox
+    slots: list[Slot] = dataclasses.field(default_factory=list)
+    workers: set[bytes] = dataclasses.field(default_factory=set)
+    """Those that were to be started there and have not ended."""
+    unready: set[bytes] = dataclasses.field(default_factory=set)
+    """Of these, the ones that have not said hello."""
+    failed_starts: int = 0
+    """How many in a row have ended before they said hello."""
+    set_aside: bool = False
+    fresh: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its id, for people too."""
+        return self.holding.host
+
+
+def fitting(workers: int, offers: dict[str, Any], needs: dict[str, float]) -> int:
+    """How many workers a host is good for, of what each of them needs."""
+    most = float(workers)
+    for what, need in needs.items():
+        offered = offers.get(what, 0)
+        enough = type(offered) in (int, float) and offered > 0
+        if need > 0:
+            most = min(most, offered // need if enough else 0)
+    return int(most)
+
+
+class Hosts:
+    """All hosts of a router.  Effects are in :attr:`out`, in order."""
+
+    def __init__(
+        self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
+        needs: dict[str, float] | None = None, wire: WireLimits | None = None,
+    ) -> None:  # fmt: skip
+        self.leases = Leases(terms, epoch)
+        self.out: list[ToHost | RouterEffect] = []
+        self.hosts: dict[Tenure, RemoteHost] = {}
+        self._pool = pool
+        self._needs = needs or {}
+        self._wire = wire or WireLimits()
+        self._of_worker: dict[bytes, RemoteHost] = {}
+
+    # -- what the router wants ------------------------------------------------
+
+    def take(self, effect: RouterEffect) -> bool:
+        """An effect of the router.  Whether it is about a worker of a host."""
+        match effect:
+            case Spawn():
+                host = self._of_slot(effect.slot)
+                if host is None:
+                    return False
+                self._of_worker[effect.worker] = host
+                host.workers.add(effect.worker)
+                host.unready.add(effect.worker)
+                item = Item(What.SPAWN, effect.worker, (effect.incarnation,))
+            case ToWorker():
+                item = Item(What.TELL, effect.worker, effect.frames)
+            case Kill():
+                item = Item(What.KILL, effect.worker, (effect.why.encode(),))
+            case _:
+                return False
+        host = self._of_worker.get(effect.worker)
+        if host is None:
+            return False
+        host.outbox.put(item)
+        self._flush(host)
+        return True
+
+    def _of_slot(self, index: int) -> RemoteHost | None:
+        slot = self._pool.slots[index]
+        return next((host for host in self.hosts.values() if slot in host.slots), None)
+
+    def _flush(self, host: RemoteHost) -> None:
+        self.out += [ToHost(host.route, frames) for frames in host.outbox.messages()]
+
+    # -- what hosts say -------------------------------------------------------
+
+    def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
+        """A message of a host: the inputs that the router is to get, in order.
+        ProtocolError if it is none."""
+        message, rest = decode(frames, most_bytes=self._wire.header_bytes)
+        if isinstance(message, HostHello):
+            return self._hello(route, message, now_s)
+        host = self.hosts.get(message.tenure)
+        if host is None:
+            return []
+        match message:
+            case HostBeat():
+                return self._beat(host, message, now_s)
+            case HostLeaves():
+                over = self.leases.leave(host.name, message.tenure)
+                return [] if over is None else self._gone(over, now_s, "it has left")
+            case Items():
+                inputs: list[RouterInput] = []
+                for item in host.inbox.take(message, rest):
+                    inputs += self._item(host, item, now_s)
+                return inputs
+            case _:
+                raise ProtocolError(f"{type(message).__name__} from a host")
+
+    def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
+        name = one_line(hello.host, NAME_BYTES)
+        capacity = fitting(hello.workers, hello.offers, self._needs)
+        if not capacity and hello.tenure not in self.hosts:
+            text = f"it has nothing for workers that need {self._needs}"
+            self._refuse(route, hello, "unfit", text)
+            return []
+        verdict, over = self.leases.hello(
+            name, hello.tenure, hello.hello, hello.ended, now_s, with_epoch=hello.epoch
+        )
+        inputs = [] if over is None else self._gone(over, now_s, "its next tenure says so")
+        if verdict is Verdict.IN_USE:
+            self._refuse(route, hello, "in-use", f"another host is here as {name}")
+        elif verdict is Verdict.OVER:
+            self._refuse(route, hello, "over", "its tenure is over; it may join anew")
+        elif verdict is Verdict.WELCOME:
+            self._welcome(route, hello, name, capacity)
+        return inputs
+
+    def _refuse(self, route: Route, hello: HostHello, code: str, text: str) -> None:
+        refused = HostRefused(hello.tenure, hello.hello, code, text)
+        self.out.append(ToHost(route, (encode(refused),)))
+
+    def _welcome(self, route: Route, hello: HostHello, name: str, capacity: int) -> None:
+        holding = self.leases.holdings[name]
+        host = self.hosts.get(hello.tenure)
+        if host is None:
+            outbox = Outbox(hello.tenure)
+            host = RemoteHost(holding, route, capacity, outbox, Inbox())
+            self.hosts[hello.tenure] = host
+        host.route = route
+        welcome = HostWelcome(
+            PROTOCOL_VERSION, hello.tenure, hello.hello, self.leases.epoch,
+            self.leases.terms.fence_s,
+        )  # fmt: skip
+        self.out.append(ToHost(route, (encode(welcome),)))
+        host.outbox.again()
+        self._flush(host)
+
+    def _beat(self, host: RemoteHost, beat: HostBeat, now_s: float) -> list[RouterInput]:
+        lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
+        if not self.leases.beat(host.name, beat.tenure, lease_beat, now_s):
+            return []
+        host.outbox.received(beat.have, beat.answered)
+        sent = host.outbox.stated(beat.beat)
+        answer = HostAnswer(beat.tenure, beat.beat, sent, host.inbox.have)
+        self.out.append(ToHost(host.route, (encode(answer),)))
+        self._flush(host)
+        if beat.leaving and not host.set_aside:
+            self._set_aside(host, "info", "it leaves")
+            self._drain(host, now_s)
+        return []
+
+    def _item(self, host: RemoteHost, item: Item, now_s: float) -> list[RouterInput]:
+        worker = item.worker
+        if worker not in host.workers:
+            return []
+        match item.what:
+            case What.SAID:
+                if worker in host.unready and _is_hello(item.frames):
+                    host.unready.discard(worker)
+                    host.failed_starts = 0
+                return [WorkerMessage([worker, *item.frames], now_s)]
+            case What.SPAWNED:
+                return [Spawned(worker, _number(item))]
+            case What.FELT:
+                felt = _heartbeat(item)
+                return [HeartbeatFelt(worker, now_s, felt.lag_s, felt.memory_bytes, felt.where)]
+            case What.EXITED:
+                return [self._ended(host, worker, _text(item), now_s)]
+            case _:
+                raise ProtocolError(f"{item.what.name} from a host")
+
+    def _ended(self, host: RemoteHost, worker: bytes, how: str, now_s: float) -> Exited:
+        host.workers.discard(worker)
+        del self._of_worker[worker]
+        if worker in host.unready:
+            host.unready.discard(worker)
+            host.failed_starts += 1
+            most = self._pool.limits.broken_after
+            if host.failed_starts >= most and not host.set_aside:
+                self._set_aside(host, "error", f"{most} workers in a row did not get ready: {how}")
+        return Exited(worker, now_s, how)
+
+    def _set_aside(self, host: RemoteHost, level: str, why: str) -> None:
+        host.set_aside = True
+        self._close(host)
+        self.out.append(Report(level, f"host {host.name} gets no more workers: {why}"))
+
+    def _close(self, host: RemoteHost) -> None:
+        for slot in host.slots:
+            slot.closed = True
+
+    def _drain(self, host: RemoteHost, now_s: float) -> None:
+        for worker in sorted(host.workers):
+            life = self._pool.lives[worker]
+            ends = LifeInput.KILL if life.phase is Phase.STARTING else LifeInput.RETIRE
+            self.out += self._pool.step(life, ends, now_s, "its host leaves")
+
+    # -- time -----------------------------------------------------------------
+
+    def tick(self, now_s: float) -> list[RouterInput]:
+        """Before each tick of the router: which hosts are lost, and which get work."""
+        inputs: list[RouterInput] = []
+        for over in self.leases.lost(now_s):
+            why = f"nothing was heard of it for {self.leases.terms.wait_s:.0f} s"
+            inputs += self._gone(over, now_s, why)
+        for host in self.hosts.values():
+            host.fresh = self.leases.is_fresh(host.holding, now_s)
+            if host.fresh and not host.slots and not host.set_aside:
+                host.slots = self._pool.open_slots(host.capacity)
+                self.out.append(Report("info", f"host {host.name}: {host.capacity} workers"))
+            for worker in host.workers:
+                self._pool.lives[worker].held = not host.fresh
+        return inputs
+
+    def _gone(self, over: Holding, now_s: float, why: str) -> list[RouterInput]:
+        """A tenure is over, and every worker of it is dead."""
+        host = self.hosts.pop(over.tenure)
+        self._close(host)
+        self.out.append(Report("warning", f"host {host.name} is gone: {why}"))
+        how = f"its host {host.name} is gone: {why}"
+        workers = sorted(host.workers)
+        for worker in workers:
+            del self._of_worker[worker]
+        host.workers.clear()
+        return [Exited(worker, now_s, how) for worker in workers]
+
+
+def _is_hello(frames: Sequence[Body]) -> bool:
+    head = bytes((0x18, WORKER_KINDS[WorkerHello]))
+    return len(frames) == 2 and bytes(frames[1][1:3]) == head
+
+
+def _heartbeat(item: Item) -> Heartbeat:
+    try:
+        felt = HeartbeatLines().feed(b"".join(map(bytes, item.frames)))
+    except ValueError as error:
+        raise ProtocolError(f"a heartbeat that is {error}") from None
+    if felt is None:
+        raise ProtocolError("a heartbeat without an end")
+    return felt
+
+
+def _number(item: Item) -> int:
+    text = _text(item)
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ProtocolError("a pid that is no number")
+    return int(text)
+
+
+def _text(item: Item) -> str:
+    return b"".join(map(bytes, item.frames)).decode("utf-8", "replace")
