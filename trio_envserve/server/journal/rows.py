@@ -78,12 +78,9 @@ def sum_of(
 ) -> bytes:
     """What proves that a row is whole."""
     numbers = _NUMBERS.pack(row, -1 if number is None else number, uptime_s, file)
-    digest = blake2b(numbers, digest_size=8)
-    digest.update(b"%d," % len(record))
-    digest.update(record)
-    if body is not None:
-        digest.update(body)
-    return digest.digest()
+    # Joined, which is quicker than one after the other: a body is no larger than FILE_BYTES.
+    all_of_it = b"%b%d,%b%b" % (numbers, len(record), record, b"" if body is None else body)
+    return blake2b(all_of_it, digest_size=8).digest()
 
 
 def digest_of(body: Body) -> bytes:

@@ -43,9 +43,9 @@ class _Open:
 
     __slots__ = ("asked", "executions", "rows")
 
-    def __init__(self, asked: list[Any], row: Row) -> None:
+    def __init__(self, asked: list[Any]) -> None:
         self.asked = asked
-        self.rows = [row]
+        self.rows: list[tuple[Any, ...]] = []
         self.executions = int(asked[7])
 
 
@@ -77,34 +77,37 @@ class _Reading:
             raise _Wrong
         all_sums = self._state.all_sums
         for values in connection.execute(_ALL):
-            row = Row(*values)
-            if row.sum != sum_of(*values[:-1]):
+            if values[-1] != sum_of(*values[:-1]):
                 raise _Wrong
-            all_sums ^= int.from_bytes(row.sum, "little")
-            self._row(row)
+            all_sums ^= int.from_bytes(values[-1], "little")
+            self._row(*values)
         if all_sums:
             raise _Wrong
         self._take_open()
 
-    def _row(self, row: Row) -> None:
-        if row.file:
-            name = str(row.row)
+    def _row(
+        self, row: int, number: int | None, uptime_s: float, record: bytes, file: int,
+        body: bytes | None, sum: bytes,
+    ) -> None:  # fmt: skip
+        if file:
+            name = str(row)
             self._found.files.add(name)
             if name not in self._named:
                 raise _Wrong
-        if row.number is None:
-            self._others.append(row)
+        if number is None:
+            self._others.append(Row(row, number, uptime_s, record, file, body, sum))
             return
-        plain: list[Any] = cbor2.loads(row.record)
-        if plain[0] == _OPENED:
-            self._open[row.number] = _Open(plain, row)
-            return
-        one = self._open[row.number]
-        one.executions += plain[0] == _STARTED
-        one.rows.append(row)
-        if plain[0] == _COMPLETED:
-            del self._open[row.number]
-            self._rest(one, plain)
+        kind = record[1]  # a list of a few, and its first is a small number
+        one = self._open.get(number)
+        if kind == _OPENED:
+            one = self._open[number] = _Open(cbor2.loads(record))
+        elif one is None:
+            raise _Wrong
+        one.executions += kind == _STARTED
+        one.rows.append((row, number, uptime_s, record, file, body, sum))
+        if kind == _COMPLETED:
+            del self._open[number]
+            self._rest(one, cbor2.loads(record))
 
     def _rest(self, one: _Open, completed: list[Any]) -> None:
         _, number, namespace, key, digest, rerun, *_, body_bytes = one.asked
@@ -116,12 +119,12 @@ class _Reading:
             )
         )  # fmt: skip
         if packed is None:
-            self._others += one.rows
+            self._others += (Row(*row) for row in one.rows)
         else:
             self._found.at_rest.append(packed)
 
     def _take_open(self) -> None:
-        rows = [*self._others, *(row for one in self._open.values() for row in one.rows)]
+        rows = [*self._others, *(Row(*row) for one in self._open.values() for row in one.rows)]
         for row in sorted(rows, key=lambda row: row.row):
             _take(self._folder, row, self._found)
         if self._found.problems or any(entry.body_is_lost for entry in self._found.entries):
