@@ -155,6 +155,7 @@ def test_what_an_earlier_epoch_has_left_is_kept_as_long_from_a_later_time():
     resting.restore([rested(1, since_s=0.0)], 100.0)
     resting.add(rested(2, since_s=50.0))
     assert next(iter(resting)).since_s == 100.0
+    assert resting.usage(b"team").disk_bytes == 2 * fields(1).disk_bytes
     assert ended(resting, 163.0) == [2]
     assert ended(resting, 165.0) == [1]
 
