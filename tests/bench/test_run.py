@@ -22,7 +22,15 @@ pytestmark = [
 ]
 HANG_S = 120.0
 SMALL = Size(
-    outcomes=300, pending=50, clients=20, requests=500, idle_s=0.3, done=1500, window_s=0.1, pairs=1
+    outcomes=300,
+    pending=50,
+    clients=20,
+    requests=500,
+    idle_s=0.3,
+    done=1500,
+    window_s=0.1,
+    pairs=1,
+    journal_keys=200,
 )
 
 
@@ -92,6 +100,9 @@ async def test_a_realistic_rollout_arrives_whole(tmp_path, response):
             "session-done", {"early_us", "late_us", "late_over_early"}, marks=pytest.mark.slow
         ),
         ("keyed-calls", {"plain_us", "keyed_us", "keyed_over_plain"}),
+        ("journal-calls", {"plain_per_s", "keyed_per_s", "keyed_over_plain", "fsync_ms"}),
+        ("journal-beside", {"with_us", "without_us", "with_over_without"}),
+        ("journal-restart", {"ready_s", "server_cpu_s", "bytes_each", "fsync_ms"}),
         (
             "http-rollouts",
             {"rate_over_bare", "per_s", "bare_per_s", "server_us", "bare_us"},

@@ -95,6 +95,9 @@ CASES = (
     Case("workers-8", "8 workers, 1,000 in flight", Load(1000), 8, (OURS, PLAIN)),
     Case("session-done", "1,000 against 100,000 requests done in the session"),
     Case("keyed-calls", "calls with keys, and calls without"),
+    Case("journal-calls", "calls with keys and a journal, and calls without keys"),
+    Case("journal-beside", "calls without keys, beside a journal and without one"),
+    Case("journal-restart", "a start on a journal with 1,000,000 keys, after a kill"),
     Case("http-rollouts", "POST /v1/rollouts over 256 connections, and a bare handler"),
     Case("memory-kept", "10,000 unacknowledged outcomes of 10 kB"),
     Case("idle-pending", "1,000 long rollouts pending"),
@@ -118,6 +121,7 @@ class Size(NamedTuple):
     """Requests that wait or run."""
     idle_s: float = 5.0
     done: int = 100_000
+    journal_keys: int = 1_000_000
     window_s: float = 1.0
     pairs: int = 5
     """Windows of each of two that are compared."""
@@ -190,6 +194,10 @@ MARKS = (
     Mark("inflight-10000", "router_us", 1.25, False, over="inflight-100"),
     Mark("session-done", "late_over_early", 1.25, False),
     Mark("keyed-calls", "keyed_over_plain", 1.25, False),
+    Mark("journal-calls", "keyed_over_plain", 0.5, True),
+    Mark("journal-beside", "with_over_without", 1.05, False),
+    Mark("journal-restart", "ready_s", 10.0, False),
+    Mark("journal-restart", "bytes_each", 200.0, False),
     Mark("http-rollouts", "rate_over_bare", 0.6, True),
     Mark("memory-kept", "of_their_bytes", 1.15, False),
     Mark("idle-pending", "core_percent", 1.0, False),

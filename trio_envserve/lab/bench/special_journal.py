@@ -1,0 +1,159 @@
+"""The special cases of a server with a journal.
+
+Theory of operation
+-------------------
+``journal-calls`` and ``journal-beside`` compare two loads, or two servers, that take turns in
+short windows, as in :mod:`.special_calls`.  ``journal-restart`` writes a journal with many
+retained keys, starts a server on it, kills that, and starts another: what counts is how long
+that takes, and how much more memory it has than one with an empty journal.
+
+What a journal costs is what its disk takes for a sync: so that is measured beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+import trio
+
+from ...core.journal import Completed, Opened, Record, Started
+from ...core.messages import Outcome, encode
+from ...core.terms import ID_BYTES, Status
+from ...server.journal.opening import open_folder
+from .cases import Figures, Load, Size
+from .judge import Judge
+from .measure import children, cpu_s, resident_bytes, spent
+from .programs import Program, module, open_program
+from .rigs import bench_server, open_server_program
+
+PLAIN_CALLS = Load(256)
+KEYED_CALLS = Load(256, keyed=True)
+SYNCS = 50
+GROUP = 20_000
+BODY_BYTES = 200
+
+
+async def journal_calls(judge: Judge, size: Size) -> Figures:
+    """The rate of calls with keys, each safe on the disk, over that of calls without."""
+    folder = judge.folder / "journal"
+    command = [*bench_server(judge, 1), "--journal", str(folder)]
+    async with (
+        open_server_program(command) as (_, address),
+        open_program(module("client", address)) as client,
+    ):
+        await client.line()
+        pairs: list[tuple[float, float]] = []
+        for _ in range(size.pairs):
+            plain = await _rate(judge, client, PLAIN_CALLS, size.window_s)
+            pairs.append((plain, await _rate(judge, client, KEYED_CALLS, size.window_s)))
+    return {
+        "plain_per_s": statistics.median(plain for plain, _ in pairs),
+        "keyed_per_s": statistics.median(keyed for _, keyed in pairs),
+        "keyed_over_plain": statistics.median(keyed / plain for plain, keyed in pairs),
+        "fsync_ms": await trio.to_thread.run_sync(_sync_ms, judge.folder),
+    }
+
+
+async def _rate(judge: Judge, client: Program, load: Load, seconds: float) -> float:
+    figures = await client.ask(load.record(seconds, judge.next_call))
+    judge.load(figures)
+    return float(figures["answered"] / figures["seconds"])
+
+
+async def journal_beside(judge: Judge, size: Size) -> Figures:
+    """What calls without a key take of a server with a journal, and of one without."""
+    with_one = [*bench_server(judge, 1), "--journal", str(judge.folder / "journal")]
+    async with (
+        open_server_program(with_one) as (journaled, address),
+        open_server_program(bench_server(judge, 1)) as (bare, other),
+        open_program(module("client", address)) as client,
+        open_program(module("client", other)) as other_client,
+    ):
+        pairs: list[tuple[float, float]] = []
+        rigs = [(journaled, client), (bare, other_client)]
+        for _, each in rigs:
+            await each.line()
+        for number in range(size.pairs):
+            took: dict[int, float] = {}
+            for server, each in rigs if number % 2 else reversed(rigs):
+                cost_us = await _cost_us(judge, server, each, size.window_s)
+                if cost_us is None:
+                    return {}
+                took[server.pid] = cost_us
+            pairs.append((took[journaled.pid], took[bare.pid]))
+    return {
+        "with_us": statistics.median(one for one, _ in pairs),
+        "without_us": statistics.median(one for _, one in pairs),
+        "with_over_without": statistics.median(one / other for one, other in pairs),
+    }
+
+
+async def _cost_us(judge: Judge, server: Program, client: Program, seconds: float) -> float | None:
+    pids = [server.pid, client.pid, *children(server.pid)]
+    before = [cpu_s(pid) for pid in pids]
+    figures = await client.ask(PLAIN_CALLS.record(seconds, judge.next_call))
+    took_s = spent(before, [cpu_s(pid) for pid in pids])
+    judge.load(figures)
+    return None if took_s is None else 1e6 * took_s / figures["answered"]
+
+
+async def journal_restart(judge: Judge, size: Size) -> Figures:
+    """From a start on the journal of a server that was killed until it is ready."""
+    folder, keys = judge.folder / "journal", size.journal_keys
+    empty, full = (
+        [*bench_server(judge, 1), "--journal", str(each)]
+        for each in (judge.folder / "empty", folder)
+    )
+    async with open_server_program(empty) as (server, _):
+        base_bytes = resident_bytes(server.pid)
+    await trio.to_thread.run_sync(_write, folder, keys)
+    async with open_program(full, terminate=True) as first:
+        await first.event("ready")
+        await first.kill()
+    began_s = time.monotonic()
+    async with open_program(full, terminate=True) as second:
+        await second.event("ready")
+        return {
+            "ready_s": time.monotonic() - began_s,
+            "server_cpu_s": cpu_s(second.pid) or 0.0,
+            "bytes_each": (resident_bytes(second.pid) - base_bytes) / keys,
+            "fsync_ms": await trio.to_thread.run_sync(_sync_ms, judge.folder),
+        }
+
+
+def _write(folder: Path, keys: int) -> None:
+    """A journal with so many outcomes."""
+    store, _, locks = open_folder(folder, 600.0)
+    header = encode(Outcome(bytes(ID_BYTES), 0, Status.RESULT, "", None, 1))
+    body = bytes(BODY_BYTES)
+    for first in range(0, keys, GROUP):
+        group: list[Record] = []
+        for number in range(first, min(first + GROUP, keys)):
+            digest = number.to_bytes(32, "little")
+            key = b"run/%d/0" % number
+            group += [
+                Opened(number, b"bench", key, digest, None, 4, 0, bytes(ID_BYTES), body),
+                Started(number),
+                Completed(number, (header, body)),
+            ]
+        store.commit(group, 1.0)
+    store.close()
+    locks.close()
+
+
+def _sync_ms(folder: Path) -> float:
+    """What the disk takes for a sync of a little that was written."""
+    took_ms: list[float] = []
+    fd = os.open(folder / "sync", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        for _ in range(SYNCS):
+            os.write(fd, bytes(4096))
+            began_s = time.perf_counter()
+            os.fdatasync(fd)
+            took_ms.append(1000 * (time.perf_counter() - began_s))
+    finally:
+        os.close(fd)
+    return statistics.median(took_ms)
