@@ -263,6 +263,7 @@ def test_unknown_flags_in_a_box_end_the_connection(flags):
         b"\x00\x00",  # a message
         b"\x00\x64" + bytes(100),
         b"\x02" + (1 << 30).to_bytes(8, "big"),  # a large one
+        b"\x02" + (50_000).to_bytes(8, "big") + bytes(1000),  # the beginning of one
         b"\x01\x00" * 100,  # one of many frames
         b"\x06" + (5000).to_bytes(8, "big"),  # a large command
     ],
