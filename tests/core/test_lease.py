@@ -16,7 +16,7 @@ from trio_envserve.core.lease import (
     LeaseBeat,
     Leases,
     LeaseTerms,
-    Verdict,
+    Reception,
     least_margin_s,
 )
 
@@ -37,7 +37,7 @@ def beat(number: int, answered: int) -> LeaseBeat:
 
 def router(terms: LeaseTerms = TERMS) -> Leases:
     leases = Leases(terms, EPOCH)
-    assert leases.hello("a", T1, 1, [], 0.0) == (Verdict.WELCOME, None)
+    assert leases.hello("a", T1, 1, [], 0.0) == (Reception.WELCOME, None)
     return leases
 
 
@@ -174,8 +174,8 @@ def test_what_is_lost_is_never_answered_again():
     leases.beat("a", T1, beat(1, 0), 0.0)
     leases.lost(100.0)
     assert not leases.beat("a", T1, beat(2, 1), 100.0)
-    assert leases.hello("a", T1, 2, [], 100.0) == (Verdict.OVER, None)
-    assert leases.hello("a", T2, 1, [], 100.0) == (Verdict.WELCOME, None)
+    assert leases.hello("a", T1, 2, [], 100.0) == (Reception.OVER, None)
+    assert leases.hello("a", T2, 1, [], 100.0) == (Reception.WELCOME, None)
     assert not leases.beat("a", T1, beat(3, 1), 100.0)
 
 
@@ -187,12 +187,12 @@ def test_a_welcomed_host_that_never_beats_gives_its_id_back():
 def test_an_id_in_use_is_refused_until_its_lease_has_ended():
     leases = router()
     leases.beat("a", T1, beat(1, 0), 1.0)
-    assert leases.hello("a", T2, 1, [], 2.0) == (Verdict.IN_USE, None)
-    assert leases.hello("a", T2, 2, [T3], 2.0) == (Verdict.IN_USE, None)
-    assert leases.hello("b", T2, 3, [], 2.0)[0] is Verdict.WELCOME
+    assert leases.hello("a", T2, 1, [], 2.0) == (Reception.IN_USE, None)
+    assert leases.hello("a", T2, 2, [T3], 2.0) == (Reception.IN_USE, None)
+    assert leases.hello("b", T2, 3, [], 2.0)[0] is Reception.WELCOME
     assert leases.beat("a", T1, beat(2, 1), 3.0), "the first one is not disturbed"
-    verdict, ended = leases.hello("a", T3, 1, [T1], 4.0)
-    assert verdict is Verdict.WELCOME
+    reception, ended = leases.hello("a", T3, 1, [T1], 4.0)
+    assert reception is Reception.WELCOME
     assert ended is not None
     assert ended.tenure == T1
     assert not leases.beat("a", T1, beat(3, 1), 5.0)
@@ -200,15 +200,15 @@ def test_an_id_in_use_is_refused_until_its_lease_has_ended():
 
 def test_hellos_are_numbered():
     leases = router()
-    assert leases.hello("a", T1, 3, [], 1.0) == (Verdict.WELCOME, None)
-    assert leases.hello("a", T1, 3, [], 1.0) == (Verdict.OLD, None)
-    assert leases.hello("a", T1, 2, [], 1.0) == (Verdict.OLD, None)
+    assert leases.hello("a", T1, 3, [], 1.0) == (Reception.WELCOME, None)
+    assert leases.hello("a", T1, 3, [], 1.0) == (Reception.OLD, None)
+    assert leases.hello("a", T1, 2, [], 1.0) == (Reception.OLD, None)
 
 
 def test_the_tenure_of_another_router_is_over():
     leases = router()
-    assert leases.hello("b", T2, 5, [], 1.0, with_epoch=OTHER) == (Verdict.OVER, None)
-    assert leases.hello("b", T3, 5, [], 1.0, with_epoch=EPOCH) == (Verdict.OVER, None)
+    assert leases.hello("b", T2, 5, [], 1.0, with_epoch=OTHER) == (Reception.OVER, None)
+    assert leases.hello("b", T3, 5, [], 1.0, with_epoch=EPOCH) == (Reception.OVER, None)
 
 
 def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
@@ -243,10 +243,10 @@ def test_a_late_hello_does_not_let_another_router_renew():
     lease, successor = HostLease(T1), Leases(TERMS, OTHER)
     late = lease.hello()
     assert lease.welcomed(lease.hello(), EPOCH, 20.0)
-    assert successor.hello("a", T1, late, [], 0.0)[0] is Verdict.WELCOME
+    assert successor.hello("a", T1, late, [], 0.0)[0] is Reception.WELCOME
     assert not successor.beat("a", T1, lease.beat(1.0), 1.0)
-    verdict, _ = successor.hello("a", T1, lease.hello(), [], 2.0, with_epoch=EPOCH)
-    assert verdict is Verdict.WELCOME
+    reception, _ = successor.hello("a", T1, lease.hello(), [], 2.0, with_epoch=EPOCH)
+    assert reception is Reception.WELCOME
     assert not lease.welcomed(lease.hellos, OTHER, 20.0)
     assert lease.over
 
@@ -258,7 +258,7 @@ def test_a_host_leaves():
     ended = leases.leave("a", T1)
     assert ended is not None
     assert leases.leave("a", T1) is None
-    assert leases.hello("a", T1, 9, [], 1.0)[0] is Verdict.OVER
+    assert leases.hello("a", T1, 9, [], 1.0)[0] is Reception.OVER
 
 
 def test_tenures_that_are_over_are_remembered_within_a_bound():
@@ -267,8 +267,8 @@ def test_tenures_that_are_over_are_remembered_within_a_bound():
         tenure = number.to_bytes(16, "big")
         leases.hello(f"h{number}", tenure, 1, [], 0.0)
         leases.leave(f"h{number}", tenure)
-    assert leases.hello("h0", bytes(16), 2, [], 0.0)[0] is Verdict.WELCOME
-    assert leases.hello("h1", (1).to_bytes(16, "big"), 2, [], 0.0)[0] is Verdict.OVER
+    assert leases.hello("h0", bytes(16), 2, [], 0.0)[0] is Reception.WELCOME
+    assert leases.hello("h1", (1).to_bytes(16, "big"), 2, [], 0.0)[0] is Reception.OVER
 
 
 # -- the routers before ---------------------------------------------------------------

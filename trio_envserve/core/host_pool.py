@@ -31,7 +31,7 @@ from .host_messages import (
     decode,
     encode,
 )
-from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Tenure, Verdict
+from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Phase
 from .messages import KINDS as WORKER_KINDS
@@ -168,15 +168,15 @@ class Hosts:
             text = f"it has nothing for workers that need {self._needs}"
             self._refuse(route, hello, "unfit", text)
             return []
-        verdict, over = self.leases.hello(
+        reception, over = self.leases.hello(
             name, hello.tenure, hello.hello, hello.ended, now_s, with_epoch=hello.epoch
         )
         inputs = [] if over is None else self._gone(over, now_s, "its next tenure says so")
-        if verdict is Verdict.IN_USE:
+        if reception is Reception.IN_USE:
             self._refuse(route, hello, "in-use", f"another host is here as {name}")
-        elif verdict is Verdict.OVER:
+        elif reception is Reception.OVER:
             self._refuse(route, hello, "over", "its tenure is over; it may join anew")
-        elif verdict is Verdict.WELCOME:
+        elif reception is Reception.WELCOME:
             self._welcome(route, hello, name, capacity)
         return inputs
 

@@ -181,7 +181,7 @@ class HostLease:
 # -- the router's side ----------------------------------------------------------------
 
 
-class Verdict(enum.Enum):
+class Reception(enum.Enum):
     """What a router says to a hello."""
 
     WELCOME = "it is welcome"
@@ -220,7 +220,7 @@ class Leases:
     def hello(
         self, host: str, tenure: Tenure, number: int, ended: Collection[Tenure], now_s: float,
         *, with_epoch: Epoch = b"",
-    ) -> tuple[Verdict, Holding | None]:  # fmt: skip
+    ) -> tuple[Reception, Holding | None]:  # fmt: skip
         """A host wants to join, or is back.
 
         ``ended``: earlier tenures of this id whose workers it knows to be dead: it has reaped
@@ -231,17 +231,17 @@ class Leases:
         holding = self.holdings.get(host)
         if holding is not None and holding.tenure == tenure:
             if number <= holding.hello:
-                return Verdict.OLD, None
+                return Reception.OLD, None
             holding.hello = number
-            return Verdict.WELCOME, None
+            return Reception.WELCOME, None
         if tenure in self._over or with_epoch:  # of a router before, or of this one, long ago
-            return Verdict.OVER, None
+            return Reception.OVER, None
         if holding is not None:
             if holding.tenure not in ended:
-                return Verdict.IN_USE, None
+                return Reception.IN_USE, None
             self._end(holding)
         self.holdings[host] = Holding(host, tenure, now_s, number)
-        return Verdict.WELCOME, holding
+        return Reception.WELCOME, holding
 
     def beat(self, host: str, tenure: Tenure, beat: LeaseBeat, now_s: float) -> bool:
         """A beat has come.  Whether it is to be answered: the lease is counted from now.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ...core.lease import EarlierEpochs, EpochWait, LeaseBeat, Leases, LeaseTerms, Tenure, Verdict
+from ...core.lease import EarlierEpochs, EpochWait, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
 from ...core.terms import Epoch
 from .machine import Machine, Queue
 
@@ -54,15 +54,15 @@ class Router:
         self, machine: Machine, tenure: Tenure, number: int, ended: tuple[Tenure, ...],
         epoch: bytes,
     ) -> None:  # fmt: skip
-        verdict, over = self.leases.hello(
+        reception, over = self.leases.hello(
             machine.name, tenure, number, ended, self.now_s(), with_epoch=epoch
         )
         if over is not None:
             self._dead(over.tenure, self.epoch)
-        if verdict is Verdict.WELCOME:
+        if reception is Reception.WELCOME:
             fence_s = self.leases.terms.fence_s
             self.world.to_host(machine, "welcome", tenure, number, self.epoch, fence_s)
-        elif verdict is Verdict.OVER:
+        elif reception is Reception.OVER:
             self.world.to_host(machine, "refused", tenure, number)
 
     def _beat(
