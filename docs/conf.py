@@ -17,7 +17,7 @@ nitpicky = True
 # the worker counts of model calls; the trace behind ``rollout.span``; and the inside of a
 # simulated run.
 nitpick_ignore_regex = [
-    ("py:.*", r"(collections|contextlib|os|random|trio)\..*"),
+    ("py:.*", r"(collections|contextlib|os|pathlib|random|trio)\..*"),
     ("py:.*", r"(trio_envserve\.net\.interface\.)?(ConnectionEvent|RouterSocket|DealerSocket)"),
     ("py:.*", r"trio_envserve\.core\.durations\.Durations"),
     ("py:.*", r"trio_envserve\.tracing\.Trace"),

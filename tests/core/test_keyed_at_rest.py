@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import error_records, messages
+from trio_envserve.core import error_records, keyed_at_rest, messages
 from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName
 from trio_envserve.core.keyed_at_rest import READS_AT_ONCE, RestingRequests
@@ -229,6 +229,27 @@ def test_a_command_that_names_another_generation_wakes_nothing_for_long():
     assert not pair.router.keys.generations
 
 
+def test_a_command_that_names_another_generation_leaves_one_that_is_read():
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session, act=KeyAct.ATTACH)
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
+    pair.request(session, 1, act=KeyAct.FORGET, tag=7)
+    assert pair.router.keys.generations
+    pair.read()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+
+
+def test_a_key_that_cannot_be_packed_stays_awake(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keyed_at_rest, "pack", lambda fields: None)
+    pair = AtDisk()
+    pair.run_one()
+    assert not pair.resting.all.keys
+    assert pair.router.keys.generations
+
+
 def test_g7_who_waits_for_what_is_forgotten_hears_that():
     pair = AtDisk()
     pair.run_one()
@@ -392,8 +413,13 @@ def test_no_more_are_read_at_once_than_a_disk_needs():
     for number in range(READS_AT_ONCE + 5):
         other.request(session, number, act=KeyAct.ATTACH, name=KeyName(b"n", b"%d" % number))
     assert len(other.loads) == READS_AT_ONCE
+    # Of those that wait, one caller leaves, and one key is forgotten.
+    other.tell(messages.Finish(session, [READS_AT_ONCE, READS_AT_ONCE + 1]), route=STRANGER)
+    forgotten = KeyName(b"n", b"%d" % (READS_AT_ONCE + 1))
+    tag = other.ids()
+    other.request(session, 2 * READS_AT_ONCE, act=KeyAct.FORGET, name=forgotten, tag=tag)
     other.read()
-    assert len(other.loads) == 5
+    assert len(other.loads) == 3
 
 
 def a_header() -> bytes:

@@ -30,7 +30,7 @@ from .limits import KeyLimits
 from .requests import Entry, Session
 from .resting import RestedFields, Resting, fields_of, generation_of, pack
 from .router_effects import Load
-from .terms import Body, RequestId
+from .terms import Body
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -183,13 +183,8 @@ class RestingRequests(KeyedRequests):
         text = f"the outcome of generation {generation.number} cannot be read: {why}"
         self._dispatcher.warn(text)
         for waiter in (*generation.waiters, *generation.watchers):
-            entry = self._entry(waiter)
-            if entry is not None:
-                self.answers.give(Say(waiter, outcomes.unreadable(why)(entry)))
-
-    def _entry(self, waiter: RequestId) -> Entry | None:
-        session = self._cache.sessions.get(waiter.session)
-        return None if session is None else session.entries.get(waiter.sequence)
+            entry = self._cache.sessions[waiter.session].entries[waiter.sequence]
+            self.answers.give(Say(waiter, outcomes.unreadable(why)(entry)))
 
     # -- turns --------------------------------------------------------------------
 

@@ -38,7 +38,6 @@ BUCKET = 16
 _PACKED = struct.Struct("<QddQIHb32sB")
 _NAME = _PACKED.size - 1
 """Where the names begin: how long the namespace is, that, and the key."""
-_NUMBER = struct.Struct("<Q")
 _RERUN = (None, False, True)
 
 
@@ -85,11 +84,6 @@ def unpack(rested: Rested) -> RestedFields:
     end = _PACKED.size + length
     name = KeyName(rested[_PACKED.size : end], rested[end:])
     return RestedFields._make((*numbers, _RERUN[rerun], digest, name))
-
-
-def _number_of(rested: Rested) -> int:
-    (number,) = _NUMBER.unpack_from(rested)
-    return int(number)
 
 
 @final
