@@ -9,6 +9,7 @@ import pytest
 from trio_envserve.core import error_records, keyed_at_rest, messages
 from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName
+from trio_envserve.core.key_table import KeyInput
 from trio_envserve.core.keyed_at_rest import READS_AT_ONCE, RestingRequests
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.resting import Resting, left_at_rest
@@ -219,6 +220,28 @@ def test_g7_what_rests_is_cancelled_and_forgotten_by_name(act):
     assert not pair.resting.all.keys
     pair.request(session, 1, act=KeyAct.ATTACH)
     assert pair.heard().code == "unknown-key"
+
+
+def test_a_caller_is_lost_while_its_outcome_is_read_and_stays_away():
+    pair = AtDisk()
+    pair.run_one()
+    steps: set[KeyInput] = set()
+    step = pair.router.keys.step
+
+    def noted(generation: Any, input: KeyInput, arg: Any, now_s: float) -> Any:
+        if generation is not None and generation.state is GenerationState.READING:
+            steps.add(input)
+        return step(generation, input, arg, now_s)
+
+    pair.router.keys.step = noted  # type: ignore[method-assign]  # to look on
+    pair.request(pair.stranger())
+    assert pair.loads == [0]
+    pair.advance(pair.server_limits.lease_s + pair.keys.orphan_s + 10.0)
+    assert {KeyInput.LOSE, KeyInput.ORPHANED} <= steps
+    pair.read()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+    assert vars_of(pair.router.keys.usage) == (0, 0, 0)
 
 
 def test_a_command_that_names_another_generation_wakes_nothing_for_long():

@@ -27,6 +27,7 @@ from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE_OF_KEYS,
     POSSIBLE,
     POSSIBLE_OF_KEYS,
+    RARE_OF_KEYS,
     name_of,
 )
 from trio_envserve.lab.simulation.faults import (
@@ -125,7 +126,8 @@ def test_every_pair_of_a_key_is_possible_or_has_a_reason():
     possible, impossible = set(POSSIBLE_OF_KEYS), set(IMPOSSIBLE_OF_KEYS)
     assert possible | impossible == {(s, i) for s in GenerationState for i in KeyInput}
     assert not possible & impossible
-    assert len(possible) == 49
+    assert len(possible) == 61
+    assert RARE_OF_KEYS.keys() <= possible
     raising = {
         (state, input)
         for input, row in KEY_TABLE.items()
@@ -156,7 +158,8 @@ def test_every_pair_that_can_occur_does():
     reached = set[str]()
     for seed in filter(have_keys, range(1500)):
         reached.update(run(seed, harsh=is_harsh(seed)).key_pairs)
-    assert reached == set(map(name_of, POSSIBLE_OF_KEYS))
+    rare, possible = (set(map(name_of, each)) for each in (RARE_OF_KEYS, POSSIBLE_OF_KEYS))
+    assert reached | rare == possible
 
 
 @pytest.mark.parametrize("harsh", [False, True], ids=["usual", "harsh"])

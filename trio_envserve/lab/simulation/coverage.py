@@ -100,6 +100,8 @@ def count_pairs(cache: DedupCache, pairs: Counter[Pair]) -> None:
 _OVER = "what is closed is found under no key: nobody waits for it, and no time runs"
 _NO_WORK = "what is held has no work of its own yet"
 _ANSWERED = "its work is finished, and has its outcome"
+_ON_DISK = "it rested, so its work is gone"
+_NOT_READ = "only what rested is read"
 
 _WHY: dict[KeyPair, str] = {
     (GenerationState.ABSENT, KeyInput.OTHER_INPUT): "there is no input to differ from",
@@ -122,6 +124,21 @@ _WHY: dict[KeyPair, str] = {
     **{
         (state, KeyInput.RETENTION_ENDED): "retention begins with the outcome"
         for state in (GenerationState.HELD, GenerationState.WAITING, GenerationState.RUNNING)
+    },
+    **{
+        (GenerationState.READING, input): _ON_DISK
+        for input in (
+            KeyInput.DISPATCH,
+            KeyInput.EXECUTION_ENDED,
+            KeyInput.OUTCOME,
+            KeyInput.NEVER_RAN,
+        )
+    },
+    **{
+        (state, input): _NOT_READ
+        for input in (KeyInput.READ, KeyInput.UNREADABLE)
+        for state in GenerationState
+        if state is not GenerationState.READING
     },
     **{
         (GenerationState.CLOSED, input): _OVER
@@ -149,6 +166,13 @@ POSSIBLE_OF_KEYS: tuple[KeyPair, ...] = tuple(
     if (state, input) not in IMPOSSIBLE_OF_KEYS
 )
 """All others, input by input."""
+
+RARE_OF_KEYS: dict[KeyPair, str] = {
+    (GenerationState.READING, KeyInput.LOSE): "a lease ends seldom while a disk reads",
+    (GenerationState.READING, KeyInput.ORPHANED): "nor does a caller stay away for so long",
+    (GenerationState.READING, KeyInput.UNREADABLE): "a read fails seldom",
+}
+"""Those that may occur and that not every 1,500 seeds come to; tests of the core do."""
 
 
 def count_key_pairs(keys: Keys, pairs: Counter[KeyPair]) -> None:
