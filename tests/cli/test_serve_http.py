@@ -48,7 +48,6 @@ async def test_the_address_of_the_door_is_printed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--insecure"], "--insecure needs --http HOST:PORT or --verifiers-bind"),
         (["--token-file", "x"], "--token-file needs --http"),
         (["--http-host", "x"], "--http-host needs --http"),
         (["--run-model", "random"], "--run-model needs --http"),

@@ -122,7 +122,6 @@ def doors_asked(given: Mapping[str, Any], *, beyond: bool = False) -> ServeDoors
         _needs(given, option, _HTTP, there=has_http)
     _needs(given, "redeliver", _VERIFIERS, there=has_verifiers)
     others = has_verifiers or beyond
-    _needs(given, "insecure", f"{_HTTP} or {_VERIFIERS}", there=has_http or others)
     # With tokens it is not meant for this door.
     of_http = {**given, "insecure": given["insecure"] and not (others and _tokens(given))}
     return ServeDoors(
