@@ -38,7 +38,7 @@ async def test_what_is_written_runs_as_it_is(tmp_path: Path):
         assert done.last["results"] == done.last["usage"]["calls"] == 10
         assert (done.last["mean_reward"] == 1.0) == (reward == 1.0)
     done = await run(tmp_path, "validate", environment, "--strict", "--json")
-    wrong = {each["check"] for each in done.last["checks"] if each["verdict"] != "ok"}
+    wrong = {each["check"] for each in done.last["checks"] if each["finding"] != "ok"}
     assert wrong <= {"event loop"}, done.last  # a machine that stands still holds it, too
 
 

@@ -102,6 +102,14 @@ serve_options = decorate(
 _HTTP, _VERIFIERS = "--http HOST:PORT", "--verifiers-bind ADDRESS"
 
 
+def others_reach(bind: str) -> bool:
+    """Whether other machines reach an address; what is none is told when it is bound."""
+    try:
+        return not is_loopback(bind)
+    except ConfigError:
+        return False
+
+
 def check_keys(bind: str, *, needed: bool, insecure: bool) -> None:
     """ConfigError if other machines reach an address, ``needed``, and nothing keeps them
     out."""

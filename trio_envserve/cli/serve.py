@@ -30,7 +30,7 @@ from ..host.collector import collect_seldom
 from ..host.orphans import is_first, reap_orphans
 from ..host.processes import STARTED
 from ..logs import LogSetup, set_title
-from ..net import Transport, is_loopback
+from ..net import Transport
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server import Server, open_server
 from ..server.curve import ServerCurve
@@ -48,7 +48,14 @@ from .common import (
     say,
     start_logging,
 )
-from .doors import ServeDoors, check_keys, doors_asked, open_asked_doors, serve_options
+from .doors import (
+    ServeDoors,
+    check_keys,
+    doors_asked,
+    open_asked_doors,
+    others_reach,
+    serve_options,
+)
 from .models import endpoints_option
 from .notify import Manager, Seen
 from .options import (
@@ -194,7 +201,7 @@ def serve(
     parent = os.getppid() if exit_with_parent else None
     if record_bodies and record is None:
         raise click.UsageError("--record-bodies needs --record FILE")
-    beyond = curve is None and not is_loopback(bind)
+    beyond = curve is None and others_reach(bind)
     doors = doors_asked(of_doors, beyond=beyond)
 
     async def main(stop: Stop) -> Result:
