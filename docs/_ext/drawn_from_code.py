@@ -200,8 +200,8 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "Try again",
     "keys-early": "nothing is known under the key, the request is issued again, and no worker has "
     "said yet whether the environment consents to that. Try again",
-    "journal": "the server's journal cannot save a new key, and the text says why. It says nothing "
-    "of other keys, nor of requests without one. Try again",
+    "journal": "the server's journal cannot save a new key, or its disk is far behind, and the "
+    "text says why. It says nothing of other keys, nor of requests without one. Try again",
     "key-crowded": "as many requests wait for this key as may. Try again",
 }
 ERROR_WORDS: Mapping[str, str] = {

@@ -21,6 +21,7 @@ to wait for it is answered as what may have run: nobody knows what the disk has.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
@@ -126,6 +127,12 @@ def record_of(plain: Sequence[Any]) -> Record:
     return record
 
 
+def _body_bytes(record: Record) -> int:
+    if isinstance(record, Opened):
+        return len(record.body)
+    return sum(map(len, record.frames)) if isinstance(record, Completed) else 0
+
+
 class Journal:
     """What was appended, and how much of it is safe."""
 
@@ -139,6 +146,10 @@ class Journal:
         """So many of them are."""
         self.unsaved: list[Record] = []
         """Those that nobody was given to save."""
+        self.waiting_bytes = 0
+        """Of inputs and outcomes that somebody was given, and that are not safe."""
+        self._given: deque[tuple[int, int]] = deque()
+        """Up to which record so many of these came at once, the oldest first."""
         self.failed = ""
         """Why the next record cannot be saved, for now or ever; empty if it can."""
         self.lost = False
@@ -150,15 +161,26 @@ class Journal:
             self.appended += 1
             self.unsaved.append(kind(*fields, **named))
 
+    @property
+    def waiting(self) -> int:
+        """Records that are not safe."""
+        return self.appended - self.safe
+
     def take(self) -> tuple[Record, ...]:
         """The unsaved ones, for who saves them."""
         records = tuple(self.unsaved)
         self.unsaved.clear()
+        body_bytes = sum(map(_body_bytes, records))
+        if body_bytes:
+            self.waiting_bytes += body_bytes
+            self._given.append((self.appended, body_bytes))
         return records
 
     def saved(self, upto: int) -> None:
         """The first ``upto`` records are safe."""
         self.safe = max(self.safe, upto)
+        while self._given and self._given[0][0] <= self.safe:
+            self.waiting_bytes -= self._given.popleft()[1]
         if not self.lost:
             self.failed = ""
 

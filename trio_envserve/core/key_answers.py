@@ -11,6 +11,9 @@ and the rest is due in the next (G10).
 What waits for the journal is decided: no deadline and no cancel changes it, and the answer
 to a cancel comes after it.  Who asks again meanwhile is not answered twice (G8): clients go
 on asking.
+
+A disk may be stuck for minutes, and what waits for it is bounded as keys are (G8).  At the
+bound what is asked of keys is refused for now; what was let in goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +33,13 @@ from .terms import Body, RequestId, Route
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
+
+
+RECORDS_OF_EACH = 4
+"""What a generation leaves in a journal: opened, started, completed, closed."""
+
+PAGES = 64
+"""So many pages of keys wait for the journal.  Who asked for others asks again."""
 
 
 class Say(NamedTuple):
@@ -71,6 +81,8 @@ class KeyAnswers:
         """What waits for the journal, and how much of it is to be safe before."""
         self._decided: dict[RequestId | Route, Given] = {}
         """The last of these for each who waits."""
+        self._pages = 0
+        """How many of them are pages."""
         self._left = ENDED_AT_ONCE
         """How many this turn may still tell."""
 
@@ -90,6 +102,16 @@ class KeyAnswers:
         """Whether what it is told, or what is said to its cancel, waits for the journal."""
         return waiter in self._decided
 
+    def has_room(self, part: float = 1.0) -> bool:
+        """Whether the disk may owe more: this part of what all generations that there may be
+        would leave in it, and of the bytes that these may hold.  One that is lost owes
+        nothing."""
+        journal, limits = self._journal, self._room.limits
+        most = part * RECORDS_OF_EACH * limits.generations
+        owes = max(journal.waiting, len(self._unsafe))
+        owes_more = owes >= most or journal.waiting_bytes >= part * limits.retained_bytes
+        return journal.lost or not owes_more
+
     def give(self, answer: OfRequest) -> None:
         """At once, if it is safe, this turn may, and nobody's turn is before."""
         journal = self._journal
@@ -106,7 +128,10 @@ class KeyAnswers:
         journal = self._journal
         if journal.is_safe(journal.appended):
             self._tell(given)
-        else:
+        elif not isinstance(given, Page):
+            self._hold(given)
+        elif self._pages < PAGES:
+            self._pages += 1
             self._hold(given)
 
     def begin_turn(self) -> None:
@@ -122,6 +147,7 @@ class KeyAnswers:
                 self._tell(self._late.popleft())
             else:
                 after, given = self._unsafe.popleft()
+                self._pages -= isinstance(given, Page)
                 if self._decided[given.waiter] is given:
                     del self._decided[given.waiter]
                 self._tell(given, self._journal.is_safe(after))

@@ -58,6 +58,9 @@ REFUSALS: dict[Refusal, tuple[str, bool]] = {
 }
 """The codes of refusals, and whether they are for now."""
 
+COMMANDS = 2.0
+"""What commands may leave for the disk, in parts of what requests may: they end work."""
+
 FOLLOWERS = 16
 """Those who are sent the deltas of one key."""
 
@@ -122,7 +125,9 @@ class KeyedRequests:
         """A request that names a key was entered."""
         asked: Keyed = entry.key
         try:
-            if asked.act is KeyAct.ASK:
+            if not self._may_be_saved(asked):
+                self._refuse_unsaved(entry, "what came before is not on the disk yet")
+            elif asked.act is KeyAct.ASK:
                 self._ask(asked, entry)
             elif asked.act is KeyAct.ATTACH:
                 self._do(self.keys.attach(asked.name, entry.id, self._clock.awake_s))
@@ -136,8 +141,7 @@ class KeyedRequests:
     def _ask(self, asked: Keyed, entry: Entry) -> None:
         if asked.name not in self.keys.open:
             if self._journal.failed:
-                text = f"for now: the journal cannot save it: {self._journal.failed}"
-                self._refuse(entry, "journal", text, for_now=True)
+                self._refuse_unsaved(entry, "")
                 return
             if not self._has_room(asked.name, entry.body_bytes):
                 text = "for now: there is no room for the work of another key"
@@ -148,6 +152,24 @@ class KeyedRequests:
                 self._refuse(entry, "keys-early", text, for_now=True)
                 return
         self._do(self.keys.ask(entry, self._clock.awake_s))
+
+    def _may_be_saved(self, asked: Keyed) -> bool:
+        """Whether the disk is not too far behind for what this leaves in the journal, or lets
+        wait for it.  Where it leaves nothing and need not wait, it always may be."""
+        answers = self.answers
+        if answers.has_room():
+            return True
+        if asked.act not in (KeyAct.ASK, KeyAct.ATTACH):
+            return answers.has_room(COMMANDS)
+        generation = self.keys.open.get(asked.name)
+        if generation is None or generation.outcome is None:
+            return asked.act is KeyAct.ATTACH
+        return self._journal.is_safe(generation.outcome.shared.after)
+
+    def _refuse_unsaved(self, entry: Entry, why: str) -> None:
+        why = self._journal.failed or why
+        text = f"for now: the journal cannot save it: {why}"
+        self._refuse(entry, "journal", text, for_now=True)
 
     def _has_room(self, name: KeyName, size_bytes: int) -> bool:
         """Whether the work of another key may wait for a worker."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .dispatcher import Dispatcher
 
 READS_AT_ONCE = 64
+ENDS = 0.5
+"""What the ends of retentions may leave for the disk, in parts of what requests may."""
 _WAITS = (KeyAct.ASK, KeyAct.ATTACH)
 
 
@@ -122,6 +124,8 @@ class RestingRequests(KeyedRequests):
 
     def _end_some(self) -> None:
         """End the retention of some that rest."""
+        if not self.answers.has_room(ENDS):
+            return
         now_s = self._clock.awake_s
         for fields in self.resting.due(now_s):
             self.resting.take(fields.name)
@@ -200,6 +204,7 @@ class RestingRequests(KeyedRequests):
         """Whether more is due than one turn could do."""
         retained = self.keys.retained
         return (
-            super().behind or self.resting.has_due(self._clock.awake_s)
+            super().behind
+            or (self.resting.has_due(self._clock.awake_s) and self.answers.has_room(ENDS))
             or (len(retained) > ENDED_AT_ONCE and self._may_rest(next(iter(retained.values()))))
         )  # fmt: skip

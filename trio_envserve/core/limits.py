@@ -253,7 +253,9 @@ class KeyLimits(_Checked):
     namespace_bytes: int = limit(64, "namespaces are names of teams and jobs")
     key_bytes: int = limit(256, "longest key; each stays in memory for as long as its outcome")
     generations: int = limit(
-        65_536, "generations whose outcomes are to come or retained; past it new keys wait"
+        65_536,
+        "generations whose outcomes are to come or retained; past it new keys wait, and "
+        "so they do where the disk of a journal owes four records for each",
     )
     retained_bytes: int = limit(
         256 * MIB,
