@@ -110,7 +110,7 @@ def said(effects: KeyEffects) -> list[Any]:
     short: list[Any] = []
     for effect in effects:
         match effect:
-            case Enter(generation, _):
+            case Enter(generation):
                 short.append(("enter", generation.number))
             case Finish(generation):
                 short.append(("finish", generation.number))

@@ -163,6 +163,23 @@ def test_g9_what_waited_behind_much_that_ran_heard_nothing_of_the_end_of_the_jou
 # -- what a journal has left ------------------------------------------------------------
 
 
+def test_of_what_a_journal_had_counted_a_quarter_was_never_started():
+    """It was held back for the next session, for which nobody could have counted."""
+    pair = Journaled(rerun=True)
+    pair.call()
+    own = next(session for session in pair.router.cache.sessions.values() if session.own)
+    assert own.entries[0].allowance == 3  # who asked counts so many for this session
+    other = crashed_with(pair.records, rerun=True)
+    for most in (1, 2, 3):
+        other.disk()
+        assert len(other.runs) == most
+        other.die(other.runs[-1][0])
+        other.advance(5.0)
+    other.disk()
+    assert len(other.runs) == 3
+    assert other.heard().status == Status.ERROR
+
+
 def test_who_joined_counts_and_what_was_said_is_said_again_after_a_crash():
     opened, tag = left(started=False)[0], identifier(8)
     said = Commanded(True, *NAME, tag, None, True, False)

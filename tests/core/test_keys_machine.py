@@ -103,7 +103,7 @@ def request(of: Waiter) -> RequestId:
 def said(effect: object) -> Said:
     """An effect as the model says it."""
     match effect:
-        case Enter(generation, ask):
+        case Enter(generation, ask, _):
             return "ENTER", generation.number, ask.body, ask.allowance
         case Finish(generation):
             return "FINISH", generation.number

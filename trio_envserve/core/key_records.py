@@ -191,6 +191,8 @@ class Enter(NamedTuple):
 
     generation: Generation
     ask: Ask
+    counted: bool = False
+    """Whether a journal says how much of its allowance is left."""
 
 
 class Finish(NamedTuple):

@@ -113,7 +113,7 @@ class KeyedRequests:
                 continue  # it was closed meanwhile
             may_go_on = not self._dispatcher.is_closing and self.keys.may_go_on(generation, ask)
             if may_go_on or not generation.started:
-                self._do(self.keys.enter_held(generation))
+                self._do(self.keys.enter_held(generation, counted=True))
             else:
                 self.keys.enter_held(generation)
                 lost = outcomes.lost_before(generation.earlier)
@@ -309,11 +309,13 @@ class KeyedRequests:
 
     def _enter_work(self, work: Enter) -> None:
         """Where one session may start all that is left, the next could start nothing: so
-        this epoch starts as many as :func:`~.calls.grant` says, which callers count.  No
-        bound refuses it: those of keys have let it in."""
-        generation, ask = work
+        this epoch starts as many as :func:`~.calls.grant` says, which callers count.  What a
+        journal has left has been counted, and all that is left may be started.  No bound
+        refuses it: those of keys have let it in."""
+        generation, ask, counted = work
         session = self._own(generation.name.namespace)
-        ask.allowance = grant(ask.allowance)  # nobody else has it
+        if not counted:
+            ask.allowance = grant(ask.allowance)  # nobody else has it
         self._dispatcher.enqueue(enter(self._cache, session, generation.number, ask))
         self._dispatcher.answer_fresh(session, generation.number)
 

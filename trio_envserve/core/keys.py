@@ -228,13 +228,13 @@ class Keys:
         consent = self.declared_rerun if generation.rerun is None else generation.rerun
         return consent and ask.allowance > 0
 
-    def enter_held(self, generation: Generation) -> KeyEffects:
+    def enter_held(self, generation: Generation, *, counted: bool = False) -> KeyEffects:
         """Nothing of its key lives any more that it had to wait for."""
         ask = generation.ask
         assert ask is not None
         self._drop_ask(generation)
         generation.state = GenerationState.WAITING
-        return (Enter(generation, ask),)
+        return (Enter(generation, ask, counted),)
 
     # -- commands by key ----------------------------------------------------------------
 

@@ -45,7 +45,7 @@ def past_of(rows: Iterable[Row]) -> KeyPast:
         match record:
             case Opened(number):
                 here = Open(number, bytes(record.body), record.earlier, held=False, left=True)
-                here = here._replace(callers=(record.caller,))
+                here = here._replace(callers=(record.caller,), counted=True)
                 past = past._replace(opened=number + 1)
             case Joined(_, caller) if here is not None:
                 here = here._replace(callers=tuple(sorted({*here.callers, caller})))

@@ -50,6 +50,8 @@ class Open(NamedTuple):
     """Whether its start is written, and it waits for that to be safe."""
     left: bool = False
     """Whether a journal has left it, and nobody knows yet whether it may go on."""
+    counted: bool = False
+    """Whether a journal has left it, so all that is left of its allowance may be started."""
 
     @property
     def started(self) -> bool:
@@ -211,10 +213,14 @@ class KeyJudge:
             self.violation("G4", f"generation {number} starts, and has its outcome")
         if here.input != input:
             self.violation("G6", f"generation {number} starts with another input")
-        most = grant(self._allowance - here.earlier) if self._consent else 1
-        if here.starts >= most:
+        if here.starts >= (self._most(here) if self._consent else 1):
             self.violation("G2", f"generation {number} starts for the {here.starts + 1}. time")
         self.open = here._replace(starts=here.starts + 1, live=True)
+
+    def _most(self, here: Open) -> int:
+        """How many executions this epoch may start of it, with consent."""
+        left = self._allowance - here.earlier
+        return left if here.counted else grant(left)
 
     def ended(self, number: int, outcome: Told | None) -> None:
         """An execution is over: reported with this outcome, or its worker is dead."""
@@ -229,7 +235,7 @@ class KeyJudge:
             return
         self.open = here = here._replace(live=False)
         if outcome is None:
-            more = self._consent and here.starts < grant(self._allowance - here.earlier)
+            more = self._consent and here.starts < self._most(here)
             if more and not self.closing:
                 return
             outcome = ("error", "worker-lost")
