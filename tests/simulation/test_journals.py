@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,15 @@ from trio_envserve.core.journal import (
     Record,
     Started,
 )
+from trio_envserve.core.key_records import GenerationState
+from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.lab.fuzzing import every_write
 from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.simulation import actor_journal
 from trio_envserve.lab.simulation.disk import Disk
 from trio_envserve.lab.simulation.faults import OF_JOURNALS, PLAIN_SYNC_S, Fault
 from trio_envserve.lab.simulation.journals import have_journal, of_keys_only
-from trio_envserve.lab.simulation.judge_journal import Facts
+from trio_envserve.lab.simulation.judge_journal import Facts, JournalJudge
 from trio_envserve.lab.simulation.keyed_asks import have_keys
 from trio_envserve.lab.simulation.plans import from_data, to_data
 from trio_envserve.lab.simulation.simulator import World, plan_of, run
@@ -38,7 +42,8 @@ def test_no_seed_with_a_journal_violates_a_guarantee():
     faults = Counter[str]()
     for each in runs:
         faults.update(each.faults)
-    assert min(faults[fault.value] for fault in OF_JOURNALS - {Fault.JOURNAL}) > 3
+    rare = {Fault.JOURNAL, Fault.DAMAGED_READ}
+    assert min(faults[fault.value] for fault in OF_JOURNALS - rare) > 3
     assert min(each.writes for each in runs) > 3
 
 
@@ -65,6 +70,39 @@ def test_a_request_that_was_cancelled_before_it_came_waits_in_no_generation_when
     """The judge took it for one of the generation that another has opened meanwhile."""
     plan = dataclasses.replace(of_keys_only(plan_of(527, harsh=True)), crash_at_write=5)
     assert run(527, harsh=True, plan=plan).violations == ()
+
+
+@pytest.mark.parametrize("seed", [222, 362, 670])
+def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(actor_journal, "DAMAGED", 1.0)
+    found = run(seed, harsh=True)
+    assert found.violations == ()
+    assert found.faults[Fault.DAMAGED_READ.value] > 3
+    assert found.told["error not-durable"] > 2
+
+
+def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    send_away = TABLE[KeyInput.UNREADABLE][GenerationState.READING]
+    end = TABLE[KeyInput.RETENTION_ENDED][GenerationState.COMPLETED]
+
+    def drop(*how: Any) -> Any:
+        return *send_away(*how), *end(*how)
+
+    monkeypatch.setattr(actor_journal, "DAMAGED", 1.0)
+    monkeypatch.setitem(TABLE[KeyInput.UNREADABLE], GenerationState.READING, drop)
+    assert [each.guarantee for each in run(1090, harsh=True).violations] == ["G4"]
+
+
+def test_g11_who_is_told_that_what_was_read_cannot_be_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(actor_journal, "DAMAGED", 1.0)
+    monkeypatch.setattr(JournalJudge, "damaged", lambda judge, number: None)
+    assert run(362, harsh=True).violations[0].guarantee == "G11"
 
 
 def test_a_journal_leaves_seeds_without_one_as_they_were():

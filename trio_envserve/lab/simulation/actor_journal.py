@@ -25,6 +25,8 @@ CRASHES = 0.04
 SLOW = 0.08
 """How often a sync takes long."""
 
+DAMAGED = 0.2
+"""How often an outcome cannot be read, in harsh runs: the next time perhaps it can."""
 
 READ_S = (0.0, 0.05)
 """How long it takes to read an outcome; as long as a slow sync, where that is drawn."""
@@ -53,6 +55,7 @@ class SimJournal:
         self._events = server.events
         self._disk = disk
         self._rng = server.world.luck_of(f"journal of {server.name}")
+        self._damage = server.world.luck_of(f"damage of {server.name}")
         self._upto: list[int] = []
         """The router's number after each group that is written and not safe."""
         self._syncing = False
@@ -85,6 +88,10 @@ class SimJournal:
         if not self._server.alive:
             return
         frames: tuple[Body, ...] = ()
+        if self._world.strikes(Fault.DAMAGED_READ, DAMAGED, self._damage):
+            self._world.judge.journal.damaged(number)
+            self._server.post(self._server.loaded, number, frames, "its checksum is wrong")
+            return
         for record in self._disk.records:
             if isinstance(record, Completed) and record.number == number:
                 frames = record.frames

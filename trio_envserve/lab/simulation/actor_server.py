@@ -127,9 +127,10 @@ class SimServer(Process):
         """So many records of its journal are safe."""
         self._carry_out(self.router.take(Saved(upto, self.events.now_s)))
 
-    def loaded(self, number: int, frames: Frames) -> None:
-        """An outcome was read from its journal; none: it is not there any more."""
-        why = "" if frames else "its rows are not there"
+    def loaded(self, number: int, frames: Frames, why: str = "") -> None:
+        """An outcome was read from its journal; none: it is not there any more, or this is
+        why it cannot be read."""
+        why = why or ("" if frames else "its rows are not there")
         self._carry_out(self.router.take(Loaded(number, frames, why, self.events.now_s)))
 
     # -- time -----------------------------------------------------------------

@@ -66,12 +66,13 @@ class Fault(enum.Enum):
     JOURNAL = "keys are kept in a journal"
     CRASH_AT_WRITE = "server killed as it writes its journal"
     SLOW_DISK = "a sync of the disk takes long"
+    DAMAGED_READ = "an outcome on the disk cannot be read"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
 """Faults that ZMQ and TCP never cause, but the protocol should survive."""
 
-OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK})
+OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
 """Those of servers with a journal."""
 
 NOT_DRAWN = frozenset({Fault.KEYS}) | OF_JOURNALS

@@ -26,11 +26,10 @@ def have_journal(seed: int) -> bool:
 def with_journal(plan: Plan, rng: Random) -> Plan:
     """The same with a journal; ``rng`` is read in a fixed order."""
     drawn = [fault for fault in (Fault.CRASH_AT_WRITE, Fault.SLOW_DISK) if rng.random() < 0.7]
-    return dataclasses.replace(
-        plan,
-        faults=plan.faults | {Fault.JOURNAL, *drawn},
-        sync_s=rng.choice((PLAIN_SYNC_S, LATE_SYNC_S)),
-    )
+    sync_s = rng.choice((PLAIN_SYNC_S, LATE_SYNC_S))
+    if plan.harsh and rng.random() < 0.7:
+        drawn.append(Fault.DAMAGED_READ)
+    return dataclasses.replace(plan, faults=plan.faults | {Fault.JOURNAL, *drawn}, sync_s=sync_s)
 
 
 def of_keys_only(plan: Plan) -> Plan:

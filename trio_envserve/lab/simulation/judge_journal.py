@@ -108,6 +108,8 @@ class JournalJudge:
         self._first: Process | None = None
         self._dispatches: Counter[int] = Counter()
         """Of each generation, over all epochs."""
+        self._damaged: set[int] = set()
+        """Generations whose outcomes could not be read once."""
         self._started_s: dict[int, float] = {}
         """When each generation was last to start."""
         self._of: dict[RequestId, int | None] = {}
@@ -159,6 +161,10 @@ class JournalJudge:
         if number not in self.safe.outcomes:
             self._broken(f"{server.name} reads generation {number}, whose outcome is not safe")
 
+    def damaged(self, number: int) -> None:
+        """The outcome of a generation cannot be read, this time."""
+        self._damaged.add(number)
+
     def started_s(self, number: int) -> float:
         """When it was last decided to start this generation."""
         return self._started_s.get(number, math.inf)
@@ -188,13 +194,19 @@ class JournalJudge:
         if self.on:
             self._of.setdefault(request, self._written.open.get(label))
 
-    def told(self, call: Call, request: RequestId, payload: bytes, *, of_key: bool) -> None:
-        """A request is answered; with the outcome of its key, or because that is over."""
+    def told(
+        self, call: Call, request: RequestId, payload: bytes, *, of_key: bool, code: str = ""
+    ) -> None:
+        """A request is answered; with the outcome of its key, or because that is over, or,
+        as the code says, because it cannot be read."""
         number = self._of.get(request)
         if not self.on or number is None:
             return
         if not of_key:
             self._over(call, number)
+        elif code == "not-durable":
+            if number not in self._damaged:
+                self._broken(f"{call.key} is told that what can be read cannot be", call.key)
         elif self.safe.outcomes.get(number) != payload:
             text = f"{call.key} is told an outcome of generation {number} that is not safe"
             self._broken(text, call.key)

@@ -283,7 +283,7 @@ class KeyJudge:
         call, error = waiter.call, error_records.decode(payload)
         over = error.verdict is Verdict.DID_NOT_RUN or "was cancelled by name" in error.message
         if over or error.code not in ("no-answer", "outcome-too-large"):
-            self._book.journal.told(call, waiter.request, payload, of_key=not over)
+            self._book.journal.told(call, waiter.request, payload, of_key=not over, code=error.code)
         if error.verdict is Verdict.DID_NOT_RUN:
             self._never[place] = max(self._never.get(place, -1), waiter.order)
         if "was cancelled by name" in error.message:
