@@ -18,8 +18,7 @@ from __future__ import annotations
 import heapq
 import math
 import struct
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeAlias, final
 
@@ -36,6 +35,8 @@ BUCKET = 16
 """So many keys at rest share a bucket, about."""
 
 _PACKED = struct.Struct("<QddQIHb32sB")
+_WHAT_COUNTS = struct.Struct("<Q16xQI35xB")
+"""Of what is packed: number, sizes of outcome and input, and how long the namespace is."""
 _NAME = _PACKED.size - 1
 """Where the names begin: how long the namespace is, that, and the key."""
 _RERUN = (None, False, True)
@@ -69,13 +70,34 @@ class RestedFields(NamedTuple):
 def pack(fields: RestedFields) -> Rested | None:
     """None if it does not fit, and must stay awake."""
     *numbers, rerun, digest, (namespace, key) = fields
+    return _packed(*numbers, rerun, digest, namespace, key)
+
+
+def pack_left(
+    number: int, size_bytes: int, body_bytes: int, executions: int, rerun: bool | None,
+    digest: bytes, namespace: bytes, key: bytes,
+) -> Rested | None:  # fmt: skip
+    """The same of one that an earlier epoch has left, without an object for its fields: a
+    server may find millions when it starts."""
+    return _packed(
+        number, 0.0, 0.0, size_bytes, body_bytes, executions, rerun, digest, namespace, key
+    )
+
+
+def _packed(
+    number: int, since_s: float, opened_s: float, size_bytes: int, body_bytes: int,
+    executions: int, rerun: bool | None, digest: bytes, namespace: bytes, key: bytes,
+) -> Rested | None:  # fmt: skip
     if len(digest) != DIGEST_BYTES:
         return None
     try:
-        packed = _PACKED.pack(*numbers, _RERUN.index(rerun), digest, len(namespace))
+        packed = _PACKED.pack(
+            number, since_s, opened_s, size_bytes, body_bytes, executions, _RERUN.index(rerun),
+            digest, len(namespace),
+        )  # fmt: skip
     except struct.error:
         return None
-    return packed + namespace + key
+    return b"%b%b%b" % (packed, namespace, key)
 
 
 def unpack(rested: Rested) -> RestedFields:
@@ -109,6 +131,18 @@ class Names:
         self._count += 1
         if self._count > BUCKET * len(self._buckets):
             self._split()
+
+    def fill(self, many: Sequence[Rested]) -> None:
+        """All of these, while there is none: with as many buckets as they need at once."""
+        count = max(1, len(many) // BUCKET)
+        self._level = mask = 1 << (count.bit_length() - 1)
+        self._buckets = buckets = [[] for _ in range(count)]
+        self._count = len(many)
+        upper, lower = 2 * mask - 1, mask - 1
+        for rested in many:
+            at = hash(rested[_NAME:])
+            number = at & upper
+            buckets[number if number < count else at & lower].append(rested)
 
     def find(self, name: bytes) -> Rested | None:
         """The one of this name, as it is packed."""
@@ -168,12 +202,10 @@ def generation_of(fields: RestedFields) -> Generation:
 def left_at_rest(left: Left) -> Rested | None:
     """A generation with an outcome, as a journal has left it; None if that does not fit."""
     opened = left.opened
-    return pack(
-        RestedFields(
-            opened.number, 0.0, 0.0, sum(map(len, left.frames or ())), len(opened.body),
-            opened.earlier + left.executions, opened.rerun, opened.digest,
-            KeyName(opened.namespace, opened.key),
-        )
+    return pack_left(
+        opened.number, sum(map(len, left.frames or ())), len(opened.body),
+        opened.earlier + left.executions, opened.rerun, opened.digest, opened.namespace,
+        opened.key,
     )  # fmt: skip
 
 
@@ -294,27 +326,37 @@ class Resting:
         return (self._timed(unpack(each)) for each in self._names)
 
     def restore(self, keys: Iterable[Rested], since_s: float) -> None:
-        """Those that an earlier epoch has left; retention begins at the earliest then.  There
-        may be millions, so it does what :meth:`add` does in fewer steps."""
+        """Those that an earlier epoch has left, before any other; retention begins at the
+        earliest then.  There may be millions, so it does what :meth:`add` does in fewer
+        steps."""
         self.restored_s = since_s
-        add, chunks, counts = self._names.add, self._chunks, Counter[bytes]()
-        sizes: Counter[bytes] = Counter()
-        for rested in keys:
-            number, _, _, size_bytes, body_bytes, _, _, _, length = _PACKED.unpack_from(rested)
-            add(rested)
-            namespace = rested[_PACKED.size : _PACKED.size + length]
-            counts[namespace] += 1
-            sizes[namespace] += size_bytes + body_bytes + len(rested) - _PACKED.size
-            chunk = chunks.get(number // CHUNK)
-            if chunk is None:
-                chunk = chunks[number // CHUNK] = _Chunk()
-                self._look_at(number // CHUNK, chunk, since_s)
+        many = keys if isinstance(keys, list) else list(keys)
+        self._names.fill(many)
+        size, all_bytes = _PACKED.size, 0
+        last, chunk = -1, _Chunk()
+        for rested in many:
+            number, size_bytes, body_bytes, length = _WHAT_COUNTS.unpack_from(rested)
+            if number // CHUNK != last:
+                last = number // CHUNK
+                chunk = self._restored_chunk(last)
             chunk.keys.append(rested)
-        for namespace, count in counts.items():
-            mine = self._of_namespace.setdefault(namespace, RestingUsage())
-            for usage in (self.all, mine):
-                usage.keys += count
-                usage.disk_bytes += sizes[namespace]
+            namespace = rested[size : size + length]
+            mine = self._of_namespace.get(namespace)
+            if mine is None:
+                mine = self._of_namespace[namespace] = RestingUsage()
+            disk_bytes = size_bytes + body_bytes + len(rested) - size
+            mine.keys += 1
+            mine.disk_bytes += disk_bytes
+            all_bytes += disk_bytes
+        self.all.keys += len(many)
+        self.all.disk_bytes += all_bytes
+
+    def _restored_chunk(self, number: int) -> _Chunk:
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = _Chunk()
+            self._look_at(number, chunk, self.restored_s)
+        return chunk
 
     def _timed(self, fields: RestedFields) -> RestedFields:
         return fields if fields.since_s else fields._replace(since_s=self.restored_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -81,6 +82,20 @@ def sum_of(
     # Joined, which is quicker than one after the other: a body is no larger than FILE_BYTES.
     all_of_it = b"%b%d,%b%b" % (numbers, len(record), record, b"" if body is None else body)
     return blake2b(all_of_it, digest_size=8).digest()
+
+
+def whole_sums(rows: Iterable[Sequence[Any]]) -> int | None:
+    """The exclusive or of the sums of rows, given as the values of :class:`Row`; None if one
+    of them is not as it was written.  A server that starts may have millions, so it does
+    what :func:`sum_of` does without a call for each."""
+    pack, sums = _NUMBERS.pack, 0
+    for row, number, uptime_s, record, file, body, sum in rows:
+        numbers = pack(row, -1 if number is None else number, uptime_s, file)
+        all_of_it = b"%b%d,%b%b" % (numbers, len(record), record, b"" if body is None else body)
+        if sum != blake2b(all_of_it, digest_size=8).digest():
+            return None
+        sums ^= int.from_bytes(sum, "little")
+    return sums
 
 
 def digest_of(body: Body) -> bytes:

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import cbor2
 
 from ...core.journal import KINDS, Completed, Opened, Started
-from ...core.key_records import KeyName
-from ...core.resting import RestedFields, pack
+from ...core.resting import pack_left
 from .folder import BODIES
 from .reading import Found, _check_pages, _take, read_state
-from .rows import Row, sum_of
+from .rows import Row, whole_sums
 from .store import read_safe
 
 _OPENED: Final = KINDS.index(Opened)
@@ -34,19 +35,15 @@ _COMPLETED: Final = KINDS.index(Completed)
 _ALL = "SELECT row, number, uptime_s, record, file, body, sum FROM records ORDER BY row"
 
 
+AT_ONCE = 1024
+"""So many rows are checked together."""
+
+_Values: TypeAlias = tuple[Any, ...]
+"""Of a row."""
+
+
 class _Wrong(Exception):
     """The journal is not whole."""
-
-
-class _Open:
-    """A generation without an outcome, as far as was read."""
-
-    __slots__ = ("asked", "executions", "rows")
-
-    def __init__(self, asked: list[Any]) -> None:
-        self.asked = asked
-        self.rows: list[tuple[Any, ...]] = []
-        self.executions = int(asked[7])
 
 
 def read_start(folder: Path, connection: sqlite3.Connection) -> Found | None:
@@ -65,8 +62,9 @@ class _Reading:
         self._folder = folder
         self._found = found
         self._state = found.state
-        self._open: dict[int, _Open] = {}
-        self._others: list[Row] = []
+        self._open: dict[int, list[_Values]] = {}
+        """The rows of each generation without an outcome, as far as was read."""
+        self._others: list[_Values] = []
         """Of commands, and of what cannot rest."""
         self._named = set(os.listdir(folder / BODIES))
 
@@ -76,56 +74,59 @@ class _Reading:
         if safe is None or safe[0] > self._state.records:
             raise _Wrong
         all_sums = self._state.all_sums
-        for values in connection.execute(_ALL):
-            if values[-1] != sum_of(*values[:-1]):
+        cursor = connection.execute(_ALL)
+        while some := cursor.fetchmany(AT_ONCE):
+            sums = whole_sums(some)
+            if sums is None:
                 raise _Wrong
-            all_sums ^= int.from_bytes(values[-1], "little")
-            self._row(*values)
+            all_sums ^= sums
+            self._take_some(some)
         if all_sums:
             raise _Wrong
         self._take_open()
 
-    def _row(
-        self, row: int, number: int | None, uptime_s: float, record: bytes, file: int,
-        body: bytes | None, sum: bytes,
-    ) -> None:  # fmt: skip
-        if file:
-            name = str(row)
-            self._found.files.add(name)
-            if name not in self._named:
-                raise _Wrong
-        if number is None:
-            self._others.append(Row(row, number, uptime_s, record, file, body, sum))
-            return
-        kind = record[1]  # a list of a few, and its first is a small number
-        one = self._open.get(number)
-        if kind == _OPENED:
-            one = self._open[number] = _Open(cbor2.loads(record))
-        elif one is None:
-            raise _Wrong
-        one.executions += kind == _STARTED
-        one.rows.append((row, number, uptime_s, record, file, body, sum))
-        if kind == _COMPLETED:
-            del self._open[number]
-            self._rest(one, cbor2.loads(record))
+    def _take_some(self, some: list[_Values]) -> None:
+        open_ = self._open
+        for values in some:
+            row, number, _, record, file, *_ = values
+            if file:
+                self._has_file(str(row))
+            if number is None:
+                self._others.append(values)
+                continue
+            kind = record[1]  # a list of a few, and its first is a small number
+            if kind == _OPENED:
+                open_[number] = [values]
+                continue
+            rows = open_[number]  # else a row is missing: a LookupError
+            rows.append(values)
+            if kind == _COMPLETED:
+                del open_[number]
+                self._rest(rows)
 
-    def _rest(self, one: _Open, completed: list[Any]) -> None:
-        _, number, namespace, key, digest, rerun, *_, body_bytes = one.asked
-        _, _, header, payload_bytes = completed
-        packed = pack(
-            RestedFields(
-                number, 0.0, 0.0, len(header) + payload_bytes, body_bytes, one.executions, rerun,
-                digest, KeyName(namespace, key),
-            )
+    def _has_file(self, name: str) -> None:
+        self._found.files.add(name)
+        if name not in self._named:
+            raise _Wrong
+
+    def _rest(self, rows: list[_Values]) -> None:
+        asked = cbor2.loads(rows[0][3])
+        _, number, namespace, key, digest, rerun, _, executions, _, body_bytes = asked
+        _, _, header, payload_bytes = cbor2.loads(rows[-1][3])
+        for values in rows:
+            executions += values[3][1] == _STARTED
+        packed = pack_left(
+            number, len(header) + payload_bytes, body_bytes, executions, rerun, digest, namespace,
+            key,
         )  # fmt: skip
         if packed is None:
-            self._others += (Row(*row) for row in one.rows)
+            self._others += rows
         else:
             self._found.at_rest.append(packed)
 
     def _take_open(self) -> None:
-        rows = [*self._others, *(Row(*row) for one in self._open.values() for row in one.rows)]
-        for row in sorted(rows, key=lambda row: row.row):
-            _take(self._folder, row, self._found)
+        rows = [*self._others, *chain.from_iterable(self._open.values())]
+        for values in sorted(rows, key=itemgetter(0)):
+            _take(self._folder, Row(*values), self._found)
         if self._found.problems or any(entry.body_is_lost for entry in self._found.entries):
             raise _Wrong
