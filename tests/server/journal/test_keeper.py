@@ -147,3 +147,20 @@ async def test_a_folder_is_free_after_the_block_and_not_before(tmp_path: Path):
                 pass
     async with open_journal(tmp_path):
         pass
+
+
+async def test_every_record_woke_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    woken: list[int] = []
+    async with open_journal(tmp_path) as journal:
+        notify = journal._condition.notify
+
+        def count() -> None:
+            woken.append(len(journal._waiting))
+            notify()
+
+        monkeypatch.setattr(journal._condition, "notify", count)
+        with journal._condition:  # the thread has no turn meanwhile
+            for number in range(keeper.GROUP_RECORDS + 50):
+                journal.save([opened(number)], number + 1)
+        assert woken == [1, keeper.GROUP_RECORDS]
+        await saved(journal, keeper.GROUP_RECORDS + 50)

@@ -130,3 +130,13 @@ def test_compacting_gives_room_back_and_loses_nothing(tmp_path: Path):
         store.compact()
         assert (tmp_path / "journal.db").stat().st_size < before / 5
     assert read(tmp_path) == [Closed(49), opened(49, bytes(50_000))]
+
+
+def test_each_row_was_a_statement_of_its_own_and_gave_up_the_lock_of_python(tmp_path: Path):
+    statements: list[str] = []
+    with journal(tmp_path) as (store, _):
+        store._connection.set_trace_callback(statements.append)
+        store.commit([opened(number) for number in range(200)], 1.0)
+        store._connection.set_trace_callback(None)
+    assert sum(each.startswith("INSERT INTO records") for each in statements) == 4  # 3 · 64 + 8
+    assert read(tmp_path) == [Closed(199), *map(opened, range(200))]

@@ -114,12 +114,16 @@ class Journal:
         )
 
     def save(self, records: Sequence[Record], upto: int) -> None:
-        """Make these safe after all earlier ones; ``upto``: how many there are then."""
+        """Make these safe after all earlier ones; ``upto``: how many there are then.  The
+        thread is woken for the first of a group, and once that is full: each time it wakes
+        it takes Python's lock from who calls this."""
         with self._condition:
+            before = len(self._waiting)
             if self._failure is None or not self._failure.final:
                 self._waiting += records
             self._upto = upto
-            self._condition.notify()
+            if not before or before < GROUP_RECORDS <= len(self._waiting):
+                self._condition.notify()
 
     async def news(self) -> News:
         """Wait until more is safe, or something has failed, or goes on after that."""

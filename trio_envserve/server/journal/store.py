@@ -14,6 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, groupby
 from pathlib import Path
 from typing import final
 
@@ -22,7 +23,11 @@ from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, sync_folder
 from .rows import APPLICATION, SCHEMA, TABLES, Row, State, pack_state, row_of
 
-INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
+INSERTS = {
+    rows: "INSERT INTO records VALUES " + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+    for rows in (64, 8, 1)
+}
+"""Statements, by how many rows each takes."""
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?, ?)"
 PRUNE_EVERY = 256
 """Old commands are dropped after so many records."""
@@ -57,23 +62,14 @@ class Store:
         gone: list[int] = []
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            rows: list[Row] = []
-            files: dict[int, Body] = {}
-            for record in records:
-                state = state._replace(records=state.records + 1)
-                if isinstance(record, Closed):
-                    self._put(rows, files)
-                    rows, files = [], {}
-                    state = self._remove("number = ?", record.number, state, gone)
-                    continue
-                if isinstance(record, Opened):
-                    state = state._replace(next_number=record.number + 1)
-                row, body = row_of(state.records, record, uptime_s)
-                rows.append(row)
-                if body is not None:
-                    files[row.row] = body
-                state = state._replace(all_sums=state.all_sums ^ number_of(row.sum))
-            self._put(rows, files)
+            for is_closed, some in groupby(records, _is_closed):
+                if is_closed:
+                    for closed in some:
+                        assert isinstance(closed, Closed)
+                        state = state._replace(records=state.records + 1)
+                        state = self._remove("number = ?", closed.number, state, gone)
+                else:
+                    state = self._put(some, state)
             if state.records - self._pruned >= PRUNE_EVERY:
                 self._pruned = state.records
                 old_s = uptime_s - self._command_s
@@ -90,12 +86,26 @@ class Store:
             with suppress(OSError):  # the next server removes what nothing names
                 (self.folder / BODIES / str(row_number)).unlink()
 
-    def _put(self, rows: Sequence[Row], files: dict[int, Body]) -> None:
+    def _put(self, records: Iterable[Record], state: State) -> State:
+        """Add rows, and the files beside them."""
+        count, all_sums, next_number, uptime_s, *_ = state
+        rows: list[Row] = []
+        files: dict[int, Body] = {}
+        for record in records:
+            count += 1
+            if isinstance(record, Opened):
+                next_number = record.number + 1
+            row, body = row_of(count, record, uptime_s)
+            rows.append(row)
+            if body is not None:
+                files[count] = body
+            all_sums ^= number_of(row.sum)
         for number, body in files.items():
             write_body(self.folder / BODIES, number, body)
         if files:
             _sync(self.folder / BODIES)
-        self._connection.executemany(INSERT, rows)
+        insert(self._connection, rows)
+        return state._replace(records=count, all_sums=all_sums, next_number=next_number)
 
     def _remove(self, where: str, value: float, state: State, gone: list[int]) -> State:
         """Remove rows.  ``gone`` gets those that had a file."""
@@ -118,6 +128,21 @@ class Store:
     def close(self) -> None:
         """Close the database."""
         self._connection.close()
+
+
+def insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Add rows, by as few statements as can be: each lets go of Python's lock several times,
+    and where another thread is busy it may wait 5 ms each time until it has that again."""
+    first = 0
+    for together, statement in INSERTS.items():
+        while len(rows) - first >= together:
+            some = rows[first : first + together]
+            connection.execute(statement, tuple(chain.from_iterable(some)))
+            first += together
+
+
+def _is_closed(record: Record) -> bool:
+    return isinstance(record, Closed)
 
 
 def number_of(sum: bytes) -> int:
@@ -159,7 +184,7 @@ def create(folder: Path, state: State, rows: Iterable[tuple[Row, Body | None]] =
         for row, body in rows:
             if body is not None:
                 write_body(bodies, row.row, body)
-            connection.execute(INSERT, row)
+            insert(connection, [row])
         connection.execute(PUT_STATE, pack_state(state))
         sync_folder(bodies)
         connection.execute("COMMIT")
