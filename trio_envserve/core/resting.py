@@ -69,8 +69,7 @@ class RestedFields(NamedTuple):
 
 def pack(fields: RestedFields) -> Rested | None:
     """None if it does not fit, and must stay awake."""
-    *numbers, rerun, digest, (namespace, key) = fields
-    return _packed(*numbers, rerun, digest, namespace, key)
+    return _packed(*fields[:-1], *fields.name)
 
 
 def pack_left(
@@ -135,10 +134,10 @@ class Names:
     def fill(self, many: Sequence[Rested]) -> None:
         """All of these, while there is none: with as many buckets as they need at once."""
         count = max(1, len(many) // BUCKET)
-        self._level = mask = 1 << (count.bit_length() - 1)
-        self._buckets = buckets = [[] for _ in range(count)]
-        self._count = len(many)
-        upper, lower = 2 * mask - 1, mask - 1
+        buckets: list[list[Rested]] = [[] for _ in range(count)]
+        self._buckets, self._count = buckets, len(many)
+        self._level = 1 << (count.bit_length() - 1)
+        upper, lower = 2 * self._level - 1, self._level - 1
         for rested in many:
             at = hash(rested[_NAME:])
             number = at & upper
