@@ -462,3 +462,15 @@ def test_a_reading_that_nobody_asked_for_changes_nothing():
     assert GenerationState.READING not in {
         each.state for each in pair.router.keys.generations.values()
     }
+
+
+def test_how_many_keys_rest_was_nowhere_to_be_seen():
+    pair = AtDisk()
+    assert pair.router.stats()["journal_keys"] == 0
+    pair.run_one(payload=b"outcome")
+    pair.advance(1.0)
+    (one,) = pair.resting
+    stats = pair.router.stats()
+    assert (stats["journal_keys"], stats["journal_bytes"]) == (1, one.disk_bytes)
+    assert stats["bounds"]["journal_keys"] == pair.keys.journal_keys
+    assert stats["bounds"]["journal_bytes"] == pair.keys.journal_bytes

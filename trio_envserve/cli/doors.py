@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..core.errors import ConfigError
-from ..net import Transport
+from ..net import Transport, is_loopback
 from ..server import Server
 from .options import decorate
 

@@ -163,6 +163,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         ("waiting, running", f"{stats['waiting']}, {stats['running']}"),
         *_model_calls(stats),
         ("keys", f"{stats['keys']} ({stats['keys_bytes'] / 1024:.1f} KiB)"),
+        *_resting(stats),
         ("router lag p99", _milliseconds(stats.get("router_lag_p99_s"))),
         ("malformed messages", str(stats["malformed"])),
         ("epoch", str(stats["epoch"])[:8]),
@@ -208,6 +209,21 @@ def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
     names = {"running": "executions", "outcomes": "outcomes", "workers": "workers"}
     left = ", ".join(f"{closing[key]} {name}" for key, name in names.items())
     return [("waits for", left), ("next stage", f"within {closing['left_s']:g} s")]
+
+
+def _resting(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """Keys of a server with a journal whose outcomes are there only."""
+    keys = stats.get("journal_keys")
+    if not keys:
+        return []
+    mib = stats["journal_bytes"] / 2**20
+    return [
+        (
+            "keys in the journal",
+            f"{keys} of at most {stats['bounds']['journal_keys']}, "
+            f"{mib:.1f} of {stats['bounds']['journal_bytes'] / 2**20:.0f} MiB",
+        )
+    ]
 
 
 def _model_calls(stats: dict[str, Any]) -> list[tuple[str, str]]:

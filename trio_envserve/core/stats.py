@@ -75,6 +75,7 @@ def status(router: Router) -> dict[str, Any]:
 def describe(router: Router) -> dict[str, Any]:
     """Everything countable of a server."""
     cache, workforce, pool = router.cache, router.workforce, router.pool
+    resting = router.resting
     workers = []
     for life in pool.lives.values():
         worker = workforce.workers.get(life.id)
@@ -113,6 +114,8 @@ def describe(router: Router) -> dict[str, Any]:
         "held_bytes": cache.held_bytes,
         "keys": router.keys.usage.generations,
         "keys_bytes": router.keys.usage.size_bytes,
+        "journal_keys": 0 if resting is None else resting.all.keys,
+        "journal_bytes": 0 if resting is None else resting.all.disk_bytes,
         "worker_restarts": pool.restarts,
         "malformed": router.malformed,
         "fenced": workforce.fenced,
@@ -153,6 +156,8 @@ def bounds(router: Router) -> dict[str, int]:
         "held_bytes": limits.queue_bytes,
         "keys": keys.generations,
         "keys_bytes": keys.retained_bytes,
+        "journal_keys": keys.journal_keys,
+        "journal_bytes": keys.journal_bytes,
         "pending": limits.worker_capacity,
     }
 

@@ -187,6 +187,10 @@ class ServerStats(StatusRecord):
     """Generations of keys whose outcomes are to come or retained."""
     keys_bytes: int = 0
     """What they take: names, retained outcomes, and inputs that wait."""
+    journal_keys: int = 0
+    """Keys besides, whose outcomes are in the journal only."""
+    journal_bytes: int = 0
+    """What they take there: names, inputs and outcomes."""
     worker_restarts: int = 0
     malformed: int = 0
     """Messages that the protocol does not allow."""

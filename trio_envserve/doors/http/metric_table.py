@@ -226,6 +226,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_bounded("keys", "Generations of keys whose outcomes are to come or retained.", "keys"),
     *_bounded("keys_bytes", "What they take: names, retained outcomes, inputs that wait.",
               "keys_bytes"),
+    *_bounded("journal_keys", "Keys besides, whose outcomes are in the journal only.",
+              "journal_keys"),
+    *_bounded("journal_bytes", "What they take on the disk: names, inputs, outcomes.",
+              "journal_bytes"),
     _durations("request_wait_seconds", "From a request's entering the queue to its dispatch; "
                "again for each further execution.", lambda stats: stats.waits),
     _durations("execution_run_seconds", "From a dispatch to the worker's report of its end.",
