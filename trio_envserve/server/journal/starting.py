@@ -8,6 +8,10 @@ for longer than its generation is open; so a million keys take seconds and littl
 Every row is checked by its sum.  A body in a file is checked when somebody asks for it;
 here it must be there.
 
+Meanwhile a thread lets SQLite check its pages, without Python's lock and over a connection
+of its own: nobody writes yet.  It is the whole check, since a quick one leaves out whether an
+index has each row, and no sum of a row says that.
+
 Where anything is wrong this says nothing: :func:`~.reading.read_all` knows the words.
 """
 
@@ -15,6 +19,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -27,7 +33,7 @@ from ...core.resting import pack_left
 from .folder import BODIES
 from .reading import Found, _check_pages, _take, read_state
 from .rows import Row, whole_sums
-from .store import read_safe
+from .store import connect, read_safe
 
 _OPENED: Final = KINDS.index(Opened)
 _STARTED: Final = KINDS.index(Started)
@@ -49,11 +55,18 @@ class _Wrong(Exception):
 def read_start(folder: Path, connection: sqlite3.Connection) -> Found | None:
     """What is open, and what rests; None if anything is wrong, or may be."""
     try:
-        found = Found(read_state(connection))
-        _Reading(folder, found).read(connection)
-        return None if _check_pages(connection) else found
+        with ThreadPoolExecutor(1) as beside:
+            problems = beside.submit(_problems_of_pages, folder)
+            found = Found(read_state(connection))
+            _Reading(folder, found).read(connection)
+            return None if problems.result() else found
     except (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError, _Wrong):
         return None
+
+
+def _problems_of_pages(folder: Path) -> list[str]:
+    with closing(connect(folder, mode="ro")) as connection:
+        return _check_pages(connection)
 
 
 class _Reading:
