@@ -363,6 +363,8 @@ BEYOND: dict[str, str] = {
     "what-is-refused-for-now-is-spent": "a client then says that it may have run, as it may of any",
     "work-half-done-is-done": "it speaks to a worker that is gone, which nobody can here",
     "work-half-done-is-lost": "it notes what was reported where no state here holds it",
+    "answer-before-read": "no server reads outcomes from its journal here",
+    "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "
     "are dead before there are others of their names",
 }
