@@ -10,7 +10,13 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import MockClock
 
-from trio_envserve.host.collector import AT_LATEST_S, EVERY_S, FEW_OBJECTS, collect_seldom
+from trio_envserve.host.collector import (
+    AT_LATEST_S,
+    EVERY_S,
+    FEW_OBJECTS,
+    YOUNG,
+    collect_seldom,
+)
 
 
 class Cycle:
@@ -65,6 +71,24 @@ async def test_the_interpreter_itself_begins_no_full_collection():
         full = gc.get_stats()[2]["collections"]
         many = [[1] for _ in range(500_000)]
         assert gc.get_stats()[2]["collections"] == full
+        assert many
+
+
+async def test_what_goes_before_many_have_come_is_not_looked_at():
+    async with collecting():
+        looks = [each["collections"] for each in gc.get_stats()]
+        for _ in range(10):
+            retained = [[number] for number in range(YOUNG[0] // 2)]
+            assert retained
+            del retained
+        assert [each["collections"] for each in gc.get_stats()] == looks
+
+
+async def test_what_comes_to_stay_is_looked_at_in_small_parts():
+    async with collecting():
+        looks = gc.get_stats()[1]["collections"]
+        many = [[1] for _ in range(10 * YOUNG[0])]
+        assert gc.get_stats()[1]["collections"] >= looks + 4
         assert many
 
 
