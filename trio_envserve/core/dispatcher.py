@@ -223,9 +223,10 @@ class Dispatcher:
         if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
             pausing, awake_s = workforce.pausing, self.clock.awake_s
-            while not pausing.holds(awake_s) and (
-                chosen := queue.pick(workforce.workers.values(), self._share_left)
-            ):
+            while (
+                queue.may_pick and not pausing.holds(awake_s)
+                and (chosen := queue.pick(workforce.workers.values(), self._share_left))
+            ):  # fmt: skip
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
                 after = 0

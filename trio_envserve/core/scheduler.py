@@ -73,6 +73,11 @@ class Scheduler:
             _take(self._lines, entry.id.session, entry.id)
             _take(self._paused, entry.id.session, entry.id)
 
+    @property
+    def may_pick(self) -> bool:
+        """Whether there is anybody to pick, or a worker to be given back."""
+        return bool(self._lines or self._suspects or self.reserving)
+
     def resume(self, share_left: Callable[[SessionId], bool]) -> None:
         """Lines whose session has room in its share again take turns again."""
         if self._paused:
