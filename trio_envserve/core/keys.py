@@ -68,8 +68,8 @@ an id of its own.  A server that closes gives what waits or is held the outcome
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
 from typing import Any
 
 from .errors import ProtocolError
@@ -299,12 +299,12 @@ class Keys:
     def tick(self, now_s: float) -> KeyEffects:
         """End what is due by now, as much as one turn may (:attr:`behind`)."""
         effects = self._leave_on(now_s)
-        for _ in range(ENDED_AT_ONCE):
-            due = self._due(now_s)
-            if due is None or len(effects) >= ENDED_AT_ONCE:
+        self._late = False
+        for ended, (generation, input) in enumerate(self._due(now_s)):
+            if ended == ENDED_AT_ONCE or len(effects) >= ENDED_AT_ONCE:
+                self._late = True
                 break
-            effects += self.step(*due, None, now_s)
-        self._late = self._due(now_s) is not None
+            effects += self.step(generation, input, None, now_s)
         while self._commands:
             command, (_, said_s) = next(iter(self._commands.items()))
             if now_s - said_s < self.limits.command_s:
@@ -323,16 +323,18 @@ class Keys:
         tick waits for the next: where much is retained, something always has."""
         return self._late or bool(self._leaving)
 
-    def _due(self, now_s: float) -> tuple[Generation, KeyInput] | None:
-        if self.orphans:
-            oldest = next(iter(self.orphans.values()))
-            if now_s - oldest.since_s >= self.limits.orphan_s:
-                return oldest, KeyInput.ORPHANED
-        if self.retained:
-            oldest = next(iter(self.retained.values()))
-            if now_s - oldest.since_s >= self.limits.retention_s:
-                return oldest, KeyInput.RETENTION_ENDED
-        return None
+    def _due(self, now_s: float) -> Iterator[tuple[Generation, KeyInput]]:
+        """What is due by now, and one more than one turn may end; whoever ends one of them
+        changes nothing about the others."""
+        limits = self.limits
+        for timed, most_s, input in (
+            (self.orphans, limits.orphan_s, KeyInput.ORPHANED),
+            (self.retained, limits.retention_s, KeyInput.RETENTION_ENDED),
+        ):
+            for generation in list(islice(timed.values(), ENDED_AT_ONCE + 1)):
+                if now_s - generation.since_s < most_s:
+                    break
+                yield generation, input
 
     # -- what is allowed ----------------------------------------------------------------
 

@@ -132,8 +132,7 @@ def orphans_are_never_given_up(patch: Patches) -> None:
     original = Keys._due
 
     def due(self: Any, now_s: float) -> Any:
-        found = original(self, now_s)
-        return None if found is not None and found[1] is KeyInput.ORPHANED else found
+        return (found for found in original(self, now_s) if found[1] is not KeyInput.ORPHANED)
 
     patch.attribute(Keys, "_due", due)
 
