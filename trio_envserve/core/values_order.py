@@ -52,10 +52,9 @@ def small_in_order(value: Any) -> object:
 def _names_in_order(names: Iterable[Any]) -> Iterable[Any]:
     """Plain keys by their encodings."""
     try:
-        "".join(names)
+        return _texts_in_order(tuple(names))
     except TypeError:  # they are not all text
         return sorted(names, key=cbor2.dumps)
-    return _texts_in_order(tuple(names))
 
 
 @functools.lru_cache(256)  # most calls have the same names
