@@ -107,7 +107,7 @@ def test_who_may_watch(ask, roles, may):
     desk.know(roles)
     why = refused_for(desk.say(ask))
     assert bool(why) != may
-    assert may or why == f"the key it (role {roles}) may not watch"
+    assert may or why == f"the key it (role {roles}) may not watch: that needs the role watch"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_who_may_submit(roles, may):
     for answers in (desk.ask(session), desk.ask_key(session, ASK), desk.ask_key(session, ATTACH)):
         why = refused_for(answers)
         assert bool(why) != may
-        assert may or why == f"the key it (role {roles}) may not submit"
+        assert may or why == f"the key it (role {roles}) may not submit: that needs the role submit"
     assert desk.router.cache.counters.entered == 0 or may
 
 

@@ -139,7 +139,7 @@ async def test_a_stranger_is_refused_and_told(address):
             ) as dealer:
                 dealer.send_nowait([b"let me in"])
                 await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-                assert dealer.why_refused == "it does not know this key (400)"
+                assert dealer.why_refused.startswith("it does not know this key (400): who runs")
                 assert router.statistics().received == 0
                 assert router.why_refused == "its key may not come in: 400"
 

@@ -225,7 +225,10 @@ class Driver:
             trouble = _TROUBLE[event].format(self.address)
             if event is ConnectionEvent.HANDSHAKE_FAILED:
                 # A socket of another kind knows no reason.
-                trouble = _with_reason(trouble, getattr(self._socket, "why_refused", ""))
+                why = getattr(self._socket, "why_refused", "")
+                trouble = (
+                    f"{self.address} answers, but the handshake failed: {why}" if why else trouble
+                )
             self._give(Disconnected(now_s, trouble))
         self.carry_out()
 
@@ -328,8 +331,3 @@ def begin_call(terms: Terms) -> tracing.Span | None:
     if terms.key is not None and terms.key.act is not KeyAct.ASK:
         return None
     return tracing.begin_here("call", "CLIENT")
-
-
-def _with_reason(trouble: str, why: str) -> str:
-    """What a failed handshake is for the caller."""
-    return f"{trouble}, or not as this client does: {why}" if why else trouble

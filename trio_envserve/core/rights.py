@@ -61,12 +61,12 @@ class Right:
             return ""
         if isinstance(message, messages.Request | messages.KeyedRequest):
             if "submit" not in roles:
-                return f"{self._named()} may not submit"
+                return f"{self._named()} may not submit: that needs the role submit"
             if isinstance(message, messages.KeyedRequest):
                 return self._may_not_key(message)
         elif isinstance(message, _SEES):
             if "watch" not in roles:
-                return f"{self._named()} may not watch"
+                return f"{self._named()} may not watch: that needs the role watch"
             if self.namespaces:
                 if not isinstance(message, messages.AskKeys):
                     return f"{self._named()} may watch the keys of its namespaces only"

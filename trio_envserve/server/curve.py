@@ -125,6 +125,10 @@ def read_client(path: Path) -> ClientRight:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def _revoked(name: str) -> str:
+    return f"the key {name} was revoked: ask who runs this server for a new one"
+
+
 @final
 class Doorkeeper:
     """Knows whose keys may come in, and who is there."""
@@ -150,7 +154,7 @@ class Doorkeeper:
         if public in self._clients:
             return ""
         name = self._revoked.get(public)
-        return STRANGER if name is None else f"the key {name} was revoked"
+        return STRANGER if name is None else _revoked(name)
 
     def on_peer(self, route: bytes, place: str | None) -> None:
         """A connection was opened or lost."""
@@ -212,7 +216,7 @@ class Doorkeeper:
 
     def _send_away(self, route: bytes, name: str) -> None:
         assert self._front is not None
-        text = f"the key {name} was revoked"
+        text = _revoked(name)
         error = messages.Error(PROTOCOL_VERSION, FORBIDDEN, text)
         self._front.send_nowait(route, (messages.encode(error),))
         self._front.close_peer(route, text)

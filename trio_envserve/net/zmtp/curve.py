@@ -35,6 +35,10 @@ from .boxes import KEY_BYTES, WrongBox
 from .mechanism import HandshakeError, check_type, parse_metadata, state_metadata
 from .sealed import SealedDecoder, Sealer
 
+_WRONG_SERVER: Final = (
+    "you have another key of this server than its own: check the address, or ask for a new file"
+)
+
 STRANGER: Final = "400"
 """What libzmq, and its clients, say and hear of a key that nobody knows."""
 
@@ -204,7 +208,7 @@ class CurveServer(_Curve):
             text = boxes.open_box(hello[120:], b"CurveZMQHELLO---" + raw, to_client)
         except WrongBox:
             why = "the box of HELLO does not open: it has another key of this server"
-            raise HandshakeError(why, tell=why) from None
+            raise HandshakeError(why, tell=_WRONG_SERVER) from None
         if text != bytes(64):
             raise HandshakeError("HELLO has something in its box", tell="HELLO expected")
         self._cookie = self._random(_COOKIE_BYTES)
@@ -248,5 +252,7 @@ def _refusal(body: bytes) -> str:
     reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
     text = reason.decode("utf-8", "backslashreplace")
     if text == STRANGER:
-        return "it does not know this key (400)"
+        return (
+            "it does not know this key (400): who runs it lets it in with `trio-envserve curve new`"
+        )
     return f"it refuses: {text!r}"

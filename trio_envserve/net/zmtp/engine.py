@@ -172,6 +172,13 @@ class Engine:
                 self._pong = _PONG + body[7 : 7 + _CONTEXT_BYTES]
 
 
+_ADVICE: Final = {
+    (b"CURVE", b"NULL"): ": give this side keys (--curve, or curve=)",
+    (b"NULL", b"CURVE"): ": give that side keys, too, or leave out those of this one",
+}
+"""What to do if only one side has keys, by the peer's mechanism and our own."""
+
+
 def _check_greeting(greeting: bytes, mechanism: bytes) -> None:
     """Refuse a greeting as soon as the bytes that have come show why."""
     if greeting[:1] not in (b"", b"\xff"):
@@ -186,5 +193,5 @@ def _check_greeting(greeting: bytes, mechanism: bytes) -> None:
         if name != mechanism:
             raise HandshakeError(
                 f"it wants the mechanism {name.decode('ascii', 'backslashreplace')}; "
-                f"{mechanism.decode()} is spoken here"
+                f"{mechanism.decode()} is spoken here{_ADVICE.get((name, mechanism), '')}"
             )
