@@ -20,10 +20,11 @@ import trio
 from ..core.health import Health
 from ..logs import LogSetup, set_title
 from ..net import Transport
+from ..net.keypairs import ClientCurve
 from .at_server import address_option
 from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
 from .group import LazyGroup, Verb
-from .options import decorate, json_option, log_options, transport_option
+from .options import asked_curve, client_options, decorate, json_option, log_options
 from .parent import wait_parent_gone
 from .waiting import LOOK_S, HasHealth, tell_health
 
@@ -51,6 +52,7 @@ class DoorOptions(NamedTuple):
     kind: str
     address: str
     transport: Transport
+    curve: ClientCurve | None
     as_json: bool
     parent: int | None
     logs: LogSetup
@@ -65,7 +67,7 @@ class Opened(NamedTuple):
 
 door_options = decorate(
     [
-        address_option, transport_option,
+        address_option, client_options,
         click.option(
             "--exit-with-parent", is_flag=True,
             help="Stop at once when the process that started this one has ended.",
@@ -81,20 +83,21 @@ def run_door(
     opened: Callable[[DoorOptions], AbstractAsyncContextManager[Opened]],
 ) -> int:  # fmt: skip
     """The verb of a door of this kind: keep what ``opened`` opens until asked to stop."""
-    options = _told(kind, given)
+    # At once: a parent that ends meanwhile would be taken for another.
+    parent = os.getppid() if given["exit_with_parent"] else None
 
     async def main(stop: Stop) -> Result:
+        options = _told(kind, given, parent)
         return await _keep_open(opened(options), options, stop)
 
-    return run_verb(main, as_json=options.as_json)
+    return run_verb(main, as_json=given["as_json"])
 
 
-def _told(kind: str, given: Mapping[str, Any]) -> DoorOptions:
-    """The options together."""
-    parent = os.getppid() if given["exit_with_parent"] else None
+def _told(kind: str, given: Mapping[str, Any], parent: int | None) -> DoorOptions:
+    """The options together.  Raises ConfigError."""
     level, as_json = given["log_level"].upper(), given["log_json"]
     logs = LogSetup(level=level, json=as_json, directory=given["log_dir"])
-    place = given["address"], given["transport"]
+    place = given["address"], given["transport"], asked_curve()
     return DoorOptions(kind, *place, given["as_json"], parent, logs)
 
 

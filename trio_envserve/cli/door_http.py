@@ -47,5 +47,6 @@ def http(bind: str, **given: Any) -> int:
 
 @asynccontextmanager
 async def _opened(asked: HttpOptions, options: DoorOptions) -> AsyncIterator[Opened]:
-    async with open_http(asked, options.address, options.transport) as door:
+    opened = open_http(asked, options.address, options.transport, options.curve)
+    async with opened as door:
         yield Opened(door.url, door)

@@ -46,5 +46,6 @@ def verifiers(bind: str, **given: Any) -> int:
 
 @asynccontextmanager
 async def _opened(asked: VerifiersOptions, options: DoorOptions) -> AsyncIterator[Opened]:
-    async with open_verifiers(asked, options.address, options.transport) as door:
+    opened = open_verifiers(asked, options.address, options.transport, options.curve)
+    async with opened as door:
         yield Opened(door.address, door)

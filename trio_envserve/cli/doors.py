@@ -10,6 +10,7 @@ import click
 
 from ..core.errors import ConfigError
 from ..net import Transport, is_loopback
+from ..net.keypairs import ClientCurve
 from ..server import Server
 from .options import decorate
 
@@ -179,8 +180,9 @@ async def open_asked_doors(
 
 
 def open_http(
-    options: HttpOptions, server: Server | str, transport: Transport
-) -> AbstractAsyncContextManager[HttpDoor]:
+    options: HttpOptions, server: Server | str, transport: Transport,
+    curve: ClientCurve | None = None,
+) -> AbstractAsyncContextManager[HttpDoor]:  # fmt: skip
     """Open the door of a server, or of the one at an address.  Raises ConfigError without
     the extra."""
     try:
@@ -190,17 +192,18 @@ def open_http(
     return open_http_door(
         server, bind=options.bind, hosts=options.hosts, token_file=options.token_file,
         insecure=options.insecure, run_model=options.run_model[0],
-        run_model_name=options.run_model[1], transport=transport,
+        run_model_name=options.run_model[1], transport=transport, curve=curve,
     )  # fmt: skip
 
 
 def open_verifiers(
-    options: VerifiersOptions, server: Server | str, transport: Transport
-) -> AbstractAsyncContextManager[VerifiersDoor]:
+    options: VerifiersOptions, server: Server | str, transport: Transport,
+    curve: ClientCurve | None = None,
+) -> AbstractAsyncContextManager[VerifiersDoor]:  # fmt: skip
     """Open the door of a server, or of the one at an address."""
     from ..doors.verifiers import open_verifiers_door
 
     return open_verifiers_door(
         server, bind=options.bind, redeliver=options.redeliver, insecure=options.insecure,
-        transport=transport,
+        transport=transport, curve=curve,
     )  # fmt: skip

@@ -143,6 +143,12 @@ curve_option = click.option(
 
 client_options = decorate([transport_option, curve_option])
 
+folder_option = click.option(
+    "--curve", type=click.Path(file_okay=False), metavar="DIR",
+    help="Let only clients in whose keys are in DIR: see curve.",
+)  # fmt: skip
+"""Of every verb that serves."""
+
 
 def asked_curve() -> ClientCurve | None:
     """The keys that were given to this verb.  Raises ConfigError."""

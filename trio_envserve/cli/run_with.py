@@ -30,11 +30,13 @@ from ..envs.check import check_spec
 from ..logs import LogSetup, set_title
 from ..net import Transport
 from ..server import Server, open_server
+from ..server.curve import ServerCurve
 from .authors import with_traceback
 from .common import AT_ONCE, CommandError, Result, Stop, run_verb, say, start_logging
 from .options import (
     arg_option,
     bind_option,
+    folder_option,
     json_option,
     key_limits,
     log_options,
@@ -80,13 +82,14 @@ class _Options(NamedTuple):
 @workers_option
 @python_option
 @transport_option
+@folder_option
 @arg_option
 @pool_options
 @log_options("WARNING")
 @json_option
 def run_with(
     environment: str, command: tuple[str, ...], bind: str, workers: int,
-    worker_python: str | None, transport: Transport, args: tuple[str, ...],
+    worker_python: str | None, transport: Transport, curve: str | None, args: tuple[str, ...],
     worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
     worker_env: tuple[str, ...],
     limits: tuple[str, ...], log_level: str, log_json: bool, log_dir: str, as_json: bool,
@@ -101,7 +104,7 @@ def run_with(
 
     COMMAND is started when a worker is ready. The variable TRIO_ENVSERVE_ADDRESS has
     the server's address; the pytest fixture envserve_address uses it. ENV is named as
-    for `serve`.
+    for `serve`. With --curve, COMMAND needs a client's file from `curve new`.
 
     Ctrl-C or SIGTERM is passed on to COMMAND, and the server ends when COMMAND has
     ended. A second signal kills COMMAND and the workers.
@@ -125,6 +128,7 @@ def run_with(
                 "workers": workers,
                 "worker_python": worker_python,
                 "transport": transport,
+                "curve": None if curve is None else ServerCurve.from_folder(curve),
                 "limits": server_limits(
                 limits, worker_memory_mib=worker_memory, recycle=recycle,
                 pause_after_errors=pause_after_errors,

@@ -61,6 +61,7 @@ from .notify import Manager, Seen
 from .options import (
     arg_option,
     bind_option,
+    folder_option,
     json_option,
     key_limits,
     log_options,
@@ -135,12 +136,7 @@ class _Options(NamedTuple):
     metavar="DIR",
     help="Keep what is known of keys in DIR, so that it outlives the server: see journal.",
 )
-@click.option(
-    "--curve",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Let only clients in whose keys are in DIR: see curve.",
-)
+@folder_option
 @click.option(
     "--exit-with-parent",
     is_flag=True,

@@ -23,9 +23,10 @@ from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
+from ..net.keypairs import ClientCurve
 from .keys import KeyEnded
 from .many import check_in_flight
-from .opening import open_client
+from .opening import open_client, wire_of
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client
@@ -305,7 +306,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
 async def open_client_asyncio(
     address: str, *, name: str = "", limits: ClientLimits | None = None,
     wire: WireLimits | None = None, transport: Transport = DEFAULT_TRANSPORT,
-    arrays: Arrays = "auto", caller: str = "",
+    arrays: Arrays = "auto", caller: str = "", curve: ClientCurve | None = None,
 ) -> AsyncGenerator[AsyncioClient, None]:  # fmt: skip
     """The same as :func:`open_client`, for a program that runs on asyncio.
 
@@ -323,8 +324,9 @@ async def open_client_asyncio(
             transport=transport,
             arrays=arrays,
             caller=caller,
+            curve=curve,
         ),
-        wire or WireLimits(),
+        wire_of(wire, curve),
     )
     try:
         await asyncio.shield(asyncio.wrap_future(thread.start()))

@@ -59,11 +59,10 @@ async def open_client(
     need_trio("open_client", "open_client_asyncio, or PlainClient")
     if not str(address).startswith("memory:"):
         parse_peer_address(address)
-    limits, wire = limits or ClientLimits(), wire or WireLimits()
-    if curve is not None:
-        if network is not None:
-            raise ConfigError("curve needs the network of this package: give no network")
-        wire = sealed_wire(wire)
+    limits = limits or ClientLimits()
+    if curve is not None and network is not None:
+        raise ConfigError("curve needs the network of this package: give no network")
+    wire = wire_of(wire, curve)
     check_together(limits, wire)
     core = ClientCore(
         name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
@@ -72,6 +71,13 @@ async def open_client(
     client = Client(Driver(core, address), _check_arrays(arrays), wire)
     async with connect(client, network, transport, curve) as opened:
         yield opened
+
+
+def wire_of(wire: WireLimits | None, curve: ClientCurve | None) -> WireLimits:
+    """The limits that hold on a client's connection.  Raises ConfigError for keys without
+    the extra."""
+    wire = wire or WireLimits()
+    return wire if curve is None else sealed_wire(wire)
 
 
 @asynccontextmanager

@@ -24,9 +24,10 @@ from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
 from ..core.values import EncodingError
 from ..net import DEFAULT_TRANSPORT, Transport
+from ..net.keypairs import ClientCurve
 from .keys import KeyEnded
 from .many import check_in_flight
-from .opening import open_client
+from .opening import open_client, wire_of
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client
@@ -55,7 +56,7 @@ class PlainClient:
     def __init__(
         self, address: str, *, name: str = "", limits: ClientLimits | None = None,
         wire: WireLimits | None = None, transport: Transport = DEFAULT_TRANSPORT,
-        arrays: Arrays = "auto", caller: str = "",
+        arrays: Arrays = "auto", caller: str = "", curve: ClientCurve | None = None,
     ) -> None:  # fmt: skip
         self._thread = ClientThread(
             lambda: open_client(
@@ -66,8 +67,9 @@ class PlainClient:
                 transport=transport,
                 arrays=arrays,
                 caller=caller,
+                curve=curve,
             ),
-            wire or WireLimits(),
+            wire_of(wire, curve),
         )
         # One that is dropped ends by itself; garbage collection must not wait for it.
         self._ends = weakref.finalize(self, self._thread.stop)

@@ -23,7 +23,9 @@ from ...net import (
     unwrap_single,
 )
 from ...net.address import ANY, Address
+from ...net.keypairs import ClientCurve
 from ...server import Server
+from ..keys import keys_of
 from .app import HttpApp
 from .bodies import Codec
 from .connections import Connections
@@ -73,6 +75,7 @@ async def open_http_door(
     run_model: str = "oracle", run_model_name: str = "", limits: HttpLimits | None = None,
     wire: WireLimits | None = None,
     network: Network | None = None, transport: Transport = DEFAULT_TRANSPORT,
+    curve: ClientCurve | None = None,
 ) -> AsyncGenerator[HttpDoor, None]:  # fmt: skip
     """Serve HTTP at ``bind`` (``HOST:PORT``) until the block ends::
 
@@ -85,8 +88,8 @@ async def open_http_door(
     nobody else may read; callers show one of them.  Without it only this machine may be
     let in, unless ``insecure`` says that everybody may.  ``run_model`` and
     ``run_model_name``: what the rollouts of ``POST /run`` ask, as ``model`` and ``model_name``
-    of :meth:`.Client.run_rollout`.  ``network`` and ``transport``: as
-    for :func:`~trio_envserve.open_client`.
+    of :meth:`.Client.run_rollout`.  ``network``, ``transport`` and ``curve``: as for
+    :func:`~trio_envserve.open_client`; a server of this process needs no ``curve``.
 
     Handles no signals and configures no logging.  At the end of the block answers that are
     under way have ``close_s`` to be given; then their calls are cancelled.  Raises
@@ -101,7 +104,7 @@ async def open_http_door(
     address = server if isinstance(server, str) else server.address
     client = open_client(
         address, name="http-door", wire=wire, network=network, transport=transport,
-        curve=None if isinstance(server, str) else server.curve,
+        curve=keys_of(server, curve),
     )  # fmt: skip
     with unwrap_single():
         async with (

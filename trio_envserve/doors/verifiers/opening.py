@@ -22,7 +22,9 @@ from ...net import (
     open_zmtp_network,
     unwrap_single,
 )
+from ...net.keypairs import ClientCurve
 from ...server import Server
+from ..keys import keys_of
 from .door import Door
 from .limits import VerifiersLimits
 
@@ -54,7 +56,7 @@ async def open_verifiers_door(
     server: Server | str, *, bind: str = "tcp://127.0.0.1:5000", insecure: bool = False,
     redeliver: bool = False, limits: VerifiersLimits | None = None,
     wire: WireLimits | None = None, network: Network | None = None,
-    transport: Transport = DEFAULT_TRANSPORT,
+    transport: Transport = DEFAULT_TRANSPORT, curve: ClientCurve | None = None,
 ) -> AsyncGenerator[VerifiersDoor, None]:  # fmt: skip
     """Serve clients of verifiers at ``bind`` until the block ends::
 
@@ -66,8 +68,9 @@ async def open_verifiers_door(
     machines may be let in; clients of this wire cannot show who they are.  ``redeliver``:
     outcomes of a connection that was lost are offered to later connections from the same
     machine (or, over a unix socket, of the same user), which see those of each other; at
-    an address that only this machine reaches they always are.  ``wire``, ``network`` and
-    ``transport``: as for :func:`~trio_envserve.open_client`.
+    an address that only this machine reaches they always are.  ``wire``, ``network``,
+    ``transport`` and ``curve``: as for :func:`~trio_envserve.open_client`; a server of this
+    process needs no ``curve``.
 
     It needs Linux.  Raises ConfigError for wrong arguments, and ServerStartError if the
     address cannot be had.
@@ -83,7 +86,7 @@ async def open_verifiers_door(
     address = server if isinstance(server, str) else server.address
     client = open_client(
         address, name="verifiers-door", wire=wire, network=network, transport=transport,
-        curve=None if isinstance(server, str) else server.curve,
+        curve=keys_of(server, curve),
     )  # fmt: skip
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
