@@ -61,7 +61,7 @@ def jsonable(value: Any, large: Callable[[Bytes], Any] | None = None) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": str(float(value))}
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$bytes": (large or _base64)(memoryview(value).cast("B"))}
+        return {"$bytes": (large or base64_text)(memoryview(value).cast("B"))}
     if isinstance(value, Mapping):
         return _mapping(value, large)
     if isinstance(value, (list, tuple)):
@@ -103,10 +103,11 @@ def _array(
         little = value.astype(value.dtype.newbyteorder("<"), order="C", copy=False)
         data = memoryview(little.reshape(-1).view("uint8")) if little.size else memoryview(b"")
         dtype = little.dtype.name
-    return {"$array": {"dtype": dtype, "shape": list(shape), "data": (large or _base64)(data)}}
+    return {"$array": {"dtype": dtype, "shape": list(shape), "data": (large or base64_text)(data)}}
 
 
-def _base64(data: Bytes) -> str:
+def base64_text(data: Bytes) -> str:
+    """Bytes as they stand in JSON."""
     return base64.b64encode(data).decode("ascii")
 
 
@@ -117,7 +118,7 @@ def pieces(record: Mapping[str, Any]) -> Iterator[bytes]:
     def keep(data: Bytes) -> str:
         view = memoryview(data)
         if len(view) <= _SMALL:
-            return _base64(view)
+            return base64_text(view)
         kept.append(view)
         return f"{_TOKEN}{len(kept) - 1};"
 

@@ -13,7 +13,8 @@ from trio_envserve import ConfigError
 from trio_envserve.evals import table
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.page import page
-from trio_envserve.evals.reading import chosen, overview, record_at
+from trio_envserve.evals.reading import chosen, overview, record_at, records
+from trio_envserve.evals.report.survey import survey
 from trio_envserve.evals.table import write_table
 from trio_envserve.json_values import pieces
 
@@ -56,6 +57,28 @@ def test_a_page_of_an_error_has_the_traceback_and_is_shortened_unless_asked_for(
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r[bold red]\u202e\x9b31m"
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+def test_a_value_nested_deeper_than_the_stack_is_shown_in_words(
+    tmp_path: Path, begin: str, end: str
+):
+    """Reading it ended in a RecursionError."""
+    path, as_table = str(tmp_path / "deep.jsonl"), str(tmp_path / "deep.parquet")
+    with open(path, "w") as file:
+        for index in range(2):
+            deep = f"{begin * 600}{index}{end * 600}"
+            record = {**a_record(index), "input": "DEEP", "value": {"x": "DEEP"}}
+            file.write(b"".join(pieces(record)).decode().replace('"DEEP"', deep))
+    entries = overview(path).entries
+    assert len({entry.input for entry in entries}) == 2
+    for full in (False, True):
+        text = text_of(record_at(path, entries[0]), full=full)
+    assert text.count("(nested deeper than 200 levels)") == 2
+    assert survey(path).inputs[0, 0]
+    pytest.importorskip("pyarrow")
+    write_table(as_table, (record for _, record in records(path)))
+    assert [each.input for each in overview(as_table).entries] == [each.input for each in entries]
 
 
 def test_nothing_in_a_result_acts_on_a_terminal():

@@ -16,6 +16,9 @@ from .records import Failure, RolloutResult, result_from, usage_words
 MOST_CHARS = 2000
 """Longest text of one part of a page, unless all is wanted."""
 
+MOST_LEVELS = 200
+"""Of a nested value so much is shown: more than any that was decoded here has."""
+
 CONVERSATION = ("prompt", "messages", "completion")
 """Fields of a result that are conversations, in this order."""
 
@@ -137,18 +140,21 @@ def _json(value: Any) -> str:
     return json.dumps(plain_value(value), indent=2, ensure_ascii=False)
 
 
-def plain_value(value: Any) -> Any:
-    """A value without the bytes in it: for each array and each text of bytes some words."""
-    if isinstance(value, list):
-        return [plain_value(item) for item in value]
-    if not isinstance(value, Mapping):
+def plain_value(value: Any, levels: int = MOST_LEVELS) -> Any:
+    """A value without the bytes in it: for each array and each text of bytes some words, and
+    so for what is nested deeper than so many levels."""
+    if not isinstance(value, list | Mapping):
         return value
+    if not levels:
+        return f"(nested deeper than {MOST_LEVELS} levels)"
+    if isinstance(value, list):
+        return [plain_value(item, levels - 1) for item in value]
     inner = value.get("$array")
     if len(value) == 1 and isinstance(inner, Mapping):
         return f"array of {inner.get('dtype')}, shape {inner.get('shape')}"
     if len(value) == 1 and isinstance(value.get("$bytes"), str):
         return f"{len(value['$bytes']) * 3 // 4} bytes"
-    return {str(key): plain_value(item) for key, item in value.items()}
+    return {str(key): plain_value(item, levels - 1) for key, item in value.items()}
 
 
 def _cut(text: str, most: int | None) -> str:

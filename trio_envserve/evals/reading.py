@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -48,7 +47,7 @@ def overview(path: str, check: Check = nothing, see: See | None = None) -> Overv
     about: dict[str, str] = {}
     for place, record in records(path, check):
         result = result_from(record)
-        known = digest(_text_of_bytes(record.get("input")), is_json=True)
+        known = digest(record.get("input"), is_json=True)
         found[result.name] = Entry(place, _without_traceback(result), known)
         if see is not None:
             see(result, record)
@@ -102,14 +101,3 @@ def chosen(
     elif slowest:
         found.sort(key=lambda each: -(each.result.duration_s or 0.0))
     return found
-
-
-def _text_of_bytes(value: Any) -> Any:
-    """The arrays of a table as those of JSON lines, so that both have one digest."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, list):
-        return [_text_of_bytes(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _text_of_bytes(item) for key, item in value.items()}
-    return value

@@ -34,7 +34,7 @@ from .. import foreign
 from ..client import Outcome
 from ..core.terms import Verdict
 from ..envs.rewards import number_of, numbers_of, reward_of_named
-from ..json_values import jsonable, restored
+from ..json_values import base64_text, jsonable, restored
 
 Name: TypeAlias = tuple[int, int]
 """The index of the input, and the number of the repeat."""
@@ -284,7 +284,10 @@ def digest(value: Any, *, is_json: bool = False) -> str:
     """16 hex digits for a value, by what stands in a record for it."""
 
     def text() -> str:
-        return json.dumps(value if is_json else jsonable(value), sort_keys=True)
+        # Arrays of a table are bytes, and those of JSON lines text: both have one digest.
+        return json.dumps(
+            value if is_json else jsonable(value), sort_keys=True, default=base64_text
+        )
 
     ended = foreign.call(text)
     found = "" if ended.error is not None else str(ended.value)  # it cannot be written

@@ -88,7 +88,7 @@ def _record(path: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
         record = {**row, **{name: _joined(row, name) for name in ("input", "value")}}
         record["metrics"], record["usage"] = dict(row["metrics"]), dict(row["usage"])
         result_from(record)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise ConfigError(f"{path}, row {number}: this is no result ({error})") from None
     return record
 
@@ -148,7 +148,11 @@ def _batches(records: Iterator[Mapping[str, Any]], check: Check) -> Iterator[lis
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     result = result_from(record)
     parts: list[bytes] = []
-    texts = {name: json.dumps(_split(record.get(name), parts)) for name in ("input", "value")}
+    try:
+        texts = {name: json.dumps(_split(record.get(name), parts)) for name in ("input", "value")}
+    except RecursionError:  # nested too deeply to be looked through: its arrays stay text
+        parts.clear()
+        texts = {name: json.dumps(record.get(name)) for name in ("input", "value")}
     return {
         **{name: record.get(name) for name in ("error", "environment", "model", "run", "worker")},
         "index": result.index, "repeat": result.repeat, "reward": result.reward,
@@ -173,18 +177,14 @@ def _split(value: Any, parts: list[bytes]) -> Any:
 
 
 def _joined(row: Mapping[str, Any], name: str) -> Any:
-    return _join(json.loads(row[name]), row["parts"])
-
-
-def _join(value: Any, parts: list[bytes]) -> Any:
-    if isinstance(value, list):
-        return [_join(item, parts) for item in value]
-    if not isinstance(value, dict):
+    def join(value: dict[str, Any]) -> Any:
+        inner = value.get("$array")
+        if len(value) == 1 and isinstance(inner, dict) and isinstance(inner.get("data"), dict):
+            return {"$array": {**inner, "data": row["parts"][inner["data"]["$part"]]}}
         return value
-    inner = value.get("$array")
-    if len(value) == 1 and isinstance(inner, dict) and isinstance(inner.get("data"), dict):
-        return {"$array": {**inner, "data": parts[inner["data"]["$part"]]}}
-    return {key: _join(item, parts) for key, item in value.items()}
+
+    # By the decoder, because values may be nested deeper than Python's stack.
+    return json.loads(row[name], object_hook=join)
 
 
 def lines_of(path: str) -> str:
