@@ -30,7 +30,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Protocol
 
 import trio
 
@@ -54,16 +54,28 @@ does not return (on a network file system) cannot be reaped."""
 _STANDARD_STREAMS = 3
 STARTED: set[int] = set()
 """The process ids of all workers that this process has started and not reaped."""
-_ROOT = str(Path(__file__).resolve().parent.parent.parent)
+ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
-@final
+class Child(Protocol):
+    """What is used here of a :class:`subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The status if it has ended; that reaps it."""
+        ...
+
+    def wait(self) -> int:
+        """Wait for its end, and reap it."""
+        ...
+
+
 class WorkerProcess:
     """One worker process.  Made by :func:`start_process`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], link: socket.socket, signs: socket.socket
-    ) -> None:
+    def __init__(self, process: Child, link: socket.socket, signs: socket.socket) -> None:
         self._process = process
         self.link = link
         """The server's end; the stream over it closes it."""
@@ -76,6 +88,10 @@ class WorkerProcess:
     def pid(self) -> int:
         """The process id; its process group had the same id at the start."""
         return self._process.pid
+
+    def tell_started(self, started: Callable[[int], None]) -> None:
+        """Say the process id, once it is known."""
+        started(self.pid)
 
     def kill(self) -> None:
         """Kill the process and its process group, if it has not been reaped."""
@@ -133,7 +149,7 @@ class WorkerProcess:
     async def wait(self) -> str:
         """Wait until the process has ended, kill its process group, reap it; returns how
         it ended."""
-        await _wait_ended(self._process)
+        await wait_ended(self._process)
         self._signal_all()
         how = describe_exit(self._process.wait())
         STARTED.discard(self.pid)
@@ -161,23 +177,18 @@ def start_process(
     """Start a worker that holds these locks, too: this package's own, or a command.
     ``python``: another interpreter, which has this package.  Raises OSError if the system
     has no process or descriptor left."""
-    boot = (
-        [sys.executable, "-P", "-c", _BOOT, _ROOT]
-        if python is None
-        else [python, "-P", "-c", _MAIN]
-    )
     with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
         ends: list[socket.socket] = []
         inherited: list[int] = []
         for _ in range(2):
             ours, theirs = socket.socketpair()
             ends.append(kept.enter_context(ours))
-            inherited.append(_beyond_standard(given.enter_context(theirs).fileno(), given))
-        held = [_beyond_standard(lock, given) for lock in locks]
+            inherited.append(beyond_standard(given.enter_context(theirs).fileno(), given))
+        held = [beyond_standard(lock, given) for lock in locks]
         numbers = [*map(str, inherited), ",".join(map(str, held)) or "-1"]
         inherited += held
         process = subprocess.Popen(
-            [*boot, *numbers, str(os.getpid()), *command],
+            [*boot_of(python), *numbers, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             process_group=0,
             pass_fds=inherited,
@@ -188,7 +199,14 @@ def start_process(
         return WorkerProcess(process, *ends)
 
 
-def _beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
+def boot_of(python: str | None) -> list[str]:
+    """The first words of a worker's command line."""
+    if python is None:
+        return [sys.executable, "-P", "-c", _BOOT, ROOT]
+    return [python, "-P", "-c", _MAIN]
+
+
+def beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
     """A copy whose number is not a standard stream's.  If this process has closed one,
     its number is used again, and a worker would take it for its own stream."""
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STANDARD_STREAMS)
@@ -207,7 +225,7 @@ def describe_exit(returncode: int) -> str:
     return f"it was ended by {name}"
 
 
-async def _wait_ended(process: subprocess.Popen[bytes]) -> None:
+async def wait_ended(process: Child) -> None:
     """Wait until the child has ended, without reaping it if the system has pidfds."""
     try:
         fd = os.pidfd_open(process.pid)

@@ -120,11 +120,14 @@ class ProcessWorkers:
         environ: Sequence[Mapping[str, str]], worker_logging: dict[str, Any],
         command: Sequence[str], python: str | None = None,
         worker_otlp: dict[str, Any] | None = None,
+        start: Callable[..., WorkerProcess] = start_process,
     ) -> None:  # fmt: skip
         self._environment = environment
         self._args = args
         self._limits = limits
         self._wire = wire
+        self._start = start
+        """How a process is started: as a child of this one, or of a guard."""
         self._locks = locks
         """Those that prove to a later server that a worker lives."""
         self._address = address
@@ -145,13 +148,13 @@ class ProcessWorkers:
         environ = self._environ[spawn.slot] if spawn.slot < len(self._environ) else {}
         locks = [lock.fd for lock in self._locks]
         try:
-            process = start_process(
+            process = self._start(
                 environ=environ, locks=locks, command=self._command, python=self._python
             )
         except OSError as error:
             return _not_started(error)
         self._living[worker] = process
-        started(process.pid)
+        process.tell_started(started)
         try:
             first = self._config(spawn).to_frames()
             async with open_stream(
