@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .core.values import DecodingError, EncodingError
     from .envs.interface import Environment, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
+    from .host.joined import JoinedHost, open_host
     from .models.interface import (
         Completion,
         Logprobs,
@@ -118,6 +119,7 @@ __all__ = [
     "ErrorInfo",
     "ExecutionCancelled",
     "Health",
+    "JoinedHost",
     "KeyConflict",
     "KeyEnded",
     "KeyLimits",
@@ -177,6 +179,7 @@ __all__ = [
     "image_part",
     "open_client",
     "open_client_asyncio",
+    "open_host",
     "open_server",
     "serve",
 ]
@@ -185,7 +188,7 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
     "models.interface", "models.usage", "envs.interface", "core.values", "net", "net.keypairs",
-    "client", "client.aio", "server", "server.curve",
+    "client", "client.aio", "host.joined", "server", "server.curve",
 )  # fmt: skip
 
 

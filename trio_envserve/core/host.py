@@ -137,6 +137,11 @@ class Host:
         self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
         self._connected = False
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether the router has welcomed it on the newest connection."""
+        return self._connected
+
     # -- the router -----------------------------------------------------------
 
     def connect(self) -> None:

@@ -11,7 +11,7 @@ A right has roles:
 - ``submit``: ask for rollouts, attach to keys, and cancel what it asked for itself.  Cancel
   and forget keys of the namespaces that its entry names.
 - ``watch``: statistics, running executions, their stacks, and known keys.
-- ``work``: for machines that join; nothing here.
+- ``work``: join as a host, at the address for those; nothing here.
 - ``admin``: all of it, and cancel and forget any key.
 
 Everybody with a key may open a session and be told the server's status.  A session belongs

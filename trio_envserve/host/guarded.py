@@ -256,6 +256,7 @@ class Guard:
     def _heard(self, kind: int, number: int, value: int) -> None:
         if kind == READY:
             self.pid, self.unlocked = number, os.strerror(value) if value else ""
+            self._warn()
             self.ready.set()
         elif kind == STARTED:
             child = self._children[number]
@@ -266,6 +267,13 @@ class Guard:
             self._children.pop(number).end(1, how)
         elif kind == ENDED:
             self._children.pop(number).end(value, describe_exit(value))
+
+    def _warn(self) -> None:
+        if self.unlocked:
+            _log.warning(
+                "the memory of the guard of the workers cannot be locked (%s): raise that "
+                "limit (ulimit -l)", self.unlocked,
+            )  # fmt: skip
 
     def hang_up(self) -> None:
         """End it, and all that it has started."""
@@ -290,7 +298,7 @@ async def open_guard(locks: Sequence[int] = ()) -> AsyncIterator[Guard]:
     Raises OSError if it cannot be started."""
 
     async def run(serve: Callable[[Guard], Awaitable[None]]) -> None:
-        guard = _start(locks)
+        guard = start_guard(locks)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(guard.run)
@@ -298,7 +306,6 @@ async def open_guard(locks: Sequence[int] = ()) -> AsyncIterator[Guard]:
                     await guard.ready.wait()
                     if not guard.pid:
                         raise OSError("the guard of the workers ended before it was ready")
-                    _warn(guard)
                     await serve(guard)
                 finally:
                     guard.hang_up()
@@ -312,15 +319,9 @@ async def open_guard(locks: Sequence[int] = ()) -> AsyncIterator[Guard]:
         yield guard
 
 
-def _warn(guard: Guard) -> None:
-    if guard.unlocked:
-        _log.warning(
-            "the memory of the guard of the workers cannot be locked (%s): raise that limit "
-            "(ulimit -l)", guard.unlocked,
-        )  # fmt: skip
-
-
-def _start(locks: Sequence[int]) -> Guard:
+def start_guard(locks: Sequence[int] = ()) -> Guard:
+    """A guard whose :meth:`Guard.run` is still to be run; it takes what is said already.
+    Raises OSError."""
     with ExitStack() as kept, ExitStack() as given:
         channel, other = socket.socketpair()
         kept.enter_context(channel)

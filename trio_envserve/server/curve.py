@@ -156,6 +156,13 @@ class Doorkeeper:
         name = self._revoked.get(public)
         return STRANGER if name is None else _revoked(name)
 
+    def admit_host(self, public: bytes) -> str:
+        """The same for a host that wants to join."""
+        if refused := self.admit(public):
+            return refused
+        name, right = self._clients[public]
+        return "" if {"work", "admin"} & {*right.roles} else f"the key {name} may not work"
+
     def on_peer(self, route: bytes, place: str | None) -> None:
         """A connection was opened or lost."""
         if place is None:

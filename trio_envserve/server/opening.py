@@ -25,6 +25,7 @@ from ..core.errors import (
     ConfigError,
     ServerNotClosed,
 )
+from ..core.lease import FENCE_S, LeaseTerms
 from ..core.limit_rules import check_together
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.router import Router
@@ -51,6 +52,7 @@ from ..net.zmtp.sides import RouterCurve, sealed_wire
 from ..net.zmtp.sockets import ZmtpRouter
 from ..worker.config import check_args
 from .curve import Doorkeeper, ServerCurve
+from .hosts import HostDesk, HostDoor
 from .journal import Journal, open_journal
 from .options import ServerOptions
 from .recording import Recorder, open_recorder
@@ -81,6 +83,8 @@ async def open_server(
     record_bodies: bool = False,
     journal: str | os.PathLike[str] | None = None,
     curve: ServerCurve | None = None,
+    hosts_bind: str | None = None,
+    fence_s: float = FENCE_S,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
@@ -104,6 +108,9 @@ async def open_server(
     made if it is not there, and one server has it at a time.
     ``curve``: the server's own keys and those of its clients; nobody else is let in (the page
     on security).
+    ``hosts_bind``: an address at which hosts of other machines join (the page on hosts); then
+    ``workers=0`` means that there are none here.  ``fence_s``: a host that has no answer for
+    so long has no workers any more.
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
     ``network``: sockets of another kind altogether.
@@ -123,6 +130,9 @@ async def open_server(
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
     command = parse_command(worker_command)
+    hosted = hosts_bind is not None
+    if hosted and record is not None:
+        raise ConfigError("what hosts do is not recorded: give record or hosts_bind")
     if command and not workers:
         raise ConfigError("worker_command starts processes: give workers=1 or more")
     python = None if worker_python is None else find_interpreter(worker_python)
@@ -134,7 +144,11 @@ async def open_server(
     if environment is None and not command:
         environment = DEFAULT_ENVIRONMENT
     name = str(environment if environment is not None else shlex.join(command))
-    if workers and not isinstance(environment, str) and not (command and environment is None):
+    if (
+        (workers or hosted)
+        and not isinstance(environment, str)
+        and not (command and environment is None)
+    ):
         raise ConfigError(
             "worker processes load their environment by name: give a string such as "
             "'package.module:factory', or workers=0 to run an object in this process"
@@ -158,7 +172,7 @@ async def open_server(
         worker_logging=dict(worker_logging or {}),
         worker_otlp=None if worker_otlp is None else dict(worker_otlp),
         record=record, record_bodies=record_bodies, journal=journal,
-        curve=curve,
+        curve=curve, hosts_bind=hosts_bind, lease=LeaseTerms(fence_s),
     )  # fmt: skip
     async with open_setup(setup) as server:
         yield server
@@ -194,7 +208,8 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 )
             held = [each for each in (locks, journal and journal.locks) if each is not None]
             host = _host(setup, [each.epochs for each in held], front.address)
-            slots, now_s = max(setup.workers, 1), trio.current_time()
+            own_slots = setup.workers if setup.hosts_bind is not None else max(setup.workers, 1)
+            slots, now_s = own_slots, trio.current_time()
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
                 keys=setup.keys, heartbeats=host.heartbeats, journaled=journal is not None,
@@ -214,7 +229,10 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             take = router.take if recorder is None else recorder.tape.take
             if tracing.tracer() is not None:
                 take = Traces(router, take, name).take
-            server = Server(router, take, front, host, nursery, limits, journal, doorkeeper)
+            desk: HostDesk | None = None
+            if setup.hosts_bind is not None:
+                desk = await _open_desk(setup, router, doorkeeper, stack)
+            server = Server(router, take, front, host, nursery, limits, journal, doorkeeper, desk)
             server._start(held)
             if recorder is not None:
                 nursery.start_soon(recorder.keep_writing)
@@ -247,13 +265,33 @@ async def open_sealed(setup: Setup, doorkeeper: Doorkeeper) -> AsyncIterator[Zmt
 
 def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
     """Who owns the workers: processes, or this one."""
-    if not setup.workers:
+    if not setup.workers and setup.hosts_bind is None:
         return InProcessWorkers(setup.environment, dict(setup.args), setup.limits, setup.wire)
     return ProcessWorkers(
         None if setup.environment is None else str(setup.environment), dict(setup.args),
         setup.limits, setup.wire, locks, address, setup.worker_environ,
         dict(setup.worker_logging), setup.command, setup.python, setup.worker_otlp,
     )  # fmt: skip
+
+
+async def _open_desk(
+    setup: Setup, router: Router, doorkeeper: Doorkeeper | None, stack: AsyncExitStack
+) -> HostDesk:
+    assert setup.hosts_bind is not None
+    network = await stack.enter_async_context(open_zmtp_network())
+    if doorkeeper is None or setup.curve is None:
+        opened = network.open_router(setup.hosts_bind, limits=setup.wire)
+        socket = await stack.enter_async_context(opened)
+        _warn_if_reachable(socket.address)
+        return HostDesk(router, socket, setup.lease, setup.wire)
+    door = HostDoor(doorkeeper)
+    side = RouterCurve(setup.curve.keys, door.admit)
+    opened = network.open_router(
+        setup.hosts_bind, limits=setup.wire, on_peer=door.on_peer, curve=side
+    )
+    socket = await stack.enter_async_context(opened)
+    door.open(socket)
+    return HostDesk(router, socket, setup.lease, setup.wire, door)
 
 
 def _warn_if_reachable(address: str) -> None:

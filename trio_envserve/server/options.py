@@ -31,3 +31,5 @@ class ServerOptions(TypedDict, total=False):
     record_bodies: bool
     journal: str | os.PathLike[str] | None
     curve: ServerCurve | None
+    hosts_bind: str | None
+    fence_s: float

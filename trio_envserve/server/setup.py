@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..core.lease import LeaseTerms
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.terms import ID_BYTES
 from ..net import DEFAULT_TRANSPORT, Network, Transport
@@ -43,6 +44,8 @@ class Setup:
     record_bodies: bool = False
     journal: str | os.PathLike[str] | None = None
     curve: ServerCurve | None = None
+    hosts_bind: str | None = None
+    lease: LeaseTerms = dataclasses.field(default_factory=LeaseTerms)
     new_id: Callable[[], bytes] = _random_id
     """Makes the ids of sessions, workers and the epoch.  Who knows a session's id can
     use the session; a trial draws them from its seed."""

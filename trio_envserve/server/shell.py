@@ -79,6 +79,7 @@ from ..host.workers import Workers
 from ..net import Frame, Message, RouterSocket
 from ..net.keypairs import ClientCurve
 from .curve import Doorkeeper
+from .hosts import EpochRecords, HostDesk
 from .journal import Journal
 from .portions import portions
 
@@ -94,6 +95,7 @@ class Server:
         self, router: Router, take: Callable[[RouterInput], list[RouterEffect]],
         front: RouterSocket, workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
         journal: Journal | None = None, doorkeeper: Doorkeeper | None = None,
+        desk: HostDesk | None = None,
     ) -> None:  # fmt: skip
         self._router = router
         """Only read here; every change goes through ``_take``."""
@@ -104,6 +106,8 @@ class Server:
         self._limits = limits
         self._journal = journal
         self._doorkeeper = doorkeeper
+        self._desk = desk
+        self._records: EpochRecords | None = None
         self._left: tuple[bytes, ...] = ()
         """The workers that did not end in time."""
         self._lag = LagMeter(limits.tick_s)
@@ -122,6 +126,11 @@ class Server:
     def curve(self) -> ClientCurve | None:
         """Keys with every right, for clients in this very process; None if it needs none."""
         return None if self._doorkeeper is None else self._doorkeeper.own
+
+    @property
+    def hosts_address(self) -> str:
+        """Where hosts join; empty if none can."""
+        return "" if self._desk is None else self._desk.address
 
     def stats(self) -> ServerStats:
         """Everything countable: see the operations page of the documentation.
@@ -227,7 +236,10 @@ class Server:
             await trio.sleep(self._limits.tick_s)
             self._lag.record(trio.current_time() - asked_s)
             await self._drain_input()
-            self._give(Tick(_now_s()))
+            now_s = _now_s()
+            if self._desk is not None:
+                self._give_all(*self._desk.tick(now_s))
+            self._give(Tick(now_s))
 
     async def _drain_input(self) -> None:
         """Let the other tasks take in what has arrived.  That is much after this process
@@ -257,7 +269,23 @@ class Server:
                     raise ServerStartError(f"{self._router.starting}; {each.find_workers()}")
                 await trio.sleep(min(0.01 + waited_s / 10, 0.5))
             dead |= earlier
+        self._records = EpochRecords([each.epochs.path for each in locks])
+        await self._wait_for_hosts(self._records)
         self._give(PoolOpened(dead, _now_s()))
+
+    async def _wait_for_hosts(self, records: EpochRecords) -> None:
+        """Until the hosts of earlier epochs have no workers any more, by what those wrote;
+        then this one's may join."""
+        until_s = trio.current_time() + records.read()
+        while (left_s := until_s - trio.current_time()) > 0:
+            text = f"waiting for the workers of hosts of an earlier server to end ({left_s:.0f} s)"
+            self._give(PoolWaits(text))
+            await trio.sleep(min(left_s, 0.5))
+        if self._desk is None:
+            records.clear()
+        else:
+            records.write([self._desk.wait])
+            self._nursery.start_soon(self._desk.serve, self._give_all)
 
     async def _keep_saved(self, journal: Journal) -> None:
         """Tell the router what is safe."""
@@ -304,6 +332,12 @@ class Server:
         """Give the router an input, and carry out its effects."""
         self._carry_out(self._take(given))
 
+    def _give_all(self, effects: list[RouterEffect], inputs: list[RouterInput]) -> None:
+        """Carry out these effects, and what inputs have come to."""
+        for each in inputs:
+            effects += self._take(each)
+        self._carry_out(effects)
+
     def _carry_out(self, effects: list[RouterEffect]) -> None:
         """Carry out effects of the router.  Synchronous: nothing comes in between.
 
@@ -313,6 +347,8 @@ class Server:
         to_clients: dict[Route, list[Message]] = {}
         to_workers: dict[bytes, list[Message]] = {}
         for effect in effects:
+            if self._desk is not None and self._desk.take(effect):
+                continue
             match effect:
                 case ToClient():
                     to_clients.setdefault(effect.route, []).append(effect.frames)
@@ -387,6 +423,8 @@ class Server:
         self._give(CloseAsked(_now_s(), ClosingStage.CANCELLING))
         while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
+        if self._records is not None and self._records.written and not self._left:
+            self._records.clear()
 
     def _left_behind(self) -> str:
         """What did not end in time, in words; empty if all did."""

@@ -1,0 +1,218 @@
+"""Workers that a host of another process owns."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from tests.real.support import (
+    ACTOR,
+    ANY_PORT,
+    PATIENCE_S,
+    QUICK,
+    open_calls,
+    until,
+)
+from trio_envserve import (
+    ClientCurve,
+    ClientRight,
+    ConfigError,
+    KeyPair,
+    ServerCurve,
+    ServerLimits,
+    ServerStartError,
+    WorkerLost,
+    open_client,
+    open_host,
+    open_server,
+)
+from trio_envserve.core.lease import EpochWait
+from trio_envserve.host.locks import AddressLocks
+from trio_envserve.server.hosts import EpochRecords
+from trio_envserve.server.shell import Server
+
+HOST = """
+import sys, trio
+from trio_envserve import ServerLimits
+from trio_envserve.host.joined import open_host
+from tests.real.support import ACTOR, QUICK
+
+async def main():
+    address, directory, name, workers = sys.argv[1:]
+    async with open_host(
+        address, ACTOR, args={"directory": directory}, name=name, workers=int(workers),
+        limits=ServerLimits(**QUICK),
+    ):
+        await trio.to_thread.run_sync(sys.stdin.read)
+
+trio.run(main)
+"""
+
+
+@asynccontextmanager
+async def open_router(judge, **options) -> AsyncIterator[Server]:
+    async with open_server(
+        ACTOR, args={"directory": str(judge.directory)}, workers=0, hosts_bind=ANY_PORT,
+        limits=ServerLimits(**{**QUICK, "start_s": PATIENCE_S}), **options,
+    ) as server:  # fmt: skip
+        yield server
+
+
+@asynccontextmanager
+async def open_host_process(
+    server: Server, judge, name: str, workers: int = 2
+) -> AsyncIterator[trio.Process]:
+    """A host in a process of its own, until its input ends."""
+    host = await trio.lowlevel.open_process(
+        [sys.executable, "-c", HOST, server.hosts_address, str(judge.directory), name,
+         str(workers)],
+        stdin=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield host
+        assert host.stdin is not None
+        await host.stdin.aclose()
+        await host.wait()
+    finally:
+        if host.stdin is not None:
+            await host.stdin.aclose()
+        host.kill()
+        with trio.CancelScope(shield=True):
+            await host.wait()
+
+
+@pytest.mark.real
+async def test_a_hundred_rollouts_run_on_a_host_and_none_twice(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_router(judge) as server,
+            open_host_process(server, judge, "a"),
+            open_calls(server.address) as calls,
+        ):
+            keys = [calls.start(f"k{number}") for number in range(100)]
+            for key in keys:
+                await calls.value(key)
+            judge.assert_exactly_once(*keys)
+
+
+@pytest.mark.real
+async def test_what_ran_on_a_host_that_was_killed_runs_again_only_with_consent(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_router(judge, fence_s=5.0) as server, open_calls(server.address) as calls:
+            async with open_host_process(server, judge, "a") as host:
+                calls.start("again", ["wait", "go"], rerun=True)
+                calls.start("once", ["wait", "go"], rerun=False)
+                await judge.wait_started("again", "once")
+                host.send_signal(signal.SIGKILL)
+                await host.wait()
+            judge.put("go")
+            async with open_host_process(server, judge, "b"):
+                await calls.value("again")
+                await calls.error("once", WorkerLost)
+            assert judge.starts("once") == 1
+            judge.assert_at_most(2)
+
+
+@pytest.mark.real
+async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
+    with trio.fail_after(PATIENCE_S):
+        # The lease would take longer than this test may.
+        async with open_router(judge, fence_s=1000.0) as server:
+            async with open_calls(server.address) as calls:
+                async with open_host_process(server, judge, "a", 1) as host:
+                    calls.start("again", ["wait", "go"], rerun=True)
+                    await judge.wait_started("again")
+                    host.send_signal(signal.SIGKILL)
+                    await host.wait()
+                judge.put("go")
+                async with open_host_process(server, judge, "a", 1):
+                    await calls.value("again")
+                judge.assert_at_most(2)
+
+
+@pytest.mark.real
+async def test_only_a_key_with_the_role_work_joins(judge):
+    own, worker, trainer = KeyPair.new(), KeyPair.new(), KeyPair.new()
+    curve = ServerCurve(
+        own,
+        {"worker": ClientRight(worker.public, ("work",)), "client": ClientRight(trainer.public)},
+    )
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_router(judge, curve=curve) as server,
+            open_client(server.address, curve=server.curve) as client,
+            open_host(
+                server.hosts_address,
+                ACTOR,
+                args={"directory": str(judge.directory)},
+                name="no",
+                curve=ClientCurve(own.public, trainer),
+            ) as refused,
+        ):
+            async with open_host(
+                server.hosts_address,
+                ACTOR,
+                args={"directory": str(judge.directory)},
+                name="yes",
+                curve=ClientCurve(own.public, worker),
+            ) as host:
+                await host.wait_joined()
+                await client.run_rollout({"key": "a", "do": [], "value": 1})
+                await host.leave()
+            assert not refused.is_joined
+
+
+def test_a_later_server_reads_how_long_the_hosts_of_earlier_ones_may_have_workers(tmp_path):
+    locks = [tmp_path / "address.epochs", tmp_path / "epochs.lock"]
+    records = EpochRecords(locks)
+    assert records.read() == 0.0
+    records.write([EpochWait(b"e" * 16, 31.5)])
+    # Of a server with the same journal, at another address.
+    assert EpochRecords([tmp_path / "other.epochs", locks[1]]).read() == 31.5
+    records.clear()
+    assert EpochRecords(locks).read() == 0.0
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_server_waits_for_the_hosts_of_the_one_before(tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    locks = AddressLocks(address)
+    EpochRecords([locks.epochs.path]).write([EpochWait(b"e" * 16, 1000.0)])
+    locks.close()
+    with trio.fail_after(PATIENCE_S):
+        async with open_server("arithmetic", bind=address, workers=0) as server:
+            await until(lambda: "hosts of an earlier server" in server.status().reason)
+            assert not server.status().ready
+    # It has not waited to the end: so the next one has to.
+    assert EpochRecords([locks.epochs.path]).read() == 1000.0
+
+
+@pytest.mark.parametrize("text", ["nonsense", "00 1.0\n", "xy 1.0\n"])
+def test_a_record_that_cannot_be_read_proves_nothing(tmp_path, text):
+    (tmp_path / "a.hosts").write_text(text)
+    with pytest.raises(ServerStartError):
+        EpochRecords([tmp_path / "a.epochs"]).read()
+
+
+async def test_a_lease_that_cannot_hold_is_refused():
+    with pytest.raises(ConfigError, match="fence_s"):
+        async with open_server(hosts_bind=ANY_PORT, workers=0, fence_s=0.0):
+            raise AssertionError("it was opened")
+
+
+async def test_what_hosts_do_is_not_recorded(tmp_path):
+    with pytest.raises(ConfigError, match="recorded"):
+        async with open_server(hosts_bind=ANY_PORT, workers=0, record=tmp_path / "a.rec"):
+            raise AssertionError("it was opened")
+
+
+async def test_a_host_needs_workers():
+    with pytest.raises(ConfigError, match="workers"):
+        async with open_host("tcp://127.0.0.1:1", "arithmetic", workers=0):
+            raise AssertionError("it was opened")
