@@ -255,6 +255,10 @@ class Model:
             if known is None or known.number != tag:
                 return [], (None, True, False)
             return self._close(known), (known.number, known.started, False)
+        if not tag:
+            if known is None:
+                return [], (None, True, False)
+            return self._close(known), (known.number, known.started, False)
         word = what, name, tag
         if word in self.commands:
             return [], self.commands[word][0]

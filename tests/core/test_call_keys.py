@@ -169,6 +169,20 @@ def test_without_a_loss_nothing_is_withdrawn():
     assert withdrawn(pair) == []
 
 
+def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_have_been_done():
+    pair = Pair(workers=2, server={"lease_s": LEASE_S})
+    submit(pair)
+    pair.lose = lambda message: isinstance(message, messages.Outcome)
+    pair.submit(b"", key=CallKey(KeyAct.FORGET, KeyName(b"default", b"key")))
+    pair.lose = lambda message: False
+    submit(pair)
+    lose_session(pair)
+    connect(pair)
+    pair.advance(2.0)
+    assert pair.failure().code == "unknown-key"
+    assert len(pair.router.keys.open) == 1
+
+
 def test_a_withdrawal_is_issued_again_if_it_is_lost_with_its_session():
     pair = cut_off()
     cancel(pair, 0)

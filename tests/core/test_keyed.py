@@ -272,6 +272,36 @@ def test_a_key_that_is_forgotten_is_free():
     assert len(pair.runs) == 2
 
 
+@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
+def test_a_command_without_an_id_hits_nothing_when_its_request_is_sent_again(act: KeyAct):
+    pair = Keyed()
+    session = pair.stranger()
+    pair.call()
+    pair.end()
+    for _ in range(2):
+        pair.request(session, 0, b"", act=act, tag=b"")
+        pair.call(body=b"other")
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
+    pair.request(session, 0, b"", act=act, tag=b"")
+    assert generation(pair, 0) is GenerationState.CLOSED
+    assert generation(pair, 1) is GenerationState.RUNNING
+    assert not pair.router.keys._commands
+
+
+@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
+def test_a_command_without_an_id_that_is_issued_again_hits_nothing(act: KeyAct):
+    """The session that had it is lost, and may have carried it out: what is there now may be
+    another generation."""
+    pair = Keyed()
+    session = pair.stranger()
+    pair.call()
+    pair.request(session, 0, b"", act=act, tag=b"", earlier=0, gone=True)
+    assert (pair.heard().code, pair.heard().delay_s) == ("unknown-key", None)
+    assert generation(pair) is GenerationState.RUNNING
+    pair.request(session, 1, b"", act=act, tag=b"id", earlier=0, gone=True)
+    assert generation(pair) is GenerationState.CLOSED
+
+
 def test_g8_commands_are_refused_for_now_at_their_bound():
     pair = Keyed()
     limit_keys(pair, commands=1)

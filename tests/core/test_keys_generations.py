@@ -172,6 +172,28 @@ def test_so_many_commands_are_remembered_and_the_next_is_refused_for_now():
     assert desk.cancel(b"2", KeyName(b"default", b"other")) != []
 
 
+def test_what_a_door_had_forgotten_filled_the_memory_of_commands():
+    """A door forgets the key of each run.  The server remembered all of these commands for
+    minutes; then it refused them, and what nobody wanted stayed retained."""
+    desk = Desk(KeyLimits())
+    for number in range(100_000):
+        desk.ask(A)
+        desk.run(number)
+        desk.leave(A)
+        assert desk.keys.forget(NAME, b"", 0.0) == ((), CommandAnswer(number))
+    assert not desk.keys._commands
+    assert not desk.keys._commands_of
+    assert not desk.keys.usage.generations
+
+
+def test_a_cancel_without_an_id_of_its_own_does_not_wait_for_a_request():
+    desk = Desk()
+    assert desk.keys.cancel(NAME, b"", 0.0) == ((), CommandAnswer())
+    assert not desk.keys.early_cancels
+    assert desk.ask(A) == [("enter", 0)]
+    assert desk.cancel(b"") == [("finish", 0), ("cancelled", A, False)]
+
+
 def test_commands_of_one_namespace_left_no_room_for_those_of_others():
     desk = Desk(KeyLimits(commands=8, command_s=20.0))
     for number in range(8):

@@ -380,12 +380,14 @@ class KeysMachine(RuleBasedStateMachine):
 
     @rule(
         data=st.data(), name=NAME, what=st.sampled_from(["cancel", "forget"]),
-        way=st.sampled_from(["id", "number", "old number"]),
+        way=st.sampled_from(["id", "no id", "number", "old number"]),
     )  # fmt: skip
     def command(self, data: st.DataObject, name: KeyName, what: str, way: str) -> None:
         known = self.keys.open.get(name)
         tag: int | bytes = data.draw(IDS, label="id")
-        if way != "id":
+        if way == "no id":
+            tag = b""
+        elif way != "id":
             others = st.integers(0, len(self.model.all))
             tag = known.number if way == "number" and known else data.draw(others)
         self._command(what, name, tag)

@@ -48,15 +48,29 @@ async def end(
 ) -> KeyEnded:
     """Cancel or forget the work of a key, whoever waits for it.  Raises what
     :meth:`.Client.run_rollout` raises."""
-    record = (await _call(client, act, key, namespace, timeout_s)).unwrap()
+    tag = os.urandom(ID_BYTES)
+    return _ended(await _call(client, act, key, namespace, timeout_s, tag=tag))
+
+
+async def forget_once(
+    client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+) -> KeyEnded:
+    """Like :meth:`.Client.forget`, for doors, which forget a key for every call that they make:
+    the server has nothing to remember of it.  If the server is lost meanwhile, it is not asked
+    again, and the error is UnknownKey: what is there may have been forgotten, or not."""
+    return _ended(await _call(client, KeyAct.FORGET, key, namespace, timeout_s))
+
+
+def _ended(outcome: Outcome) -> KeyEnded:
+    record = outcome.unwrap()
     return KeyEnded(record["generation"] is not None, record["started"])
 
 
 async def _call(
     client: Client, act: KeyAct, key: str, namespace: str, timeout_s: float | None,
-    submitted: Callable[[], object] | None = None,
+    submitted: Callable[[], object] | None = None, tag: bytes = b"",
 ) -> Outcome:  # fmt: skip
-    asks = CallKey(act, key_name(key, namespace), tag=os.urandom(ID_BYTES))
+    asks = CallKey(act, key_name(key, namespace), tag=tag)
     terms = Terms(limit_s=seconds(timeout_s), key=asks)
     began_s = trio.current_time()
     ended = await client._call(b"", began_s, terms, submitted)

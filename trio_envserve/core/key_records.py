@@ -20,7 +20,8 @@ caller that gives none, one that its client has drawn, the same in all sessions 
 
 Tag: TypeAlias = "int | bytes"
 """What a command by key hits: the generation of this number, or, for an id of the command's
-own, whichever is open when it first arrives.  So a copy of it hits nothing else."""
+own, whichever is open when it first arrives.  So a copy of it hits nothing else.  Empty: the
+same, and copies are known by the id of the request, which is refused if it is issued again."""
 
 
 class KeyName(NamedTuple):
@@ -74,7 +75,7 @@ class Keyed(NamedTuple):
     tag: Tag = b""
     """Of a cancel or a forget."""
     reissue: Reissue | None = None
-    """Of an ask."""
+    """Of an ask, or a command."""
 
 
 class GenerationState(enum.Enum):

@@ -191,6 +191,10 @@ class KeyedRequests:
                 del self._sessions[namespace]
 
     def _command(self, asked: Keyed, entry: Entry) -> None:
+        if asked.act is not KeyAct.WITHDRAW and asked.tag == b"" and asked.reissue is not None:
+            text = "it has no id of its own, and may have been carried out before"
+            self._refuse(entry, "unknown-key", text, for_now=False)
+            return
         match asked.act:
             case KeyAct.CANCEL:
                 effects, said = self.keys.cancel(asked.name, asked.tag, self._clock.awake_s)

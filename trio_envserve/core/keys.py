@@ -61,8 +61,10 @@ effect              what the router does
 
 A cancel of a request that the router has not seen says ``started: true`` if it is one
 with a key: others may wait for that.  A command by key names the generation's number, or
-an id of its own.  A server that closes gives what waits or is held the outcome
-"stopping": what never ran is not retained, so it may be asked for anew.
+an id of its own; or it has none (``b""``), and is known by the request that brings it, which
+is never issued again: so nothing of it is to be remembered.  A server that closes gives
+what waits or is held the outcome "stopping": what never ran is not retained, so it may be
+asked for anew.
 """
 
 from __future__ import annotations
@@ -253,13 +255,16 @@ class Keys:
         if isinstance(command.tag, int):
             if generation is None or generation.number != command.tag:
                 return (), CommandAnswer()
+        elif not command.tag:
+            if generation is None:  # a cancel of the next request would have to be remembered
+                return (), CommandAnswer()
         elif command in self._commands:
             return (), self._commands[command][0]
         elif not self._may_remember(command.name.namespace):
             return (), CommandAnswer(refused=True)
         effects, started = self._end_by(generation, command.input, command, now_s)
         answer = CommandAnswer(generation.number if generation else None, started)
-        if isinstance(command.tag, bytes):
+        if isinstance(command.tag, bytes) and command.tag:
             self._commands[command] = answer, now_s
             self._commands_of[command.name.namespace] += 1
             self.journal.append(

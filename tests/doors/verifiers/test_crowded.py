@@ -8,7 +8,7 @@ import trio
 import trio.lowlevel
 
 from tests.doors.verifiers.door import asking, open_door
-from trio_envserve.client import Client
+from trio_envserve.client.keys import forget_once
 from trio_envserve.core.limits import KIB, KeyLimits
 from trio_envserve.doors.verifiers import door
 
@@ -42,13 +42,13 @@ async def test_outcomes_that_nobody_reads_held_up_all_runs_until_their_lease_was
 
 async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody(monkeypatch: Any):
     forgotten: list[str] = []
-    forget = Client.forget
+    forget = forget_once
 
-    async def seen(client: Client, key: str, **options: Any) -> Any:
+    async def seen(client: Any, key: str, **options: Any) -> Any:
         forgotten.append(key)
         return await forget(client, key, **options)
 
-    monkeypatch.setattr(Client, "forget", seen)
+    monkeypatch.setattr(door, "forget_once", seen)
     async with open_door(environment) as opened, asking(opened) as peer:
         peer.run(b"a")
         peer.cancel(b"a")
@@ -59,16 +59,24 @@ async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody
     assert forgotten[:1] == ["a"]
 
 
+async def test_what_the_door_had_forgotten_left_no_room_to_forget_more():
+    keys = KeyLimits(generations=2, namespace_share=1.0, commands=1)
+    async with open_door(environment, {"kept_bytes": 1}, keys) as opened, asking(opened) as peer:
+        for number in range(8):  # the key of each makes room for the next but one
+            peer.run(b"%d" % number)
+            await peer.hear()
+
+
 async def test_a_flood_of_cancels_held_up_what_was_to_be_forgotten(monkeypatch: Any):
     """Each cancelled run is forgotten, too, and thousands of them were before others."""
     held, forgotten = trio.Event(), []
 
-    async def forget(client: Client, key: str, **options: Any) -> None:
+    async def forget(client: Any, key: str, **options: Any) -> None:
         forgotten.append(key)
         if key.startswith("cancelled"):
             await held.wait()
 
-    monkeypatch.setattr(Client, "forget", forget)
+    monkeypatch.setattr(door, "forget_once", forget)
     monkeypatch.setattr(door, "MOST_LATE", 8)
     limits = {"kept_bytes": 1}  # what was sent makes room at once
     async with open_door(environment, limits) as opened, asking(opened) as peer:

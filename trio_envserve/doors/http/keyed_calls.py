@@ -24,7 +24,7 @@ import trio
 from ...client import Client, KeyEnded, Outcome, keys
 from ...client.options import Encoded
 from ...client.shell import run_encoded
-from ...core.errors import ExecutionCancelled, NeverStarted
+from ...core.errors import ExecutionCancelled, NeverStarted, UnknownKey
 from ...net import unwrap_single
 from .keys import Named
 from .limits import HttpLimits
@@ -32,6 +32,7 @@ from .problems import LATER, Problem
 
 _log = logging.getLogger("trio_envserve.http")
 
+_LOST: Final = "the server was lost meanwhile, and the key may have been forgotten, or not"
 _SILENT: Final = "the server does not answer, or has no room for the question for now"
 
 
@@ -161,7 +162,10 @@ class KeyedCalls:
             call.deleted = True
         ended = None
         with trio.move_on_after(self._limits.answer_s):
-            ended = await self._client.forget(named.key, namespace=named.namespace)
+            try:
+                ended = await keys.forget_once(self._client, named.key, namespace=named.namespace)
+            except UnknownKey:
+                raise Problem("not-ready", _LOST, LATER) from None
         if ended is None:
             raise Problem("not-ready", _SILENT, LATER)
         known = ended.known

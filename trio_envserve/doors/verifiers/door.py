@@ -22,6 +22,7 @@ import trio
 
 from ...client import Client
 from ...client.crowding import let_pass
+from ...client.keys import forget_once
 from ...client.options import checked
 from ...client.shell import follow
 from ...core.errors import CallError
@@ -219,6 +220,8 @@ class Door:
     async def _forget(self, names: trio.MemoryReceiveChannel[bytes]) -> None:
         async for name in names:
             try:
-                await self.client.forget(name.decode(), namespace=NAMESPACE, timeout_s=FORGET_S)
+                await forget_once(
+                    self.client, name.decode(), namespace=NAMESPACE, timeout_s=FORGET_S
+                )
             except CallError as error:
                 _log.info("an outcome stays retained: %s", error)
