@@ -195,9 +195,11 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "that work goes on. Take another key, or forget this one",
     "unknown-key": "nothing is known under this key, and this request may not start it: it "
     "attaches, or it is issued again. What was asked earlier may have run",
-    "keys-full": "there is no room for another key, or in the queue for its work, or for another "
-    "command with an id of its own. It says nothing of other keys, nor of requests without one. "
-    "Try again",
+    "keys-full": "there is no room for another key besides those that are retained. It says "
+    "nothing of known keys, nor of requests without one. Try again",
+    "key-queue-full": "there is no room in the queue for the work of another key, or for the work "
+    "of another namespace. It says the same. Try again",
+    "commands-full": "no further command with an id of its own can be remembered. Try again",
     "keys-early": "nothing is known under the key, the request is issued again, and no worker has "
     "said yet whether the environment consents to that. Try again",
     "journal": "the server's journal cannot save a new key, or its disk is far behind, and the "
@@ -420,6 +422,7 @@ def refusals_table() -> str:
     """Every code of ``Refused`` and ``Error``."""
     for_now = {code for code, _, later in request_table.REFUSALS.values() if later}
     for_now |= {code for code, later in keyed.REFUSALS.values() if later} | {
+        "key-queue-full",
         "keys-early",
         "journal",
     }

@@ -308,7 +308,7 @@ def test_g8_commands_are_refused_for_now_at_their_bound():
     session = pair.stranger()
     pair.request(session, 0, b"", act=KeyAct.CANCEL, tag=b"one")
     pair.request(session, 1, b"", act=KeyAct.CANCEL, tag=b"two")
-    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("commands-full", False)
 
 
 def test_what_cannot_be_a_key_is_refused():

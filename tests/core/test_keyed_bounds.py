@@ -30,7 +30,7 @@ def test_g8_work_of_keys_has_its_share_of_the_queue():
     session = pair.stranger()
     pair.request(session, 0, b"a" * 400, name=KeyName(b"n", b"a"))
     pair.request(session, 1, b"b" * 400, name=KeyName(b"n", b"b"))
-    assert pair.heard().code == "keys-full"
+    assert pair.heard().code == "key-queue-full"
 
 
 def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
@@ -39,7 +39,7 @@ def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
     session = pair.stranger()
     pair.ask(session, 5)
     pair.request(session)
-    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("key-queue-full", False)
     assert len(pair.runs) == 2
 
 
@@ -49,7 +49,7 @@ def test_g10_one_client_took_all_sessions_with_work_in_as_many_namespaces():
     session, idle = pair.stranger(), pair.stranger(901)
     for number in range(30):
         pair.request(session, number, name=KeyName(b"%d" % number, b"key"))
-    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("key-queue-full", False)
     own = [each for each in pair.router.cache.sessions.values() if each.own]
     assert len(own) == 4
     assert idle in pair.router.cache.sessions

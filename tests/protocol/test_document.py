@@ -217,6 +217,18 @@ def provoke_keys_full() -> list[Any]:
     return said.say(*asked(1, key=b"another key"))
 
 
+def provoke_key_queue_full() -> list[Any]:
+    said = Said(KeyLimits(namespaces=1))
+    said.say(*asked(0))
+    return said.say(*asked(1, namespace=b"another"))
+
+
+def provoke_commands_full() -> list[Any]:
+    said = Said(KeyLimits(commands=1))
+    said.say(*asked(0, act=KeyAct.FORGET, tag=b"one"))
+    return said.say(*asked(1, act=KeyAct.FORGET, tag=b"two"))
+
+
 def provoke_key_crowded() -> list[Any]:
     said = Said(KeyLimits(waiters=1))
     said.say(*asked(0))
@@ -238,6 +250,8 @@ PROVOKED = {
     "key-conflict": provoke_key_conflict,
     "unknown-key": lambda: Said().say(*asked(0, act=KeyAct.ATTACH)),
     "keys-full": provoke_keys_full,
+    "key-queue-full": provoke_key_queue_full,
+    "commands-full": provoke_commands_full,
     "keys-early": lambda: Said().say(*asked(0, earlier=1)),
     "journal": provoke_journal,
     "key-crowded": provoke_key_crowded,

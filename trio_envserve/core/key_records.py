@@ -223,6 +223,7 @@ class Refusal(enum.Enum):
     CONFLICT = "the key was used for another input"
     UNKNOWN_KEY = "nothing is known under this key; what was asked earlier may have run"
     FULL = "for now: there is no room for new keys"
+    COMMANDS_FULL = "for now: too many commands with ids of their own are remembered"
     CROWDED = "for now: too many requests wait for this key"
 
 

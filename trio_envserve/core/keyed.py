@@ -54,6 +54,7 @@ REFUSALS: dict[Refusal, tuple[str, bool]] = {
     Refusal.CONFLICT: ("key-conflict", False),
     Refusal.UNKNOWN_KEY: ("unknown-key", False),
     Refusal.FULL: ("keys-full", True),
+    Refusal.COMMANDS_FULL: ("commands-full", True),
     Refusal.CROWDED: ("key-crowded", True),
 }
 """The codes of refusals, and whether they are for now."""
@@ -145,7 +146,7 @@ class KeyedRequests:
                 return
             if not self._has_room(asked.name, entry.body_bytes):
                 text = "for now: there is no room for the work of another key"
-                self._refuse(entry, "keys-full", text, for_now=True)
+                self._refuse(entry, "key-queue-full", text, for_now=True)
                 return
             if asked.reissue is not None and not self._dispatcher.workforce.environment:
                 text = "no worker has said yet whether what may have run may run again"
@@ -207,7 +208,7 @@ class KeyedRequests:
                 said = CommandAnswer(started=started)
         self._do(effects)
         if said.refused:
-            self._do((Refuse(entry.id, Refusal.FULL),))
+            self._do((Refuse(entry.id, Refusal.COMMANDS_FULL),))
             return
         record = {"generation": said.generation, "started": said.started}
         self.answers.give(Say(entry.id, outcomes.said(entry, record)))
