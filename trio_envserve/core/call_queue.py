@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 Some refusals for now say something of one key only: it has no room, or is crowded.  Calls
 that are refused so may stay so for long, and must not hold up others.  So they are tried
-again apart from the rest, and those that wait for keys leave a part of the window free:
-else a window full of them would keep back what makes room for them, too.
+again apart from the rest, one namespace after the other.  And those that wait for keys leave
+a part of the window free: else a window full of them would keep back what makes room for
+them, too.
 """
 
 from __future__ import annotations
@@ -75,6 +76,36 @@ class Retries:
         return due
 
 
-def retries_for_keys() -> Retries:
-    """Of calls that were refused for their keys: each key is another matter."""
-    return Retries(_ROUND)
+class RetriesForKeys:
+    """The same of calls that were refused for their keys.  Each namespace has room of its own
+    with the server: so each has a line of its own, too, and they take turns.  Else many calls
+    for which there is no room would hold up those of another namespace."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[bytes, Retries] = OrderedDict()
+        """By namespace; the next turn is that of the first.  Those that hold nothing have none."""
+
+    def of(self, call: Call) -> Retries:
+        """Those of its namespace."""
+        return self._lines.setdefault(_namespace(call), Retries(_ROUND))
+
+    def due(self, held: Iterable[Call], now_s: float) -> list[Call]:
+        """Some of those that are due: of one namespace after the other, until they are enough
+        for one time."""
+        by_namespace: dict[bytes, list[Call]] = {}
+        for call in held:
+            by_namespace.setdefault(_namespace(call), []).append(call)
+            self.of(call)
+        due: list[Call] = []
+        for namespace, retries in list(self._lines.items()):
+            mine = by_namespace.get(namespace)
+            if mine is None:
+                del self._lines[namespace]
+            elif len(due) < BURST and (found := retries.due(mine, now_s)):
+                due += found
+                self._lines.move_to_end(namespace)
+        return due
+
+
+def _namespace(call: Call) -> bytes:
+    return call.key.name.namespace if call.key is not None else b""

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from . import messages
 from .call_keys import Asking, keyed_request, of_key, withdrawal
-from .call_queue import CallQueue, Retries, retries_for_keys
+from .call_queue import CallQueue, Retries, RetriesForKeys
 from .call_steps import CallAction, CallInput
 from .calls import (
     Call,
@@ -76,7 +76,7 @@ class Calls:
         self.reissued = 0
         self.asking = Asking()
         self._retries = Retries()
-        self._retries_for_keys = retries_for_keys()
+        self._retries_for_keys = RetriesForKeys()
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
@@ -177,7 +177,7 @@ def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
 
 def _hold_for_key(calls: Calls, call: Call, now_s: float, arg: tuple[float, str]) -> Effects:
     until_s, call.held_as = arg
-    return _hold_back(calls, call, until_s, calls._retries_for_keys)
+    return _hold_back(calls, call, until_s, calls._retries_for_keys.of(call))
 
 
 def _hold_back(calls: Calls, call: Call, until_s: float, retries: Retries) -> Effects:
