@@ -100,6 +100,16 @@ async def test_a_realistic_rollout_arrives_whole(tmp_path, response):
             "session-done", {"early_us", "late_us", "late_over_early"}, marks=pytest.mark.slow
         ),
         ("keyed-calls", {"plain_us", "keyed_us", "keyed_over_plain"}),
+        (
+            "curve-64",
+            {
+                "curve_us",
+                "keyless_us",
+                "curve_over_keyless",
+                "least_over_keyless",
+                "most_over_keyless",
+            },
+        ),
         ("journal-calls", {"plain_per_s", "keyed_per_s", "keyed_over_plain", "fsync_ms"}),
         ("journal-beside", {"with_us", "without_us", "with_over_without"}),
         ("journal-restart", {"ready_s", "server_cpu_s", "bytes_each", "fsync_ms"}),

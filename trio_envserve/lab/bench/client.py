@@ -1,6 +1,8 @@
 """The benchmark's client of this project: a program of its own.
 
-``python -m trio_envserve.lab.bench.client ADDRESS``
+``python -m trio_envserve.lab.bench.client ADDRESS [FILE]``
+
+FILE has the keys for a server that needs some.
 
 As many tasks as there are requests in flight, each making one call after the
 other, or one ``run_many`` with so many in flight: what a user would write.
@@ -14,11 +16,13 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 import trio
 
 from ...client import Client, open_client
+from ...net.keypairs import ClientCurve
 from .driver import Tally, answer
 
 
@@ -36,13 +40,16 @@ Open: TypeAlias = Callable[[str], AbstractAsyncContextManager[Caller]]
 
 def main() -> None:
     """Carry out loads until standard input ends."""
-    trio.run(serve, sys.argv[1])
+    curve = ClientCurve.from_file(sys.argv[2]) if sys.argv[2:] else None
+    trio.run(serve, sys.argv[1], partial(open_ready, curve=curve))
 
 
 @asynccontextmanager
-async def open_ready(address: str) -> AsyncGenerator[Client, None]:
+async def open_ready(
+    address: str, curve: ClientCurve | None = None
+) -> AsyncGenerator[Client, None]:
     """A client whose server is ready."""
-    async with open_client(address) as client:
+    async with open_client(address, curve=curve) as client:
         await client.wait_ready()
         yield client
 

@@ -31,6 +31,7 @@ from .measure import cpu_s, resident_bytes, share_of_core, spent
 from .programs import module, open_program
 from .rigs import bench_server, open_server_program, serve_command
 from .special_calls import http_rollouts, keyed_calls
+from .special_curve import curve_64
 from .special_journal import journal_beside, journal_calls, journal_restart
 from .special_many import idle_clients, many_running, many_waiting
 
@@ -295,6 +296,7 @@ Special: TypeAlias = Callable[[Judge, Size], Awaitable[Figures]]
 SPECIAL: dict[str, Special] = {
     "session-done": session_done,
     "keyed-calls": keyed_calls,
+    "curve-64": curve_64,
     "journal-calls": journal_calls,
     "journal-beside": journal_beside,
     "journal-restart": journal_restart,
