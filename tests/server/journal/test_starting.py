@@ -12,6 +12,7 @@ from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Commanded, Joined, Opened, Record, Started
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.resting import unpack
+from trio_envserve.server.journal import starting
 from trio_envserve.server.journal.folder import DATABASE
 from trio_envserve.server.journal.loading import read_outcomes
 from trio_envserve.server.journal.opening import open_folder
@@ -114,3 +115,14 @@ def test_a_database_that_cannot_be_read_is_told_of_each(tmp_path: Path):
     write(tmp_path, a_run(0))
     change(tmp_path, "DROP TABLE records")
     assert "no such table" in read_outcomes(tmp_path, [0])[0].why
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_rows_of_a_generation_may_be_in_several_portions(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(starting, "AT_ONCE", at_once)
+    write(tmp_path, a_run(0), [opened(1), *a_run(2), Started(1)])
+    records, at_rest = started(tmp_path)
+    assert records == [Closed(2), opened(1), Started(1)]
+    assert [unpack(one).number for one in at_rest] == [0, 2]

@@ -41,7 +41,7 @@ _COMPLETED: Final = KINDS.index(Completed)
 _ALL = "SELECT row, number, uptime_s, record, file, body, sum FROM records ORDER BY row"
 
 
-AT_ONCE = 1024
+AT_ONCE = 256
 """So many rows are checked together."""
 
 _Values: TypeAlias = tuple[Any, ...]
