@@ -28,6 +28,7 @@ from .host_rig import BEAT, EPOCH, HELLO, TERMS, about, joined
 
 def test_a_worker_of_a_host_is_like_any_other():
     link = joined(workers=2)
+    assert link.host.is_joined
     assert list(link.alive) == [b"w0-1", b"w1-1"]
     assert [life.phase for life in link.pool.lives.values()] == [Phase.READY] * 2
     assert link.hosts.take(ToWorker(b"w1-1", (link.alive[b"w1-1"], b"header", b"body")))

@@ -160,6 +160,13 @@ def test_what_an_earlier_epoch_has_left_is_kept_as_long_from_a_later_time():
     assert ended(resting, 165.0) == [1]
 
 
+def test_what_an_earlier_epoch_has_left_need_not_come_in_order():
+    resting = Resting(LIMITS)
+    numbers = (CHUNK, 1, CHUNK + 1)
+    resting.restore([rested(number, since_s=0.0) for number in numbers], 100.0)
+    assert [each.number for each in resting.following(0, 9)] == [1, CHUNK, CHUNK + 1]
+
+
 def test_g8_the_journal_has_bounds_and_a_namespace_its_share():
     resting = Resting(LIMITS)
     for number in range(4):

@@ -22,7 +22,7 @@ import trio.testing
 from tests.real.support import PATIENCE_S, until
 from trio_envserve.host.guarded import GUARD_DEAD, Guard, GuardedProcess, open_guard
 
-pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 FAR_S = 10_000.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -88,6 +89,7 @@ async def open_host_process(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 async def test_a_hundred_rollouts_run_on_a_host_and_none_twice(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
@@ -102,6 +104,7 @@ async def test_a_hundred_rollouts_run_on_a_host_and_none_twice(judge):
 
 
 @pytest.mark.real
+@pytest.mark.slow
 async def test_what_ran_on_a_host_that_was_killed_runs_again_only_with_consent(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_router(judge, fence_s=5.0) as server, open_calls(server.address) as calls:
@@ -120,6 +123,7 @@ async def test_what_ran_on_a_host_that_was_killed_runs_again_only_with_consent(j
 
 
 @pytest.mark.real
+@pytest.mark.slow
 async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
     with trio.fail_after(PATIENCE_S):
         # The lease would take longer than this test may.
@@ -137,6 +141,7 @@ async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
 
 
 @pytest.mark.real
+@pytest.mark.slow
 async def test_only_a_key_with_the_role_work_joins(judge):
     own, worker, trainer = KeyPair.new(), KeyPair.new(), KeyPair.new()
     curve = ServerCurve(
@@ -180,17 +185,18 @@ def test_a_later_server_reads_how_long_the_hosts_of_earlier_ones_may_have_worker
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_a_server_waits_for_the_hosts_of_the_one_before(tmp_path):
-    address = f"ipc://{tmp_path}/s"
-    locks = AddressLocks(address)
-    EpochRecords([locks.epochs.path]).write([EpochWait(b"e" * 16, 1000.0)])
-    locks.close()
-    with trio.fail_after(PATIENCE_S):
+async def test_a_server_waits_for_the_hosts_of_the_one_before():
+    # A path of a socket may have some hundred characters.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, trio.fail_after(PATIENCE_S):
+        address = f"ipc://{folder}/s"
+        locks = AddressLocks(address)
+        EpochRecords([locks.epochs.path]).write([EpochWait(b"e" * 16, 1000.0)])
+        locks.close()
         async with open_server("arithmetic", bind=address, workers=0) as server:
             await until(lambda: "hosts of an earlier server" in server.status().reason)
             assert not server.status().ready
-    # It has not waited to the end: so the next one has to.
-    assert EpochRecords([locks.epochs.path]).read() == 1000.0
+        # It has not waited to the end: so the next one has to.
+        assert EpochRecords([locks.epochs.path]).read() == 1000.0
 
 
 @pytest.mark.parametrize("text", ["nonsense", "00 1.0\n", "xy 1.0\n"])

@@ -177,9 +177,10 @@ class JoinedHost:
 
     def _carry_out(self) -> None:
         """Carry out what the pure part wants, in order; nothing comes in between."""
+        if self._guard is None:
+            return  # it has closed: no worker lives, and its router has been told
         assert self._socket is not None
         assert self._workers is not None
-        assert self._guard is not None
         while self._core.out:
             out, self._core.out = self._core.out, []
             for effect in out:
