@@ -22,6 +22,7 @@ from trio_envserve.lab.bench.reach import reached
 from trio_envserve.lab.bench.report import about, markdown, number, targets
 from trio_envserve.lab.bench.run import machine, versions
 from trio_envserve.lab.bench.special import SPECIAL
+from trio_envserve.lab.bench.special_journal import _new_folder
 
 # -- cases ---------------------------------------------------------------------
 
@@ -271,3 +272,10 @@ async def test_a_quick_run_installs_nothing(monkeypatch, tmp_path, peer):
     with pytest.raises(NoPeer, match="not installed yet"):
         await peer_python(peer, None, install=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_round_found_the_keys_that_the_round_before_had_written(tmp_path: Path):
+    judge = Judge(tmp_path)
+    first, second = _new_folder(judge), _new_folder(judge)
+    assert first != second
+    assert list(second.iterdir()) == []

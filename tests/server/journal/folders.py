@@ -42,10 +42,16 @@ def journal(folder: Path) -> Iterator[tuple[Store, Found]]:
 
 
 def write(folder: Path, *groups: Sequence[Record]) -> None:
-    """Commit these."""
+    """Commit these, each record with a row of its own."""
     with journal(folder) as (store, _):
         for group in groups:
-            store.commit(group, 1.0)
+            commit_singly(store, group)
+
+
+def commit_singly(store: Store, records: Sequence[Record]) -> None:
+    """Commit each with a row of its own: none is in a group with others."""
+    for record in records:
+        store.commit([record], 1.0)
 
 
 def read(folder: Path) -> list[Record]:

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.journal.folders import LARGE, a_run, completed, journal, opened, read, write
+from tests.server.journal.folders import (
+    LARGE,
+    a_run,
+    commit_singly,
+    completed,
+    journal,
+    opened,
+    read,
+    write,
+)
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
 from trio_envserve.server.journal import folder as folder_module
@@ -41,7 +50,7 @@ def killed(folder: Path, *groups: list[Record]) -> Path:
     """A folder as a killed server leaves it."""
     with journal(folder / "source") as (store, _):
         for group in groups:
-            store.commit(group, 1.0)
+            commit_singly(store, group)
         copy(folder / "source", folder / "journal")
     return folder / "journal"
 

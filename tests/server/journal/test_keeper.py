@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.server.journal.folders import LARGE, a_run, opened, read
+from tests.server.journal.folders import LARGE, a_run, completed, opened, read
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Record
 from trio_envserve.server.journal import Journal, keeper, open_journal
@@ -48,7 +48,9 @@ async def test_what_is_given_together_is_one_commit(tmp_path: Path):
 
 
 async def test_the_order_is_kept_whatever_the_groups_are(tmp_path: Path):
-    records: list[Record] = [record for number in range(300) for record in a_run(number)]
+    records: list[Record] = [
+        record for number in range(300) for record in (opened(number), completed(number))
+    ]
     async with open_journal(tmp_path) as journal:
         for upto, record in enumerate(records, 1):
             journal.save([record], upto)
@@ -60,7 +62,7 @@ async def test_the_order_is_kept_whatever_the_groups_are(tmp_path: Path):
 
 async def test_the_end_of_the_block_saves_what_was_given(tmp_path: Path):
     async with open_journal(tmp_path) as journal:
-        journal.save(a_run(0), 3)
+        journal.save([opened(0), completed(0)], 2)
     with trio.CancelScope() as scope:
         async with open_journal(tmp_path) as journal:
             assert len(journal.at_rest()) == 1
@@ -68,7 +70,7 @@ async def test_the_end_of_the_block_saves_what_was_given(tmp_path: Path):
             journal.save([opened(1)], 1)
             scope.cancel()
             await trio.lowlevel.checkpoint()
-    assert read(tmp_path) == [Closed(1), *a_run(0), opened(1)]
+    assert read(tmp_path) == [Closed(1), opened(0), completed(0), opened(1)]
 
 
 async def test_a_full_disk_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.journal.folders import COMMAND_S, a_run, opened
+from tests.server.journal.folders import COMMAND_S, a_run, commit_singly, opened
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Started
 from trio_envserve.server.journal.folder import Identity, identity_of, is_own_file
@@ -36,7 +36,7 @@ def use(folder: Path, now: Identity, *, commit: bool = True) -> int:
     store, found, locks = open_folder(folder, COMMAND_S, now)
     try:
         if commit:
-            store.commit([opened(1), Started(1)] if not found.entries else a_run(2), 1.0)
+            commit_singly(store, [opened(1), Started(1)] if not found.entries else a_run(2))
         return len(found.entries)
     finally:
         store.close()

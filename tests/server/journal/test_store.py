@@ -28,6 +28,7 @@ from trio_envserve.core.journal import (
     Record,
     Started,
 )
+from trio_envserve.core.restored import generation_of, remains_of
 from trio_envserve.server.journal.store import PRUNE_EVERY, FileNotSynced, is_final
 
 
@@ -39,7 +40,7 @@ def test_every_kind_of_record_is_there_again(tmp_path: Path):
         Opened(2, b"\xff", b"\x00", b"d", True, 1, 3, b"", b"body"),
         Commanded(True, b"n", b"k", b"u" * 16, 7, False, False),
     ]  # fmt: skip
-    write(tmp_path / "journal", records[:3], records[3:])
+    write(tmp_path / "journal", records[:2], records[2:])
     assert read(tmp_path / "journal") == [Closed(2), *records]
 
 
@@ -95,7 +96,7 @@ def test_time_goes_on_where_it_was(tmp_path: Path):
 
 def test_a_commit_that_fails_changes_nothing_and_may_be_made_again(tmp_path: Path):
     with journal(tmp_path) as (store, _):
-        store.commit(a_run(0), 1.0)
+        store.commit([opened(0), completed(0)], 1.0)
         store._connection.execute("PRAGMA max_page_count = 1")
         many: list[Record] = [opened(1, b"x" * 100_000), completed(0, LARGE), Closed(0)]
         for _ in range(2):
@@ -104,7 +105,7 @@ def test_a_commit_that_fails_changes_nothing_and_may_be_made_again(tmp_path: Pat
             assert not is_final(failed.value)
         store._connection.execute("PRAGMA max_page_count = 1000000")
         store.commit(many[:2], 3.0)
-    assert len(read(tmp_path)) == 6
+    assert len(read(tmp_path)) == 5
     write(tmp_path, [Closed(0)])
     assert read(tmp_path) == [Closed(1), many[0]]
 
@@ -140,3 +141,36 @@ def test_each_row_was_a_statement_of_its_own_and_gave_up_the_lock_of_python(tmp_
         store._connection.set_trace_callback(None)
     assert sum(each.startswith("INSERT INTO records") for each in statements) == 4  # 3 · 64 + 8
     assert read(tmp_path) == [Closed(199), *map(opened, range(200))]
+
+
+@pytest.mark.parametrize("allowance", [1, 4])
+def test_a_start_in_the_group_that_opens_its_generation_is_in_that_row(
+    allowance: int, tmp_path: Path
+):
+    first, other = opened(0, allowance=allowance), opened(1, allowance=allowance)
+    group: list[Record] = [first, other, Joined(0, b"o" * 16), Started(1), Started(0), Started(1)]
+    with journal(tmp_path) as (store, _):
+        store.commit(group, 1.0)
+        assert store.state.records == 4  # not six
+    with journal(tmp_path) as (_, found):
+        left = remains_of(found.records()).generations
+    for number, each in remains_of(group).generations.items():
+        assert repr(generation_of(left[number], 7.0)) == repr(generation_of(each, 7.0))
+    assert left[0].callers == {b"c" * 16, b"o" * 16}
+
+
+def test_what_is_closed_was_removed_by_two_statements_each(tmp_path: Path):
+    statements: list[str] = []
+    with journal(tmp_path) as (store, _):
+        store.commit([opened(number) for number in range(100)], 1.0)
+        store._connection.set_trace_callback(statements.append)
+        store.commit([Closed(number) for number in range(99)], 1.0)
+        store._connection.set_trace_callback(None)
+    assert sum("FROM records" in each for each in statements) == 2 * 8  # 64 + 4 * 8 + 3
+    assert read(tmp_path) == [Closed(99), opened(99)]
+
+
+def test_what_is_opened_and_closed_in_one_group_is_gone(tmp_path: Path):
+    with journal(tmp_path) as (store, _):
+        store.commit([opened(0), Started(0), Closed(0), opened(1)], 1.0)
+    assert read(tmp_path) == [Closed(1), opened(1)]

@@ -6,34 +6,39 @@ A group of records is one transaction, with the row of the state.  A body in a f
 before its row: written beside its place, synced, renamed, the folder synced.  Files of rows
 that are gone are removed after that is safe.  What fails changes nothing here, and the same
 group may be committed again: its rows then have the same numbers.
+
+Most calls are opened and started in one group.  Such a start gets no row: the row of its
+generation says that one execution was started before, and that one less may be started,
+which is the same to whoever reads it later.  What is closed comes last in its group, all of
+it together: nothing follows it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
-from ...core.journal import Closed, Opened, Record
+from ...core.journal import Closed, Opened, Record, Started
 from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, sync_folder
 from .rows import APPLICATION, SCHEMA, TABLES, Row, State, pack_state, row_of
 
-INSERTS = {
-    rows: "INSERT INTO records VALUES " + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
-    for rows in (64, 8, 1)
-}
-"""Statements, by how many rows each takes."""
+NUMBERED = "WHERE number IN (%s)"
+OLD_COMMANDS = "WHERE number IS NULL AND uptime_s < %s"
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?, ?)"
 PRUNE_EVERY = 256
 """Old commands are dropped after so many records."""
 
 _DIGITS = 20
 """Of each number in ``safe``: so it never gets longer, and needs no room."""
+
+
+_T = TypeVar("_T")
 
 
 class FileNotSynced(OSError):
@@ -60,20 +65,17 @@ class Store:
         failed; nothing has changed then."""
         state = self.state._replace(uptime_s=uptime_s)
         gone: list[int] = []
+        kept, closed = sorted_out(records)
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            for is_closed, some in groupby(records, _is_closed):
-                if is_closed:
-                    for closed in some:
-                        assert isinstance(closed, Closed)
-                        state = state._replace(records=state.records + 1)
-                        state = self._remove("number = ?", closed.number, state, gone)
-                else:
-                    state = self._put(some, state)
+            state = self._put(kept, state)
+            if closed:
+                state = state._replace(records=state.records + len(closed))
+                state = self._remove(NUMBERED, closed, state, gone)
             if state.records - self._pruned >= PRUNE_EVERY:
                 self._pruned = state.records
                 old_s = uptime_s - self._command_s
-                state = self._remove("number IS NULL AND uptime_s < ?", old_s, state, gone)
+                state = self._remove(OLD_COMMANDS, [old_s], state, gone)
             self._connection.execute(PUT_STATE, pack_state(state))
             self._connection.execute("COMMIT")
         except BaseException:
@@ -97,9 +99,9 @@ class Store:
                 next_number = record.number + 1
             row, body = row_of(count, record, uptime_s)
             rows.append(row)
+            all_sums ^= int.from_bytes(row.sum, "little")
             if body is not None:
                 files[count] = body
-            all_sums ^= number_of(row.sum)
         for number, body in files.items():
             write_body(self.folder / BODIES, number, body)
         if files:
@@ -107,17 +109,19 @@ class Store:
         insert(self._connection, rows)
         return state._replace(records=count, all_sums=all_sums, next_number=next_number)
 
-    def _remove(self, where: str, value: float, state: State, gone: list[int]) -> State:
+    def _remove(
+        self, which: str, values: Sequence[float], state: State, gone: list[int]
+    ) -> State:  # fmt: skip
         """Remove rows.  ``gone`` gets those that had a file."""
-        found = self._connection.execute(
-            f"SELECT row, file, sum FROM records WHERE {where}", (value,)
-        )
         all_sums = state.all_sums
-        for row, file, sum in found.fetchall():
-            all_sums ^= number_of(sum)
-            if file:
-                gone.append(row)
-        self._connection.execute(f"DELETE FROM records WHERE {where}", (value,))
+        for some in portions(values):
+            where = which % ", ".join("?" * len(some))
+            found = self._connection.execute(f"SELECT row, file, sum FROM records {where}", some)
+            for row, file, sum in found.fetchall():
+                all_sums ^= number_of(sum)
+                if file:
+                    gone.append(row)
+            self._connection.execute(f"DELETE FROM records {where}", some)
         return state._replace(all_sums=all_sums)
 
     def compact(self) -> None:
@@ -131,18 +135,41 @@ class Store:
 
 
 def insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Add rows, by as few statements as can be: each lets go of Python's lock several times,
-    and where another thread is busy it may wait 5 ms each time until it has that again."""
+    """Add rows."""
+    for some in portions(rows):
+        values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * len(some))
+        connection.execute(f"INSERT INTO records VALUES {values}", [*chain.from_iterable(some)])
+
+
+def portions(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Of 64, 8 and 1, so that few statements do all: each lets go of Python's lock several
+    times, and where another thread is busy it may wait 5 ms each time until it has that
+    again.  Of few sizes, so that each statement is made once."""
     first = 0
-    for together, statement in INSERTS.items():
-        while len(rows) - first >= together:
-            some = rows[first : first + together]
-            connection.execute(statement, tuple(chain.from_iterable(some)))
+    for together in (64, 8, 1):
+        while len(values) - first >= together:
+            yield values[first : first + together]
             first += together
 
 
-def _is_closed(record: Record) -> bool:
-    return isinstance(record, Closed)
+def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
+    """What gets a row, and the numbers of what is closed."""
+    rows: list[Record] = []
+    closed: list[int] = []
+    opened: dict[int, tuple[int, Opened]] = {}
+    for record in records:
+        if isinstance(record, Closed):
+            closed.append(record.number)
+        elif isinstance(record, Started) and record.number in opened:
+            place, earlier = opened.pop(record.number)
+            rows[place] = earlier._replace(
+                allowance=earlier.allowance - 1, earlier=earlier.earlier + 1
+            )
+        else:
+            if isinstance(record, Opened):
+                opened[record.number] = len(rows), record
+            rows.append(record)
+    return rows, closed
 
 
 def number_of(sum: bytes) -> int:
