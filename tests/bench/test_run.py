@@ -31,6 +31,8 @@ SMALL = Size(
     window_s=0.1,
     pairs=1,
     journal_keys=200,
+    readers=8,
+    readers_s=0.2,
 )
 
 
@@ -112,6 +114,8 @@ async def test_a_realistic_rollout_arrives_whole(tmp_path, response):
         ),
         ("journal-calls", {"plain_per_s", "keyed_per_s", "keyed_over_plain", "fsync_ms"}),
         ("journal-beside", {"with_us", "without_us", "with_over_without"}),
+        ("visible-calls", {"visible_us", "unseen_us", "visible_over_unseen"}),
+        ("event-readers", {"read_p99_ms", "unread_p99_ms", "read_over_unread"}),
         ("journal-restart", {"ready_s", "server_cpu_s", "bytes_each", "fsync_ms"}),
         (
             "http-rollouts",

@@ -100,6 +100,8 @@ CASES = (
     Case("journal-beside", "calls without keys, beside a journal and without one"),
     Case("journal-restart", "a start on a journal with 1,000,000 keys, after a kill"),
     Case("http-rollouts", "POST /v1/rollouts over 256 connections, and a bare handler"),
+    Case("visible-calls", "calls of a server with metrics, page and viewer, and of one without"),
+    Case("event-readers", "64 in flight while 200 read events, 50 of them stuck"),
     Case("memory-kept", "10,000 unacknowledged outcomes of 10 kB"),
     Case("idle-pending", "1,000 long rollouts pending"),
     Case("idle-clients", "1,000 clients that ask nothing"),
@@ -123,6 +125,10 @@ class Size(NamedTuple):
     idle_s: float = 5.0
     done: int = 100_000
     journal_keys: int = 1_000_000
+    readers: int = 200
+    """Of events; a quarter of them is stuck."""
+    readers_s: float = 3.0
+    """A window beside them: events come once a second."""
     window_s: float = 1.0
     pairs: int = 5
     """Windows of each of two that are compared."""
@@ -201,6 +207,8 @@ MARKS = (
     Mark("journal-restart", "ready_s", 10.0, False),
     Mark("journal-restart", "bytes_each", 200.0, False),
     Mark("http-rollouts", "rate_over_bare", 0.6, True),
+    Mark("visible-calls", "visible_over_unseen", 1.05, False),
+    Mark("event-readers", "read_over_unread", 1.25, False),
     Mark("memory-kept", "of_their_bytes", 1.15, False),
     Mark("idle-pending", "core_percent", 1.0, False),
     Mark("recovery-worker", "beyond_start_s", 0.3, False),

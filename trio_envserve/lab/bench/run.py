@@ -56,7 +56,7 @@ QUICK = Options(
     rounds=1, seconds=0.1, warm_s=0.0, special_rounds=1, install_peers=False,
     size=Size(
         outcomes=1000, pending=200, clients=50, requests=2000, idle_s=1.0, done=3000, window_s=0.3,
-        pairs=1, journal_keys=2000,
+        pairs=1, journal_keys=2000, readers=20, readers_s=1.2,
     ),
 )  # fmt: skip
 """Shows that everything runs; its figures say nothing."""

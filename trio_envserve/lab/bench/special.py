@@ -1,5 +1,6 @@
 """The special cases: memory, idling, recovery, starting; of many:
-:mod:`.special_many`; two kinds of calls beside each other: :mod:`.special_calls`.
+:mod:`.special_many`; two kinds of calls beside each other: :mod:`.special_calls`; of servers
+that are looked at: :mod:`.special_visible`.
 
 Each returns one figure for each of its measures and is run once a round.  Only
 this project takes part: the plain loop keeps nothing and recovers from nothing.
@@ -34,6 +35,7 @@ from .special_calls import http_rollouts, keyed_calls
 from .special_curve import curve_64
 from .special_journal import journal_beside, journal_calls, journal_restart
 from .special_many import idle_clients, many_running, many_waiting
+from .special_visible import event_readers, visible_calls
 
 OUTCOME_BYTES = 10_000
 WAIT_S = 600.0
@@ -301,6 +303,8 @@ SPECIAL: dict[str, Special] = {
     "journal-beside": journal_beside,
     "journal-restart": journal_restart,
     "http-rollouts": http_rollouts,
+    "visible-calls": visible_calls,
+    "event-readers": event_readers,
     "memory-kept": memory_kept,
     "idle-pending": idle_pending,
     "idle-clients": idle_clients,
