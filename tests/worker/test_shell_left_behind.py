@@ -219,6 +219,32 @@ async def test_a_task_is_used_again_if_nothing_was_left_behind_in_it():
     assert len(tasks) < 100
 
 
+async def test_a_cancel_is_not_felt_by_the_next_execution_in_the_same_task(autojump_clock):
+    """They share a scope while none of them is cancelled."""
+
+    async def body(rollout):
+        if rollout.input == "cancelled":
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        return id(trio.lowlevel.current_task())
+
+    tasks_together = 0
+    async with opened(body) as (router, _):
+        for _ in range(40):  # the order in which tasks of one turn run is drawn
+            gate = trio.Event()
+            first = router.dispatch("cancelled")
+            await trio.testing.wait_all_tasks_blocked()
+            router.send(messages.Stop([first, first + 1]))
+            second = router.dispatch("next")
+            gate.set()
+            ends = await router.outcomes(2)
+            assert ends[first][0] is ends[second][0] is Status.RESULT
+            tasks_together += ends[first] == ends[second]
+    assert tasks_together
+
+
 @pytest.mark.parametrize("how", ["retire", "cancel"])
 @pytest.mark.parametrize("first", ["", "leave_nursery"])
 async def test_all_are_cancelled_when_the_worker_ends(how, first, autojump_clock):

@@ -99,7 +99,9 @@ _MISTAKES = (
 def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
     """Adds a note to an error that comes of the wrong kind of coroutine, or of another
     mistake that is made often."""
-    text = "" if exc is None else foreign.text(exc) or ""
+    if exc is None:
+        return
+    text = foreign.text(exc) or ""
     for each, about in ((signs, note), *_MISTAKES):
         if any(sign in text for sign in each):
             foreign.call(BaseException.add_note, exc, about)
@@ -109,9 +111,13 @@ def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:
 class _TrioBackend:
     async def call(self, call: Call) -> CodeResult:
         ended: list[CodeResult] = []
+
+        async def run() -> None:
+            ended.append(await _contained(call))
+
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
-                nursery.start_soon(_contained, call, ended)
+                nursery.start_soon(run)
         except BaseException as exc:  # noqa: ASYNC103
             # _contained raises nothing: this is trio, which says that the code left a
             # nursery or a cancel scope open in its task.  It is the code's failure.
@@ -122,25 +128,25 @@ class _TrioBackend:
         return ended[0]
 
     async def call_here(self, call: Call) -> CodeResult:
-        ended: list[CodeResult] = []
-        await _contained(call, ended)
-        if ended[0].error is None and trio.lowlevel.current_task().child_nurseries:
+        ended = await _contained(call)
+        if ended.error is None and trio.lowlevel.current_task().child_nurseries:
             # trio itself reports it when the task has ended: too late for the outcome.
             return CodeResult(error=RuntimeError("the code left a nursery open in its task"))
-        return ended[0]
+        return ended
 
 
 _TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
 
 
 @trio.lowlevel.enable_ki_protection
-async def _contained(call: Call, ended: list[CodeResult]) -> None:
+async def _contained(call: Call) -> CodeResult:
     # The boundary between the environment and the worker.  The caller checks whether
     # it is cancelled.
     pid = os.getpid()
-    ended.append(await foreign.acall(call, _TRIO_CONTEXT))
+    ended = await foreign.acall(call, _TRIO_CONTEXT)
     end_if_forked(pid)
-    _hint(ended[0].error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
+    _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
+    return ended
 
 
 @final

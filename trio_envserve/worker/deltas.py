@@ -45,8 +45,9 @@ class Deltas:
         """Of all that ever waited; set by whoever has the lock."""
         self._taken_bytes = 0
         """Of all that waits no more; set by the loop."""
-        self._due = False
-        """Whether the loop was asked to call :meth:`drain`, and has not yet."""
+        self.due = False
+        """Whether the loop was asked to call :meth:`drain`, and has not yet.  What an execution
+        has said, and its loop has not taken, makes it so."""
 
     def of(self, number: int) -> Callable[[bytes], None]:
         """What an execution calls with each piece, in any thread."""
@@ -67,15 +68,15 @@ class Deltas:
             return False
         self._added_bytes = added_bytes
         self._waiting.append(made)
-        if not self._due:
-            self._due = True
+        if not self.due:
+            self.due = True
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self.drain)
         return True
 
     def drain(self) -> None:
         """Hand over what waits.  Only on the trio loop."""
-        self._due = False  # first, so that it is called again for what is not seen here
+        self.due = False  # first, so that it is called again for what is not seen here
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if taken:
             self._taken_bytes += sum(map(_size_bytes, taken))

@@ -24,7 +24,7 @@ from .. import foreign
 from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body, Incarnation, RequestId, Status, Verdict
+from ..core.terms import Body, Incarnation, Status, Verdict
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
 from .failures import EnvironmentFailure, describe_exception, described_cause, log
@@ -63,7 +63,7 @@ class OutcomeMaker:
         return asked
 
     async def of(
-        self, request: RequestId, asked: foreign.CodeResult, began_s: float,
+        self, request: str, asked: foreign.CodeResult, began_s: float,
         scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
         traceparent: str | None = None,
     ) -> Outcome | LargeValue:  # fmt: skip
@@ -74,7 +74,7 @@ class OutcomeMaker:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
             value = await self._runner.run(
-                asked.value, request_id=str(request), here=True, said=said, noted=noted,
+                asked.value, request_id=request, here=True, said=said, noted=noted,
                 traceparent=traceparent,
             )  # fmt: skip
         except ConfigError as error:

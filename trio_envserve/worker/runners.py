@@ -34,7 +34,7 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import trio
 
@@ -49,7 +49,7 @@ from ..foreign import CodeResult
 from ..models.interface import Model
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
-from .backends import Call, CodeBackend, open_backend
+from .backends import CodeBackend, open_backend
 from .failures import EnvironmentFailure, Stage, failure_record, log
 from .model_calls import RunContext
 from .traced import TracedModel
@@ -84,52 +84,19 @@ class Runner:
             model = TracedModel(model, trace, request.endpoint)
         job = _Job(request, request_id, model, self.usage, said, noted, trace)
         if request.kind == "rollout":
-            return await self._rollout(job, 0, here=here)
+            return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
         if self._env.run_group is not None:
-            return await self._group(job, self._env.run_group, here=here)
+            return await self._attempts(_GroupCode(self._env.run_group, job), here=here)
         return await self._members(job)
-
-    async def _rollout(self, job: _Job, member: int, *, here: bool) -> Any:
-        """One rollout: alone, or a member of a group."""
-
-        def code(context: RunContext, attempt: int) -> Any:
-            return self._env.run_rollout(job.rollout(context, member, attempt))
-
-        def finish(value: Any, attempt: int) -> Any:
-            return trim_state(value, job.request.state_columns)
-
-        return await self._attempts(job, _Code("rollout", code, finish), here=here)
-
-    async def _group(
-        self, job: _Job, run_group: Callable[[list[Rollout]], Any], *, here: bool
-    ) -> Any:
-        """A group that the environment runs itself."""
-        members = range(len(job.request.inputs))
-
-        def code(context: RunContext, attempt: int) -> Any:
-            return run_group([job.rollout(context, member, attempt) for member in members])
-
-        def finish(values: Any, attempt: int) -> Any:
-            if not isinstance(values, (list, tuple)) or len(values) != len(members):
-                what = len(values) if isinstance(values, (list, tuple)) else type(values).__name__
-                raise TypeError(
-                    "run_group must return a list with a value for each of its "
-                    f"{len(members)} rollouts, not {what}"
-                )
-            return [_record(value, job.request.state_columns, attempt) for value in values]
-
-        return await self._attempts(job, _Code("group", code, finish), here=here)
 
     async def _members(self, job: _Job) -> list[dict[str, Any]]:
         """The members of a group, concurrently, each with attempts of its own."""
         records: list[dict[str, Any]] = [{} for _ in job.request.inputs]
 
         async def run_member(member: int) -> None:
+            code = _RolloutCode(self._env, job, member)
             try:
-                records[member] = {
-                    "ok": True,
-                    "value": await self._rollout(job, member, here=False),
-                }
+                records[member] = {"ok": True, "value": await self._attempts(code, here=False)}
             except EnvironmentFailure as failure:
                 records[member] = {"ok": False, "error": failure_record(failure)}
 
@@ -138,24 +105,23 @@ class Runner:
                 nursery.start_soon(run_member, member)
         return records
 
-    async def _attempts(self, job: _Job, code: _Code, *, here: bool) -> Any:
+    async def _attempts(self, code: _RolloutCode | _GroupCode, *, here: bool) -> Any:
         """Call until a value comes back, or ``max_retries`` is used up."""
-        attempt = 1
-        while attempt <= job.request.max_retries:
+        while code.attempt <= code.max_retries:
             try:
-                return await self._call(code, attempt)
+                return await self._call(code)
             except EnvironmentFailure as failure:
                 log(logging.DEBUG, "%s", failure)
-            attempt += 1
+            code.attempt += 1
         if not here:
-            return await self._call(code, attempt)
-        return code.value(await self._backend.call_here(code.bound(attempt)), attempt)
+            return await self._call(code)
+        return _value(code, await self._backend.call_here(code))
 
-    async def _call(self, code: _Code, attempt: int) -> Any:
+    async def _call(self, code: _Code) -> Any:
         """One attempt, to its end."""
-        ended = await self._backend.call(code.bound(attempt))
+        ended = await self._backend.call(code)
         try:
-            return code.value(ended, attempt)
+            return _value(code, ended)
         except EnvironmentFailure as error:
             failure = error
         try:
@@ -169,36 +135,102 @@ class Runner:
         """Run setup or teardown, if the environment has it."""
         hook = self._env.setup if during == "setup" else self._env.teardown
         if hook is not None:
-            await self._call(_Code(during, lambda context, attempt: hook(), lambda *_: None), 1)
+            await self._call(_HookCode(during, hook))
+
+
+class _Code(Protocol):
+    """Code of the environment, as a backend calls it."""
+
+    during: Stage
+    attempt: int
+    """1 for the first one of this execution."""
+
+    def __call__(self, context: RunContext) -> Any:
+        """One attempt."""
+        ...
+
+    def finish(self, value: Any) -> Any:
+        """The value to send, from what it has returned."""
+        ...
+
+
+def _value(code: _Code, ended: CodeResult) -> Any:
+    """The value to send.  Raises :class:`EnvironmentFailure`."""
+    if ended.error is None:
+        # The value is the environment's, and may be a mapping with code of its own.
+        ended = foreign.call(code.finish, ended.value)
+    error = ended.error
+    if error is None:
+        return ended.value
+    raise EnvironmentFailure(error, attempts=code.attempt, during=code.during) from error
 
 
 @final
-class _Code:
-    """A call of the environment, the same in all attempts."""
+class _RolloutCode:
+    """A rollout: alone, or a member of a group."""
 
-    def __init__(
-        self,
-        during: Stage,
-        code: Callable[[RunContext, int], Any],
-        finish: Callable[[Any, int], Any],
-    ) -> None:
-        self._during = during
-        self._code = code
-        self._finish = finish
-        """Makes the value to send from the code's result and the attempt."""
+    __slots__ = ("_env", "_job", "_member", "attempt", "max_retries")
+    during: Stage = "rollout"
 
-    def bound(self, attempt: int) -> Call:
-        return lambda context: self._code(context, attempt)
+    def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
+        self._env = env
+        self._job = job
+        self._member = member
+        self.attempt = 1
+        self.max_retries = job.request.max_retries
 
-    def value(self, ended: CodeResult, attempt: int) -> Any:
-        """The value to send.  Raises :class:`EnvironmentFailure`."""
-        if ended.error is None:
-            # The value is the environment's, and may be a mapping with code of its own.
-            ended = foreign.call(self._finish, ended.value, attempt)
-        error = ended.error
-        if error is None:
-            return ended.value
-        raise EnvironmentFailure(error, attempts=attempt, during=self._during) from error
+    def __call__(self, context: RunContext) -> Any:
+        return self._env.run_rollout(self._job.rollout(context, self._member, self.attempt))
+
+    def finish(self, value: Any) -> Any:
+        """Of its state, what is wanted."""
+        return trim_state(value, self._job.request.state_columns)
+
+
+@final
+class _GroupCode:
+    """A group that the environment runs itself."""
+
+    during: Stage = "group"
+
+    def __init__(self, run_group: Callable[[list[Rollout]], Any], job: _Job) -> None:
+        self._run_group = run_group
+        self._job = job
+        self._members = range(len(job.request.inputs))
+        self.attempt = 1
+        self.max_retries = job.request.max_retries
+
+    def __call__(self, context: RunContext) -> Any:
+        make = self._job.rollout
+        return self._run_group([make(context, member, self.attempt) for member in self._members])
+
+    def finish(self, values: Any) -> Any:
+        """A record for each member."""
+        if not isinstance(values, (list, tuple)) or len(values) != len(self._members):
+            what = len(values) if isinstance(values, (list, tuple)) else type(values).__name__
+            raise TypeError(
+                "run_group must return a list with a value for each of its "
+                f"{len(self._members)} rollouts, not {what}"
+            )
+        columns = self._job.request.state_columns
+        return [_record(value, columns, self.attempt) for value in values]
+
+
+@final
+class _HookCode:
+    """Setup or teardown."""
+
+    attempt = 1
+
+    def __init__(self, during: Stage, hook: Callable[[], Any]) -> None:
+        self.during = during
+        self._hook = hook
+
+    def __call__(self, context: RunContext) -> Any:
+        return self._hook()
+
+    def finish(self, value: Any) -> None:
+        """Nobody wants it."""
 
 
 @final
@@ -219,24 +251,26 @@ class _Job:
         self._usage = usage
 
     def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
-        given = self.request.inputs[member]
-        sampling_args = dict(self.request.sampling_args)
-        if attempt <= self.request.max_retries:  # another attempt may follow
+        """What the environment is given for one attempt."""
+        request = self.request
+        alone = request.kind == "rollout"
+        given = request.input if alone else request.input[member]
+        sampling_args = dict(request.sampling_args)
+        if attempt <= request.max_retries:  # another attempt may follow
             given, sampling_args = copy.deepcopy((given, sampling_args))
-        said = self._said if self.request.kind == "rollout" else None
         return Rollout(
             input=given,
             model=context.adapt(self._model),
-            model_name=self.request.model_name,
+            model_name=request.model_name,
             sampling_args=sampling_args,
-            state_columns=self.request.state_columns,
+            state_columns=request.state_columns,
             attempt=attempt,
             request=self._request_id,
             member=member,
             cancelled=context.cancelled,
-            endpoint=self.request.endpoint,
+            endpoint=request.endpoint,
             usage=ModelUsage(self._usage),
-            delta=_delta(said),
+            delta=_delta(self._said if alone else None),
             note=self._notes(member, attempt),
             _trace=self._trace,
         )

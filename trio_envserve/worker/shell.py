@@ -62,7 +62,7 @@ from ..net import Message, MessageStream
 from . import forks
 from .deltas import Deltas
 from .failures import EnvironmentFailure, log
-from .left_behind import is_clean
+from .left_behind import innermost_scope, is_clean
 from .outcomes import LargeValue, Outcome, OutcomeMaker, described
 from .parking import Parking
 from .runners import Runner, open_runner
@@ -131,7 +131,9 @@ class _Shell:
         self._limits = limits
         self._parking = Parking(self._parked, limits.held_bytes)
         self._scopes: dict[int, trio.CancelScope] = {}
-        """The scope of every execution, from its dispatch until its end is reported."""
+        """The scope of every execution, from its beginning until its end is reported."""
+        self._stopped: set[int] = set()
+        """Executions that were cancelled before they began."""
         self._deltas = Deltas(self._pieces_said)
         self._noted: dict[int, bytes] = {}
         """What executions have noted since the last beat; the last one counts.  It is set in
@@ -236,17 +238,23 @@ class _Shell:
         self._taker, self._coming = task, False
         now_s = trio.current_time()
         until_s = now_s + TURN_S
-        # A task that has waited meanwhile, and is not the taker any more, takes nothing.
-        while self._arrived and self._taker is task and now_s < until_s:
-            if self._parking.is_behind:
-                break  # _parked wakes a taker later
-            run = self._arrived.popleft()
-            self._wake_taker()
-            task.name = f"{REQUEST}{run.request}"
-            if not await self._execute(run, now_s) or not is_clean(task, context):
+        while self._may_take(task, now_s, until_s):
+            ended_s = await self._execute(task, context, now_s, until_s)
+            if ended_s is None:
                 return False
-            now_s = trio.current_time()
+            now_s = ended_s
         return True
+
+    def _may_take(self, task: trio.lowlevel.Task, now_s: float, until_s: float) -> bool:
+        """Whether this task goes on with the next dispatch.  One that has waited meanwhile, and
+        is not the taker any more, does not; _parked wakes a taker later."""
+        return (
+            bool(self._arrived)
+            and self._taker is task
+            and now_s < until_s
+            and not self._parking.is_behind
+            and not self._closing
+        )
 
     def _parked(self, number: int, payload: Body | None) -> None:
         if payload is not None:
@@ -303,10 +311,13 @@ class _Shell:
                 case ToRouter(frames):
                     self._unsent.append(frames)
                 case Run():
-                    self._scopes[effect.number] = trio.CancelScope(shield=True)
                     self._arrived.append(effect)
                 case CancelRun(number):
-                    self._scopes[number].cancel()
+                    scope = self._scopes.get(number)
+                    if scope is None:
+                        self._stopped.add(number)
+                    else:
+                        scope.cancel()
                 case Park():
                     self._parking.add(effect.number, effect.payload)
                 case Exit():
@@ -316,46 +327,77 @@ class _Shell:
         elif self._unsent:
             self._said.set()
 
-    async def _execute(self, run: Run, began_s: float) -> bool:
-        """Run one execution, from its dispatch to its outcome; returns False if its code
-        left a scope open in this task."""
+    async def _execute(
+        self, task: trio.lowlevel.Task, context: contextvars.Context, now_s: float, until_s: float
+    ) -> float | None:
+        """Run executions, from their dispatches to their outcomes, until one is cancelled: they
+        share a scope, which takes longer to open and close than an empty rollout.  Returns when
+        the last one ended; None if its code left something behind in this task."""
         outcome: Outcome | LargeValue | None = None
-        asked: foreign.CodeResult | None = None
-        scope = self._scopes[run.number]
         closed = True
+        scope = trio.CancelScope(shield=True)
         try:
             with scope:
-                if not scope.cancel_called:  # else the stop came with the dispatch
-                    asked = await self._outcomes.decoded(run.body)
-                    make = self._outcomes.of if run.traceparent is None else self._traced
-                    outcome = await make(
-                        run.request,
-                        asked,
-                        began_s,
-                        scope,
-                        self._deltas.of(run.number),
-                        partial(self._noted.__setitem__, run.number),
-                        run.traceparent,
-                    )
+                around = innermost_scope(task)
+                while True:
+                    run, began_s = self._arrived.popleft(), now_s
+                    self._wake_taker()
+                    outcome = await self._run_one(task, run, began_s, scope)
+                    if scope.cancel_called or not is_clean(task, context, around):
+                        break
+                    made, outcome = outcome, None
+                    now_s = self._report(task, run, made, began_s)
+                    if not self._may_take(task, now_s, until_s):
+                        return now_s
         except RuntimeError:
             # Once there is an outcome, this is trio: the code left a scope open.
             if outcome is None:
                 raise
             closed = False
-        if asked is None:
-            outcome = Status.CANCELLED, error_records.encode(never_began(run.request))
-        if isinstance(outcome, LargeValue):
-            # In a task of its own: the code may have left anything in this one.
-            self._scopes[run.number] = trio.CancelScope(shield=True)
-            if scope.cancel_called:
-                self._scopes[run.number].cancel()
-            nursery = trio.lowlevel.current_task().parent_nursery
-            assert nursery is not None
-            name = f"{REQUEST}{run.request}"
-            nursery.start_soon(self._encode_large, run, outcome, began_s, name=name)
-        else:
-            self._ended(run, outcome, began_s)
-        return closed
+        now_s = self._report(task, run, outcome, began_s)
+        return now_s if closed and is_clean(task, context, innermost_scope(task)) else None
+
+    def _report(
+        self, task: trio.lowlevel.Task, run: Run, outcome: Outcome | LargeValue | None,
+        began_s: float,
+    ) -> float:  # fmt: skip
+        """An execution has this outcome, or none since it is cancelled.  Returns the time."""
+        if not isinstance(outcome, LargeValue):
+            return self._ended(run, outcome, began_s)
+        # In a task of its own: the code may have left anything in this one.
+        scope = self._scopes[run.number]
+        self._scopes[run.number] = trio.CancelScope(shield=True)
+        if scope.cancel_called:
+            self._scopes[run.number].cancel()
+        nursery = task.parent_nursery
+        assert nursery is not None
+        nursery.start_soon(self._encode_large, run, outcome, began_s, name=task.name)
+        return trio.current_time()
+
+    async def _run_one(
+        self, task: trio.lowlevel.Task, run: Run, began_s: float, scope: trio.CancelScope
+    ) -> Outcome | LargeValue:
+        """The outcome of one execution; raises Cancelled if it is cancelled."""
+        request = str(run.request)
+        task.name = f"{REQUEST}{request}"
+        if run.number in self._stopped:
+            self._stopped.discard(run.number)
+            return _never_began(run)
+        self._scopes[run.number] = scope
+        try:
+            asked = await self._outcomes.decoded(run.body)
+        except trio.Cancelled:  # noqa: ASYNC103  # the scope is the caller's, and is left next
+            return _never_began(run)
+        make = self._outcomes.of if run.traceparent is None else self._traced
+        return await make(
+            request,
+            asked,
+            began_s,
+            scope,
+            self._deltas.of(run.number),
+            partial(self._noted.__setitem__, run.number),
+            run.traceparent,
+        )
 
     async def _traced(self, *args: Any) -> Outcome | LargeValue:
         """An outcome, as :meth:`.OutcomeMaker.of` makes it, below the span of its execution."""
@@ -384,13 +426,22 @@ class _Shell:
             self._done.set()  # the execution nursery waits for the others, which are shielded
             raise
 
-    def _ended(self, run: Run, outcome: Outcome | None, began_s: float) -> None:
-        """Report the end: completed or cancelled, since there was no await in between."""
-        del self._scopes[run.number]
-        self._deltas.drain()  # what it said comes before its outcome
+    def _ended(self, run: Run, outcome: Outcome | None, began_s: float) -> float:
+        """Report the end: completed or cancelled, since there was no await in between.  Returns
+        the time."""
+        self._scopes.pop(run.number, None)
+        if self._deltas.due:
+            self._deltas.drain()  # what it said comes before its outcome
         if outcome is None:
             outcome = self._outcomes.cancelled(began_s)
+        now_s = trio.current_time()
         if self._closing and outcome[0] is Status.CANCELLED:
-            return  # nobody cancelled it: it is lost with its worker
-        duration_s = trio.current_time() - began_s
-        self._do(self._core.take(OutcomeMade(run.number, *outcome, duration_s)))
+            return now_s  # nobody cancelled it: it is lost with its worker
+        status, payload = outcome
+        self._do(self._core.take(OutcomeMade(run.number, status, payload, now_s - began_s)))
+        return now_s
+
+
+def _never_began(run: Run) -> Outcome:
+    """The outcome of an execution that was cancelled before its code had begun."""
+    return Status.CANCELLED, error_records.encode(never_began(run.request))
