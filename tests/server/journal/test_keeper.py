@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ import trio
 
 from tests.server.journal.folders import LARGE, a_run, completed, opened, read
 from trio_envserve import ServerStartError
-from trio_envserve.core.journal import Closed, Record
-from trio_envserve.server.journal import Journal, keeper, open_journal
+from trio_envserve.core.journal import Closed, Commanded, Record
+from trio_envserve.server.journal import Journal, keeper, open_journal, store
 
 LONG_S = 60.0
 
@@ -140,6 +141,23 @@ async def test_time_that_passes_without_records_is_noted(
         with trio.fail_after(LONG_S):
             while not journal._store.state.uptime_s:  # noqa: ASYNC110  # a thread changes it
                 await trio.sleep(0.01)
+
+
+async def test_a_clock_that_jumps_by_a_day_ended_what_commands_are_kept_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said = Commanded(False, b"n", b"k", b"t" * 16, None, True, False)
+    real, jump_s = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: real() + jump_s)
+    monkeypatch.setattr(store, "PRUNE_EVERY", 1)
+    async with open_journal(tmp_path) as journal:
+        journal.save([said], 1)
+        await saved(journal, 1)
+        jump_s = 86_400.0
+        journal.save([opened(1)], 2)
+        await saved(journal, 2)
+        assert 0 < journal._store.state.uptime_s <= 2 * keeper.UPTIME_S + LONG_S
+    assert read(tmp_path) == [Closed(1), said, opened(1)]
 
 
 async def test_a_folder_is_free_after_the_block_and_not_before(tmp_path: Path):

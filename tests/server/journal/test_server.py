@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -116,6 +117,24 @@ async def test_a_full_disk_refuses_new_keys_with_the_reason_and_answers_what_is_
             assert server.status().durable
             assert not server.status().journal
     assert sorted(map(len, probe.runs)) == [3, 5, 5, 200_000, 200_000]
+
+
+@pytest.mark.parametrize("by_s", [86_400.0, -86_400.0])
+async def test_a_calendar_that_jumps_by_a_day_ends_and_loses_nothing(
+    by_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    probe, real = Probe(), time.time
+    async with served(tmp_path, probe) as (server, client):
+        await client.run_rollout("one", key="one")
+        monkeypatch.setattr(time, "time", lambda: real() + by_s)
+        for _ in range(3):
+            await server._changed.park()  # a tick
+        assert (await client.attach("one")).unwrap() == {"said": "one"}
+        await client.run_rollout("two", key="two", timeout_s=60.0)
+    async with served(tmp_path, probe) as (_, client):
+        for name in ("one", "two"):
+            assert (await client.attach(name)).unwrap() == {"said": name}
+    assert probe.runs == ["one", "two"]
 
 
 async def test_a_journal_that_is_in_use_is_told_at_once(tmp_path: Path):

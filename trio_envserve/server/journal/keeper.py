@@ -14,7 +14,8 @@ and only a new process reads it anew.
 Outcomes that are asked for are read by a thread of their own, over a connection of its own:
 a reader of SQLite does not wait for the writer.
 
-While nothing comes, the thread notes now and then how long the server has been up.
+While nothing comes, the thread notes now and then how long the server has been up.  A process
+that was stopped for a day was not up: what commands are kept for does not pass meanwhile.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import NamedTuple, final
 
 import trio
 
+from ...core.clock import AwakeClock
 from ...core.journal import Record
 from ...host.folder_locks import FolderLocks
 from .loading import Outcome, read_outcomes
@@ -73,7 +75,8 @@ class Journal:
         self._found = opened.found
         self.locks: FolderLocks = opened.locks
         self.folder = opened.store.folder
-        self._base_s = opened.store.state.uptime_s - time.monotonic()
+        self._earlier_s = opened.store.state.uptime_s
+        self._clock = AwakeClock(2 * UPTIME_S, time.monotonic())
         self._condition = threading.Condition()
         """Guards the five below."""
         self._waiting: list[Record] = []
@@ -177,7 +180,8 @@ class Journal:
         """Whether it is safe, in the end; False if it never will be."""
         while True:
             try:
-                self._store.commit(group, self._base_s + time.monotonic())
+                uptime_s = self._earlier_s + self._clock.read(time.monotonic())
+                self._store.commit(group, uptime_s)
             except Exception as error:  # the disk's, SQLite's, or a bug: all are told
                 failure = Failure(_why(error), is_final(error))
                 _log.debug("a commit of the journal has failed", exc_info=True)
