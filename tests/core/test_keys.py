@@ -54,7 +54,7 @@ def test_the_digest_is_of_the_input_and_the_consent():
 def test_the_allowance_is_the_keys_and_the_first_one_holds():
     desk = Desk()
     effects = desk.keys.ask(asking(A, Ask(b"digest", b"", True, 3)), 0.0)
-    (entered,) = [effect.ask for effect in effects if isinstance(effect, Enter)]
+    (entered,) = [effect for effect in effects if isinstance(effect, Enter)]
     assert entered.allowance == 3
     assert said(desk.keys.ask(asking(B, Ask(b"digest", b"", True, 9)), 0.0)) == []
 
@@ -95,6 +95,6 @@ def test_who_is_issued_again_with_all_of_them_starts_what_is_left(rerun):
     again = asking(A, ask, reissue=Reissue(gone=True, earlier=3))
     effects = desk.keys.ask(again, 0.0)
     assert said(effects) == [("enter", 0)]
-    (entered,) = [effect.ask for effect in effects if isinstance(effect, Enter)]
+    (entered,) = [effect for effect in effects if isinstance(effect, Enter)]
     assert (entered.allowance, ask.allowance) == (1, 4)
     assert desk.keys.cancel(NAME, 0, 0.0)[1].started, "an earlier epoch may have started it"

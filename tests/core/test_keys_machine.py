@@ -103,8 +103,8 @@ def request(of: Waiter) -> RequestId:
 def said(effect: object) -> Said:
     """An effect as the model says it."""
     match effect:
-        case Enter(generation, ask, _):
-            return "ENTER", generation.number, ask.body, ask.allowance
+        case Enter(generation, body, allowance):
+            return "ENTER", generation.number, body, allowance
         case Finish(generation):
             return "FINISH", generation.number
         case Answer(who, outcome):

@@ -264,6 +264,10 @@ class DedupCache:
         A body larger than its bound may wait, but alone.
         """
         limits = self.limits
+        share, waiting = limits.session_share, self.queued_count + self.kept_unrun
+        enough = waiting < share * limits.queue  # where all have no more than one of them may
+        if enough and self.held_bytes + size_bytes <= share * limits.queue_bytes:
+            return True
         mine = session.queued_count + session.kept_unrun
         if mine and mine >= self._most(limits.queue, self.queued_count + self.kept_unrun - mine):
             return False

@@ -124,10 +124,10 @@ class Dispatcher:
                         self.enqueue(arg)
                     else:
                         self.keyed.enter(session, arg)
-                case RequestAction.UNQUEUE:
-                    self.queue.remove(arg)
                 case RequestAction.LEAVE:
                     leaving.append(arg)
+                case RequestAction.UNQUEUE:
+                    self.queue.remove(arg)
                 case RequestAction.STOP:
                     is_over = self.workforce.stop(arg, self.clock.awake_s)
                     self.take_from_workforce()

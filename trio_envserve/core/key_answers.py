@@ -27,7 +27,7 @@ from .key_records import Answer, AnswerCancelled
 from .key_room import KeyRoom
 from .keys import ENDED_AT_ONCE
 from .request_table import RequestInput
-from .requests import RetainedOutcome
+from .requests import Entry, RetainedOutcome
 from .router_effects import ToClient
 from .terms import Body, RequestId, Route
 
@@ -115,7 +115,7 @@ class KeyAnswers:
     def give(self, answer: OfRequest) -> None:
         """At once, if it is safe, this turn may, and nobody's turn is before."""
         journal = self._journal
-        if journal.appended > journal.safe and not _is_safe(answer, journal):
+        if journal.on and journal.appended > journal.safe and not _is_safe(answer, journal):
             self._hold(answer)
         elif self._left and not self._late:
             self._left -= 1
@@ -172,25 +172,27 @@ class KeyAnswers:
             self._dispatcher.send(session.route, messages.Cancelled(*confirm.waiter, started))
 
     def _give(self, answer: OfRequest, is_safe: bool = True) -> None:
-        session_id, sequence = answer.waiter
+        session_id, sequence = answer[0]
         session = self._cache.sessions.get(session_id)
         entry = None if session is None else session.entries.get(sequence)
-        if session is None or entry is None:
-            return  # it is finished, and leaves with others
-        if entry.kept is not None:
-            return  # its deadline passed while nothing could be saved
-        if not is_safe:
-            kept = outcomes.not_durable(self._journal.failed)(entry)
-        elif isinstance(answer, Answer):
-            kept = outcomes.for_key(answer.outcome, entry, session.message_bytes)
-            if kept.shared is not None:
-                self._room.hold(kept.shared)
-        elif isinstance(answer, Say):
-            kept = answer.said
-        else:
-            kept = outcomes.key_cancelled(entry, started=answer.started)
-        self._cache.step(session, sequence, RequestInput.ANSWERED, kept)
-        self._dispatcher.answer(session, entry)
+        # Else it is finished, and leaves with others; or its deadline passed while nothing
+        # could be saved.
+        if session is not None and entry is not None and entry.kept is None:
+            if type(answer) is Answer and is_safe:  # first: it is what most are told
+                kept = outcomes.for_key(answer.outcome, entry, session.message_bytes)
+                if kept.shared is not None:
+                    self._room.hold(kept.shared)
+            else:
+                kept = self._otherwise(answer, entry, is_safe)
+            self._cache.step(session, sequence, RequestInput.ANSWERED, kept)
+            self._dispatcher.answer(session, entry)
+
+    def _otherwise(self, answer: OfRequest, entry: Entry, is_safe: bool) -> RetainedOutcome:
+        if isinstance(answer, AnswerCancelled) and is_safe:
+            return outcomes.key_cancelled(entry, started=answer.started)
+        if isinstance(answer, Say) and is_safe:
+            return answer.said
+        return outcomes.not_durable(self._journal.failed)(entry)
 
 
 def _is_safe(answer: OfRequest, journal: Journal) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -135,6 +136,8 @@ class Generation:
     """Requests that are answered and never count: they did not send the input, or their
     caller asked again in another session."""
     outcome: RetainedOutcome | None = None
+    timed: OrderedDict[int, Generation] | None = None
+    """Those with it whose time runs, orphans or retained, while nobody waits."""
     opened_s: float = 0.0
     since_s: float = 0.0
     """When nobody waited any more: the orphan deadline or the retention runs from then."""
@@ -149,6 +152,11 @@ class Generation:
         """What it takes of the bound in bytes."""
         kept = self.outcome.size_bytes if self.outcome is not None else 0
         return self.own_bytes + kept
+
+    def hold(self, ask: Ask) -> None:
+        """It waits for an earlier generation, and needs its input until then."""
+        self.state, self.ask = GenerationState.HELD, ask
+        self.own_bytes += self.body_bytes
 
     def drop_ask(self) -> None:
         """It needs its input no more."""
@@ -191,7 +199,9 @@ class Enter(NamedTuple):
     """Put the work of this generation into the queue, as one request of the server's own."""
 
     generation: Generation
-    ask: Ask
+    body: Body
+    allowance: int
+    traceparent: str | None
     counted: bool = False
     """Whether a journal says how much of its allowance is left."""
 

@@ -55,11 +55,10 @@ class KeyRoom:
         """Whether there is room for another generation, with a name and an input of so
         many bytes."""
         limits, taken = self.limits, self.all
-        taken_bytes = taken.own_bytes + taken.outcome_bytes
-        least_bytes = limits.namespace_share * limits.retained_bytes
+        share, taken_bytes = limits.namespace_share, taken.own_bytes + taken.outcome_bytes
         if (
-            taken.generations < limits.namespace_share * limits.generations
-            and taken_bytes + own_bytes <= least_bytes
+            taken.generations < share * limits.generations
+            and taken_bytes + own_bytes <= share * limits.retained_bytes
         ):
             return True
         mine = self.of(namespace)
@@ -82,10 +81,8 @@ class KeyRoom:
 
     def charge(self, generation: Generation, sign: int) -> None:
         """Count what it takes besides its outcome, or give that back."""
-        namespace, own_bytes = generation.name.namespace, sign * generation.own_bytes
-        taken, mine = self.all, self.of_namespace.get(namespace)
-        if mine is None:
-            mine = self._come(namespace)
+        namespace, own_bytes = generation.name[0], sign * generation.own_bytes
+        taken, mine = self.all, self.of_namespace.get(namespace) or self._come(namespace)
         taken.generations += sign
         mine.generations += sign
         taken.own_bytes += own_bytes
@@ -93,10 +90,12 @@ class KeyRoom:
         if not mine.generations and not mine.outcome_bytes:
             self._go(namespace)
 
-    def bring(self, namespace: bytes, size_bytes: int) -> Payload:
+    def bring(self, namespace: bytes, size_bytes: int, after: int = 0) -> Payload:
         """A generation holds what it has brought."""
-        self._count_outcome(namespace, size_bytes)
-        return Payload(namespace, size_bytes, 1)
+        mine = self.of_namespace.get(namespace) or self._come(namespace)
+        self.all.outcome_bytes += size_bytes
+        mine.outcome_bytes += size_bytes
+        return Payload(namespace, size_bytes, 1, after)
 
     def hold(self, payload: Payload) -> None:
         """One more holds it."""
@@ -111,9 +110,8 @@ class KeyRoom:
             self._count_outcome(payload.namespace, -payload.size_bytes)
 
     def _count_outcome(self, namespace: bytes, change_bytes: int) -> None:
-        mine = self.of_namespace.get(namespace)
-        if mine is None:  # it was forgotten, and is to be answered all the same
-            mine = self._come(namespace)
+        # It may have been forgotten, and is to be answered all the same.
+        mine = self.of_namespace.get(namespace) or self._come(namespace)
         self.all.outcome_bytes += change_bytes
         mine.outcome_bytes += change_bytes
         if not mine.generations and not mine.outcome_bytes:

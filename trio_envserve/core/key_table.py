@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from .journal import Completed, Joined, Opened, Started
@@ -84,6 +85,7 @@ class Withdrawn(NamedTuple):
 
 Cell: TypeAlias = Callable[["Keys", Any, Any, float], KeyEffects]
 
+_WAITING = GenerationState.WAITING  # of the commonest way, each look-up counts
 
 # -- cells ----------------------------------------------------------------------------
 
@@ -106,28 +108,27 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
             return (Refuse(waiter, Refusal.UNKNOWN_KEY),)
     if keys.early_cancels and keys.take_early_cancel(name):
         return (AnswerCancelled(waiter, started=earlier > 0),)
-    own_bytes = name.size_bytes
+    body_bytes, body, allowance = asked.body_bytes, asked.body, asked.allowance - earlier
+    own_bytes = name_bytes = len(name[0]) + len(name[1])
     held = name in keys.ending
     if held:
-        own_bytes += asked.body_bytes
-    if not keys.room.may_open(name.namespace, own_bytes):
+        own_bytes += body_bytes
+    if not keys.room.may_open(name[0], own_bytes):
         return (Refuse(waiter, Refusal.FULL),)
-    assert asked.body is not None
-    ask = Ask(
-        asked.digest, asked.body, asked.rerun, asked.allowance - earlier, None, asked.traceparent
-    )
+    assert body is not None
     number = keys.next_number
     opened = Generation(
-        number, name, ask.digest, asked.body_bytes, ask.rerun, earlier,
-        GenerationState.HELD if held else GenerationState.WAITING, ask if held else None,
-        own_bytes, waiters={waiter: caller}, opened_s=now_s,
+        number, name, asked.digest, body_bytes, asked.rerun, earlier, _WAITING, None,
+        name_bytes, 0, False, {waiter: caller}, opened_s=now_s,
     )  # fmt: skip
+    if held:
+        opened.hold(Ask(asked.digest, body, asked.rerun, allowance, None, asked.traceparent))
     if keys.journal.on:
-        keys.journal.append(_opened, opened, ask, caller)
+        keys.journal.append(_opened, opened, body, allowance, caller)
     keys.next_number = number + 1
     keys.generations[number] = keys.open[name] = keys.waiting[waiter] = opened
     keys.room.charge(opened, +1)
-    return () if held else (Enter(opened, ask),)
+    return () if held else (Enter(opened, body, allowance, asked.traceparent),)
 
 
 def _join(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
@@ -276,10 +277,10 @@ def _send_away(keys: Keys, generation: Generation, arg: None, now_s: float) -> K
     return _who_waits(keys, generation, now_s)
 
 
-def _opened(generation: Generation, ask: Ask, caller: CallerToken) -> Opened:
+def _opened(generation: Generation, body: Body, allowance: int, caller: CallerToken) -> Opened:
     return Opened(
-        generation.number, *generation.name, ask.digest, ask.rerun, ask.allowance,
-        generation.earlier, caller, ask.body,
+        generation.number, *generation.name, generation.digest, generation.rerun, allowance,
+        generation.earlier, caller, body,
     )  # fmt: skip
 
 
@@ -293,7 +294,7 @@ def _outcome_of(generation: Generation) -> RetainedOutcome:
 
 def _answers(keys: Keys, generation: Generation, outcome: RetainedOutcome) -> list[Answer]:
     """Everybody hears it.  Who counts goes on counting until it has left."""
-    answers = [Answer(waiter, outcome) for waiter in generation.waiters]
+    answers = list(map(Answer, generation.waiters, repeat(outcome)))
     if generation.watchers:
         for watcher in generation.watchers:
             answers.append(Answer(watcher, outcome))

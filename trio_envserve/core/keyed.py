@@ -42,10 +42,10 @@ from .key_records import (
 )
 from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
-from .request_table import RequestInput, drop_body, enter
-from .requests import Ask, Entry, Session
+from .request_table import RequestInput, drop_body, place
+from .requests import Ask, Entry, RequestState, Session
 from .restored import remains_of
-from .terms import one_line
+from .terms import RequestId, one_line
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -126,10 +126,11 @@ class KeyedRequests:
         """A request that names a key was entered."""
         asked: Keyed = entry.key
         try:
-            if not self._may_be_saved(asked):
+            if self._journal.on and not self._may_be_saved(asked):
                 self._refuse_unsaved(entry, "what came before is not on the disk yet")
             elif asked.act is KeyAct.ASK:
-                self._ask(asked, entry)
+                if asked.name in self.keys.open or self._may_open(asked, entry):
+                    self._do(self.keys.ask(entry, self._clock.awake_s))
             elif asked.act is KeyAct.ATTACH:
                 self._do(self.keys.attach(asked.name, entry.id, self._clock.awake_s))
             else:
@@ -139,20 +140,19 @@ class KeyedRequests:
         # It is the work's now, or is not needed.
         drop_body(self._cache, session, entry)
 
-    def _ask(self, asked: Keyed, entry: Entry) -> None:
-        if asked.name not in self.keys.open:
-            if self._journal.failed:
-                self._refuse_unsaved(entry, "")
-                return
-            if not self._has_room(asked.name, entry.body_bytes):
-                text = "for now: there is no room for the work of another key"
-                self._refuse(entry, "key-queue-full", text, for_now=True)
-                return
-            if asked.reissue is not None and not self._dispatcher.workforce.environment:
-                text = "no worker has said yet whether what may have run may run again"
-                self._refuse(entry, "keys-early", text, for_now=True)
-                return
-        self._do(self.keys.ask(entry, self._clock.awake_s))
+    def _may_open(self, asked: Keyed, entry: Entry) -> bool:
+        """Whether the work of another key may begin.  Who asks for it is told if not."""
+        if self._journal.failed:
+            self._refuse_unsaved(entry, "")
+        elif not self._has_room(asked.name[0], entry.body_bytes):
+            text = "for now: there is no room for the work of another key"
+            self._refuse(entry, "key-queue-full", text, for_now=True)
+        elif asked.reissue is not None and not self._dispatcher.workforce.environment:
+            text = "no worker has said yet whether what may have run may run again"
+            self._refuse(entry, "keys-early", text, for_now=True)
+        else:
+            return True
+        return False
 
     def _may_be_saved(self, asked: Keyed) -> bool:
         """Whether the disk is not too far behind for what this leaves in the journal, or lets
@@ -172,9 +172,9 @@ class KeyedRequests:
         text = f"for now: the journal cannot save it: {why}"
         self._refuse(entry, "journal", text, for_now=True)
 
-    def _has_room(self, name: KeyName, size_bytes: int) -> bool:
+    def _has_room(self, namespace: bytes, size_bytes: int) -> bool:
         """Whether the work of another key may wait for a worker."""
-        own = self._sessions.get(name.namespace)
+        own = self._sessions.get(namespace)
         if own is not None and not own.ended:
             return self._cache.may_enter(own, size_bytes)
         if len(self._sessions) >= self.keys.limits.namespaces:
@@ -317,12 +317,19 @@ class KeyedRequests:
         this epoch starts as many as :func:`~.calls.grant` says, which callers count.  What a
         journal has left has been counted, and all that is left may be started.  No bound
         refuses it: those of keys have let it in."""
-        generation, ask, counted = work
-        session = self._own(generation.name.namespace)
-        if not counted:
-            ask.allowance = grant(ask.allowance)  # nobody else has it
-        self._dispatcher.enqueue(enter(self._cache, session, generation.number, ask))
-        self._dispatcher.answer_fresh(session, generation.number)
+        generation, body, allowance, traceparent, counted = work
+        namespace, number = generation.name[0], generation.number
+        session = self._sessions.get(namespace)
+        if session is None or session.ended:
+            session = self._open_own(namespace)
+        entry = Entry(
+            RequestId(session.id, number), generation.digest, generation.rerun,
+            allowance if counted else grant(allowance), body, generation.body_bytes,
+            RequestState.WAITING, None, traceparent,
+        )  # fmt: skip
+        place(self._cache, session, entry)
+        self._dispatcher.enqueue(entry)
+        self._dispatcher.answer_fresh(session, number)
 
     def _finish_work(self, finish: Finish) -> None:
         number = finish.generation.number
@@ -339,10 +346,7 @@ class KeyedRequests:
         code, for_now = REFUSALS[why]
         self._refuse(entry, code, why.value, for_now=for_now)
 
-    def _own(self, namespace: bytes) -> Session:
-        known = self._sessions.get(namespace)
-        if known is not None and not known.ended:
-            return known
+    def _open_own(self, namespace: bytes) -> Session:
         name = one_line(f"keys of {namespace.decode('utf-8', 'replace')}", 128)
         opened = self._cache.open_own(
             self._new_id(), self._new_id(), name, namespace, self._clock.awake_s

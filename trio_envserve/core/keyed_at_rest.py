@@ -95,6 +95,7 @@ class RestingRequests(KeyedRequests):
         keys.generations[generation.number] = keys.open[generation.name] = generation
         keys.room.charge(generation, +1)
         keys.retained[generation.number] = generation
+        generation.timed = keys.retained
         return generation
 
     def _may_rest(self, generation: Generation) -> bool:
@@ -140,7 +141,7 @@ class RestingRequests(KeyedRequests):
             if number not in self._reading:
                 self._wanted[number] = None
                 self._read_on()
-        elif number in self.keys.retained and self._may_rest(generation):
+        elif generation.timed is self.keys.retained and self._may_rest(generation):
             self._rest(generation)
 
     def _read_on(self) -> None:

@@ -236,7 +236,7 @@ class Keys:
         assert ask is not None
         self._drop_ask(generation)
         generation.state = GenerationState.WAITING
-        return (Enter(generation, ask, counted),)
+        return (Enter(generation, ask.body, ask.allowance, ask.traceparent, counted),)
 
     # -- commands by key ----------------------------------------------------------------
 
@@ -296,7 +296,8 @@ class Keys:
     def outcome(self, number: int, outcome: RetainedOutcome, now_s: float) -> KeyEffects:
         """The outcome of a generation, from its execution or from the router."""
         generation = self.generations[number]
-        input = KeyInput.OUTCOME if generation.started else KeyInput.NEVER_RAN
+        was_started = generation.executions or generation.earlier
+        input = KeyInput.OUTCOME if was_started else KeyInput.NEVER_RAN
         return self.step(generation, input, outcome, now_s)
 
     # -- time ---------------------------------------------------------------------------
@@ -356,11 +357,13 @@ class Keys:
 
     def _check(self, name: KeyName) -> None:
         """ProtocolError if this cannot be a key; nothing has changed."""
-        namespace, key = name
-        if not 0 < len(namespace) <= self.limits.namespace_bytes:
-            raise _no_key("namespace", namespace, self.limits.namespace_bytes)
-        if not 0 < len(key) <= self.limits.key_bytes:
-            raise _no_key("key", key, self.limits.key_bytes)
+        limits = self.limits
+        if 0 < len(name[1]) <= limits.key_bytes and 0 < len(name[0]) <= limits.namespace_bytes:
+            return
+        what, part, most = "key", name.key, limits.key_bytes
+        if not 0 < len(name.namespace) <= limits.namespace_bytes:
+            what, part, most = "namespace", name.namespace, limits.namespace_bytes
+        raise ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")
 
     # -- what cells change ----------------------------------------------------------------
 
@@ -391,8 +394,9 @@ class Keys:
         """It has its outcome, and needs its input no more."""
         if generation.ask is not None:
             self._drop_ask(generation)
-        outcome.shared = self.room.bring(generation.name.namespace, outcome.size_bytes)
-        outcome.shared.after = self.journal.appended
+        outcome.shared = self.room.bring(
+            generation.name.namespace, outcome.size_bytes, self.journal.appended
+        )
         generation.outcome = outcome
 
     def _drop_ask(self, generation: Generation) -> None:
@@ -411,18 +415,17 @@ class Keys:
         self, generation: Generation, timed: OrderedDict[int, Generation], now_s: float
     ) -> None:
         """Nobody waits: from now on, if it was not so before, this time runs."""
-        number = generation.number
-        if number not in timed:
-            self.watch_no_time(generation)
-            generation.since_s = now_s
-            timed[number] = generation
+        if generation.timed is not timed:
+            if generation.timed is not None:
+                self.watch_no_time(generation)
+            generation.since_s, generation.timed = now_s, timed
+            timed[generation.number] = generation
 
     def watch_no_time(self, generation: Generation) -> None:
         """Somebody waits, or nothing is left to wait for."""
-        if self.orphans:
-            self.orphans.pop(generation.number, None)
-        if self.retained:
-            self.retained.pop(generation.number, None)
+        if generation.timed is not None:
+            del generation.timed[generation.number]
+            generation.timed = None
 
     def _each_of(self, all_of: Iterable[RequestId], input: KeyInput, now_s: float) -> KeyEffects:
         """Watchers first: else they would hear of what the last waiter's leaving ends."""
@@ -433,18 +436,14 @@ class Keys:
 
     def _leave_on(self, now_s: float) -> list[KeyEffect]:
         effects: list[KeyEffect] = []
-        for _ in range(min(len(self._leaving), ENDED_AT_ONCE)):
-            waiter, input = self._leaving.popleft()
-            generation = self.waiting.get(waiter)
-            if generation is None:
+        leaving, waiting, step = self._leaving, self.waiting, self.step
+        for _ in range(min(len(leaving), ENDED_AT_ONCE)):
+            waiter, input = leaving.popleft()
+            if waiter not in waiting:
                 continue  # it has heard meanwhile that it is over
-            follows = self.step(generation, input, waiter, now_s)
+            follows = step(waiting[waiter], input, waiter, now_s)
             if follows:
                 effects += follows
                 if len(effects) >= ENDED_AT_ONCE:  # others may wait for what they leave
                     break
         return effects
-
-
-def _no_key(what: str, part: bytes, most: int) -> ProtocolError:
-    return ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")

@@ -120,8 +120,7 @@ def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
     header, payload = work.frames
     if len(payload) > most_bytes:
         return too_large(entry, len(payload), most_bytes)
-    session, sequence = entry.id
-    mine = messages.readdressed(bytes(header), session, sequence)
+    mine = messages.readdressed(bytes(header), *entry.id)
     shared = work.shared
     size_bytes = len(mine) if shared is not None else len(mine) + len(payload)
     return RetainedOutcome((mine, payload), size_bytes, shared)

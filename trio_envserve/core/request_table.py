@@ -101,23 +101,25 @@ def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: 
     if not cache.may_enter(session, len(ask.body)):
         cache.counters.refused_for_now += 1
         return ((RequestAction.FULL, sequence),)
-    return ((RequestAction.QUEUE, enter(cache, session, sequence, ask)),)
-
-
-def enter(cache: DedupCache, session: Session, sequence: int, ask: Ask) -> Entry:
-    """A request that was never seen, and that the bounds have let in, is WAITING."""
-    size = len(ask.body)
     entry = Entry(
-        RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body, size,
-        key=ask.key, traceparent=ask.traceparent,
+        RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body,
+        len(ask.body), RequestState.WAITING, ask.key, ask.traceparent,
     )  # fmt: skip
-    session.entries[sequence] = entry
-    cache._idle.pop(session.id, None)
+    place(cache, session, entry)
+    return ((RequestAction.QUEUE, entry),)
+
+
+def place(cache: DedupCache, session: Session, entry: Entry) -> None:
+    """A request that was never seen, and that the bounds have let in, is WAITING."""
+    entries, size = session.entries, entry.body_bytes
+    if not entries:
+        cache._idle.pop(session.id, None)
+    entries[entry.id.sequence] = entry
     cache.held_bytes += size
     session.held_bytes += size
-    _queue(cache, session, +1)
+    cache.queued_count += 1
+    session.queued_count += 1
     cache.counters.entered += 1
-    return entry
 
 
 def _coalesce(
@@ -243,7 +245,8 @@ def _answer(
     """The work of its key has an outcome.  It goes on taking its place in the queue until
     it is finished, since nothing of its own has run (G8)."""
     cache.counters.completed += 1
-    _queue(cache, session, -1)
+    cache.queued_count -= 1
+    session.queued_count -= 1
     _keep(cache, session, entry, kept)
     return ((RequestAction.ANSWER, entry),)
 

@@ -228,6 +228,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Generation: {
         **_out(_CLOCK, "since_s"),
+        **_out("in the form of these", "timed"),
     },
     Payload: {
         **_out("in the form of the answers, and of the disk", "after"),
