@@ -98,7 +98,7 @@ GENERATION_WORDS: Mapping[str, str] = {
     "_lose": "its caller counts on; the last one: the orphan deadline begins",
     "_withdraw": "its caller counts no more; the last one: close, or retention begins",
     "_remember": "remember it for the next ask",
-    "_end": "close",
+    "_close": "close",
     "_run": "running",
     "_pause": "waiting: its outcome follows, or another dispatch",
     "_end_late": "nothing of it runs any more",

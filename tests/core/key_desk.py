@@ -74,7 +74,7 @@ class Desk:
 
     def lose(self, waiter: RequestId) -> list[Any]:
         all_of = [each for each in self.keys.waiting if each.session == waiter.session]
-        return said(self.keys.lose(all_of, self.now_s))
+        return said(self.keys.leave_all(all_of, self.now_s, lost=True))
 
     def withdraw(self, waiter: RequestId) -> list[Any]:
         effects, _ = self.keys.withdraw(NAME, caller(waiter), waiter.session, self.now_s)

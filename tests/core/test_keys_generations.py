@@ -184,7 +184,7 @@ def test_what_a_door_had_forgotten_filled_the_memory_of_commands():
         desk.leave(A)
         assert desk.keys.forget(NAME, b"", 0.0) == ((), CommandAnswer(number))
     assert not desk.keys._commands
-    assert not desk.keys._commands_of
+    assert not desk.keys._commands.of
     assert not desk.keys.usage.generations
 
 
@@ -205,7 +205,7 @@ def test_commands_of_one_namespace_left_no_room_for_those_of_others():
     assert desk.keys.forget(KeyName(b"busy", b"7"), b"id", 0.0)[1].refused
     assert not desk.keys.forget(KeyName(b"busy", b"0"), b"id", 0.0)[1].refused  # is known
     desk.wait(20.0)
-    assert not desk.keys._commands_of
+    assert not desk.keys._commands.of
     assert not desk.keys.forget(KeyName(b"busy", b"7"), b"id", 20.0)[1].refused
 
 

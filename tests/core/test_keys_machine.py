@@ -325,7 +325,7 @@ class KeysMachine(RuleBasedStateMachine):
         del self.sessions[session]
         for who in [w for w in self.candidates() if w[0] == session]:
             self.history.left(who)
-        effects = self.keys.leave_all(self.requests_of(session), self.model.now_s)
+        effects = self.keys.leave_all(self.requests_of(session), self.model.now_s, lost=False)
         self.check(effects, self.model.leave_all(session))
 
     @precondition(lambda self: self.sessions)
@@ -339,7 +339,7 @@ class KeysMachine(RuleBasedStateMachine):
     def _lapse(self, session: int) -> int:
         caller = self.sessions.pop(session)
         self.history.lapsed(session)
-        effects = self.keys.lose(self.requests_of(session), self.model.now_s)
+        effects = self.keys.leave_all(self.requests_of(session), self.model.now_s, lost=True)
         self.check(effects, self.model.lose(session))
         return caller
 
@@ -561,7 +561,7 @@ class KeysMachine(RuleBasedStateMachine):
         assert usage.outcome_bytes == sum(map(len, outcomes))
         assert {*self.keys.room.of_namespace} == {g.name[0] for g in there}
         assert {*map(waiter, self.keys.waiting)} == {*self.candidates()}
-        assert self.keys._commands_of.total() == len(self.keys._commands) <= model.COMMANDS
+        assert self.keys._commands.of.total() == len(self.keys._commands) <= model.COMMANDS
         for generation in self.keys.open.values():
             places = len(generation.waiters) + len(generation.lost) + len(generation.watchers)
             assert places <= model.WAITERS

@@ -118,7 +118,7 @@ def goes_on_for_nobody(keys, generation, waiter, now_s):
 def runs_the_deadline_all_the_time(keys, generation, waiter, now_s):
     effects = key_table._lose(keys, generation, waiter, now_s)
     if generation.lost and generation.state in OPEN:
-        keys.watch_time(generation, keys.orphans, now_s)
+        generation.wait_in(keys.orphans, now_s)
     return effects
 
 
@@ -128,7 +128,7 @@ def attaches_as_a_waiter(keys, generation, waiter, now_s):
     effects = key_table._watch(keys, generation, waiter, now_s)
     del generation.watchers[waiter]
     generation.waiters[waiter] = waiter.session
-    keys.watch_no_time(generation)
+    generation.wait_no_more()
     return effects
 
 
@@ -201,12 +201,12 @@ def forgets_what_still_runs(patch: Patch) -> None:
 
     def early(keys, generation, now_s):
         if not generation.waiters and generation.lost and generation.outcome is None:
-            keys.watch_time(generation, keys.retained, now_s)
+            generation.wait_in(keys.retained, now_s)
             return ()
         return who_waits(keys, generation, now_s)
 
     patch.setattr(key_table, "_who_waits", early)
-    patch.setitem(TABLE[KeyInput.RETENTION_ENDED], GenerationState.RUNNING, key_table._end)
+    patch.setitem(TABLE[KeyInput.RETENTION_ENDED], GenerationState.RUNNING, key_table._close)
 
 
 def retention_begins_with_the_outcome(patch: Patch) -> None:
@@ -214,7 +214,7 @@ def retention_begins_with_the_outcome(patch: Patch) -> None:
 
     def at_once(keys, generation, outcome, now_s):
         effects = complete(keys, generation, outcome, now_s)
-        keys.watch_time(generation, keys.retained, now_s)
+        generation.wait_in(keys.retained, now_s)
         return effects
 
     for state in (GenerationState.HELD, GenerationState.WAITING, GenerationState.RUNNING):
@@ -288,7 +288,7 @@ MUTANTS: dict[str, Mutant] = {
         KeyInput.LOSE, runs_the_deadline_all_the_time
     ),
     "the deadline for orphans never ends": cells(
-        KeyInput.ORPHANED, lambda keys, generation, arg, now_s: keys.watch_no_time(generation) or ()
+        KeyInput.ORPHANED, lambda keys, generation, arg, now_s: generation.wait_no_more() or ()
     ),
     "who attaches counts": cells(
         KeyInput.ATTACH, attaches_as_a_waiter, GenerationState.WAITING, GenerationState.RUNNING

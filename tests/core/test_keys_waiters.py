@@ -172,9 +172,9 @@ def test_a_client_that_says_goodbye_leaves_all_that_it_waits_for():
     desk.attach(A._replace(sequence=1), other)
     desk.attach(A._replace(sequence=2))
     all_of = [A._replace(sequence=number) for number in range(4)]
-    assert said(desk.keys.leave_all(all_of, 0.0)) == [("finish", 0)]
+    assert said(desk.keys.leave_all(all_of, 0.0, lost=False)) == [("finish", 0)]
     assert desk.run(1) == [("answer", B, OUTCOME)]
-    assert desk.keys.leave_all(all_of, 0.0) == []
+    assert desk.keys.leave_all(all_of, 0.0, lost=False) == []
 
 
 def test_so_many_may_wait_for_a_key_and_no_more():

@@ -153,6 +153,19 @@ class Generation:
         kept = self.outcome.size_bytes if self.outcome is not None else 0
         return self.own_bytes + kept
 
+    def wait_in(self, timed: OrderedDict[int, Generation], now_s: float) -> None:
+        """Nobody waits for it: from now on, if it was not so before, this time runs."""
+        if self.timed is not timed:
+            self.wait_no_more()
+            self.since_s, self.timed = now_s, timed
+            timed[self.number] = self
+
+    def wait_no_more(self) -> None:
+        """Somebody waits for it, or nothing is left to wait for."""
+        if self.timed is not None:
+            del self.timed[self.number]
+            self.timed = None
+
     def hold(self, ask: Ask) -> None:
         """It waits for an earlier generation, and needs its input until then."""
         self.state, self.ask = GenerationState.HELD, ask
@@ -196,7 +209,8 @@ class CommandAnswer(NamedTuple):
 
 
 class Enter(NamedTuple):
-    """Put the work of this generation into the queue, as one request of the server's own."""
+    """Put the work of this generation into the queue, as one request of the server's own,
+    which is dispatched when :meth:`.KeyRoom.may_retain` says so, too."""
 
     generation: Generation
     body: Body
@@ -207,13 +221,14 @@ class Enter(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Finish that request, if there is one: nobody needs what would come of it."""
+    """Finish that request, if there is one: nobody needs what would come of it, so it is
+    unqueued, or its execution stopped."""
 
     generation: Generation
 
 
 class Answer(NamedTuple):
-    """Complete this request with the outcome."""
+    """Complete this request with the outcome: a header of its own, and the same payload."""
 
     waiter: RequestId
     outcome: RetainedOutcome
@@ -238,7 +253,7 @@ class Refusal(enum.Enum):
 
 
 class Refuse(NamedTuple):
-    """Refuse this request."""
+    """Refuse this request, as if it had never been seen."""
 
     waiter: RequestId
     why: Refusal

@@ -85,7 +85,6 @@ class Withdrawn(NamedTuple):
 
 Cell: TypeAlias = Callable[["Keys", Any, Any, float], KeyEffects]
 
-_WAITING = GenerationState.WAITING  # of the commonest way, each look-up counts
 
 # -- cells ----------------------------------------------------------------------------
 
@@ -118,7 +117,7 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
     assert body is not None
     number = keys.next_number
     opened = Generation(
-        number, name, asked.digest, body_bytes, asked.rerun, earlier, _WAITING, None,
+        number, name, asked.digest, body_bytes, asked.rerun, earlier, GenerationState.WAITING, None,
         name_bytes, 0, False, {waiter: caller}, opened_s=now_s,
     )  # fmt: skip
     if held:
@@ -135,15 +134,13 @@ def _join(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> Key
     if _crowded(keys, generation, asked.key.caller):
         return (Refuse(asked.id, Refusal.CROWDED),)
     _place(keys, generation, asked.id, asked.key.caller)
-    return _who_waits(keys, generation, now_s)
+    generation.wait_no_more()
+    return ()
 
 
 def _replay(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
-    if _crowded(keys, generation, asked.key.caller):
-        return (Refuse(asked.id, Refusal.CROWDED),)
-    _place(keys, generation, asked.id, asked.key.caller)
-    _who_waits(keys, generation, now_s)
-    return (Answer(asked.id, _outcome_of(generation)),)
+    refused = _join(keys, generation, asked, now_s)
+    return refused or (Answer(asked.id, _outcome_of(generation)),)
 
 
 def _conflict(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
@@ -195,10 +192,6 @@ def _remember(keys: Keys, generation: None, command: KeyCommand, now_s: float) -
     if command.name not in keys.ending:  # else the key was seen, and what it means is over
         keys.early_cancels[command.name] = command
     return ()
-
-
-def _end(keys: Keys, generation: Generation, arg: object, now_s: float) -> KeyEffects:
-    return _close(keys, generation)
 
 
 def _run(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffects:
@@ -335,19 +328,23 @@ def _who_waits(keys: Keys, generation: Generation, now_s: float) -> KeyEffects:
     """Who counts has changed.  Nobody is there: the deadline for orphans runs.  Nobody
     counts: without an outcome that is the end, with one its retention begins."""
     if generation.waiters:
-        keys.watch_no_time(generation)
-    elif generation.lost:
-        keys.watch_time(generation, keys.orphans, now_s)
+        generation.wait_no_more()
+        return ()
+    if generation.lost:
+        timed = keys.orphans
     elif generation.outcome is not None:
-        keys.watch_time(generation, keys.retained, now_s)
+        timed = keys.retained
     else:
         return _close(keys, generation)
+    generation.wait_in(timed, now_s)
     return ()
 
 
-def _close(keys: Keys, generation: Generation) -> KeyEffects:
+def _close(
+    keys: Keys, generation: Generation, arg: object = None, now_s: float = 0.0
+) -> KeyEffects:
     """It is over: the next ask opens another.  Who still waits hears "cancelled"."""
-    keys.watch_no_time(generation)
+    generation.wait_no_more()
     unanswered = generation.outcome is None
     waiting = [*generation.waiters, *generation.watchers]
     for waiter in waiting:
@@ -376,21 +373,18 @@ TABLE: dict[KeyInput, dict[GenerationState, Cell]] = {
         (_I.LEAVE,           _never,    _leave,    _leave,    _leave,    _leave,    _never),
         (_I.LOSE,            _never,    _lose,     _lose,     _lose,     _lose,     _never),
         (_I.WITHDRAW,        _ignore,   _withdraw, _withdraw, _withdraw, _withdraw, _never),
-        (_I.CANCEL,          _remember, _end,      _end,      _end,      _end,      _never),
-        (_I.FORGET,          _ignore,   _end,      _end,      _end,      _end,      _never),
+        (_I.CANCEL,          _remember, _close,    _close,    _close,    _close,    _never),
+        (_I.FORGET,          _ignore,   _close,    _close,    _close,    _close,    _never),
         (_I.DISPATCH,        _never,    _never,    _run,      _never,    _never,    _never),
         (_I.EXECUTION_ENDED, _never,    _never,    _never,    _pause,    _end_late, _release),
         (_I.OUTCOME,         _never,    _complete, _complete, _complete, _never,    _never),
         (_I.NEVER_RAN,       _never,    _fail,     _fail,     _never,    _never,    _never),
         (_I.ORPHANED,        _never,    _abandon,  _abandon,  _abandon,  _abandon,  _never),
-        (_I.RETENTION_ENDED, _never,    _never,    _never,    _never,    _end,      _never),
+        (_I.RETENTION_ENDED, _never,    _never,    _never,    _never,    _close,    _never),
     )
 }
 """What each input does to a key's open generation, or to a closed one whose execution lives."""
-# fmt: on
 
-
-# fmt: off
 _READING: dict[KeyInput, Cell] = {
     _I.ASK: _join, _I.OTHER_INPUT: _conflict, _I.ATTACH: _watch, _I.LEAVE: _leave,
     _I.LOSE: _lose, _I.WITHDRAW: _withdraw, _I.CANCEL: _end_unread, _I.FORGET: _end_unread,

@@ -229,8 +229,8 @@ class KeyedRequests:
         """A session ends, by its lease (lost) or by a goodbye: before the cache ends it."""
         entries = session.entries.values()
         self._let_go(entries)
-        end = self.keys.lose if lost else self.keys.leave_all
-        self._do(end([entry.id for entry in entries if entry.key is not None], self._clock.awake_s))
+        waiters = [entry.id for entry in entries if entry.key is not None]
+        self._do(self.keys.leave_all(waiters, self._clock.awake_s, lost=lost))
 
     def _let_go(self, entries: Iterable[Entry]) -> None:
         """They have been answered, if they hold what a generation has brought."""

@@ -112,7 +112,7 @@ class RestingRequests(KeyedRequests):
         if rested is None:
             return
         assert generation.outcome is not None
-        keys.watch_no_time(generation)
+        generation.wait_no_more()
         del keys.open[generation.name], keys.generations[generation.number]
         keys.room.charge(generation, -1)
         keys.room.let_go(generation.outcome.shared)

@@ -27,9 +27,8 @@ if it is closed without an outcome.
 
 *A request of a caller* is an entry of the dedup cache under its own id, and WAITING there
 until it is answered: its ``entry.key`` says what it asks, and no execution is its own.
-Where nothing is to be done about it, it waits.  So
-retransmissions end there, and its deadline, its cancel and what is too large for its
-client concern it alone.
+Where nothing is to be done about it, it waits.  So retransmissions end there, and its
+deadline, its cancel and what is too large for its client concern it alone.
 
 ================================================ =========================================
 the router hears                                 and calls
@@ -38,8 +37,8 @@ a request with a key and its input, or without   :meth:`Keys.ask`, :meth:`Keys.a
 a caller, back, wants nothing that it asked for  :meth:`Keys.withdraw`
 such a request is cancelled, its deadline came  :meth:`Keys.leave`
 such requests are finished                       :meth:`Keys.leave_together`
-a goodbye, the end of a lease                    :meth:`Keys.leave_all`, :meth:`Keys.lose`: before
-                                                 the dedup cache ends the session
+a goodbye, the end of a lease                    :meth:`Keys.leave_all`: before the dedup cache
+                                                 ends the session
 a cancel, a forget by key                        :meth:`Keys.cancel`, :meth:`Keys.forget`
 the work of a generation is dispatched           :meth:`Keys.dispatched`
 its execution has ended, or is proven dead       :meth:`Keys.execution_ended`, wanted or not
@@ -47,17 +46,6 @@ it has an outcome, whoever made that             :meth:`Keys.outcome`: after the
                                                  execution, if that made it
 time, or a Resume while :attr:`Keys.behind`      :meth:`Keys.tick`
 ================================================ =========================================
-
-=================== ====================================================================
-effect              what the router does
-=================== ====================================================================
-``Enter``           enters a request of its own session, which is dispatched when
-                    :meth:`.KeyRoom.may_retain` says so, too
-``Finish``          finishes that; the dedup cache unqueues it or stops its execution
-``Answer``          completes it, with a header of its own and the same payload
-``AnswerCancelled`` completes it with "cancelled", and says whether it may have run
-``Refuse``          refuses it, for good or for now, as if it had never been seen
-=================== ====================================================================
 
 A cancel of a request that the router has not seen says ``started: true`` if it is one
 with a key: others may wait for that.  A command by key names the generation's number, or
@@ -69,13 +57,14 @@ asked for anew.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import Any
 
 from .errors import ProtocolError
 from .journal import Cancelled, Closed, Commanded, Journal
+from .key_commands import KeyCommands
 from .key_records import (
     CallerToken,
     CommandAnswer,
@@ -121,10 +110,8 @@ class Keys:
         """Those for which nobody waits or counts, the longest ago first."""
         self.early_cancels: dict[KeyName, KeyCommand] = {}
         """Cancels of keys that were never seen: each cancels the next request."""
-        self._commands: OrderedDict[KeyCommand, tuple[CommandAnswer, float]] = OrderedDict()
-        """What was said to commands with ids of their own, and when; oldest first."""
-        self._commands_of: Counter[bytes] = Counter()
-        """How many of them each namespace has."""
+        self._commands = KeyCommands()
+        """Those with ids of their own."""
         self.waiting: dict[RequestId, Generation] = {}
         """What each waiter and watcher waits for."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
@@ -158,13 +145,13 @@ class Keys:
             else:
                 self.retain(generation, RetainedOutcome(left.frames, sum(map(len, left.frames))))
                 generation.state = GenerationState.COMPLETED
-            self.watch_time(generation, self.orphans, now_s)
+            generation.wait_in(self.orphans, now_s)
         for said in remains.commands[-self.limits.commands :]:
             name = KeyName(said.namespace, said.key)
             input = KeyInput.FORGET if said.forget else KeyInput.CANCEL
             command = KeyCommand(input, name, said.tag)
-            self._commands[command] = CommandAnswer(said.generation, said.started), now_s
-            self._commands_of[said.namespace] += 1
+            answer = CommandAnswer(said.generation, said.started)
+            self._commands.remember(command, answer, now_s)
             if remains.early_cancels.get(name) == said:
                 self.early_cancels[name] = command
         return waiting
@@ -198,23 +185,23 @@ class Keys:
         """A request is finished: its client has the outcome, or wants none.  And whether
         an execution may have been started: False only if this ended a generation that
         never was."""
-        generation = self.waiting.get(waiter)
-        if generation is None:
+        if waiter not in self.waiting:
             return (), True
-        return self._end_by(generation, KeyInput.LEAVE, waiter, now_s)
+        return self._end_by(self.waiting[waiter], KeyInput.LEAVE, waiter, now_s)
 
     def leave_together(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
         """The same of several, as many as one turn may (:attr:`behind`)."""
         self._leaving.extend(zip(waiters, repeat(KeyInput.LEAVE)))
         return self._leave_on(now_s)
 
-    def leave_all(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
-        """A client said goodbye: all of its requests leave."""
-        return self._each_of(waiters, KeyInput.LEAVE, now_s)
-
-    def lose(self, waiters: Iterable[RequestId], now_s: float) -> KeyEffects:
-        """A client's lease has ended: its waiters go on counting."""
-        return self._each_of(waiters, KeyInput.LOSE, now_s)
+    def leave_all(self, waiters: Iterable[RequestId], now_s: float, *, lost: bool) -> KeyEffects:
+        """A client said goodbye: all of its requests leave.  Or its lease has ended (lost):
+        its waiters go on counting."""
+        # Watchers first: else they would hear of what the last waiter's leaving ends.
+        waiting = filter(self.waiting.__contains__, waiters)
+        ordered = sorted(waiting, key=lambda waiter: waiter in self.waiting[waiter].waiters)
+        self._leaving.extend(zip(ordered, repeat(KeyInput.LOSE if lost else KeyInput.LEAVE)))
+        return self._leave_on(now_s)
 
     def withdraw(
         self, name: KeyName, caller: CallerToken, session: SessionId, now_s: float
@@ -260,13 +247,12 @@ class Keys:
                 return (), CommandAnswer()
         elif command in self._commands:
             return (), self._commands[command][0]
-        elif not self._may_remember(command.name.namespace):
+        elif not self._commands.has_room(command.name.namespace, self.room):
             return (), CommandAnswer(refused=True)
         effects, started = self._end_by(generation, command.input, command, now_s)
         answer = CommandAnswer(generation.number if generation else None, started)
         if isinstance(command.tag, bytes) and command.tag:
-            self._commands[command] = answer, now_s
-            self._commands_of[command.name.namespace] += 1
+            self._commands.remember(command, answer, now_s)
             self.journal.append(
                 Commanded, command.input is KeyInput.FORGET, command.name.namespace,
                 command.name.key, command.tag, answer.generation, answer.started,
@@ -311,14 +297,7 @@ class Keys:
                 self._late = True
                 break
             effects += self.step(generation, input, None, now_s)
-        while self._commands:
-            command, (_, said_s) = next(iter(self._commands.items()))
-            if now_s - said_s < self.limits.command_s:
-                break
-            del self._commands[command]
-            self._commands_of[command.name.namespace] -= 1
-            if not self._commands_of[command.name.namespace]:
-                del self._commands_of[command.name.namespace]
+        for command in self._commands.pass_by(now_s - self.limits.command_s):
             if self.early_cancels.get(command.name) == command:
                 self.take_early_cancel(command.name)  # it hits nothing in later epochs, too
         return effects
@@ -343,11 +322,6 @@ class Keys:
                 yield generation, input
 
     # -- what is allowed ----------------------------------------------------------------
-
-    def _may_remember(self, namespace: bytes) -> bool:
-        """Whether there is room for another command with an id of its own."""
-        mine = self._commands_of[namespace]
-        return mine < self.room.share(self.limits.commands, len(self._commands) - mine)
 
     def may_start(self, asked: Entry, reissue: Reissue) -> bool:
         """Whether a request that is issued again may open a generation: it needs proof,
@@ -410,29 +384,6 @@ class Keys:
             return False
         self.journal.append(Cancelled, *name)
         return True
-
-    def watch_time(
-        self, generation: Generation, timed: OrderedDict[int, Generation], now_s: float
-    ) -> None:
-        """Nobody waits: from now on, if it was not so before, this time runs."""
-        if generation.timed is not timed:
-            if generation.timed is not None:
-                self.watch_no_time(generation)
-            generation.since_s, generation.timed = now_s, timed
-            timed[generation.number] = generation
-
-    def watch_no_time(self, generation: Generation) -> None:
-        """Somebody waits, or nothing is left to wait for."""
-        if generation.timed is not None:
-            del generation.timed[generation.number]
-            generation.timed = None
-
-    def _each_of(self, all_of: Iterable[RequestId], input: KeyInput, now_s: float) -> KeyEffects:
-        """Watchers first: else they would hear of what the last waiter's leaving ends."""
-        waiting = filter(self.waiting.__contains__, all_of)
-        ordered = sorted(waiting, key=lambda waiter: waiter in self.waiting[waiter].waiters)
-        self._leaving.extend(zip(ordered, repeat(input)))
-        return self._leave_on(now_s)
 
     def _leave_on(self, now_s: float) -> list[KeyEffect]:
         effects: list[KeyEffect] = []

@@ -60,12 +60,12 @@ def retention_forgets_what_runs(patch: Patches) -> None:
 
     def run(keys: Any, generation: Any, arg: Any, now_s: float) -> Any:
         effects = key_table._run(keys, generation, arg, now_s)
-        keys.watch_time(generation, keys.retained, now_s)
+        generation.wait_in(keys.retained, now_s)
         return effects
 
     patch.item(TABLE[KeyInput.DISPATCH], GenerationState.WAITING, run)
     for state in (GenerationState.WAITING, GenerationState.RUNNING):
-        patch.item(TABLE[KeyInput.RETENTION_ENDED], state, key_table._end)
+        patch.item(TABLE[KeyInput.RETENTION_ENDED], state, key_table._close)
 
 
 class _Unseen(dict[Any, Any]):
