@@ -258,8 +258,10 @@ class Driver:
                 case ToServer():
                     sent.append(effect.frames)
                 case Answer() | Fail():
-                    self._following.pop(effect.call, None)
-                    self._noting.pop(effect.call, None)
+                    if self._following:
+                        self._following.pop(effect.call, None)
+                    if self._noting:
+                        self._noting.pop(effect.call, None)
                     if self._spans:
                         self._end_span(effect)
                     ended = self._waiting.pop(effect.call, None)

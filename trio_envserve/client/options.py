@@ -3,9 +3,12 @@ and checked."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
+
+import cbor2
 
 from ..core import values
 from ..core.client_inputs import CallKey
@@ -14,7 +17,8 @@ from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body
-from ..envs.request import RolloutRequest
+from ..core.values_lower import is_small
+from ..envs.request import Kind, RolloutRequest, check_members
 
 
 class CallOptions(TypedDict, total=False):
@@ -70,17 +74,25 @@ class Terms(NamedTuple):
         return Terms(rerun, max_executions, limit_s, key, traceparent)
 
 
+_NO_TERMS = Terms()
+
+_KNOWN_BYTES = 4 * KIB
+"""Longer sampling arguments are checked and encoded with each call."""
+
+
 class Asked(NamedTuple):
     """What a call asks for, and on which terms."""
 
-    body: dict[str, Any]
+    form: values.Form
+    """The body, but for its input: the same for all calls with equal options."""
+    input: Any
     terms: Terms
 
     def encoded(self, limits: WireLimits, **how: Any) -> bytes:
         """The body as it goes to the server, as :func:`.values.encode` makes it.  With a key
         it is compared with others, and the order in which dicts were filled is no part of it."""
         sort_keys = self.terms.key is not None
-        return values.encode(self.body, root="", limits=limits, sort_keys=sort_keys, **how)
+        return self.form.encode(self.input, root="", limits=limits, sort_keys=sort_keys, **how)
 
     def member(self, index: int | str, input: Any) -> Asked:
         """One of many: of a key, each has a part of its own."""
@@ -88,7 +100,7 @@ class Asked(NamedTuple):
         if key is not None:
             part = key.name._replace(key=b"%s/%s" % (key.name.key, str(index).encode()))
             terms = terms._replace(key=key._replace(name=part))
-        return Asked(self.body | {"input": input}, terms)
+        return Asked(self.form, input, terms)
 
 
 class Encoded(NamedTuple):
@@ -99,24 +111,73 @@ class Encoded(NamedTuple):
 
 
 def checked(
-    input: Any, *, kind: Literal["rollout", "group"] = "rollout", model: str = "oracle",
+    input: Any, *, kind: Kind = "rollout", model: str = "oracle",
     model_name: str = "", sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
     state_columns: Sequence[str] = (), rerun: bool | None = None,
     max_executions: int | None = None, timeout_s: float | None = None, key: str | None = None,
     namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
 ) -> Asked:  # fmt: skip
     """Input and options as they go to the server; ConfigError if one is wrong."""
-    request = RolloutRequest(
-        kind=kind, input=input, endpoint=model, model_name=model_name,
-        sampling_args={} if sampling_args is None else sampling_args,
-        max_retries=max_retries, state_columns=_columns(state_columns),
-    )  # fmt: skip
+    columns = _columns(state_columns)
+    form = _form(kind, model, model_name, sampling_args, max_retries, columns)
+    if kind == "group":
+        check_members(input)
+        input = list(input)
+    on_terms = rerun is not None or max_executions is not None or timeout_s is not None
+    if not on_terms and key is None and traceparent is None:
+        return Asked(form, input, _NO_TERMS)
     _check(rerun, max_executions)
     asks = None if key is None else CallKey(KeyAct.ASK, key_name(key, namespace))
     if traceparent is not None and not is_traceparent(traceparent):
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
     terms = Terms(rerun, max_executions, seconds(timeout_s), asks, traceparent)
-    return Asked(request.to_body(), terms)
+    return Asked(form, input, terms)
+
+
+def _form(
+    kind: Kind, model: str, model_name: str, sampling_args: Mapping[str, Any] | None,
+    max_retries: int, columns: Any,
+) -> values.Form:  # fmt: skip
+    """The body of these options.  Those of plain values are checked and encoded once."""
+    arguments = b"" if sampling_args is None else _plain(sampling_args)
+    if arguments is not None and type(columns) is tuple:
+        try:
+            return _known_form(kind, model, model_name, max_retries, columns, arguments)
+        except TypeError:
+            pass  # one of them cannot be hashed: what is wrong with it is said below
+    given = {} if sampling_args is None else sampling_args
+    return _new_form(kind, model, model_name, max_retries, columns, given)
+
+
+def _plain(sampling_args: Mapping[str, Any]) -> bytes | None:
+    """Arguments of plain values, encoded, by which equal ones are known; None for others."""
+    if type(sampling_args) is not dict or not is_small(sampling_args):
+        return None
+    try:
+        encoded = cbor2.dumps(sampling_args)
+    except UnicodeEncodeError:
+        return None
+    return encoded if len(encoded) <= _KNOWN_BYTES else None
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _known_form(
+    kind: Kind, model: str, model_name: str, max_retries: int, columns: tuple[str, ...],
+    arguments: bytes,
+) -> values.Form:  # fmt: skip
+    given = cbor2.loads(arguments) if arguments else {}
+    return _new_form(kind, model, model_name, max_retries, columns, given)
+
+
+def _new_form(
+    kind: Kind, model: str, model_name: str, max_retries: int, columns: Any,
+    sampling_args: Mapping[str, Any],
+) -> values.Form:  # fmt: skip
+    request = RolloutRequest(
+        kind=kind, input=(None,), endpoint=model, model_name=model_name,
+        sampling_args=sampling_args, max_retries=max_retries, state_columns=columns,
+    )  # fmt: skip
+    return values.Form(request.to_body(), "input")
 
 
 def key_name(key: str, namespace: str) -> KeyName:
@@ -164,5 +225,7 @@ def seconds(timeout_s: Any) -> float | None:
 def _columns(columns: Any) -> Any:
     """A string is a sequence of strings, too, but nobody means that.  The request
     reports other mistakes."""
+    if type(columns) is tuple:
+        return columns
     is_several = isinstance(columns, Sequence) and not isinstance(columns, str)
     return tuple(columns) if is_several else columns

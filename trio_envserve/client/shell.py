@@ -131,12 +131,15 @@ class Client:
         return await self._run_encoded(encoded, submitted, on_delta, on_note)
 
     async def _encode(self, asked: Asked) -> Encoded:
-        """Raises NotEncodable."""
+        """What takes long is done in a thread.  Raises NotEncodable."""
         try:
-            body = await self._encoded(asked)
+            try:
+                body = asked.encoded(self._wire, at_once=True)
+            except values.TooMuchWork:
+                body = await self._encoded(asked)
         except values.EncodingError as error:
             raise NotEncodable(str(error), path=error.path) from None
-        if len(body) < HASHED_AT_ONCE:
+        if asked.terms.key is None or len(body) < HASHED_AT_ONCE:
             return Encoded(body, asked.terms.of(body))
         return Encoded(body, await self._threads.run(lambda pause: asked.terms.of(body)))
 
@@ -155,7 +158,8 @@ class Client:
         on_note: OnNote | None = None,
     ) -> Ended:  # fmt: skip
         """Submit, and wait in the caller's own task."""
-        task, box, waits = trio.lowlevel.current_task(), list[Ended](), False
+        task, waits = trio.lowlevel.current_task(), False
+        box: list[Ended] = []
 
         def ended(what: Ended) -> None:
             box.append(what)
@@ -222,11 +226,7 @@ class Client:
         return _outcome_of(ended, value, error, took_s)
 
     async def _encoded(self, asked: Asked) -> bytes:
-        """The body of a call.  A large one is encoded in a thread."""
-        try:
-            return asked.encoded(self._wire, at_once=True)
-        except values.TooMuchWork:
-            pass
+        """A large body, encoded in a thread."""
         try:
             return await self._threads.run(lambda pause: asked.encoded(self._wire, pause=pause))
         except values.NotHere:

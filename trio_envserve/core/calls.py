@@ -109,6 +109,9 @@ class ClientSession:
         return edges
 
 
+_STATUSES = {int(status): status for status in Status}
+
+
 class Reply(NamedTuple):
     """An outcome as it came."""
 
@@ -121,7 +124,7 @@ class Reply(NamedTuple):
     @classmethod
     def of(cls, outcome: messages.Outcome, body: Body) -> Reply:
         """What a message says.  A status that nobody knows is an error's."""
-        status = Status(outcome.status) if messages.is_status(outcome.status) else Status.ERROR
+        status = _STATUSES.get(outcome.status, Status.ERROR)
         error = None if status is Status.RESULT else error_records.decode(body)
         return cls(outcome, status, body, error)
 

@@ -130,7 +130,8 @@ class ClientCore:
     def _receive(self, given: inputs.OutcomeReceived) -> None:
         number, now_s = given
         self._step(self.calls.live[number], CallInput.RECEIVED, now_s)
-        self._pump(now_s)  # there may be room in the window again
+        if self.calls.queue:
+            self._pump(now_s)  # there may be room in the window again
 
     def _cancel(self, given: inputs.CallsCancelled) -> None:
         """Told at once, all in one message, and never waited for."""
@@ -232,7 +233,8 @@ class ClientCore:
                 self._out.append(Statistics(message.probe, frames[1]))
             case _:
                 self._report("warning", f"ignored a {type(message).__name__} of the server")
-        self._pump(now_s)
+        if self.calls.queue:
+            self._pump(now_s)
 
     def _outcome(self, outcome: messages.Outcome, body: Body, now_s: float) -> None:
         reply = Reply.of(outcome, body)

@@ -118,7 +118,7 @@ class Link:
 
     def server_is(self, status: ServerStatus) -> bool:
         """Whether this is what the server said of itself last."""
-        return self.server.get("status") == status.value
+        return self.server.get("status") == status._value_  # .value takes a call
 
     def silent(self, now_s: float) -> bool:
         """Whether the server is gone, or has not answered for so long that it may be."""

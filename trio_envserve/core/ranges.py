@@ -81,6 +81,10 @@ class Ranges:
 
     def add(self, number: int) -> bool:
         """Add one number; False if it was a member already."""
+        edges = self._edges
+        if edges and edges[-1] == number:  # most come in order
+            edges[-1] += 1
+            return True
         if number in self:
             return False
         self.add_span(number, number + 1)

@@ -69,7 +69,7 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import cbor2
 
@@ -80,7 +80,14 @@ from . import values_scan as _scan
 from .cbor_heads import head
 from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
-from .values_lower import SMALL_COST_BYTES, SMALL_DEPTH, SMALL_ITEMS, Lowering, is_small
+from .values_lower import (
+    SMALL_DEPTH,
+    SMALL_ITEMS,
+    Lowering,
+    is_small,
+    items_left,
+    takes_small,
+)
 from .values_lower import NotHere as NotHere
 from .values_order import small_in_order
 from .values_parts import PLAIN, Pieces, written_head
@@ -91,7 +98,7 @@ from .values_scan import TAG_CUT, TooCostly
 from .values_scan import TooMuchWork as TooMuchWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from .arrays import Reader
 
@@ -157,7 +164,7 @@ def encode(
     ``pause`` called between them; it may raise.  Then no such code is run:
     :class:`NotHere` says that it would have to.
     """
-    if pause is None and _takes_small(limits) and is_small(value):
+    if pause is None and takes_small(limits) and is_small(value):
         try:
             return cbor2.dumps(small_in_order(value) if sort_keys else value)
         except UnicodeEncodeError:
@@ -182,15 +189,50 @@ def encode(
     return _padded(body, limits, pause or _no_pause)
 
 
-def _takes_small(limits: WireLimits) -> bool:
-    """Whether no small value exceeds these limits."""
-    return (
-        limits.items > SMALL_ITEMS
-        and limits.keys > SMALL_ITEMS
-        and limits.depth >= SMALL_DEPTH
-        and limits.value_bytes >= SMALL_COST_BYTES
-        and limits.value_times >= 4
-    )
+@final
+class Form:
+    """A map that has another value for one of its text keys each time.
+
+    A call has an input of its own, and options that many have: so the options are encoded
+    once, and each input is put between what stands before and after it.
+    """
+
+    __slots__ = ("_after", "_before", "_items", "_key", "_members")
+
+    def __init__(self, members: Mapping[str, object], key: str) -> None:
+        """``members``: all of the map, in order; what it has for ``key`` is not looked at."""
+        self._members = {**members, key: None}
+        self._key = key
+        self._items = items_left(self._members, SMALL_ITEMS, SMALL_DEPTH)
+        """How many items the value may have; negative if the others are not small."""
+        self._before = self._after = b""
+        if self._items >= 0:
+            pairs = list(self._members.items())
+            at = list(self._members).index(key)
+            try:
+                before, self._after = _encoded(pairs[:at]), _encoded(pairs[at + 1 :])
+            except UnicodeEncodeError:
+                self._items = -1
+            else:
+                self._before = written_head(5, len(pairs)) + before + cbor2.dumps(key)
+
+    def encode(
+        self, value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
+        sort_keys: bool = False, **how: Any,
+    ) -> bytes:  # fmt: skip
+        """What :func:`encode` makes of the map with this value."""
+        is_small = items_left(value, self._items, SMALL_DEPTH - 1) >= 0
+        if is_small and not sort_keys and takes_small(limits):
+            try:
+                return b"".join((self._before, cbor2.dumps(value), self._after))
+            except UnicodeEncodeError:
+                pass  # below it is said which text it was
+        body = {**self._members, self._key: value}
+        return encode(body, root=root, limits=limits, sort_keys=sort_keys, **how)
+
+
+def _encoded(pairs: Sequence[tuple[str, object]]) -> bytes:
+    return b"".join(cbor2.dumps(item) for pair in pairs for item in pair)
 
 
 def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:

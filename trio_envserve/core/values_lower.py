@@ -75,15 +75,27 @@ SMALL_COST_BYTES: Final = SMALL_ITEMS * (_ITEM_COST_BYTES + _CONTAINER_COST_BYTE
 """What a small value costs its reader at most, besides four times its body's length."""
 
 
+def takes_small(limits: WireLimits) -> bool:
+    """Whether no small value exceeds these limits."""
+    return (
+        limits.items > SMALL_ITEMS
+        and limits.keys > SMALL_ITEMS
+        and limits.depth >= SMALL_DEPTH
+        and limits.value_bytes >= SMALL_COST_BYTES
+        and limits.value_times >= 4
+    )
+
+
 def is_small(value: object) -> bool:
     """Whether the encoder can have the value as it is: few items of plain types.  Most
     inputs and results are such, and a look costs less than a :class:`Lowering`."""
-    return _items_left(value, SMALL_ITEMS, SMALL_DEPTH) >= 0
+    return items_left(value, SMALL_ITEMS, SMALL_DEPTH) >= 0
 
 
-def _items_left(value: object, left: int, depth: int) -> int:
-    """How many of ``left`` items remain; negative if the value is not small."""
-    members: Collection[object]
+def items_left(value: object, left: int, depth: int) -> int:
+    """How many of ``left`` items remain after the members of a value; negative if it is not
+    small."""
+    members: Collection[Any]
     if type(value) is dict:
         left -= 2 * len(value)
         if left < 0 or depth == 0 or not PLAIN.issuperset(map(type, value)):
@@ -100,10 +112,12 @@ def _items_left(value: object, left: int, depth: int) -> int:
         return left if type(value) in PLAIN else -1
     if not PLAIN.issuperset(map(type, members)):
         for member in members:
-            if type(member) not in PLAIN:
-                left = _items_left(member, left, depth - 1)
-                if left < 0:
-                    return -1
+            kind = type(member)
+            if kind in PLAIN or (kind is bytes and len(member) < LEAST_PIECE_BYTES):
+                continue
+            left = items_left(member, left, depth - 1)
+            if left < 0:
+                return -1
     return left
 
 

@@ -57,8 +57,8 @@ class RolloutRequest:
         kind, given, endpoint = self.kind, self.input, self.endpoint
         if kind not in ("rollout", "group"):
             raise _wrong("kind", "'rollout' or 'group'", kind)
-        if kind == "group" and not (isinstance(given, (list, tuple)) and given):
-            raise _wrong("input", "a list with an input for each member", given)
+        if kind == "group":
+            check_members(given)
         if not endpoint:
             raise _wrong("model.endpoint", "a string that is not empty", endpoint)
         if not isinstance(endpoint, str):
@@ -109,6 +109,12 @@ class RolloutRequest:
             )
         except ConfigError as exc:
             raise ProtocolError(f"request body: {exc}") from None
+
+
+def check_members(inputs: object) -> None:
+    """Raise :class:`ConfigError` unless a group can have these inputs."""
+    if not (isinstance(inputs, (list, tuple)) and inputs):
+        raise _wrong("input", "a list with an input for each member", inputs)
 
 
 def _all_strings(items: Iterable[object]) -> bool:

@@ -324,7 +324,7 @@ class _Shell:
                     self._done.set()
         if self._closing or not self._core.running:
             self._send_now()  # no other outcome will join it
-        elif self._unsent:
+        elif self._unsent and not self._said.is_set():
             self._said.set()
 
     async def _execute(

@@ -19,7 +19,7 @@ import trio
 from ...client import Client, open_client
 from ...client.driver import Ended
 from ...client.options import checked
-from ...core import messages, values
+from ...core import messages
 from ...core.errors import EnvServeError
 from ...core.limits import WireLimits
 from .cases import Figures, Load, Size
@@ -136,7 +136,7 @@ class _Crowd:
         payload = bytes(PAYLOAD_BYTES)
         for number in range(first, first + count):
             asked = checked({"call": number, "response": 1, "sleep_s": 3600, "payload": payload})
-            body = values.encode(asked.body, root="", limits=WireLimits())
+            body = asked.encoded(WireLimits())
             calls.append(self._driver.submit(body, now_s, asked.terms, self._ended.append))
             if not len(calls) % AT_ONCE:
                 await trio.lowlevel.checkpoint()
