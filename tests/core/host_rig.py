@@ -12,6 +12,7 @@ from trio_envserve.core.host import (
     KillWorker,
     NewGuard,
     Say,
+    Serve,
     SetDeadline,
     StartWorker,
     TellWorker,
@@ -29,6 +30,7 @@ from trio_envserve.core.slots import Pool
 
 TERMS = LeaseTerms(fence_s=20.0)
 EPOCH = b"e" * 16
+SERVES = {"environment": "arithmetic"}
 HELLO = encode_worker(WorkerHello(1, 7, "arithmetic", False))
 BEAT = encode_worker(Beat(1, [], {}))
 
@@ -46,12 +48,14 @@ class Link:
         self.ids = lambda: next(count).to_bytes(16, "big")
         self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
         self.needs = given.pop("needs", None)
-        self.hosts = Hosts(self.pool, TERMS, EPOCH, needs=self.needs)
+        self.hosts = Hosts(self.pool, TERMS, EPOCH, needs=self.needs, serves=SERVES)
         self.host = Host("a", workers, self.ids, **given)
         self.now_s = 100.0
         self.up: deque[Any] = deque()
         self.down: deque[Any] = deque()
         self.alive: dict[bytes, bytes] = {}
+        self.places: dict[bytes, int] = {}
+        self.serves: list[Any] = []
         self.told: list[Any] = []
         self.inputs: list[Any] = []
         self.logged: list[str] = []
@@ -68,6 +72,7 @@ class Link:
                 case StartWorker():
                     assert self.deadline_s is not None
                     self.alive[effect.worker] = effect.incarnation
+                    self.places[effect.worker] = effect.slot
                     self.host.spawned(effect.worker, 7)
                 case KillWorker():
                     if self.alive.pop(effect.worker, None) is not None:
@@ -79,6 +84,9 @@ class Link:
                 case NewGuard():
                     assert not self.alive
                     self.deadline_s = None
+                case Serve():
+                    assert not self.alive
+                    self.serves.append(effect.serves)
                 case Say():
                     self.logged.append(effect.text)
         if self.host.out:

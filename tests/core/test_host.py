@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,15 +16,25 @@ from trio_envserve.core.host import (
     ToRouter,
 )
 from trio_envserve.core.host_link import Item, What, to_frames
-from trio_envserve.core.host_messages import HostLeaves, HostWelcome, encode
-from trio_envserve.core.host_pool import Hosts
+from trio_envserve.core.host_messages import (
+    IN_USE,
+    KINDS,
+    VERSION,
+    ForeignHost,
+    HostHello,
+    HostLeaves,
+    HostRefused,
+    HostWelcome,
+    encode,
+)
+from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import Phase
+from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.router_effects import Kill, Report, ToWorker
 from trio_envserve.core.router_inputs import Exited, HeartbeatFelt, Spawned, WorkerMessage
 from trio_envserve.core.slots import Pool
 
-from .host_rig import BEAT, EPOCH, HELLO, TERMS, about, joined
+from .host_rig import BEAT, EPOCH, HELLO, SERVES, TERMS, Link, about, hello_of, joined
 
 
 def test_a_worker_of_a_host_is_like_any_other():
@@ -45,6 +56,7 @@ def test_a_worker_of_a_host_is_like_any_other():
     assert felt == HeartbeatFelt(b"w0-1", link.now_s, 0.5, 7, "there")
     assert Spawned(b"w0-1", 7) in link.inputs
     assert not link.hosts.take(Kill(b"another", "of this machine"))
+    assert (link.hosts.host_of(b"w1-1"), link.hosts.host_of(b"another")) == ("a", None)
     assert not link.hosts.take(Report("info", "no business of hosts"))
 
 
@@ -59,6 +71,95 @@ def test_a_worker_that_dies_is_replaced_there():
     assert link.hosts.take(Kill(b"w0-2", "it is silent"))
     link.settle()
     assert not link.alive
+
+
+def test_a_host_hears_what_to_run_once_for_each_router():
+    link = joined()
+    link.host.connect()
+    link.second()
+    assert link.serves == [SERVES]
+    link.hosts = Hosts(Pool(0, ServerLimits(), link.ids), TERMS, b"o" * 16)
+    link.pool = link.hosts._pool
+    link.host.connect()
+    link.second(3)
+    assert link.serves == [SERVES, {}]
+
+
+def test_a_replacement_has_its_predecessors_place_on_the_host():
+    """The number of a place says which GPU a worker has; a worker that still ends beside its
+    replacement had the next free number."""
+    link = Link(workers=2)
+    for slot in link.pool.open_slots(3):  # of this machine
+        slot.start_at_s = 1e9
+    link.joined()
+    link.ready()
+    worker = next(each for each, place in link.places.items() if place == 1)
+    link.host.out.clear()
+    life = link.pool.lives[worker]
+    link.pool.step(life, LifeInput.RETIRE, link.now_s, "it is recycled")
+    link.pool.step(life, LifeInput.DRAINED, link.now_s, "it is recycled")
+    link.second(3)
+    (fresh,) = [each for each in link.alive if link.places[each] == 1 and each != worker]
+    assert worker in link.alive
+    assert fresh.endswith(b"-2")
+
+
+@pytest.mark.parametrize("frames", [(b"i" * 16,), (b"i" * 16, b"x"), (b"i" * 16, b"1" * 7)])
+def test_a_start_without_a_place_is_none(frames):
+    link = joined()
+    have = link.host._inbox.have
+    spawn = to_frames(link.host.lease.tenure, have + 1, [Item(What.SPAWN, b"x", frames)])
+    with pytest.raises(ProtocolError):
+        link.host.message(spawn, link.now_s)
+
+
+def test_a_refusal_is_logged_once_and_is_over_with_the_welcome():
+    link = Link()
+    link.host.connect()
+    link.host.message(
+        (encode(HostRefused(link.host.lease.tenure, 1, IN_USE, "another is here\n")),), 0.0
+    )
+    link.host.connect()
+    link.host.message(
+        (encode(HostRefused(link.host.lease.tenure, 2, IN_USE, "another is here\n")),), 0.0
+    )
+    assert link.host.refusal == (IN_USE, "another is here?")
+    link.joined()
+    assert [text for text in link.logged if "refuses" in text] == [
+        "the router refuses this host: another is here?"
+    ]
+    assert link.host.refusal is None
+
+
+def test_a_host_of_another_version_is_told_so():
+    link = Link()
+    _, *fields = cbor2.loads(hello_of(link.host)[0])
+    foreign = cbor2.dumps([KINDS[HostHello], 9, *fields[1:], "more"])
+    with pytest.raises(ForeignHost):
+        link.hosts.message(b"r", (foreign,), link.now_s)
+    (told,) = link.hosts.out
+    assert isinstance(told, ToHost)
+    link.host.message(told.frames, link.now_s)
+    assert link.host.refusal == (VERSION, "here protocol version 9 is not spoken, 1 is")
+    with pytest.raises(ForeignHost):  # and one that is not even like a hello is not answered
+        link.hosts.message(b"r", (cbor2.dumps([KINDS[HostHello], "x"]),), link.now_s)
+    assert link.hosts.out == [told]
+
+
+def test_a_router_of_another_version_is_noticed():
+    link = Link()
+    link.host.connect()
+    with pytest.raises(ForeignHost):
+        link.host.message((cbor2.dumps([KINDS[HostWelcome], 2, "more"]),), 0.0)
+    assert link.host.refusal == (VERSION, "there protocol version 2 is not spoken, 1 is")
+
+
+def test_what_ends_after_the_connection_did_waits_for_the_next():
+    link = joined()
+    link.host.disconnect()
+    assert not link.host.is_joined
+    link.host.exited(b"w0-1", "exit code 1")
+    assert not link.host.out
 
 
 def test_an_outcome_is_kept_while_the_host_is_cut_off():
@@ -140,13 +241,11 @@ def test_a_host_with_another_router_begins_anew():
 def test_a_spawn_that_comes_too_late_is_an_end():
     link = joined()
     incarnation = link.ids()
-    link.host.message(
-        to_frames(link.host.lease.tenure, 9, [Item(What.SPAWN, b"x", (incarnation,))]), link.now_s
-    )
+    spawn = [Item(What.SPAWN, b"x", (incarnation, b"0"))]
+    link.host.message(to_frames(link.host.lease.tenure, 9, spawn), link.now_s)
     assert b"x" not in link.host.workers, "others before it are missing"
     have = link.host._inbox.have
-    spawn = to_frames(link.host.lease.tenure, have + 1, [Item(What.SPAWN, b"x", (incarnation,))])
-    link.host.message(spawn, link.now_s + 100)
+    link.host.message(to_frames(link.host.lease.tenure, have + 1, spawn), link.now_s + 100)
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
     late = [Item(what, b"x", (b"why",)) for what in (What.TELL, What.KILL)]
     link.host.message(to_frames(link.host.lease.tenure, have + 2, late), link.now_s)
@@ -194,11 +293,11 @@ def test_messages_of_the_wrong_side_are_refused():
     with pytest.raises(ProtocolError):
         link.host.message((encode(HostLeaves(tenure)),), link.now_s)
     with pytest.raises(ProtocolError):
-        link.hosts.message(b"r", (encode(HostWelcome(1, tenure, 1, EPOCH, 1.0)),), link.now_s)
+        link.hosts.message(b"r", (encode(HostWelcome(1, tenure, 1, EPOCH, 1.0, {})),), link.now_s)
     with pytest.raises(ProtocolError):
         spawned = to_frames(tenure, 0, [Item(What.SPAWNED, b"w0-1", (b"7",))])
         link.host.message(spawned, link.now_s)
-    link.host.message((encode(HostWelcome(1, b"x" * 16, 1, EPOCH, 1.0)),), link.now_s)
+    link.host.message((encode(HostWelcome(1, b"x" * 16, 1, EPOCH, 1.0, {})),), link.now_s)
 
 
 STEPS = ["second", "say", "die", "tell", "lose up", "lose down", "double", "move", "connect", "cut"]

@@ -136,7 +136,7 @@ def test_a_session_runs(sample: Sample, tmp_path: Path):
     with ExitStack() as stack:
         model_port = stack.enter_context(model_of(sample.page))
         write_files(tmp_path, sample.page, model_port)
-        for port in (":5555", ":8001", ":8080"):
+        for port in (":5555", ":5556", ":8001", ":8080"):
             text = text.replace(port, f":{stack.enter_context(held_port())}")
         text = text.replace(MODEL_PORT, model_port)
         for line in text.splitlines():
@@ -195,6 +195,9 @@ def beside(command: list[str], folder: Path) -> Iterator[None]:
     try:
         yield
         assert process.poll() is None, f"{command} has ended with {process.returncode}"
+        if "join" in command:  # else its router waits for it
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=WAIT_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -95,7 +95,9 @@ serve_options = decorate(
             help="Serve clients of verifiers 0.4 there, too: tcp://HOST:PORT or ipc://PATH.",
         ),
         _redeliver,
-        _insecure("--bind without --curve, --verifiers-bind, or --http without tokens"),
+        _insecure(
+            "--bind or --hosts-bind without --curve, --verifiers-bind, or --http without tokens"
+        ),
     ]
 )  # fmt: skip
 """Of ``serve``, which opens the doors that are named."""
@@ -111,14 +113,15 @@ def others_reach(bind: str) -> bool:
         return False
 
 
-def check_keys(bind: str, *, needed: bool, insecure: bool) -> None:
+def check_keys(
+    bind: str, *, needed: bool, insecure: bool, who: str = "run the environment"
+) -> None:
     """ConfigError if other machines reach an address, ``needed``, and nothing keeps them
     out."""
     if needed and not insecure:
         raise ConfigError(
             f"{bind.removeprefix('tcp://')} may be reached from other machines: give a folder "
-            "of keys (--curve DIR), bind to 127.0.0.1, or let everybody run the environment "
-            "(--insecure)"
+            f"of keys (--curve DIR), bind to 127.0.0.1, or let everybody {who} (--insecure)"
         )
 
 

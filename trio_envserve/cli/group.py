@@ -27,6 +27,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "serve": Verb("serve", "serve", "Serve an environment at an address."),
+    "join": Verb("join", "join", "Own workers on this machine for a server elsewhere."),
     "door": Verb("door", "door", "Open a door to a server, as a process of its own."),
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
     "show": Verb("show", "show", "Page through the rollouts in a file of results."),

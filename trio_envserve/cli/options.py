@@ -14,6 +14,9 @@ from ..core.limits import MIB, KeyLimits, ServerLimits
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS
 from ..net.keypairs import ClientCurve
 
+HOST_SLOTS = 1024
+"""Slots of a host for which a router may name variables."""
+
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
     """``key=value`` options as a mapping; a value is JSON, or else text.  Raises
@@ -70,15 +73,20 @@ def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
     return values
 
 
-def worker_environ(given: Sequence[str], workers: int) -> list[dict[str, str]]:
-    """``SLOT:KEY=VALUE`` options as one mapping for each slot.  Raises ConfigError."""
+def worker_environ(
+    given: Sequence[str], workers: int, *, hosted: bool = False
+) -> list[dict[str, str]]:
+    """``SLOT:KEY=VALUE`` options as one mapping for each slot.  Raises ConfigError.
+    ``hosted``: they are for hosts, too, which have their own numbers of slots."""
     slots: list[dict[str, str]] = [{} for _ in range(workers)]
     for text in given:
         slot, colon, setting = text.partition(":")
         key, equals, value = setting.partition("=")
         if not colon or not equals or not key or not slot.isdecimal():
             raise ConfigError(f"--worker-env takes SLOT:KEY=VALUE, not {text!r}")
-        if int(slot) >= workers:
+        if hosted and workers <= int(slot) < HOST_SLOTS:
+            slots += [{} for _ in range(int(slot) + 1 - len(slots))]
+        elif int(slot) >= workers:
             raise ConfigError(
                 f"--worker-env {text}: the slots of {workers} workers are numbered from 0"
             )

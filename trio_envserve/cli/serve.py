@@ -56,6 +56,7 @@ from .doors import (
     others_reach,
     serve_options,
 )
+from .hosts import hosts_asked, hosts_options
 from .models import endpoints_option
 from .notify import Manager, Seen
 from .options import (
@@ -137,6 +138,7 @@ class _Options(NamedTuple):
     help="Keep what is known of keys in DIR, so that it outlives the server: see journal.",
 )
 @folder_option
+@hosts_options
 @click.option(
     "--exit-with-parent",
     is_flag=True,
@@ -182,6 +184,8 @@ def serve(
       trio-envserve serve arithmetic --http 127.0.0.1:8080
       trio-envserve serve arithmetic --journal runs
       trio-envserve serve arithmetic --bind tcp://0.0.0.0:5555 --curve keys
+      trio-envserve serve arithmetic --bind tcp://0.0.0.0:5555 --curve keys \\
+        --hosts-bind tcp://0.0.0.0:5556 --workers 0
       trio-envserve serve verifiers:gsm8k --verifiers-bind tcp://127.0.0.1:5000
 
     The address is printed when it is bound. Ctrl-C or SIGTERM stops the server: it
@@ -197,6 +201,8 @@ def serve(
     parent = os.getppid() if exit_with_parent else None
     if record_bodies and record is None:
         raise click.UsageError("--record-bodies needs --record FILE")
+    hosts = hosts_asked(of_doors)
+    here = workers or hosts.bind is None
     beyond = curve is None and others_reach(bind)
     doors = doors_asked(of_doors, beyond=beyond)
 
@@ -204,10 +210,11 @@ def serve(
         named = environment
         if worker_command is None:
             named = environment or DEFAULT_ENVIRONMENT
-            if worker_python is None:
+            if worker_python is None and here:
                 with with_traceback(named):
                     check_spec(named)
         check_keys(bind, needed=beyond, insecure=of_doors["insecure"])
+        hosts.check_keys(curve, insecure=of_doors["insecure"])
         spans = _spans_asked(otlp, otlp_ratio)
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
@@ -225,13 +232,16 @@ def serve(
                 pause_after_errors=pause_after_errors,
             ),
                 "keys": key_limits(limits),
-                "worker_environ": worker_environ(worker_env, workers),
+                "worker_environ": worker_environ(
+                    worker_env, workers, hosted=hosts.bind is not None
+                ),
                 "worker_logging": dataclasses.asdict(logs),
                 "worker_otlp": None if spans is None else dataclasses.asdict(spans),
                 "record": record,
                 "record_bodies": record_bodies,
                 "journal": journal,
                 "curve": None if curve is None else ServerCurve.from_folder(curve),
+                **hosts.open,
             },
         )  # fmt: skip
         start_logging(logs, "server")
@@ -296,7 +306,8 @@ async def _serve_until_asked(
         if manager is not None:
             background.start_soon(_keep_told, manager, tell)
         async with open_asked_doors(options.doors, server, options.open["transport"]) as doors:
-            _announce(options, "serving", server, doors)
+            at = {"hosts": server.hosts_address} if server.hosts_address else {}
+            _announce(options, "serving", server, {**doors, **at})
             with stop.hurry:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collect_seldom)

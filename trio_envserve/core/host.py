@@ -24,6 +24,9 @@ from .heartbeat import Heartbeat
 from .host_link import Inbox, Item, Outbox, What, to_frames
 from .host_messages import (
     ENDED_MOST,
+    OVER,
+    VERSION,
+    ForeignHost,
     HostAnswer,
     HostBeat,
     HostHello,
@@ -38,10 +41,12 @@ from .lease import HostLease, Tenure
 from .limits import PROTOCOL_VERSION, WireLimits
 from .messages import KINDS as WORKER_KINDS
 from .messages import Beat, Message, WorkerDelta, WorkerNotes
-from .terms import Body, Incarnation
+from .terms import Body, Incarnation, one_line
 
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
+REFUSAL_BYTES = 1_000
+"""A longer refusal of a router is cut."""
 UNANSWERED = "the router has not answered for as long as the lease holds"
 
 
@@ -57,6 +62,9 @@ class StartWorker(NamedTuple):
 
     worker: bytes
     incarnation: Incarnation
+    slot: int
+    """Which of the host's places it has, from 0: one that was started there before may still
+    be ending."""
 
 
 class TellWorker(NamedTuple):
@@ -85,6 +93,12 @@ class NewGuard(NamedTuple):
     to take the place of the one before."""
 
 
+class Serve(NamedTuple):
+    """The router says what is to be run, before the first worker of a tenure starts."""
+
+    serves: dict[str, Any]
+
+
 class Say(NamedTuple):
     """A line for the log."""
 
@@ -93,7 +107,7 @@ class Say(NamedTuple):
 
 
 HostEffect: TypeAlias = (
-    ToRouter | StartWorker | TellWorker | KillWorker | SetDeadline | NewGuard | Say
+    ToRouter | StartWorker | TellWorker | KillWorker | SetDeadline | NewGuard | Serve | Say
 )
 
 
@@ -128,6 +142,8 @@ class Host:
         self._boot_s = 0.0
         """The newest time that it was told."""
         self._connected = False
+        self.refusal: tuple[str, str] | None = None
+        """The code and the text of the router's refusal; None once it has welcomed the host."""
         self.lease = HostLease(self._new_id())
         self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
 
@@ -156,10 +172,18 @@ class Host:
         )  # fmt: skip
         self.out.append(ToRouter((encode(hello),)))
 
+    def disconnect(self) -> None:
+        """The connection is gone: what is sent waits for the next one."""
+        self._connected = False
+
     def message(self, frames: Sequence[Body], boot_s: float) -> None:
         """A message of the router.  ProtocolError if it is none."""
         self._boot_s = boot_s
-        message, rest = decode(frames, most_bytes=self._wire.header_bytes)
+        try:
+            message, rest = decode(frames, most_bytes=self._wire.header_bytes)
+        except ForeignHost as error:
+            self.refusal = VERSION, f"there {error}"
+            raise
         if getattr(message, "tenure", None) != self.lease.tenure or self.lease.over:
             return
         match message:
@@ -177,13 +201,20 @@ class Host:
         self._go_on()
 
     def _welcomed(self, message: HostWelcome) -> None:
+        is_first = not self.lease.epoch
         if self.lease.welcomed(message.hello, message.epoch, message.fence_s):
             self._connected = True
+            self.refusal = None
+            if is_first:
+                self.out.append(Serve(message.serves))
             self._outbox.again()
 
     def _refused(self, message: HostRefused) -> None:
-        self.out.append(Say("warning", f"the router refuses this host: {message.text}"))
-        if message.code == "over":
+        refusal = message.code, one_line(message.text, REFUSAL_BYTES)
+        if refusal != self.refusal:  # it is asked again and again
+            self.out.append(Say("warning", f"the router refuses this host: {refusal[1]}"))
+        self.refusal = refusal
+        if message.code == OVER:
             self.lease.refused(message.hello)
 
     def _answered(self, answer: HostAnswer, boot_s: float) -> None:
@@ -210,7 +241,8 @@ class Host:
                 elif self._ending or not self.lease.holds(boot_s):
                     self.exited(worker, NO_LEASE)
                 else:
-                    self.out.append(StartWorker(worker, bytes(item.frames[0])))
+                    incarnation, slot = _start_of(item)
+                    self.out.append(StartWorker(worker, incarnation, slot))
             case What.TELL:
                 if worker in self.workers:
                     self.out.append(TellWorker(worker, item.frames))
@@ -303,6 +335,14 @@ class Host:
             self.out.append(ToRouter((encode(HostLeaves(lease.tenure)),)))
         elif self._connected:
             self.flush()
+
+
+def _start_of(item: Item) -> tuple[Incarnation, int]:
+    """What a router says of a worker that is to be started."""
+    slot = bytes(item.frames[1]) if len(item.frames) == 2 else b""
+    if not (slot.isdigit() and len(slot) < 7):
+        raise ProtocolError("a start without an incarnation and the number of a place")
+    return bytes(item.frames[0]), int(slot)
 
 
 def _kind(header: Body) -> int:

@@ -39,7 +39,7 @@ class What(enum.IntEnum):
     """A heartbeat.  It has no number."""
 
     SPAWN = 16
-    """Start a worker: the incarnation."""
+    """Start a worker: the incarnation, and the number of its place on this host."""
     TELL = 17
     """A message to a worker: its frames."""
     KILL = 18

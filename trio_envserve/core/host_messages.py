@@ -26,6 +26,13 @@ ENDED_MOST = 16
 """A hello names no more earlier tenures."""
 
 
+class ForeignHost(ForeignVersion):
+    """A hello, or a welcome, of another version."""
+
+    hello: tuple[bytes, int] | None = None
+    """The tenure and the number of the hello that is to be answered."""
+
+
 def _is_list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: type(value) is list and all(map(check, value))
 
@@ -83,18 +90,21 @@ class HostLeaves(NamedTuple):
 
 
 class HostWelcome(NamedTuple):
-    """The answer to a hello; the first beat may come."""
+    """The answer to a hello; the first beat may come.  ``serves``: what is to be run there,
+    as far as the host was not told another thing."""
 
     version: Uint
     tenure: Id
     hello: Uint
     epoch: Id
     fence_s: Length
+    serves: Record
 
 
 class HostRefused(NamedTuple):
     """The answer to a hello of a tenure that is over (``over``), or of a host whose id
-    another one has (``in-use``), or that the router has no use for (``unfit``)."""
+    another one has (``in-use``), that the router has no use for (``unfit``), or that speaks
+    another version (``version``)."""
 
     tenure: Id
     hello: Uint
@@ -126,6 +136,9 @@ class Items(NamedTuple):
 HostMessage: TypeAlias = (
     HostHello | HostBeat | HostLeaves | HostWelcome | HostRefused | HostAnswer | Items
 )
+
+OVER, IN_USE, UNFIT, VERSION = "over", "in-use", "unfit", "version"
+"""The codes of :class:`HostRefused`."""
 
 KINDS: dict[Any, int] = {
     HostHello: 128, HostBeat: 129, HostLeaves: 130, Items: 136,
@@ -168,7 +181,7 @@ def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, lis
     if cls is None:
         raise ProtocolError(f"unknown kind {array[0]}")
     if cls in _WITH_VERSION and array[1:2] != [PROTOCOL_VERSION]:
-        raise ForeignVersion(f"another protocol version is spoken, not {PROTOCOL_VERSION}")
+        raise _foreign(cls, array)
     fields = FIELDS[cls]
     if len(array) != 1 + len(fields):
         raise ProtocolError(f"{cls.__name__} with {len(array) - 1} fields, not {len(fields)}")
@@ -181,6 +194,15 @@ def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, lis
         raise ProtocolError("HostHello.epoch is not an id, nor empty")
     _check_frames(message, len(rest))
     return message, rest
+
+
+def _foreign(cls: Any, array: list[Any]) -> ForeignHost:
+    """What is spoken instead, and whom to tell, if a hello begins as all of them do."""
+    version = array[1] if array[1:] and is_uint(array[1]) else 0
+    error = ForeignHost(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
+    if cls is HostHello and len(array) > 4 and _is_ids([array[3]]) and is_uint(array[4]):
+        error.hello = array[3], array[4]
+    return error
 
 
 def _check_frames(message: HostMessage, count: int) -> None:

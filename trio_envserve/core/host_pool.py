@@ -21,6 +21,11 @@ from .errors import ProtocolError
 from .heartbeat import Heartbeat, HeartbeatLines
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
+    IN_USE,
+    OVER,
+    UNFIT,
+    VERSION,
+    ForeignHost,
     HostAnswer,
     HostBeat,
     HostHello,
@@ -94,6 +99,7 @@ class Hosts:
     def __init__(
         self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
         needs: dict[str, float] | None = None, wire: WireLimits | None = None,
+        serves: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.leases = Leases(terms, epoch)
         self.out: list[ToHost | RouterEffect] = []
@@ -101,6 +107,8 @@ class Hosts:
         self._pool = pool
         self._needs = needs or {}
         self._wire = wire or WireLimits()
+        self._serves = serves or {}
+        """What a host is told to run."""
         self._of_worker: dict[bytes, RemoteHost] = {}
 
     # -- what the router wants ------------------------------------------------
@@ -115,7 +123,9 @@ class Hosts:
                 self._of_worker[effect.worker] = host
                 host.workers.add(effect.worker)
                 host.unready.add(effect.worker)
-                item = Item(What.SPAWN, effect.worker, (effect.incarnation,))
+                place = [slot.index for slot in host.slots].index(effect.slot)
+                number = str(place).encode()
+                item = Item(What.SPAWN, effect.worker, (effect.incarnation, number))
             case ToWorker():
                 item = Item(What.TELL, effect.worker, effect.frames)
             case Kill():
@@ -129,6 +139,11 @@ class Hosts:
         self._flush(host)
         return True
 
+    def host_of(self, worker: bytes) -> str | None:
+        """The name of the host that has a worker; None for one of this machine."""
+        host = self._of_worker.get(worker)
+        return None if host is None else host.name
+
     def _of_slot(self, index: int) -> RemoteHost | None:
         slot = self._pool.slots[index]
         return next((host for host in self.hosts.values() if slot in host.slots), None)
@@ -141,7 +156,12 @@ class Hosts:
     def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
         """A message of a host: the inputs that the router is to get, in order.
         ProtocolError if it is none."""
-        message, rest = decode(frames, most_bytes=self._wire.header_bytes)
+        try:
+            message, rest = decode(frames, most_bytes=self._wire.header_bytes)
+        except ForeignHost as error:
+            if error.hello is not None:
+                self._refuse(route, *error.hello, VERSION, f"here {error}")
+            raise
         if isinstance(message, HostHello):
             return self._hello(route, message, now_s)
         host = self.hosts.get(message.tenure)
@@ -152,7 +172,7 @@ class Hosts:
                 return self._beat(host, message, now_s)
             case HostLeaves():
                 over = self.leases.leave(host.name, message.tenure)
-                return [] if over is None else self._gone(over, now_s, "it has left")
+                return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
                 inputs: list[RouterInput] = []
                 for item in host.inbox.take(message, rest):
@@ -166,22 +186,24 @@ class Hosts:
         capacity = fitting(hello.workers, hello.offers, self._needs)
         if not capacity and hello.tenure not in self.hosts:
             text = f"it has nothing for workers that need {self._needs}"
-            self._refuse(route, hello, "unfit", text)
+            self._refuse(route, hello.tenure, hello.hello, UNFIT, text)
             return []
         reception, over = self.leases.hello(
             name, hello.tenure, hello.hello, hello.ended, now_s, with_epoch=hello.epoch
         )
         inputs = [] if over is None else self._gone(over, now_s, "its next tenure says so")
         if reception is Reception.IN_USE:
-            self._refuse(route, hello, "in-use", f"another host is here as {name}")
+            text = f"another host is here as {name}"
+            self._refuse(route, hello.tenure, hello.hello, IN_USE, text)
         elif reception is Reception.OVER:
-            self._refuse(route, hello, "over", "its tenure is over; it may join anew")
+            text = "its tenure is over; it may join anew"
+            self._refuse(route, hello.tenure, hello.hello, OVER, text)
         elif reception is Reception.WELCOME:
             self._welcome(route, hello, name, capacity)
         return inputs
 
-    def _refuse(self, route: Route, hello: HostHello, code: str, text: str) -> None:
-        refused = HostRefused(hello.tenure, hello.hello, code, text)
+    def _refuse(self, route: Route, tenure: Tenure, hello: int, code: str, text: str) -> None:
+        refused = HostRefused(tenure, hello, code, text)
         self.out.append(ToHost(route, (encode(refused),)))
 
     def _welcome(self, route: Route, hello: HostHello, name: str, capacity: int) -> None:
@@ -194,7 +216,7 @@ class Hosts:
         host.route = route
         welcome = HostWelcome(
             PROTOCOL_VERSION, hello.tenure, hello.hello, self.leases.epoch,
-            self.leases.terms.fence_s,
+            self.leases.terms.fence_s, self._serves,
         )  # fmt: skip
         self.out.append(ToHost(route, (encode(welcome),)))
         host.outbox.again()
@@ -277,11 +299,13 @@ class Hosts:
                 self._pool.lives[worker].held = not host.fresh
         return inputs
 
-    def _gone(self, over: Holding, now_s: float, why: str) -> list[RouterInput]:
+    def _gone(
+        self, over: Holding, now_s: float, why: str, level: str = "warning"
+    ) -> list[RouterInput]:
         """A tenure is over, and every worker of it is dead."""
         host = self.hosts.pop(over.tenure)
         self._close(host)
-        self.out.append(Report("warning", f"host {host.name} is gone: {why}"))
+        self.out.append(Report(level, f"host {host.name} is gone: {why}"))
         how = f"its host {host.name} is gone: {why}"
         workers = sorted(host.workers)
         for worker in workers:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,23 +25,25 @@ from typing import Any, final
 
 import trio
 
-from ..core.errors import ConfigError, ProtocolError, ServerStartError
+from ..core.errors import ConfigError, ProtocolError, ServerNotReady, ServerStartError
 from ..core.heartbeat import Heartbeat
 from ..core.host import (
+    LEAVING,
     Host,
     KillWorker,
     NewGuard,
     Say,
+    Serve,
     SetDeadline,
     StartWorker,
     TellWorker,
     ToRouter,
 )
+from ..core.host_messages import UNFIT, VERSION
 from ..core.lease import Tenure
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router_effects import Spawn
 from ..core.terms import ID_BYTES
-from ..envs.check import check_spec
 from ..net import (
     ConnectionEvent,
     DealerSocket,
@@ -48,15 +51,18 @@ from ..net import (
     need_trio,
     open_background,
     open_zmtp_network,
+    parse_address,
     unwrap_single,
 )
 from ..net.keypairs import ClientCurve
 from ..net.zmtp.sides import sealed_wire
 from ..worker.config import check_args
 from .guarded import Guard, start_guard
+from .interpreters import find_interpreter
 from .locks import LockFile, runtime_directory
 from .processes import REAP_S, WorkerProcess
-from .workers import ProcessWorkers
+from .served import Served
+from .workers import ProcessWorkers, parse_command
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -70,6 +76,15 @@ LOCK_S = 60.0
 LEAVE_S = 1.0
 """So long it tries to tell the router at the end that it goes."""
 
+_TROUBLE = {
+    ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
+    ConnectionEvent.REFUSED: "nothing listens at {} (is the router started, with --hosts-bind?)",
+    ConnectionEvent.HANDSHAKE_FAILED: "what listens at {} does not speak ZeroMQ",
+}
+_BARRED = ("it refuses", "it does not know this key", "it wants the mechanism")
+"""How the reasons begin for which a peer lets nobody in, however often he tries."""
+_NOT_STARTED = "it was not started"
+
 
 def boot_s() -> float:
     """A clock that runs while the machine sleeps."""
@@ -80,15 +95,33 @@ def boot_s() -> float:
 class JoinedHost:
     """A host of one router.  Made by :func:`open_host`."""
 
-    def __init__(self, core: Host, lock: LockFile, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, core: Host, lock: LockFile, nursery: trio.Nursery, address: str, own: Served,
+        make_workers: Callable[[Served, Callable[..., WorkerProcess]], ProcessWorkers],
+    ) -> None:  # fmt: skip
+        self.address = address
+        """Of its router."""
         self._core = core
         self._lock = lock
         self._nursery = nursery
+        self._own = own
+        """What it was told itself to run."""
+        self._make_workers = make_workers
         self._guard: Guard | None = None
         self._socket: DealerSocket | None = None
         self._workers: ProcessWorkers | None = None
-        self._slots: dict[bytes, int] = {}
-        """Which of its own slots each worker has."""
+        """None until the router has said what is to be run."""
+        self._prepared = trio.Event()
+        """Set when it is known what is to be run, or why that cannot be run here."""
+        self._served: Served | None = None
+        self._trouble = f"nobody has answered at {address} yet"
+        """Why there is no connection, for people; empty while there is one."""
+        self._barred = ""
+        """Why it will not be let in, for people."""
+        self._broken: ConfigError | None = None
+        """Why what is to be run cannot be run here."""
+        self._unwanted: set[bytes] = set()
+        """Workers that are to be killed, and have not begun."""
         self._changed = trio.lowlevel.ParkingLot()
 
     def _start_process(self, **options: Any) -> WorkerProcess:
@@ -97,13 +130,65 @@ class JoinedHost:
         return self._guard.start(**options)
 
     @property
+    def name(self) -> str:
+        """The id of this host."""
+        return self._core.name
+
+    @property
     def is_joined(self) -> bool:
         """Whether the router has welcomed it on the newest connection."""
         return self._core.is_joined
 
+    @property
+    def workers(self) -> int:
+        """How many workers have been started, or are to be, and have not ended."""
+        return len(self._core.workers)
+
+    @property
+    def serves(self) -> str:
+        """What its workers run, for people; empty until the router has said it."""
+        served = self._served
+        if served is None:
+            return ""
+        return served.environment or shlex.join(served.command)
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether workers may live."""
+        return self._core.lease.holds(boot_s())
+
+    @property
+    def trouble(self) -> str:
+        """Why the router does not have it, for people; empty if it has."""
+        if self.is_joined:
+            return ""
+        if self._core.refusal is not None:
+            return f"the router refuses this host: {self._core.refusal[1]}"
+        return self._trouble or "the router has not answered yet"
+
+    def check_hopeless(self) -> None:
+        """Raise ServerNotReady if the router will not take this host, however long it waits
+        (another version, a key that may not come in, nothing that its workers need), and
+        ConfigError if what is to be run cannot be run here."""
+        if self._broken is not None:
+            raise self._broken
+        if self._core.workers:
+            return  # they are over when the lease is
+        if self._barred:
+            raise ServerNotReady(self._barred)
+        if self._core.refusal is not None and self._core.refusal[0] in (UNFIT, VERSION):
+            raise ServerNotReady(self.trouble)
+
     async def wait_joined(self) -> None:
-        """Sleep until the router has answered a beat: workers may start."""
-        while not self._core.lease.holds(boot_s()):
+        """Sleep until the router has answered a beat: workers may start.  Raises what
+        :meth:`check_hopeless` does."""
+        while not (self.holds_lease and self._workers is not None):
+            self.check_hopeless()
+            await self._changed.park()
+
+    async def wait_changed(self) -> None:
+        """Sleep until something has happened, or for a second."""
+        with trio.move_on_after(1.0):
             await self._changed.park()
 
     async def leave(self) -> None:
@@ -113,11 +198,17 @@ class JoinedHost:
         while self._core.workers:
             await self._changed.park()
 
+    def kill(self) -> None:
+        """Kill all workers now, whatever they run, and start no more."""
+        self._core.leave()
+        self._core.out += [KillWorker(each, LEAVING) for each in sorted(self._core.workers)]
+        self._carry_out()
+
     # -- tasks ----------------------------------------------------------------
 
-    def _start(self, socket: DealerSocket, workers: ProcessWorkers) -> None:
+    def _start(self, socket: DealerSocket) -> None:
         """All tasks, until the nursery is cancelled."""
-        self._socket, self._workers = socket, workers
+        self._socket = socket
         self._new_guard()
         self._nursery.start_soon(self._listen, socket)
         self._nursery.start_soon(self._beat)
@@ -125,8 +216,17 @@ class JoinedHost:
     def _heard_of(self, event: ConnectionEvent) -> None:
         """What happened to the connection."""
         if event is ConnectionEvent.CONNECTED:
+            self._trouble = self._barred = ""
             self._core.connect()
-            self._carry_out()
+        else:
+            self._trouble = _TROUBLE[event].format(self.address)
+            why = getattr(self._socket, "why_refused", "")
+            if event is ConnectionEvent.HANDSHAKE_FAILED and why:
+                self._trouble = f"{self.address} answers, but the handshake failed: {why}"
+                if why.startswith(_BARRED):
+                    self._barred = self._trouble
+            self._core.disconnect()
+        self._carry_out()
 
     async def _listen(self, socket: DealerSocket) -> None:
         while True:
@@ -149,11 +249,35 @@ class JoinedHost:
             self._carry_out()
             await trio.sleep(min(BEAT_S, (self._core.lease.fence_s or 1.0) / 10))
 
-    async def _live(self, worker: bytes, incarnation: bytes) -> None:
+    async def _prepare(self, record: dict[str, Any], prepared: trio.Event) -> None:
+        """Find out what is to be run."""
+        broken: ConfigError | None = None
+        try:
+            said = Served.from_record(record)
+            served = await said.under(self._own).check()
+        except ConfigError as error:
+            broken = error
+        if prepared is not self._prepared:
+            return  # another router has said something else meanwhile
+        if broken is not None:
+            _log.error("what this host is to run cannot be run here: %s", broken)
+            self._broken = broken
+        else:
+            self._served = served
+            self._workers = self._make_workers(served, self._start_process)
+            _log.info("its workers run %s", self.serves)
+        prepared.set()
+        self._changed.unpark_all()
+
+    async def _live(self, worker: bytes, incarnation: bytes, slot: int) -> None:
         """One life of a worker: from its start until it is reaped."""
-        assert self._workers is not None
-        slot = next(n for n in range(len(self._slots) + 1) if n not in self._slots.values())
-        self._slots[worker] = slot
+        await self._prepared.wait()
+        if self._workers is None or worker in self._unwanted:
+            how = _NOT_STARTED if self._broken is None else f"{_NOT_STARTED}: {self._broken}"
+            self._unwanted.discard(worker)
+            self._core.exited(worker, how)
+            self._carry_out()
+            return
 
         def started(pid: int) -> None:
             self._core.spawned(worker, pid)
@@ -169,7 +293,6 @@ class JoinedHost:
             self._carry_out()
 
         how = await self._workers.live(Spawn(slot, worker, incarnation), started, heard, felt)
-        del self._slots[worker]
         self._core.exited(worker, how)
         self._carry_out()
 
@@ -180,7 +303,6 @@ class JoinedHost:
         if self._guard is None:
             return  # it has closed: no worker lives, and its router has been told
         assert self._socket is not None
-        assert self._workers is not None
         while self._core.out:
             out, self._core.out = self._core.out, []
             for effect in out:
@@ -191,9 +313,18 @@ class JoinedHost:
                     case StartWorker():
                         self._nursery.start_soon(self._live, *effect)
                     case TellWorker():
-                        self._workers.send_many_nowait(effect.worker, [effect.frames])
+                        if self._workers is not None:  # else it has not begun
+                            self._workers.send_many_nowait(effect.worker, [effect.frames])
                     case KillWorker():
-                        self._workers.kill(effect.worker)
+                        if self._workers is None:
+                            self._unwanted.add(effect.worker)
+                        else:
+                            self._workers.kill(effect.worker)
+                    case Serve():
+                        # Of the tenure before no worker is left.
+                        self._workers = self._broken = None
+                        self._prepared = trio.Event()
+                        self._nursery.start_soon(self._prepare, effect.serves, self._prepared)
                     case SetDeadline():
                         self._guard.set_deadline(effect.deadline_s)
                     case NewGuard():
@@ -240,34 +371,55 @@ class JoinedHost:
 
 @asynccontextmanager
 async def open_host(
-    address: str, environment: str, *,
+    address: str, environment: str | None = None, *,
     args: Mapping[str, Any] | None = None,
     workers: int = 1,
     name: str = "",
     offers: Mapping[str, Any] | None = None,
-    worker_command: Sequence[str] = (),
-    worker_python: str | None = None,
+    worker_command: str | Sequence[str] | None = None,
+    worker_python: str | os.PathLike[str] | None = None,
     worker_environ: Sequence[Mapping[str, str]] = (),
+    worker_logging: Mapping[str, Any] | None = None,
+    worker_otlp: Mapping[str, Any] | None = None,
     limits: ServerLimits | None = None,
     wire: WireLimits | None = None,
     curve: ClientCurve | None = None,
 ) -> AsyncIterator[JoinedHost]:  # fmt: skip
     """Own workers on this machine for the router at ``address``, until the block ends.
 
+    What they run is what the router says: its environment with its arguments, its
+    interpreter, variables for each slot, and limits.  What is given here counts more: an
+    ``environment`` (or ``worker_command``), with its ``args``, takes the place of the
+    router's; ``args`` without one, ``worker_python``, ``worker_environ`` (variables for each
+    of the ``workers``) and ``limits`` are laid over it.
+
     ``name``: the id of this host, which no other host of the router has (default: that of the
-    machine).  ``offers``: what there is of it for the needs of workers.  The rest is as for
-    a server; ``curve``: the keys for a router that needs some, with the role ``work``.  At
-    the end of the block all workers are dead; call :meth:`JoinedHost.leave`
+    machine).  ``offers``: what there is of it for the needs of workers, such as ``{"gpu": 8}``.
+    ``worker_logging``, ``worker_otlp``: as for a server.  ``curve``: the keys for a router that
+    needs some, with the role ``work``.
+
+    The block begins at once, and the host goes on trying: :meth:`JoinedHost.wait_joined` waits
+    for the router.  At the end of the block all workers are dead; call :meth:`JoinedHost.leave`
     before to let them finish.  Raises ConfigError, and ServerStartError if processes of
     another host of this name are still there."""
     need_trio("open_host")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"workers must be a number >= 1, not {workers!r}")
-    if not worker_command and worker_python is None:
-        check_spec(environment)
-    check_args(dict(args or {}))
+    parse_address(address)
+    command = parse_command(worker_command)
+    if command and worker_python is not None:
+        raise ConfigError("worker_python starts this package's own workers: give no worker_command")
+    own = Served(
+        environment=environment, args=dict(args or {}), command=command,
+        python=None if worker_python is None else find_interpreter(worker_python),
+        environ=worker_environ, limits=limits,
+    )  # fmt: skip
+    if environment is not None or command:
+        own = await own.check()
+    else:
+        check_args(own.args)
     name = name or gethostname()
-    limits, wire = limits or ServerLimits(), wire or WireLimits()
+    wire = wire or WireLimits()
     if curve is not None:
         wire = sealed_wire(wire)
 
@@ -282,19 +434,22 @@ async def open_host(
                 lock.append(f"{tenure.hex()}\n")
                 return tenure
 
+            def make_workers(what: Served, start: Callable[..., WorkerProcess]) -> ProcessWorkers:
+                return ProcessWorkers(
+                    what.environment, dict(what.args), what.limits or ServerLimits(), wire, [lock],
+                    address, what.environ, dict(worker_logging or {}), what.command, what.python,
+                    None if worker_otlp is None else dict(worker_otlp), start,
+                )  # fmt: skip
+
             core = Host(name, workers, new_tenure, offers=dict(offers or {}), past=past, wire=wire)
             network = await stack.enter_async_context(open_zmtp_network())
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
-            host = JoinedHost(core, lock, nursery)
+            host = JoinedHost(core, lock, nursery, address, own, make_workers)
             socket = await stack.enter_async_context(
                 network.open_dealer(address, limits=wire, on_event=host._heard_of, curve=curve)
             )
-            owned = ProcessWorkers(
-                environment, dict(args or {}), limits, wire, [lock], address, worker_environ, {},
-                worker_command, worker_python, start=host._start_process,
-            )  # fmt: skip
-            host._start(socket, owned)
+            host._start(socket)
             try:
                 await served(host)
             finally:

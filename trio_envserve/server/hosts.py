@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import trio
 
@@ -129,9 +129,9 @@ class HostDesk:
 
     def __init__(
         self, router: Router, socket: RouterSocket, terms: LeaseTerms, wire: WireLimits,
-        door: HostDoor | None = None,
+        serves: dict[str, Any], door: HostDoor | None = None,
     ) -> None:  # fmt: skip
-        self.hosts = Hosts(router.pool, terms, router.epoch, wire=wire)
+        self.hosts = Hosts(router.pool, terms, router.epoch, wire=wire, serves=serves)
         self.wait = EpochWait(router.epoch, terms.wait_s)
         """To be written before the first host is welcomed."""
         self._socket = socket
@@ -141,6 +141,10 @@ class HostDesk:
     def address(self) -> str:
         """Where hosts connect to."""
         return self._socket.address
+
+    def host_of(self, worker: bytes) -> str | None:
+        """The name of the host that has a worker; None for one of this machine."""
+        return self.hosts.host_of(worker)
 
     def take(self, effect: RouterEffect) -> bool:
         """Whether an effect is about a worker of a host, and is on its way there."""

@@ -28,12 +28,14 @@ from ..core.errors import (
 from ..core.lease import FENCE_S, LeaseTerms
 from ..core.limit_rules import check_together
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
+from ..core.messages import encode_record
 from ..core.router import Router
 from ..core.terms import short
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.interpreters import check_interpreter, find_interpreter
 from ..host.locks import AddressLocks, LockFile
+from ..host.served import Served
 from ..host.workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 from ..net import (
     DEFAULT_TRANSPORT,
@@ -109,7 +111,9 @@ async def open_server(
     ``curve``: the server's own keys and those of its clients; nobody else is let in (the page
     on security).
     ``hosts_bind``: an address at which hosts of other machines join (the page on hosts); then
-    ``workers=0`` means that there are none here.  ``fence_s``: a host that has no answer for
+    ``workers=0`` means that there are none here.  They are told what to run: the environment
+    or ``worker_command``, ``args``, ``worker_python`` (a path of theirs), and ``worker_environ``
+    for the slots of each.  ``fence_s``: a host that has no answer for
     so long has no workers any more.
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
@@ -133,10 +137,14 @@ async def open_server(
     hosted = hosts_bind is not None
     if hosted and record is not None:
         raise ConfigError("what hosts do is not recorded: give record or hosts_bind")
-    if command and not workers:
+    if command and not workers and not hosted:
         raise ConfigError("worker_command starts processes: give workers=1 or more")
-    python = None if worker_python is None else find_interpreter(worker_python)
-    if python is not None and (command or not workers):
+    # With no workers here it is a path on the hosts.
+    here = worker_python is not None and bool(workers or not hosted)
+    python = None if worker_python is None else os.fspath(worker_python)
+    if worker_python is not None and here:
+        python = find_interpreter(worker_python)
+    if python is not None and (command or not (workers or hosted)):
         raise ConfigError(
             "worker_python starts this package's own workers: give workers=1 or more, and no "
             "worker_command"
@@ -153,9 +161,9 @@ async def open_server(
             "worker processes load their environment by name: give a string such as "
             "'package.module:factory', or workers=0 to run an object in this process"
         )
-    if isinstance(environment, str) and not command and python is None:
+    if isinstance(environment, str) and not command and python is None and (workers or not hosted):
         check_spec(environment)
-    if workers:
+    if workers or hosted:
         check_args(args or {})
     limits, wire, keys = limits or ServerLimits(), wire or WireLimits(), keys or KeyLimits()
     if curve is not None:
@@ -163,7 +171,7 @@ async def open_server(
             raise ConfigError('curve needs transport="zmtp", and no network of your own')
         wire = sealed_wire(wire)
     check_together(limits, wire, keys)
-    if python is not None:
+    if python is not None and here:
         await check_interpreter(python)
     setup = Setup(
         environment=environment, name=name, args=dict(args or {}), bind=bind, workers=workers,
@@ -274,16 +282,33 @@ def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
     )  # fmt: skip
 
 
+def _serves(setup: Setup) -> dict[str, Any]:
+    """What hosts are told to run.  ConfigError if that does not fit into a welcome."""
+    environment = setup.environment
+    record = Served(
+        environment=None if environment is None else str(environment), args=setup.args,
+        command=setup.command, python=setup.python, environ=setup.worker_environ,
+        limits=setup.limits,
+    ).to_record()  # fmt: skip
+    size_bytes, most_bytes = len(encode_record(record)), setup.wire.header_bytes // 2
+    if size_bytes > most_bytes:
+        raise ConfigError(
+            f"args and worker_environ take {size_bytes} bytes, and hosts can be told {most_bytes}"
+        )
+    return record
+
+
 async def _open_desk(
     setup: Setup, router: Router, doorkeeper: Doorkeeper | None, stack: AsyncExitStack
 ) -> HostDesk:
     assert setup.hosts_bind is not None
+    serves = _serves(setup)
     network = await stack.enter_async_context(open_zmtp_network())
     if doorkeeper is None or setup.curve is None:
         opened = network.open_router(setup.hosts_bind, limits=setup.wire)
         socket = await stack.enter_async_context(opened)
         _warn_if_reachable(socket.address)
-        return HostDesk(router, socket, setup.lease, setup.wire)
+        return HostDesk(router, socket, setup.lease, setup.wire, serves)
     door = HostDoor(doorkeeper)
     side = RouterCurve(setup.curve.keys, door.admit)
     opened = network.open_router(
@@ -291,7 +316,7 @@ async def _open_desk(
     )
     socket = await stack.enter_async_context(opened)
     door.open(socket)
-    return HostDesk(router, socket, setup.lease, setup.wire, door)
+    return HostDesk(router, socket, setup.lease, setup.wire, serves, door)
 
 
 def _warn_if_reachable(address: str) -> None:

@@ -427,8 +427,19 @@ class Server:
             self._records.clear()
 
     def _left_behind(self) -> str:
-        """What did not end in time, in words; empty if all did."""
-        text = "".join(map(self._about_left, self._left))
+        """What of this machine did not end in time, in words; empty if all did."""
+        here: list[bytes] = []
+        for worker in self._left:
+            host = None if self._desk is None else self._desk.host_of(worker)
+            if host is None:
+                here.append(worker)
+            else:
+                _log.warning(
+                    "worker %s of host %s is not known to have ended: it has with the lease of "
+                    "that host, which the next server at this address waits for",
+                    worker.decode(), host,
+                )  # fmt: skip
+        text = "".join(map(self._about_left, here))
         if text:
             _log.error("the server has closed, but not all of it has ended: %s", text)
         return text

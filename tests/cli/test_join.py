@@ -1,0 +1,244 @@
+"""``serve --hosts-bind`` and ``join``, each as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cli.commands import Running, check_nothing_left, command, run, until
+from tests.cli.test_notify import heard_with, manager_socket
+from trio_envserve import ClientCurve, MayHaveRun, open_client
+
+pytestmark = pytest.mark.real
+
+HOSTS = ("--workers", "0", "--hosts-bind", "tcp://127.0.0.1:0")
+TOLD = '''
+import os
+
+import trio
+
+
+class Told:
+    """Says what its worker was told; or waits."""
+
+    def __init__(self, **args):
+        self.args = args
+
+    async def run_rollout(self, rollout):
+        if "wait" in rollout.input:
+            open(rollout.input["wait"], "w").close()
+            await trio.sleep_forever()
+        return {"args": self.args, "gpu": os.environ.get("GPU"), "reward": 1.0}
+'''
+
+
+@asynccontextmanager
+async def router(folder: Path, *arguments: str) -> AsyncIterator[tuple[Running, str, str]]:
+    """A server whose hosts join, its address, and the one for them."""
+    (folder / "told.py").write_text(TOLD)
+    given = (*arguments, "--bind", "tcp://127.0.0.1:0", *HOSTS, "--json")
+    async with command(folder, "serve", *given) as running:
+        event = await running.event("serving")
+        yield running, event["address"], event["hosts"]
+
+
+@asynccontextmanager
+async def host(
+    folder: Path, address: str, *arguments: str, **environ: str
+) -> AsyncIterator[Running]:
+    """A host of one worker that has joined."""
+    given = (address, *arguments, "--workers", "1", "--json")
+    async with command(folder, "join", *given, **environ) as running:
+        await running.event("joined")
+        yield running
+
+
+async def asked(address: str, **options: Any) -> Any:
+    async with open_client(address, **options) as client:
+        return await client.run_rollout({})
+
+
+async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path: Path) -> None:
+    async with router(tmp_path, "arithmetic") as (server, address, hosts):
+        async with command(tmp_path, "join", hosts, "--workers", "2", "--name", "a") as joining:
+            assert "host a joins" in await joining.line()
+            async with open_client(address) as client:
+                await client.run_rollout({"index": 0}, model="oracle")
+            joining.signal(signal.SIGTERM)
+            left = await joining.wait()
+            assert left.code == 0, left.err
+            left.check_no_traceback()
+            assert "2 workers run arithmetic" in left.err
+            assert "no worker of this host is left" in left.err
+            await server.said("host a is gone: it has left")
+            server.signal(signal.SIGTERM)
+            assert (await server.wait()).code == 0
+    await check_nothing_left(tmp_path)
+
+
+async def test_a_router_that_stops_without_its_host_says_what_the_next_one_waits_for(
+    tmp_path: Path,
+) -> None:
+    """It ended with exit code 1, as if something were left on its own machine."""
+    quick = ("--limit", "reap_s=0.1", "--limit", "stop_s=0.1")
+    async with router(tmp_path, "told:Told", *quick) as (server, address, hosts):
+        async with host(tmp_path, hosts, "--name", "a") as joined:
+            await asked(address)
+            joined.signal(signal.SIGKILL)
+            await joined.wait()
+            server.signal(signal.SIGTERM)
+            stopped = await server.wait()
+            assert stopped.code == 0, stopped.err
+            assert "of host a is not known to have ended" in stopped.err
+
+
+async def test_a_second_signal_kills_what_runs(tmp_path: Path) -> None:
+    async with router(tmp_path, "told:Told") as (_, address, hosts):
+        async with host(tmp_path, hosts, "--name", "a") as joined, open_client(address) as client:
+            async with trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    with pytest.raises(MayHaveRun, match="a"):
+                        await client.run_rollout({"wait": "started"})
+
+                nursery.start_soon(ask)
+                await until((tmp_path / "started").exists)
+                joined.signal(signal.SIGINT)
+                await joined.said("SIGINT: taking no new work")
+                joined.signal(signal.SIGTERM)  # the same one so soon would be one with the first
+                killed = await joined.wait()
+                assert killed.code == 1, killed.err
+                assert killed.last["drained"] is False
+    await check_nothing_left(tmp_path)
+
+
+async def test_work_that_takes_longer_than_the_drain_is_killed(tmp_path: Path) -> None:
+    async with router(tmp_path, "told:Told") as (_, address, hosts):
+        async with host(tmp_path, hosts, "--drain-s", "0.1") as joined:
+            async with open_client(address) as client, trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    with pytest.raises(MayHaveRun):
+                        await client.run_rollout({"wait": "started"})
+
+                nursery.start_soon(ask)
+                await until((tmp_path / "started").exists)
+                joined.signal(signal.SIGTERM)
+                ended = await joined.wait()
+                assert ended.code == 0, ended.err
+                assert "not drained after 0.1 s" in ended.err
+                assert ended.last["drained"] is False
+
+
+async def test_what_the_router_says_counts_less_than_what_the_host_was_told(
+    tmp_path: Path,
+) -> None:
+    theirs = ("told:Told", "--arg", "level=1", "--arg", "size=2", "--worker-env", "0:GPU=three")
+    async with router(tmp_path, *theirs) as (_, address, hosts):
+        async with host(tmp_path, hosts) as first:
+            said = await asked(address)
+            assert (said["args"], said["gpu"]) == ({"level": 1, "size": 2}, "three")
+            first.signal(signal.SIGTERM)
+            await first.wait()
+        async with host(tmp_path, hosts, "--arg", "level=9", "--worker-env", "0:GPU=four") as own:
+            said = await asked(address)
+            assert (said["args"], said["gpu"]) == ({"level": 9, "size": 2}, "four")
+            own.signal(signal.SIGTERM)
+            await own.wait()
+        async with host(tmp_path, hosts, "told:Told"):
+            assert (await asked(address))["args"] == {}
+
+
+async def test_a_host_waits_for_its_router_and_comes_back_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(TOLD)
+    at = f"ipc://{tmp_path}/hosts"
+    serving = ("serve", "told:Told", "--bind", f"ipc://{tmp_path}/s", "--json", "--workers", "0")
+    async with command(tmp_path, "join", at, "--workers", "1", "--json") as joining:
+        await joining.said("nothing listens at")
+        for _ in range(2):
+            # The second one waits until the workers that the first one had are dead.
+            more = ("--hosts-bind", at, "--fence-s", "1")
+            async with command(tmp_path, *serving, *more) as server:
+                event = await server.event("serving")
+                assert (await joining.event("joined"))["environment"] == "told:Told"
+                await asked(event["address"])
+                server.signal(signal.SIGKILL)
+                await server.wait()
+            assert (await joining.event("apart"))["reason"]
+
+
+async def test_who_may_not_join_is_told_and_ends(tmp_path: Path) -> None:
+    for name, role in (("node", "work"), ("trainer", "submit")):
+        made = await run(tmp_path, "curve", "new", "keys", name, "--role", role)
+        assert made.code == 0, made.err
+    async with router(tmp_path, "told:Told", "--curve", "keys") as (_, address, hosts):
+        keyless = await run(tmp_path, "join", hosts, "--workers", "1")
+        assert keyless.code == 3
+        assert "it wants the mechanism CURVE" in keyless.err
+        wrong = await run(tmp_path, "join", hosts, "--workers", "1", "--curve", "trainer.key")
+        assert wrong.code == 3
+        assert "may not work" in wrong.err
+        async with host(tmp_path, hosts, "--curve", "node.key") as joined:
+            trainer = ClientCurve.from_file(tmp_path / "trainer.key")
+            assert (await asked(address, curve=trainer))["reward"] == 1.0
+            same = await run(tmp_path, "curve", "revoke", "keys", "node")
+            assert same.code == 0
+            # What has run there is over with the lease, which is not to be waited for here.
+            await joined.said("the key node was revoked")
+            assert joined.process.poll() is None
+
+
+async def test_a_host_that_does_not_fit_is_told_and_ends(tmp_path: Path) -> None:
+    async with router(tmp_path, "nowhere:Here") as (_, _, hosts):
+        nothing = await run(tmp_path, "join", hosts, "--workers", "1", "--json")
+        assert nothing.code == 2
+        assert "nowhere" in nothing.last["error"]["message"]
+
+
+async def test_a_name_that_is_in_use_is_waited_for(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()  # another machine, as far as locks go
+    (other / "told.py").write_text(TOLD)
+    async with router(tmp_path, "told:Told") as (_, _, hosts):
+        async with host(tmp_path, hosts, "--name", "a") as first:
+            given = ("join", hosts, "--workers", "1", "--name", "a", "--json")
+            async with command(other, *given) as second:
+                await second.said("another host is here as a")
+                first.signal(signal.SIGTERM)
+                await first.wait()
+                await second.event("joined")
+
+
+async def test_a_service_manager_hears_when_a_host_is_in(tmp_path: Path, folder: str) -> None:
+    place = f"{folder}/notify"
+    with manager_socket(place) as listening:
+        async with router(tmp_path, "told:Told") as (_, _, hosts):
+            async with host(tmp_path, hosts, NOTIFY_SOCKET=place) as joined:
+                told = await heard_with(listening, "READY")
+                assert told["STATUS"].startswith("joined: ")
+                joined.signal(signal.SIGTERM)
+                assert (await heard_with(listening, "STOPPING"))["STOPPING"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("join", "nowhere"), "nowhere"),
+        (("join", "tcp://127.0.0.1:1", "--offers", "gpu=many"), "an amount is a number"),
+        (("join", "tcp://127.0.0.1:1", "no_such:Env"), "no_such"),
+        (("join", "tcp://127.0.0.1:1", "--workers", "1", "--worker-env", "1:A=b"), "numbered"),
+        (("serve", "--fence-s", "5"), "--fence-s needs --hosts-bind"),
+        (("serve", "--hosts-bind", "tcp://0.0.0.0:0"), "own workers for this one (--insecure)"),
+    ],
+)
+async def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
+    failed = await run(tmp_path, *arguments)
+    assert failed.code == 2
+    assert why in failed.err
+    failed.check_no_traceback()

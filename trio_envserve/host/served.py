@@ -1,0 +1,124 @@
+"""What the workers of a host run: as its router says, and as it was told itself.
+
+The router says it in its welcome, so that a host need not be told anything.  What a host was
+told itself counts more: an environment, with its arguments, takes the place of the router's;
+single arguments, variables, an interpreter and limits are laid over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Final, final
+
+from ..core.errors import ConfigError
+from ..core.limits import ServerLimits
+from ..envs.check import check_spec
+from ..worker.config import check_args
+from .interpreters import check_interpreter, find_interpreter
+
+TOLD_LIMITS: Final = (
+    "beat_s", "heartbeat_s", "blocked_report_s", "teardown_s", "announce_bytes",
+    "worker_held_bytes", "worker_capacity", "stop_s",
+)  # fmt: skip
+"""The limits of a router that its hosts and their workers must know."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What is to be run; what is empty was not said."""
+
+    environment: str | None = None
+    args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    command: Sequence[str] = ()
+    """In the place of this package's own worker."""
+    python: str | None = None
+    environ: Sequence[Mapping[str, str]] = ()
+    """Environment variables for each of the host's places."""
+    limits: ServerLimits | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """As a router tells its hosts."""
+        return {
+            "environment": self.environment,
+            "args": dict(self.args),
+            "command": list(self.command),
+            "python": self.python,
+            "environ": [dict(each) for each in self.environ],
+            "limits": {name: getattr(self.limits, name) for name in TOLD_LIMITS}
+            if self.limits is not None
+            else {},
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Served:
+        """What a router has said.  ConfigError if it makes no sense here."""
+        given: dict[str, Any] = {
+            "environment": None, "args": {}, "command": [], "python": None, "environ": [],
+            "limits": {},
+        }  # fmt: skip
+        given |= {name: record[name] for name in given if name in record}
+        command, environ, limits = given["command"], given["environ"], given["limits"]
+        right = (
+            all(_is_text_or_none(given[name]) for name in ("environment", "python"))
+            and _is_record(given["args"])
+            and isinstance(command, list)
+            and all(isinstance(word, str) for word in command)
+            and isinstance(environ, list)
+            and all(map(_is_variables, environ))
+            and _is_record(limits)
+        )
+        if not right:
+            raise ConfigError("what the router says is to be run cannot be understood")
+        try:
+            # A later version may tell more.
+            kept = ServerLimits(**{n: limits[n] for n in TOLD_LIMITS if n in limits})
+        except TypeError as error:
+            raise ConfigError(f"the limits that the router tells: {error}") from None
+        return cls(
+            environment=given["environment"], args=given["args"], command=tuple(command),
+            python=given["python"], environ=environ, limits=kept,
+        )  # fmt: skip
+
+    def under(self, own: Served) -> Served:
+        """This, which a router has said, under what the host was told itself."""
+        replaced = own.environment is not None or bool(own.command)
+        what = own if replaced else self
+        return Served(
+            environment=what.environment,
+            args=own.args if replaced else {**self.args, **own.args},
+            command=what.command,
+            python=None if what.command else own.python or self.python,
+            environ=[
+                {**(theirs or {}), **(ours or {})}
+                for theirs, ours in zip_longest(self.environ, own.environ)
+            ],
+            limits=own.limits or self.limits,
+        )
+
+    async def check(self) -> Served:
+        """It, with the interpreter's own path; ConfigError if it cannot be run here."""
+        if self.environment is None and not self.command:
+            raise ConfigError("neither this host nor its router says which environment to run")
+        check_args(self.args)
+        if self.python is None:
+            if self.environment is not None and not self.command:
+                check_spec(self.environment)
+            return self
+        python = find_interpreter(self.python)
+        await check_interpreter(python)
+        return dataclasses.replace(self, python=python)
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
+
+
+def _is_variables(value: Any) -> bool:
+    return _is_record(value) and all(isinstance(text, str) for text in value.values())
