@@ -13,7 +13,7 @@ client acknowledge it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import starmap
 from typing import Any, Literal, Unpack, final
@@ -89,7 +89,7 @@ class Client:
         Raises :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
         or :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
         """
-        return (await self.outcome(input, **options)).unwrap()
+        return (await self._run(checked(input, **options))).unwrap()
 
     async def run_group(
         self, inputs: Sequence[Any], **options: Unpack[CallOptions]
@@ -120,9 +120,24 @@ class Client:
         )  # fmt: skip
         return await self._run(asked)
 
-    async def _run(
+    def _run(
         self, asked: Asked, submitted: Callable[[], object] | None = None,
         on_delta: OnDelta | None = None, on_note: OnNote | None = None,
+    ) -> Coroutine[Any, Any, Outcome]:  # fmt: skip
+        """What :meth:`outcome` does, to be awaited.  No coroutine: each that a caller waits in
+        is run through whenever it goes to sleep and wakes up."""
+        try:
+            body = asked.encoded(self._wire, at_once=True)
+        except (values.TooMuchWork, values.EncodingError):
+            return self._run_large(asked, submitted, on_delta, on_note)
+        if asked.terms.key is not None and len(body) >= HASHED_AT_ONCE:
+            return self._run_large(asked, submitted, on_delta, on_note)
+        encoded = Encoded(body, asked.terms.of(body))
+        return self._run_encoded(encoded, submitted, on_delta, on_note)
+
+    async def _run_large(
+        self, asked: Asked, submitted: Callable[[], object] | None, on_delta: OnDelta | None,
+        on_note: OnNote | None,
     ) -> Outcome:  # fmt: skip
         try:
             encoded = await self._encode(asked)
@@ -150,7 +165,11 @@ class Client:
         began_s = trio.current_time()
         body, terms = encoded
         ended = await self._call(body, began_s, terms, submitted, on_delta, on_note)
-        return await self._outcome(ended, began_s, trio.current_time())
+        now_s = trio.current_time()
+        try:
+            return self._outcome_at_once(ended, began_s, now_s)
+        except values.TooMuchWork:
+            return await self._outcome(ended, began_s, now_s)
 
     async def _call(
         self, body: bytes, now_s: float, terms: Terms,

@@ -113,13 +113,13 @@ class _TrioBackend:
         ended: list[CodeResult] = []
 
         async def run() -> None:
-            ended.append(await _contained(call))
+            ended.append(await self.call_here(call))
 
         try:
             async with trio.open_nursery() as nursery:  # noqa: ASYNC112
                 nursery.start_soon(run)
         except BaseException as exc:  # noqa: ASYNC103
-            # _contained raises nothing: this is trio, which says that the code left a
+            # call_here raises nothing: this is trio, which says that the code left a
             # nursery or a cancel scope open in its task.  It is the code's failure.
             # Usually it is a group; but trio asks the groups in it to split.
             if foreign.holds_interrupt(exc):
@@ -127,8 +127,14 @@ class _TrioBackend:
             ended[:] = [CodeResult(error=exc)]
         return ended[0]
 
+    @trio.lowlevel.enable_ki_protection
     async def call_here(self, call: Call) -> CodeResult:
-        ended = await _contained(call)
+        # The boundary between the environment and the worker.  The caller checks whether
+        # it is cancelled.
+        pid = os.getpid()
+        ended = await foreign.acall(call, _TRIO_CONTEXT)
+        end_if_forked(pid)
+        _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
         if ended.error is None and trio.lowlevel.current_task().child_nurseries:
             # trio itself reports it when the task has ended: too late for the outcome.
             return CodeResult(error=RuntimeError("the code left a nursery open in its task"))
@@ -136,17 +142,6 @@ class _TrioBackend:
 
 
 _TRIO_CONTEXT = RunContext(_is_cancelled_here, lambda model: model)
-
-
-@trio.lowlevel.enable_ki_protection
-async def _contained(call: Call) -> CodeResult:
-    # The boundary between the environment and the worker.  The caller checks whether
-    # it is cancelled.
-    pid = os.getpid()
-    ended = await foreign.acall(call, _TRIO_CONTEXT)
-    end_if_forked(pid)
-    _hint(ended.error, _ASYNCIO_SIGNS, 'If this is asyncio code: set backend = "asyncio".')
-    return ended
 
 
 @final

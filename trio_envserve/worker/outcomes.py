@@ -53,14 +53,16 @@ class OutcomeMaker:
         self._wire = wire
         self._threads = Threads()
 
-    async def decoded(self, body: Body) -> foreign.CodeResult:
-        """The request; a large one is decoded in a thread."""
+    def decoded_at_once(self, body: Body) -> foreign.CodeResult | None:
+        """The request; None if it is a large one."""
         asked = foreign.call(self._request, body, at_once=True)
-        if foreign.is_exception(asked.error, values.TooMuchWork):
-            asked = await self._threads.run(
-                lambda pause: foreign.call(self._request, body, pause=pause)
-            )
+        if asked.error is not None and foreign.is_exception(asked.error, values.TooMuchWork):
+            return None
         return asked
+
+    async def decoded(self, body: Body) -> foreign.CodeResult:
+        """A large request, decoded in a thread."""
+        return await self._threads.run(lambda pause: foreign.call(self._request, body, pause=pause))
 
     async def of(
         self, request: str, asked: foreign.CodeResult, began_s: float,
@@ -86,7 +88,7 @@ class OutcomeMaker:
             log(logging.INFO, "request %s failed: %s", request, failure, about=failure.exception)
             return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
         encoded = self._encode(value, at_once=True)
-        if foreign.is_exception(encoded.error, values.TooMuchWork):
+        if encoded.error is not None and foreign.is_exception(encoded.error, values.TooMuchWork):
             return LargeValue(value)
         return self._result(encoded, began_s)
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, final
 
@@ -67,12 +67,12 @@ class Runner:
         self.usage = ModelUsage(took=self.took)
         """What the model calls of all rollouts came to, and how long they took."""
 
-    async def run(
+    def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
         said: Callable[[bytes], None] | None = None,
         noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
-    ) -> Any:  # fmt: skip
-        """One execution of ``request``: the value of a rollout, or the list of a
+    ) -> Coroutine[Any, Any, Any]:  # fmt: skip
+        """One execution of ``request``, to be awaited: the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring has
         the errors and the meaning of ``here``.  ``said`` is called with each delta of a
         rollout, ``noted`` with each note, in any thread.  Spans of the model calls, and of
@@ -84,10 +84,10 @@ class Runner:
             model = TracedModel(model, trace, request.endpoint)
         job = _Job(request, request_id, model, self.usage, said, noted, trace)
         if request.kind == "rollout":
-            return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
+            return self._attempts(_RolloutCode(self._env, job, 0), here=here)
         if self._env.run_group is not None:
-            return await self._attempts(_GroupCode(self._env.run_group, job), here=here)
-        return await self._members(job)
+            return self._attempts(_GroupCode(self._env.run_group, job), here=here)
+        return self._members(job)
 
     async def _members(self, job: _Job) -> list[dict[str, Any]]:
         """The members of a group, concurrently, each with attempts of its own."""

@@ -131,7 +131,8 @@ class _Shell:
         self._limits = limits
         self._parking = Parking(self._parked, limits.held_bytes)
         self._scopes: dict[int, trio.CancelScope] = {}
-        """The scope of every execution, from its beginning until its end is reported."""
+        """The scope of every execution that has begun, until it is cancelled, or its end is
+        reported."""
         self._stopped: set[int] = set()
         """Executions that were cancelled before they began."""
         self._deltas = Deltas(self._pieces_said)
@@ -313,7 +314,7 @@ class _Shell:
                 case Run():
                     self._arrived.append(effect)
                 case CancelRun(number):
-                    scope = self._scopes.get(number)
+                    scope = self._scopes.pop(number, None)
                     if scope is None:
                         self._stopped.add(number)
                     else:
@@ -343,7 +344,7 @@ class _Shell:
                     run, began_s = self._arrived.popleft(), now_s
                     self._wake_taker()
                     outcome = await self._run_one(task, run, began_s, scope)
-                    if scope.cancel_called or not is_clean(task, context, around):
+                    if run.number not in self._scopes or not is_clean(task, context, around):
                         break
                     made, outcome = outcome, None
                     now_s = self._report(task, run, made, began_s)
@@ -365,13 +366,14 @@ class _Shell:
         if not isinstance(outcome, LargeValue):
             return self._ended(run, outcome, began_s)
         # In a task of its own: the code may have left anything in this one.
-        scope = self._scopes[run.number]
-        self._scopes[run.number] = trio.CancelScope(shield=True)
-        if scope.cancel_called:
-            self._scopes[run.number].cancel()
+        scope = trio.CancelScope(shield=True)
+        if self._closing or run.number not in self._scopes:
+            scope.cancel()
+        else:
+            self._scopes[run.number] = scope
         nursery = task.parent_nursery
         assert nursery is not None
-        nursery.start_soon(self._encode_large, run, outcome, began_s, name=task.name)
+        nursery.start_soon(self._encode_large, run, outcome, began_s, scope, name=task.name)
         return trio.current_time()
 
     async def _run_one(
@@ -385,7 +387,9 @@ class _Shell:
             return _never_began(run)
         self._scopes[run.number] = scope
         try:
-            asked = await self._outcomes.decoded(run.body)
+            asked = self._outcomes.decoded_at_once(run.body)
+            if asked is None:
+                asked = await self._outcomes.decoded(run.body)
         except trio.Cancelled:  # noqa: ASYNC103  # the scope is the caller's, and is left next
             return _never_began(run)
         make = self._outcomes.of if run.traceparent is None else self._traced
@@ -408,11 +412,13 @@ class _Shell:
         """Executions have said pieces of their results."""
         self._do([effect for each in made for effect in self._core.take(each)])
 
-    async def _encode_large(self, run: Run, large: LargeValue, began_s: float) -> None:
+    async def _encode_large(
+        self, run: Run, large: LargeValue, began_s: float, scope: trio.CancelScope
+    ) -> None:
         """End an execution whose value takes long to encode."""
         with self._failing():
             outcome: Outcome | None = None
-            with self._scopes[run.number]:
+            with scope:
                 outcome = await self._outcomes.of_large(large, began_s)
             self._ended(run, outcome, began_s)
 
