@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     )
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
+    from .core.worker_range import WorkerRange
     from .envs.interface import Environment, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
     from .host.joined import JoinedHost, open_host
@@ -175,6 +176,7 @@ __all__ = [
     "WireLimits",
     "WorkerDeath",
     "WorkerLost",
+    "WorkerRange",
     "WorkerStats",
     "image_part",
     "open_client",
@@ -187,8 +189,8 @@ __all__ = [
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
     "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
-    "models.interface", "models.usage", "envs.interface", "core.values", "net", "net.keypairs",
-    "client", "client.aio", "host.joined", "server", "server.curve",
+    "core.worker_range", "models.interface", "models.usage", "envs.interface", "core.values",
+    "net", "net.keypairs", "client", "client.aio", "host.joined", "server", "server.curve",
 )  # fmt: skip
 
 

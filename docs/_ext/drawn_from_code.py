@@ -146,6 +146,7 @@ LIFE_WORDS: Mapping[str, str] = {
     "_ready": "ready",
     "_heard": "note its loop and memory; no longer silent",
     "_retire": "retiring",
+    "_recall": "ready, if it retires since fewer workers are enough",
     "_end": "ending; the slot is free",
     "_kill_unready": "ending; kill; the slot is free after a longer pause",
     "_kill": "ending; kill; the slot is free",

@@ -1,9 +1,18 @@
 """What options say, as values."""
 
+import re
+
+import click
 import pytest
 
-from trio_envserve import ConfigError
-from trio_envserve.cli.options import key_limits, pairs, server_limits, worker_environ
+from trio_envserve import ConfigError, WorkerRange
+from trio_envserve.cli.options import (
+    key_limits,
+    pairs,
+    server_limits,
+    worker_environ,
+    workers_of,
+)
 
 
 def test_pairs_are_json_or_text():
@@ -32,6 +41,20 @@ def test_limits_of_keys_by_name_among_those_of_the_server():
             find(["retenton_s=60"])
         with pytest.raises(ConfigError, match="waiters is a whole number"):
             find(["waiters=1.5"])
+
+
+def test_workers_are_a_number_or_a_range():
+    assert workers_of(1) == workers_of("1") == 1
+    assert workers_of("2..64") == WorkerRange(2, 64)
+    for wrong in ("-1", "4..2", "0..2", "many"):
+        with pytest.raises(click.BadParameter, match=re.escape(wrong)):
+            workers_of(wrong)
+
+
+def test_slots_are_named_up_to_the_most_of_a_range():
+    assert worker_environ(["3:A=1"], WorkerRange(1, 4)) == [{}, {}, {}, {"A": "1"}]
+    with pytest.raises(ConfigError, match="the slots of 4 workers are numbered from 0"):
+        worker_environ(["4:A=1"], WorkerRange(1, 4))
 
 
 def test_environment_variables_by_slot():

@@ -56,6 +56,17 @@ def test_rates_are_of_the_time_between_two_looks():
     assert len(watch.rates) == HISTORY
 
 
+def test_a_pool_that_may_change_shows_how_far_and_why_it_has():
+    record = stats(Pair(workers=4))
+    watch = Watch()
+    watch.saw(record, 10.0)
+    assert "4 of 4\n" in shown(watch).replace(" \n", "\n")
+    resized = "2 -> 4 workers: a request has waited for 5.0 s"
+    watch.saw({**record, "workers_least": 2, "workers_most": 64, "resized": resized}, 11.0)
+    assert "4 of 4 (of 2..64)" in shown(watch)
+    assert resized in shown(watch)
+
+
 def test_another_server_at_the_address_begins_anew():
     watch = Watch()
     watch.saw(stats(Pair()), 1.0)

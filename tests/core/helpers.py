@@ -61,6 +61,7 @@ from trio_envserve.core.worker_inputs import (
     OutcomeMade,
     RouterMessage,
 )
+from trio_envserve.core.worker_range import WorkerRange
 
 CLIENT = b"client"
 """The route of a pair's own ClientCore; what is sent to others is mail."""
@@ -170,8 +171,9 @@ class Joined:
     says what becomes of their effects."""
 
     def __init__(
-        self, *, workers: int, rerun: bool, heartbeats: bool, server: dict[str, Any] | None,
-        client: dict[str, Any] | None, wire: dict[str, Any] | None = None, auto_hello: bool = True,
+        self, *, workers: int | WorkerRange, rerun: bool, heartbeats: bool,
+        server: dict[str, Any] | None, client: dict[str, Any] | None,
+        wire: dict[str, Any] | None = None, auto_hello: bool = True,
     ) -> None:  # fmt: skip
         self.now_s = START_S
         self.rerun = rerun
@@ -283,8 +285,8 @@ class Pair(Joined):
     """A router, its workers, and a client, joined without a network."""
 
     def __init__(
-        self, *, workers: int = 1, rerun: bool = False, ready: bool = True, welcomed: bool = True,
-        heartbeats: bool = False, server: dict[str, Any] | None = None,
+        self, *, workers: int | WorkerRange = 1, rerun: bool = False, ready: bool = True,
+        welcomed: bool = True, heartbeats: bool = False, server: dict[str, Any] | None = None,
         client: dict[str, Any] | None = None, wire: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(

@@ -9,7 +9,7 @@ import pytest
 from tests.regressions.bench import FIRST, QUICK, REPLACEMENT, System
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import Life, LifeInput, Phase
+from trio_envserve.core.lives import NOT_NEEDED, Life, LifeInput, Phase
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
 from trio_envserve.core.slots import Pool
 
@@ -80,6 +80,7 @@ def test_each_slot_gets_one_life_with_a_fresh_incarnation():
 INPUTS: dict[str, Any] = {
     "hello": lambda pool, life: pool.step(life, LifeInput.HELLO, 1.0),
     "retire": lambda pool, life: pool.step(life, LifeInput.RETIRE, 1.0, "why"),
+    "recall": lambda pool, life: pool.step(life, LifeInput.RECALL, 1.0),
     "kill": lambda pool, life: pool.step(life, LifeInput.KILL, 1.0, "why"),
     "exited": lambda pool, life: pool.step(life, LifeInput.EXITED, 1.0, "why"),
     "time": lambda pool, life: pool.step(life, LifeInput.TIME, 1.0),
@@ -94,6 +95,7 @@ TABLE: dict[str, dict[Phase, tuple[Phase, list[str]]]] = {
         P.STARTING: (P.STARTING, []), P.READY: (P.RETIRING, []), P.RETIRING: (P.RETIRING, []),
         P.ENDING: (P.ENDING, []), P.REAPED: (P.REAPED, []),
     },
+    "recall": {phase: (phase, []) for phase in P},
     "kill": {phase: (P.ENDING, ["Kill", "Report"]) for phase in P} | {P.REAPED: (P.REAPED, [])},
     "exited": {phase: (P.REAPED, ["Report"]) for phase in P} | {P.REAPED: (P.REAPED, [])},
     "time": {phase: (phase, ["Lost"] if phase is P.REAPED else []) for phase in P},
@@ -116,6 +118,14 @@ def test_only_a_worker_that_retires_is_ever_drained(phase):
     pool = pool_with()
     with pytest.raises(AssertionError, match=f"worker w0-1 is {phase.value}"):
         pool.step(in_phase(pool, phase), LifeInput.DRAINED, 1.0, "why")
+
+
+def test_only_a_worker_that_was_not_needed_is_recalled():
+    pool = pool_with()
+    life = ready(pool)
+    pool.step(life, LifeInput.RETIRE, 1.0, NOT_NEEDED)
+    assert kinds(list(pool.step(life, LifeInput.RECALL, 2.0))) == ["Report"]
+    assert (life.phase, life.why) == (Phase.READY, "")
 
 
 def test_g1_a_death_is_declared_only_when_reaped_and_what_it_sent_was_taken_in():

@@ -240,3 +240,19 @@ def test_a_worker_reserved_for_suspects_that_are_gone_is_given_back():
     assert queue.pick([draining], all_have_room) is None
     assert duty_of(draining) is Duty.ANY
     assert not queue.reserving
+
+
+def test_the_oldest_is_the_first_of_a_line_or_of_suspects_and_has_room_in_its_share():
+    queue = Scheduler()
+    assert queue.oldest_s(all_have_room) is None
+    for session, at_s in ((1, 5.0), (1, 1.0), (2, 4.0)):  # the first of a line has waited longest
+        queue.add(entry_of(session, int(at_s), queued_s=at_s))
+    assert queue.oldest_s(all_have_room) == 4.0
+    for sequence, at_s in ((7, 3.0), (8, 2.0)):
+        poison = suspect(3, sequence)
+        poison.queued_s = at_s
+        queue.add(poison)
+    assert queue.oldest_s(all_have_room) == 3.0
+    assert queue.oldest_s(nobody_has_room) is None
+    second = int.to_bytes(2, 16, "big")
+    assert queue.oldest_s(lambda session: session == second) == 4.0

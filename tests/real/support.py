@@ -27,6 +27,7 @@ from trio_envserve import (
     Outcome,
     Server,
     ServerLimits,
+    WorkerRange,
     WorkerStats,
     open_client,
 )
@@ -62,7 +63,7 @@ WIRE = WireLimits(reconnect_max_s=0.1)
 
 @asynccontextmanager
 async def open_server(
-    judge: Judge, *, environment: str = ACTOR, workers: int = 1,
+    judge: Judge, *, environment: str = ACTOR, workers: int | WorkerRange = 1,
     args: dict[str, Any] | None = None, wire: WireLimits | None = None,
     bind: str = ANY_PORT, worker_environ: Sequence[Mapping[str, str]] = (),
     **limits: Any,

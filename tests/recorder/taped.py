@@ -11,6 +11,7 @@ import pytest
 
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router import Router
+from trio_envserve.core.worker_range import WorkerRange
 from trio_envserve.lab.simulation import actor_server
 from trio_envserve.server.recording import Tape
 
@@ -18,7 +19,7 @@ ABOUT: dict[str, Any] = {"time": 0.0, "version": "0", "environment": "e", "addre
 
 
 def tape_of(
-    *, epoch: bytes = b"e" * 16, slots: int = 1, now_s: float = 0.0,
+    *, epoch: bytes = b"e" * 16, slots: int | WorkerRange = 1, now_s: float = 0.0,
     new_id: Callable[[], bytes], limits: ServerLimits | None = None,
     wire: WireLimits | None = None, keys: KeyLimits | None = None, bodies: bool = False,
     heartbeats: bool = True, journaled: bool = False,

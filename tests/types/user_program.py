@@ -29,6 +29,7 @@ from trio_envserve import (
     ServerStatus,
     StatusRecord,
     Transport,
+    WorkerRange,
     open_client,
     open_server,
     serve,
@@ -95,6 +96,10 @@ async def wrong(client: Client) -> None:
     await client.run_rollout(1, timeout_s="5")  # type: ignore[arg-type]  # a number
     await client.run_group([1], retries=1)  # type: ignore[call-arg]  # max_retries
     async with client.run_many([1], modell="oracle"):  # type: ignore[call-arg]  # model
+        pass
+    async with open_server("arithmetic", workers="2..4"):  # type: ignore[arg-type]  # a WorkerRange
+        pass
+    async with open_server("arithmetic", workers=WorkerRange(2, 4)):
         pass
     async with open_server("arithmetic", worker=2):  # type: ignore[call-arg]  # workers
         pass

@@ -11,6 +11,7 @@ import click
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB, KeyLimits, ServerLimits
+from ..core.worker_range import WorkerRange, most_of
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS
 from ..net.keypairs import ClientCurve
 
@@ -73,22 +74,31 @@ def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
     return values
 
 
+def workers_of(given: Any) -> int | WorkerRange:
+    """What ``4`` and ``2..64`` stand for, as a type of an option."""
+    try:
+        return WorkerRange.of(str(given))
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def worker_environ(
-    given: Sequence[str], workers: int, *, hosted: bool = False
+    given: Sequence[str], workers: int | WorkerRange, *, hosted: bool = False
 ) -> list[dict[str, str]]:
     """``SLOT:KEY=VALUE`` options as one mapping for each slot.  Raises ConfigError.
     ``hosted``: they are for hosts, too, which have their own numbers of slots."""
-    slots: list[dict[str, str]] = [{} for _ in range(workers)]
+    most = most_of(workers)
+    slots: list[dict[str, str]] = [{} for _ in range(most)]
     for text in given:
         slot, colon, setting = text.partition(":")
         key, equals, value = setting.partition("=")
         if not colon or not equals or not key or not slot.isdecimal():
             raise ConfigError(f"--worker-env takes SLOT:KEY=VALUE, not {text!r}")
-        if hosted and workers <= int(slot) < HOST_SLOTS:
+        if hosted and most <= int(slot) < HOST_SLOTS:
             slots += [{} for _ in range(int(slot) + 1 - len(slots))]
-        elif int(slot) >= workers:
+        elif int(slot) >= most:
             raise ConfigError(
-                f"--worker-env {text}: the slots of {workers} workers are numbered from 0"
+                f"--worker-env {text}: the slots of {most} workers are numbered from 0"
             )
         slots[int(slot)][key] = value
     return slots
@@ -120,8 +130,9 @@ arg_option = click.option(
 )  # fmt: skip
 
 workers_option = click.option(
-    "--workers", type=click.IntRange(min=0), default=1, show_default=True,
-    help="Worker processes; 0 runs the environment inside the server.",
+    "--workers", type=workers_of, default=1, show_default=True, metavar="N|A..B",
+    help="Worker processes; 2..64: as many as there is work for; 0 runs the environment inside "
+    "the server.",
 )  # fmt: skip
 
 python_option = click.option(

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import click
 import trio
 
+from ..core.worker_range import WorkerRange
 from ..envs.check import check_spec
 from ..logs import LogSetup, set_title
 from ..net import Transport
@@ -88,7 +89,7 @@ class _Options(NamedTuple):
 @log_options("WARNING")
 @json_option
 def run_with(
-    environment: str, command: tuple[str, ...], bind: str, workers: int,
+    environment: str, command: tuple[str, ...], bind: str, workers: int | WorkerRange,
     worker_python: str | None, transport: Transport, curve: str | None, args: tuple[str, ...],
     worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
     worker_env: tuple[str, ...],

@@ -23,6 +23,7 @@ import trio
 from ..core.closing import ClosingStage
 from ..core.errors import ServerStartError
 from ..core.health import ServerStatus
+from ..core.worker_range import WorkerRange
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.allocator import keep_freed_memory
@@ -159,7 +160,7 @@ class _Options(NamedTuple):
 @log_options("INFO")
 @json_option
 def serve(
-    environment: str | None, bind: str, workers: int, transport: Transport,
+    environment: str | None, bind: str, workers: int | WorkerRange, transport: Transport,
     worker_command: str | None, worker_python: str | None, args: tuple[str, ...],
     worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
     worker_env: tuple[str, ...],

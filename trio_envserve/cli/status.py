@@ -157,7 +157,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         *_closing(stats),
         *([("paused", _first_line(stats["paused"]))] if stats.get("paused") else []),
         ("environment", str(stats["environment"]) or "-"),
-        ("workers ready", f"{stats['ready']} of {stats['workers']}"),
+        *pool_rows(stats),
         ("worker restarts", str(stats["worker_restarts"])),
         ("sessions", str(stats["sessions"])),
         ("waiting, running", f"{stats['waiting']}, {stats['running']}"),
@@ -184,6 +184,18 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
         Table("cache", (), cached),
         worker_table(stats),
         *([slow_table(stats["slow"])] if "slow" in stats else []),
+    ]
+
+
+def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """How many workers there are, and where that may change, how far and why it has."""
+    ready = f"{stats['ready']} of {stats['workers']}"
+    if stats["workers_least"] == stats["workers_most"]:
+        return [("workers ready", ready)]
+    bounds = f"{stats['workers_least']}..{stats['workers_most']}"
+    return [
+        ("workers ready", f"{ready} (of {bounds})"),
+        *([("resized", stats["resized"])] if stats["resized"] else []),
     ]
 
 

@@ -20,7 +20,7 @@ from .keys import duration
 from .options import client_options, json_option
 from .render import Table, rich_tables, tables_text
 from .slow import oldest, slow_table
-from .status import state_of, worker_table
+from .status import pool_rows, state_of, worker_table
 
 ANSWER_S = 2.0
 """A server that takes longer to answer is shown as silent."""
@@ -141,7 +141,7 @@ def top_tables(watch: Watch) -> list[Table]:
     server = [
         ("status", f"silent: {watch.silent}" if watch.silent else state_of(stats)),
         *([("paused", stats["paused"])] if stats["paused"] else []),
-        ("workers ready", f"{stats['ready']} of {stats['workers']}"),
+        *pool_rows(stats),
         *(
             (name, f"{stats[name]} of {bounds[name]:g}")
             for name in ("waiting", "running", "kept") if name in bounds

@@ -24,6 +24,7 @@ from .clock import AwakeClock
 from .closing import Closing
 from .dedup import DedupCache
 from .durations import Durations
+from .elastic import Elastic, Need
 from .executions import Execution
 from .heard import ExecutionEnded, Noted, Said, Stray
 from .journal import Journal
@@ -71,6 +72,7 @@ class Dispatcher:
         self.journal = journal
         self.workforce = Workforce(pool, limits, wire.header_bytes, self.announced, journal)
         self.limits = limits
+        self.elastic = Elastic(pool, self.workforce.workers, limits)
         self.waits = Durations()
         """From entering the queue to the dispatch."""
         self.out: list[RouterEffect] = []
@@ -240,6 +242,24 @@ class Dispatcher:
         if workforce.out:
             self.out += workforce.out
             workforce.out = []
+
+    def resize(self) -> None:
+        """Decide how many workers there are to be, where that may change."""
+        if self.pool.parts:
+            self.out += self.elastic.tick(self.clock.awake_s, self._need())
+
+    def _need(self) -> Need:
+        is_held = bool(self.workforce.pausing.why)
+        return Need(
+            sum(worker.running for worker in self.workforce.workers.values()),
+            len(self.queue),
+            0.0 if is_held else self.oldest_wait_s(),
+        )
+
+    def oldest_wait_s(self) -> float:
+        """How long that request waits which waits longest of those that a worker could take."""
+        since_s = self.queue.oldest_s(self._share_left)
+        return 0.0 if since_s is None else self.clock.awake_s - since_s
 
     def _is_hopeless(self) -> bool:
         """Whether no worker will ever take what waits, and that is not answered yet."""

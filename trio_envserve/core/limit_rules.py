@@ -52,6 +52,11 @@ RULES: tuple[Rule, ...] = (
          "the first pause would be longer than the longest"),
     Rule("ServerLimits.reap_s", 1, "ServerLimits.reap_settle_s",
          "closing would not wait for what a dead worker had sent"),
+    # a pool that grows and shrinks
+    Rule("ServerLimits.grow_after_s", 1, "ServerLimits.tick_s",
+         "how long requests wait is looked at with each tick, and each would ask for more workers"),
+    Rule("ServerLimits.shrink_after_s", 1, "ServerLimits.grow_after_s",
+         "workers would leave before those that wait could ask for them"),
     # the wire
     Rule("WireLimits.message_bytes", 1, "WireLimits.header_bytes",
          "a header is one frame, and a larger one ends the connection"),

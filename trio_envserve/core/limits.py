@@ -204,6 +204,14 @@ class ServerLimits(_Checked):
     broken_after: int = limit(
         3, "starts that fail in a row before the environment is reported as broken"
     )
+    grow_after_s: float = limit(
+        5.0,
+        "where the number of workers may change: a request that has waited for so long asks for "
+        "more of them",
+    )
+    shrink_after_s: float = limit(
+        60.0, "and if fewer would have been enough for so long, the others are drained"
+    )
     drain_s: float = limit(30.0, "a graceful stop waits so long for running work")
     stop_s: float = limit(5.0, "after the drain, cancelled work has so long to end before the kill")
     reap_s: float = limit(

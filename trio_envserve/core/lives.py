@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from .slots import Pool
 
 
+NOT_NEEDED = "fewer workers are enough"
+"""Why a worker retires that may be recalled; see :mod:`.elastic`."""
+
+
 class Phase(enum.Enum):
     """Where a life stands."""
 
@@ -47,6 +51,7 @@ class LifeInput(enum.Enum):
     HELLO = "the environment is set up"
     HEARTBEAT = "a sign of life"
     RETIRE = "it is to get no more work"
+    RECALL = "it is to get work again: there is enough for it"
     DRAINED = "it has no more work and was told to exit"
     KILL = "it must die"
     EXITED = "its process was reaped, or could not be started"
@@ -110,7 +115,7 @@ def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffe
     life.phase = Phase.READY
     life.ready_s = life.heard_s = now_s
     slot = pool.slots[life.slot]
-    slot.failed_starts, slot.unloadable = 0, False
+    slot.failed_starts, slot.unloadable, slot.awaited = 0, False, False
     pool.broken, pool.was_ready = "", True
     took_s = now_s - life.born_s
     return (Report("info", f"worker {life.name} (pid {life.pid}) ready after {took_s:.1f} s"),)
@@ -138,6 +143,13 @@ def _retire(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffe
     life.phase = Phase.RETIRING
     life.why = why
     return ()
+
+
+def _recall(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
+    if life.why != NOT_NEEDED:
+        return ()
+    life.phase, life.why = Phase.READY, ""
+    return (Report("info", f"worker {life.name} is needed again, and goes on"),)
 
 
 def _end(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
@@ -251,6 +263,7 @@ TABLE: dict[LifeInput, dict[Phase, Cell]] = {
         P.STARTING: _nothing, P.READY: _retire, P.RETIRING: _nothing, P.ENDING: _nothing,
         P.REAPED: _nothing,
     },
+    LifeInput.RECALL: {**dict.fromkeys(Phase, _nothing), P.RETIRING: _recall},
     LifeInput.DRAINED: {
         P.STARTING: _never, P.READY: _never, P.RETIRING: _end, P.ENDING: _never, P.REAPED: _never,
     },

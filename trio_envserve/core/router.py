@@ -68,13 +68,14 @@ from .stacks import Stacks
 from .stages import Stages
 from .stats import describe, status
 from .terms import Body, Epoch, RequestId, Route, SessionId, one_line, short
+from .worker_range import WorkerRange
 
 
 class Router:
     """The whole server, less its sockets, processes and clock."""
 
     def __init__(
-        self, *, epoch: Epoch, slots: int, now_s: float, new_id: Callable[[], bytes],
+        self, *, epoch: Epoch, slots: int | WorkerRange, now_s: float, new_id: Callable[[], bytes],
         limits: ServerLimits | None = None, wire: WireLimits | None = None,
         keys: KeyLimits | None = None, heartbeats: bool = True, journaled: bool = False,
         resting: bool = False,
@@ -270,6 +271,7 @@ class Router:
         self._lapse_some(awake_s)
         self.dispatcher.keyed.tick()
         if not self.starting:
+            self.dispatcher.resize()
             for ended in self.workforce.tick(awake_s):
                 self.dispatcher.ended(ended)
         self.stages.go_on(now_s)

@@ -104,6 +104,18 @@ class Scheduler:
         entry = self._next_entry(share_left)
         return None if entry is None else (entry, worker)
 
+    def oldest_s(self, share_left: Callable[[SessionId], bool]) -> float | None:
+        """Since when that one waits which waits longest of those that a worker could take;
+        None if there is none."""
+        firsts = [
+            next(iter(line.values())).queued_s
+            for session, line in self._lines.items() if share_left(session)
+        ]  # fmt: skip
+        for line in self._suspects.values():
+            able = (each.queued_s for each in line.values() if share_left(each.id.session))
+            firsts += islice(able, 1)
+        return min(firsts, default=None)
+
     def _pick_suspect(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
     ) -> tuple[Entry, Worker] | None:

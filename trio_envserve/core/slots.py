@@ -23,6 +23,7 @@ from typing import Any
 from .limits import ServerLimits
 from .lives import TABLE, Life, LifeInput, Phase
 from .router_effects import PoolEffect, Report, Spawn
+from .worker_range import WorkerRange, most_of
 
 BROKEN_CHARACTERS = 4_000
 """How much of a traceback clients are told; the log has it whole."""
@@ -46,6 +47,40 @@ class Slot:
     """Whether its last worker could not even load the environment."""
     closed: bool = False
     """Whether its host has gone: no life begins in it, until another host takes it."""
+    spare: bool = False
+    """Whether fewer workers are enough: no life begins in it, until it is opened."""
+    awaited: bool = False
+    """Whether it was opened for more workers, and none was ready in it since."""
+    lives_before: int = 0
+    """Those from before it was opened last."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is to be a worker in it."""
+        return not (self.closed or self.spare)
+
+    def begin_anew(self) -> None:
+        """What was before does not count: it is open, for others."""
+        self.closed = self.spare = self.unloadable = False
+        self.failures = self.failed_starts = 0
+        self.pause_s = self.start_at_s = 0.0
+        self.lives_before = self.lives
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Part:
+    """Slots of which as many are open as there is work for (:mod:`.elastic`)."""
+
+    bounds: WorkerRange
+    slots: list[Slot]
+
+    def open(self) -> list[Slot]:
+        """Those in which there is to be a worker."""
+        return [slot for slot in self.slots if slot.is_open]
+
+    def spare(self) -> list[Slot]:
+        """Those that may be opened."""
+        return [slot for slot in self.slots if slot.spare and not slot.closed]
 
 
 class Pool:
@@ -53,14 +88,16 @@ class Pool:
 
     def __init__(
         self,
-        slots: int,
+        slots: int | WorkerRange,
         limits: ServerLimits,
         new_id: Callable[[], bytes],
         *,
         heartbeats: bool = True,
     ) -> None:
         self.limits = limits
-        self.slots = [Slot(index) for index in range(slots)]
+        self.slots = [Slot(index) for index in range(most_of(slots))]
+        self.parts: list[Part] = []
+        """Where the number of workers may change."""
         self.lives: dict[bytes, Life] = {}
         self.stopping = False
         self.restarts = 0
@@ -73,6 +110,8 @@ class Pool:
         succeeds.  It goes into each answer to a sync, so it is short."""
         self._new_id = new_id
         self._heartbeats = heartbeats
+        if isinstance(slots, WorkerRange):
+            self.parts.append(_part(slots, self.slots))
 
     # -- inputs ---------------------------------------------------------------
 
@@ -91,7 +130,7 @@ class Pool:
             effects += self.step(life, LifeInput.TIME, now_s)
         if not self.stopping:
             for slot in self.slots:
-                if slot.life is None and not slot.closed and now_s >= slot.start_at_s:
+                if slot.life is None and slot.is_open and now_s >= slot.start_at_s:
                     effects.append(self._start(slot, now_s))
         return effects
 
@@ -124,18 +163,34 @@ class Pool:
         are taken again."""
         free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
         for slot in free:
-            slot.closed, slot.unloadable = False, False
-            slot.failures = slot.failed_starts = 0
-            slot.pause_s = slot.start_at_s = 0.0
+            slot.begin_anew()
         fresh = [Slot(len(self.slots) + index) for index in range(count - len(free))]
         self.slots += fresh
         return free + fresh
+
+    def open(self, slot: Slot) -> None:
+        """There is to be a worker in it again: the one that is still there, or another."""
+        slot.spare = False
+        slot.awaited = slot.life is None or slot.life.phase is Phase.STARTING
+        if slot.life is None:
+            slot.begin_anew()
+
+    def spare(self, slot: Slot) -> None:
+        """There is to be none, once who is there has no work any more."""
+        slot.spare, slot.awaited, slot.unloadable = True, False, False
+        slot.failures = slot.failed_starts = 0
+        slot.pause_s = 0.0
 
     def stop(self) -> None:
         """Start no more."""
         self.stopping = True
 
     # -- decisions ------------------------------------------------------------
+
+    @property
+    def wanted(self) -> int:
+        """How many workers there are to be."""
+        return sum(slot.is_open for slot in self.slots)
 
     def accepts(self, life: Life) -> bool:
         """Whether it may get new work as far as its health goes."""
@@ -159,7 +214,7 @@ class Pool:
         """Whether the environment keeps failing to set up and nothing is ready."""
         if not self.broken or self.ready_count():
             return False
-        if not self.was_ready and all(slot.unloadable or slot.closed for slot in self.slots):
+        if not self.was_ready and all(slot.unloadable or not slot.is_open for slot in self.slots):
             return True
         return any(slot.failed_starts >= self.limits.broken_after for slot in self.slots)
 
@@ -173,8 +228,16 @@ class Pool:
 
     def _start(self, slot: Slot, now_s: float) -> Spawn:
         slot.lives += 1
-        self.restarts += slot.lives > 1
+        self.restarts += slot.lives > slot.lives_before + 1
         worker = f"w{slot.index}-{slot.lives}".encode()
         life = Life(worker, slot.index, self._new_id(), now_s, now_s, self._heartbeats)
         slot.life = self.lives[worker] = life
         return Spawn(slot.index, worker, life.incarnation)
+
+
+def _part(bounds: WorkerRange, slots: list[Slot]) -> Part:
+    """These slots, of which the first ones are open."""
+    for slot in slots:
+        slot.spare = slot.index - slots[0].index >= bounds.least
+        slot.awaited = not slot.spare
+    return Part(bounds, list(slots))

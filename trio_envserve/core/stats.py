@@ -61,7 +61,7 @@ def status(router: Router) -> dict[str, Any]:
         status = ServerStatus.STARTING
         reason = reason or pool.broken or "no worker is ready yet"
     record: dict[str, Any] = {
-        "status": status.value, "reason": reason, "ready": ready, "workers": len(pool.slots),
+        "status": status.value, "reason": reason, "ready": ready, "workers": pool.wanted,
         "environment": workforce.environment, "rerun": workforce.rerun,
         "durable": journal.on and not journal.failed, "paused": workforce.pausing.why,
     }  # fmt: skip
@@ -116,6 +116,7 @@ def describe(router: Router) -> dict[str, Any]:
         "keys_bytes": router.keys.usage.size_bytes,
         "journal_keys": 0 if resting is None else resting.all.keys,
         "journal_bytes": 0 if resting is None else resting.all.disk_bytes,
+        **_size(router),
         "worker_restarts": pool.restarts,
         "malformed": router.malformed,
         "fenced": workforce.fenced,
@@ -143,13 +144,25 @@ def describe(router: Router) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _size(router: Router) -> dict[str, Any]:
+    """Where the number of workers may change: how far, and what was done last."""
+    pool, dispatcher = router.pool, router.dispatcher
+    fixed = pool.wanted - sum(len(part.open()) for part in pool.parts)
+    return {
+        "oldest_wait_s": round(dispatcher.oldest_wait_s(), 3),
+        "workers_least": fixed + sum(part.bounds.least for part in pool.parts),
+        "workers_most": fixed + sum(part.bounds.most for part in pool.parts),
+        "resized": dispatcher.elastic.why,
+    }
+
+
 def bounds(router: Router) -> dict[str, int]:
     """The bounds of what is counted, by its name."""
     limits, keys = router.limits, router.keys.limits
     return {
         "sessions": limits.sessions,
         "waiting": limits.queue,
-        "running": limits.worker_capacity * len(router.pool.slots),
+        "running": limits.worker_capacity * router.pool.wanted,
         "kept": limits.kept_outcomes,
         "kept_bytes": limits.kept_bytes,
         "announced_bytes": limits.announced_bytes,

@@ -191,6 +191,14 @@ class ServerStats(StatusRecord):
     """Keys besides, whose outcomes are in the journal only."""
     journal_bytes: int = 0
     """What they take there: names, inputs and outcomes."""
+    oldest_wait_s: float = 0.0
+    """How long that request waits which waits longest of those that a worker could take."""
+    workers_least: int = 0
+    """How many workers there are to be at least, and at most: the same where their number
+    does not change."""
+    workers_most: int = 0
+    resized: str = ""
+    """What was done about their number last, and why; empty until then."""
     worker_restarts: int = 0
     malformed: int = 0
     """Messages that the protocol does not allow."""
@@ -242,7 +250,7 @@ class ServerStats(StatusRecord):
         """Plain data, as on the wire: what ``status --json`` prints."""
         record = {"epoch": self.epoch, **StatusRecord.to_record(self)}
         for field in dataclasses.fields(self):
-            if field.name not in _OF_STATUS and field.type == "int":
+            if field.name not in _OF_STATUS and field.type in ("int", "float", "str"):
                 record[field.name] = getattr(self, field.name)
             elif field.type == "Mapping[str, float]":
                 record[field.name] = dict(getattr(self, field.name))

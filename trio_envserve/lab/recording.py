@@ -178,7 +178,8 @@ class Player:
         about = self.about
         try:
             return Router(
-                epoch=about["epoch"], slots=about["slots"], now_s=about["began_s"],
+                epoch=about["epoch"], slots=records.slots_of(about["slots"]),
+                now_s=about["began_s"],
                 new_id=self._new_id, limits=_limits(ServerLimits, about["limits"]),
                 wire=_limits(WireLimits, about["wire"]),
                 keys=_limits(KeyLimits, about.get("keys", {})), heartbeats=about["heartbeats"],

@@ -14,6 +14,7 @@ from ..core.errors import ConfigError
 from ..core.router_inputs import RouterInput
 from ..core.strict_cbor import NO_TAGS
 from ..core.terms import ID_BYTES
+from ..core.worker_range import most_of
 from ..server.recording import records
 
 MAX_DEPTH = 8
@@ -180,9 +181,16 @@ def _is_id(value: Any) -> bool:
     return type(value) is bytes and len(value) == ID_BYTES
 
 
+def _is_slots(value: Any) -> bool:
+    try:
+        return 0 < most_of(records.slots_of(value)) < 100_000
+    except ConfigError:
+        return False
+
+
 _ABOUT: dict[str, Callable[[Any], bool]] = {
     "began_s": _is_seconds, "time": lambda value: _is_seconds(value) and 0 <= value < 1e11,
-    "epoch": _is_id, "slots": lambda value: type(value) is int and 0 < value < 100_000,
+    "epoch": _is_id, "slots": _is_slots,
     "heartbeats": lambda value: type(value) is bool, "limits": _is_record, "wire": _is_record,
     "version": _is_text, "environment": _is_text, "address": _is_text,
 }  # fmt: skip

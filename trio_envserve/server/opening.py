@@ -31,6 +31,7 @@ from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.messages import encode_record
 from ..core.router import Router
 from ..core.terms import short
+from ..core.worker_range import WorkerRange, check_workers
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..host.interpreters import check_interpreter, find_interpreter
@@ -70,7 +71,7 @@ async def open_server(
     environment: str | object | None = None, *,
     args: Mapping[str, Any] | None = None,
     bind: str = "tcp://127.0.0.1:0",
-    workers: int = 1,
+    workers: int | WorkerRange = 1,
     worker_command: str | Sequence[str] | None = None,
     worker_python: str | os.PathLike[str] | None = None,
     limits: ServerLimits | None = None,
@@ -92,7 +93,9 @@ async def open_server(
 
     ``environment``: a name or path as for the command (``"arithmetic"``, which is the
     default, ``"package.module:factory"``, ``"reasoning-gym:countdown"``), with ``args``
-    for its factory.  With ``workers=0`` it runs inside this very process: then
+    for its factory.  ``workers``: how many processes there are, or a
+    :class:`~trio_envserve.WorkerRange`: then there are as many as there is work for.  With
+    ``workers=0`` it runs inside this very process: then
     it may also be an object, a class or a closure, and what it breaks it breaks
     here.  ``worker_command``: what to run as each worker in the place of this package's
     own, ``"node worker.js"`` or a list of words; it speaks the worker's protocol (the
@@ -131,8 +134,7 @@ async def open_server(
     waits for it).
     """
     need_trio("open_server")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigError(f"workers must be a number >= 0, not {workers!r}")
+    check_workers(workers, least=0)
     command = parse_command(worker_command)
     hosted = hosts_bind is not None
     if hosted and record is not None:
@@ -216,8 +218,9 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 )
             held = [each for each in (locks, journal and journal.locks) if each is not None]
             host = _host(setup, [each.epochs for each in held], front.address)
-            own_slots = setup.workers if setup.hosts_bind is not None else max(setup.workers, 1)
-            slots, now_s = own_slots, trio.current_time()
+            # Without workers this process is one, unless hosts bring theirs.
+            slots = setup.workers or int(setup.hosts_bind is None)
+            now_s = trio.current_time()
             make = partial(
                 Router, epoch=new_id(), slots=slots, now_s=now_s, limits=limits, wire=wire,
                 keys=setup.keys, heartbeats=host.heartbeats, journaled=journal is not None,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
+from ..core.worker_range import WorkerRange
 from ..net import Network, Transport
 from .curve import ServerCurve
 
@@ -16,7 +17,7 @@ class ServerOptions(TypedDict, total=False):
 
     args: Mapping[str, Any] | None
     bind: str
-    workers: int
+    workers: int | WorkerRange
     worker_command: str | Sequence[str] | None
     worker_python: str | os.PathLike[str] | None
     limits: ServerLimits | None

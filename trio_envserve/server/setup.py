@@ -10,6 +10,7 @@ from typing import Any
 from ..core.lease import LeaseTerms
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.terms import ID_BYTES
+from ..core.worker_range import WorkerRange
 from ..net import DEFAULT_TRANSPORT, Network, Transport
 from .curve import ServerCurve
 
@@ -27,7 +28,7 @@ class Setup:
     """What is served, for logs and recordings."""
     args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bind: str
-    workers: int
+    workers: int | WorkerRange
     command: Sequence[str] = ()
     """The words of ``worker_command``."""
     python: str | None = None

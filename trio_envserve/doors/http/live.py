@@ -157,6 +157,7 @@ def view(
         "status": stats.status.value, "reason": _cut(stats.reason), "paused": _cut(stats.paused),
         "environment": stats.environment, "address": str(stats.more.get("address", "")),
         "epoch": stats.epoch[:8], "ready": stats.ready, "slots": stats.workers,
+        "least": stats.workers_least, "most": stats.workers_most, "resized": _cut(stats.resized),
         "closing": None if stats.closing is None else stats.closing.stage.value,
         "now": {
             "waiting": stats.waiting, "running": stats.running, "sessions": stats.sessions,

@@ -210,6 +210,12 @@ METRICS: Final[tuple[Metric, ...]] = (
            "there only while the server is stopping.", _closing),
     Metric("workers_ready", "gauge", "Workers that are ready.", _number("ready"), bound="workers"),
     Metric("workers", "gauge", "Workers that there should be.", _number("workers")),
+    Metric("workers_least", "gauge", "Workers that there should be at least.",
+           _number("workers_least")),
+    Metric("workers_most", "gauge", "Workers that there may be; the same where their number does "
+           "not change.", _number("workers_most")),
+    Metric("oldest_wait_seconds", "gauge", "How long that request waits which waits longest of "
+           "those that a worker could take.", _number("oldest_wait_s")),
     Metric("worker_restarts", "counter", "Worker processes beyond the first of each slot.",
            _number("worker_restarts")),
     *_bounded("sessions", "Sessions that the server holds.", "sessions"),

@@ -30,6 +30,7 @@ import trio
 
 from ...core.errors import ConfigError
 from ...core.limits import PROTOCOL_VERSION
+from ...core.worker_range import WorkerRange
 from .records import NAME
 from .tape import MakeRouter, Tape
 
@@ -134,8 +135,8 @@ class Recorder:
 @asynccontextmanager
 async def open_recorder(
     path: str | os.PathLike[str], make: MakeRouter, *,
-    new_id: Callable[[], bytes], now_s: float, slots: int, heartbeats: bool, bodies: bool = False,
-    **about: Any,
+    new_id: Callable[[], bytes], now_s: float, slots: int | WorkerRange, heartbeats: bool,
+    bodies: bool = False, **about: Any,
 ) -> AsyncIterator[Recorder]:  # fmt: skip
     """Record a router, made by ``make``, to ``path`` until the block ends.
 

@@ -33,6 +33,7 @@ from ...core.router import Router
 from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
 from ...core.router_inputs import ClientMessage, Loaded, Restored, RouterInput, WorkerMessage
 from ...core.terms import Body
+from ...core.worker_range import WorkerRange
 
 NAME = "trio-envserve recording"
 FORMAT = 3
@@ -152,6 +153,11 @@ class EffectsHash:
         return self._hash.digest()
 
 
+def slots_of(noted: Any) -> int | WorkerRange:
+    """How many slots a router was made with.  Raises ConfigError."""
+    return noted if type(noted) is int else WorkerRange.of(str(noted))
+
+
 def state_digest(router: Router) -> bytes:
     """A hash of what a router counts, and of what each session and each key holds."""
     sessions = [
@@ -170,10 +176,16 @@ def state_digest(router: Router) -> bytes:
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
 
+_LATER = (
+    "bounds", "waits", "runs", "model_calls", "model_usage", "oldest_wait_s", "workers_least",
+    "workers_most", "resized",
+)  # fmt: skip
+
+
 def _counted(router: Router) -> dict[str, Any]:
     """The statistics without what follows from the rest, which earlier recordings lack."""
     stats = router.stats()
-    for name in ("bounds", "waits", "runs", "model_calls", "model_usage"):
+    for name in _LATER:
         del stats[name]
     for worker in stats["per_worker"]:
         del worker["slot"]

@@ -22,6 +22,7 @@ import cbor2
 from ...core.router import Router
 from ...core.router_effects import RouterEffect
 from ...core.router_inputs import RouterInput
+from ...core.worker_range import WorkerRange
 from . import records
 from .records import EffectsHash
 
@@ -46,8 +47,8 @@ class Tape:
     """
 
     def __init__(
-        self, make: MakeRouter, *, new_id: Callable[[], bytes], now_s: float, slots: int,
-        heartbeats: bool, bodies: bool = False, about: Mapping[str, Any],
+        self, make: MakeRouter, *, new_id: Callable[[], bytes], now_s: float,
+        slots: int | WorkerRange, heartbeats: bool, bodies: bool = False, about: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.stopped: str | None = None
         """Why nothing is noted any more, empty if the server has ended; None while it is."""
@@ -65,7 +66,8 @@ class Tape:
         self._note(
             records.HEADER, records.NAME, records.FORMAT,
             {
-                **about, "epoch": router.epoch, "slots": slots, "heartbeats": heartbeats,
+                **about, "epoch": router.epoch, "heartbeats": heartbeats,
+                "slots": slots if isinstance(slots, int) else str(slots),
                 "bodies": bodies, "began_s": now_s, "limits": _as_dict(router.limits),
                 "wire": _as_dict(router.wire), "keys": _as_dict(router.keys.limits),
                 "journaled": router.dispatcher.journal.on,

@@ -111,7 +111,7 @@
     });
   }
   function showWorkers(v) {
-    put($("h-workers"), `Workers: ${v.ready} of ${v.slots} ready` + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
+    put($("h-workers"), `Workers: ${v.ready} of ${v.slots} ready` + (v.least < v.most ? ` (of ${v.least}..${v.most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
     const list = [...v.workers].sort((a, b) => a.slot - b.slot || (a.name < b.name ? -1 : 1));
     rows($("workers"), list, (each) => each.name, () => tableRow(9), (row, each) => {
       const marks = ["silent", "blocked"].filter((mark) => each[mark]);

@@ -1,0 +1,330 @@
+"""A pool that grows and shrinks: when, by how much, and what becomes of its workers."""
+
+from __future__ import annotations
+
+from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.lives import NOT_NEEDED, Phase
+from trio_envserve.core.router_inputs import CloseAsked, Exited
+from trio_envserve.core.worker_inputs import EnvironmentReady
+from trio_envserve.core.worker_range import WorkerRange
+
+from .helpers import Pair
+
+GROW_S, SHRINK_S = 5.0, 60.0
+
+
+class Elastic(Pair):
+    """A pool of 2 to 8 workers, each with one execution at once."""
+
+    def __init__(self, least: int = 2, most: int = 8, **limits: float) -> None:
+        workers = WorkerRange(least, most)
+        super().__init__(workers=workers, server={"worker_capacity": 1, **limits})
+
+    def wanted(self) -> int:
+        return self.router.pool.wanted
+
+    def serving(self) -> int:
+        """Processes that were not told to end."""
+        return sum(not life.leaving for life in self.router.pool.lives.values())
+
+    def ask_for(self, calls: int) -> None:
+        for _ in range(calls):
+            self.submit()
+
+    def grown(self, to: int) -> None:
+        """As many workers as that, each with an execution."""
+        self.ask_for(to - len(self.runs))
+        while self.wanted() < to:
+            self.advance(GROW_S + 0.5)
+        assert (self.wanted(), len(self.runs)) == (to, to)
+
+    def end_all(self) -> None:
+        """Whatever runs has its outcome, and so has what runs next."""
+        while self.runs:
+            self.end(self.runs[0])
+            del self.runs[0]
+
+    def reaped(self) -> None:
+        """Processes that were told to exit do."""
+        for worker in self.exits:
+            if self.workers.pop(worker, None) is not None:
+                self.give(Exited(worker, self.now_s, "exit 0"))
+        self.settle()
+
+
+def said(pair: Pair, text: str) -> list[str]:
+    return [report.text for report in pair.reports if text in report.text]
+
+
+# -- growing ---------------------------------------------------------------------------
+
+
+def test_a_pool_begins_with_its_least():
+    pair = Elastic()
+    assert (pair.wanted(), pair.serving(), len(pair.router.pool.slots)) == (2, 2, 8)
+    pair.advance(GROW_S * 10)
+    assert pair.wanted() == 2
+
+
+def test_it_grows_once_a_request_has_waited_for_long_and_not_before():
+    pair = Elastic()
+    pair.ask_for(3)
+    pair.advance(GROW_S - 0.5)
+    assert (pair.wanted(), len(pair.runs)) == (2, 2)
+    pair.advance(0.5)
+    assert (pair.wanted(), pair.serving(), len(pair.runs)) == (3, 3, 3)
+    assert said(pair, "2 -> 3 workers: a request has waited for 5.0 s")
+
+
+def test_it_doubles_at_most_and_ends_at_its_most():
+    pair = Elastic()
+    pair.ask_for(100)
+    sizes = set()
+    for _ in range(20):
+        pair.advance(0.5)
+        sizes.add(pair.wanted())
+    assert sizes == {2, 4, 8}
+    assert (pair.serving(), len(pair.runs)) == (8, 8)
+
+
+def test_it_grows_by_what_waits_fills():
+    pair = Elastic(worker_capacity=4)
+    pair.ask_for(8 + 5)
+    pair.advance(GROW_S)
+    assert (pair.wanted(), len(pair.runs)) == (4, 13)
+
+
+def test_it_grows_no_more_while_new_workers_start():
+    pair = Elastic()
+    pair.auto_hello = False
+    pair.ask_for(100)
+    pair.advance(GROW_S * 5)
+    assert pair.wanted() == 4
+    for worker in (b"w2-1", b"w3-1"):
+        pair.work(worker, pair.workers[worker].take(EnvironmentReady(1, "env", False)))
+    pair.advance(0.5)
+    assert pair.wanted() == 8
+
+
+def test_an_environment_that_cannot_be_set_up_gets_no_more_workers():
+    pair = Elastic()
+    pair.auto_hello = False
+    pair.ask_for(100)
+    pair.advance(GROW_S)
+    for _ in range(20):
+        for worker in [each for each in pair.workers if each > b"w2"]:
+            pair.die(worker)
+        pair.advance(5.0)
+    assert pair.wanted() == 4
+
+
+def test_it_does_not_grow_before_its_first_workers_are_ready():
+    pair = Elastic()
+    pair.auto_hello = False
+    pair.restart(proven=True)
+    pair.advance(1.0)
+    pair.ask_for(100)
+    pair.advance(GROW_S * 5)
+    assert pair.wanted() == 2
+
+
+def test_what_another_worker_would_not_help_asks_for_none():
+    pair = Elastic(kept_outcomes=2, session_share=1.0)
+    pair.ask_for(3)
+    pair.advance(GROW_S * 3)
+    assert (pair.wanted(), len(pair.router.queue)) == (2, 1)
+    assert pair.router.stats()["oldest_wait_s"] == 0.0
+
+
+def test_a_dispatch_that_is_paused_asks_for_no_workers():
+    pair = Elastic(pause_after_errors=1, pause_s=1000.0)
+    pair.ask_for(1)
+    pair.die()
+    pair.ask_for(3)
+    pair.advance(GROW_S * 3)
+    assert pair.router.status()["paused"]
+    assert pair.wanted() == 2
+
+
+# -- shrinking -------------------------------------------------------------------------
+
+
+def test_it_shrinks_once_fewer_were_enough_for_long():
+    pair = Elastic()
+    pair.grown(8)
+    pair.end_all()
+    pair.advance(SHRINK_S - 2.0)
+    assert pair.wanted() == 8
+    pair.advance(3.0)
+    assert (pair.wanted(), pair.serving()) == (2, 2)
+    assert sorted(pair.exits) == [b"w%d-1" % n for n in range(2, 8)]
+    assert not pair.kills
+    pair.reaped()
+    pair.advance(SHRINK_S * 3)
+    assert (pair.wanted(), pair.serving()) == (2, 2)
+    assert said(pair, "8 -> 2 workers: fewer were enough for 60 s")
+
+
+def test_it_keeps_what_was_needed_in_that_time():
+    pair = Elastic()
+    pair.grown(8)
+    pair.end_all()
+    pair.advance(SHRINK_S / 2)
+    pair.ask_for(5)
+    pair.advance(1.0)
+    pair.end_all()
+    pair.advance(SHRINK_S / 2)
+    assert pair.wanted() == 5
+    pair.advance(SHRINK_S + 1.0)
+    assert pair.wanted() == 2
+
+
+def test_it_does_not_shrink_while_all_are_needed_now_and_then():
+    pair = Elastic(least=1, most=2)
+    pair.grown(2)
+    for _ in range(5):
+        pair.end_all()
+        pair.advance(SHRINK_S - 10.0)
+        pair.ask_for(2)
+        pair.advance(1.0)
+    assert pair.wanted() == 2
+
+
+def test_a_worker_that_is_not_needed_ends_what_it_runs_and_gets_nothing_new():
+    """Its execution may take an hour: it is neither killed nor cancelled."""
+    pair = Elastic(least=1, most=4, worker_capacity=2)
+    pair.ask_for(8)
+    pair.advance(GROW_S * 3)
+    assert (pair.wanted(), len(pair.runs)) == (4, 8)
+    runs = list(pair.runs)
+    by_worker = {worker: [run for run in runs if run[0] == worker] for worker, _ in runs}
+    pair.runs.clear()
+    for each in by_worker.values():
+        pair.end(each[0])
+    pair.advance(SHRINK_S + 1.0)
+    assert pair.wanted() == 2
+    draining = [life for life in pair.router.pool.lives.values() if life.phase is Phase.RETIRING]
+    assert {life.why for life in draining} == {NOT_NEEDED}
+    assert len(draining) == 2
+    assert not pair.exits
+    pair.ask_for(1)
+    assert pair.runs[-1][0] not in {life.id for life in draining}
+    for life in draining:
+        pair.end(by_worker[life.id][1])
+    pair.advance(1.0)
+    assert sorted(pair.exits) == sorted(life.id for life in draining)
+    assert not pair.kills
+    assert not pair.cancels
+
+
+def test_a_worker_that_drains_is_taken_back_before_another_one_is_started():
+    pair = Elastic(least=1, most=4, worker_capacity=2)
+    pair.ask_for(8)
+    pair.advance(GROW_S * 3)
+    runs, spawns = list(pair.runs), len(pair.spawns)
+    by_worker = {run[0]: run for run in runs}
+    pair.runs.clear()
+    for run in by_worker.values():
+        pair.end(run)
+    pair.advance(SHRINK_S + 1.0)
+    assert pair.wanted() == 2
+    pair.ask_for(4)
+    pair.advance(GROW_S + 1.0)
+    assert (pair.wanted(), len(pair.spawns), len(pair.runs)) == (4, spawns, 4)
+    assert len(said(pair, "is needed again, and goes on")) == 2
+    assert not pair.exits
+
+
+def test_a_worker_that_retires_for_another_reason_is_not_taken_back():
+    pair = Elastic(least=1, most=2, recycle_executions=1)
+    pair.grown(2)
+    pair.advance(1.0)
+    retiring = [each for each in pair.router.pool.lives.values() if each.phase is Phase.RETIRING]
+    assert len(retiring) == 2
+    pair.ask_for(1)
+    pair.advance(GROW_S * 2)
+    assert [each.phase for each in retiring] == [Phase.RETIRING] * 2
+
+
+def test_a_worker_that_starts_when_it_is_not_needed_any_more_ends_once_it_is_ready():
+    pair = Elastic(least=1, most=2)
+    pair.auto_hello = False
+    pair.ask_for(2)
+    pair.advance(GROW_S)
+    assert pair.wanted() == 2
+    pair.end_all()
+    pair.advance(SHRINK_S + 1.0)
+    assert (pair.wanted(), pair.serving()) == (1, 2)
+    pair.work(b"w1-1", pair.workers[b"w1-1"].take(EnvironmentReady(1, "env", False)))
+    pair.advance(1.0)
+    assert pair.exits == [b"w1-1"]
+    assert not pair.kills
+
+
+def test_a_place_that_is_empty_goes_first():
+    pair = Elastic(least=1, most=2, restart_pause_s=1000.0, restart_pause_max_s=1000.0)
+    pair.grown(2)
+    pair.end_all()
+    pair.die(b"w0-1")
+    pair.advance(SHRINK_S + 1.0)
+    assert pair.wanted() == 1
+    assert not pair.exits
+    assert pair.router.pool.slots[0].spare
+
+
+def test_a_place_that_is_opened_again_forgets_how_its_last_worker_ended():
+    pair = Elastic(least=1, most=2, restart_pause_s=1000.0, restart_pause_max_s=1000.0)
+    pair.grown(2)
+    pair.end_all()
+    pair.die(b"w1-1")
+    restarts = pair.router.pool.restarts
+    pair.advance(SHRINK_S + 1.0)
+    assert pair.wanted() == 1
+    pair.ask_for(2)
+    pair.advance(GROW_S + 1.0)
+    assert (pair.wanted(), pair.serving()) == (2, 2)
+    assert pair.router.pool.restarts == restarts  # it is one worker more, not a replacement
+
+
+def test_nobody_grows_or_shrinks_in_a_server_that_closes():
+    pair = Elastic()
+    pair.grown(8)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING, 1000.0))
+    pair.settle()
+    pair.end_all()
+    pair.advance(SHRINK_S * 2)
+    assert pair.wanted() == 8
+
+
+def test_a_server_that_slept_does_neither():
+    """The time in which it was stopped counts for a second."""
+    pair = Elastic()
+    pair.grown(4)
+    pair.end_all()
+    pair.advance(1.0)
+    pair.advance(1000.0, step_s=1000.0)
+    assert pair.wanted() == 4
+
+
+# -- what it says ----------------------------------------------------------------------
+
+
+def test_statistics_have_the_bounds_and_the_reason():
+    pair = Elastic()
+    stats = pair.router.stats()
+    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 2, 8)
+    assert (stats["resized"], stats["oldest_wait_s"]) == ("", 0.0)
+    pair.ask_for(4)
+    pair.advance(2.0)
+    assert pair.router.stats()["oldest_wait_s"] == 2.0
+    pair.advance(GROW_S)
+    stats = pair.router.stats()
+    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 4, 8)
+    assert stats["resized"] == "2 -> 4 workers: a request has waited for 5.0 s"
+    assert stats["bounds"]["running"] == 4
+
+
+def test_a_pool_of_a_fixed_size_has_the_same_least_and_most():
+    pair = Pair(workers=3)
+    stats = pair.router.stats()
+    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (3, 3, 3)

@@ -1,0 +1,151 @@
+"""How many workers there are to be, where that may change.
+
+Theory of operation
+-------------------
+A :class:`~.slots.Part` of a pool has as many slots as it may have workers at most; those
+that are not needed are *spare*.  With each tick of the router :class:`Elastic` looks at
+what there is to do (:class:`Need`):
+
+- A request that a worker could take has waited for ``grow_after_s``: more slots are
+  opened, twice as many as there are at most, and no more than what waits would fill.
+  Not before each worker that was to help has been ready once: while they start, what
+  waits says nothing new.  So an environment that cannot be set up gets no more of them.
+- For ``shrink_after_s`` fewer workers would have been enough for all that ran and
+  waited: as many as were not needed in that time become spare.
+
+A worker in a spare slot takes no new work and ends when it has none.  If it is wanted
+again before, it is taken back: that is quicker than a new one, and so there are never
+more processes than the range allows.  Nothing is killed for it.
+
+Times are awake time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from .executions import Worker
+from .limits import ServerLimits
+from .lives import NOT_NEEDED, LifeInput, Phase
+from .router_effects import PoolEffect, Report
+from .slots import Pool, Slot
+
+
+class Need(NamedTuple):
+    """What there is to do."""
+
+    running: int
+    """Executions that may run code."""
+    waiting: int
+    """Requests that wait for a worker."""
+    oldest_s: float
+    """How long that one has waited which waits longest of those that a worker could take;
+    nought while another worker would not help."""
+
+
+class Elastic:
+    """Opens slots and makes them spare."""
+
+    def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
+        self._pool = pool
+        self._workers = workers
+        self._limits = limits
+        self.why = ""
+        """What it did last, and why, for people; empty until then."""
+        self._fewer_since_s: float | None = None
+        """Since when fewer workers would be enough, if they would."""
+        self._most_needed = 0
+        """How many would have been, since then."""
+
+    def tick(self, now_s: float, need: Need) -> list[PoolEffect]:
+        """Decide anew; before each tick of the pool."""
+        if self._pool.stopping:
+            return []
+        effects: list[PoolEffect] = []
+        now, needed = self._pool.wanted, self._needed(need)
+        if needed >= now:
+            self._fewer_since_s = None
+        else:
+            if self._fewer_since_s is None:
+                self._fewer_since_s, self._most_needed = now_s, 0
+            self._most_needed = max(self._most_needed, needed)
+        if need.oldest_s >= self._limits.grow_after_s:
+            effects += self._grow(need)
+        elif (
+            self._fewer_since_s is not None
+            and now_s - self._fewer_since_s >= self._limits.shrink_after_s
+        ):
+            effects += self._shrink(now - self._most_needed)
+        return [*effects, *self._follow(now_s)]
+
+    def _needed(self, need: Need) -> int:
+        """How many workers would be enough for all of it."""
+        return -(-(need.running + need.waiting) // self._limits.worker_capacity)
+
+    def _grow(self, need: Need) -> list[PoolEffect]:
+        pool = self._pool
+        if any(slot.awaited for part in pool.parts for slot in part.open()):
+            return []
+        before = pool.wanted
+        most = min(max(1, before), -(-need.waiting // self._limits.worker_capacity))
+        for _ in range(most):
+            spare = [part for part in pool.parts if part.spare()]
+            if not spare:
+                break
+            part = min(spare, key=lambda each: len(each.open()))
+            slot = min(part.spare(), key=_readiness)
+            pool.open(slot)
+        return self._said(before, f"a request has waited for {need.oldest_s:.1f} s")
+
+    def _shrink(self, most: int) -> list[PoolEffect]:
+        pool = self._pool
+        before = pool.wanted
+        for _ in range(most):
+            open_slots = [
+                slot
+                for part in pool.parts
+                if len(part.open()) > part.bounds.least
+                for slot in part.open()
+            ]
+            if not open_slots:
+                break
+            pool.spare(min(open_slots, key=self._burden))
+        for_s = self._limits.shrink_after_s
+        return self._said(before, f"fewer were enough for {for_s:g} s")
+
+    def _said(self, before: int, why: str) -> list[PoolEffect]:
+        after = self._pool.wanted
+        if after == before:
+            return []
+        self._fewer_since_s = None  # it was about another number
+        self.why = f"{before} -> {after} workers: {why}"
+        return [Report("info", self.why)]
+
+    def _burden(self, slot: Slot) -> tuple[int, int, int]:
+        """Who goes first: who is not there, who is not ready, who has least to do, and of
+        these the last one."""
+        if slot.life is None:
+            return 0, 0, -slot.index
+        worker = self._workers.get(slot.life.id)
+        if worker is None or slot.life.phase is Phase.RETIRING:
+            return 1, 0, -slot.index
+        return 2, len(worker.live), -slot.index
+
+    def _follow(self, now_s: float) -> Iterator[PoolEffect]:
+        """What follows for the workers in slots that are spare, or are so no more."""
+        for part in self._pool.parts:
+            for slot in part.slots:
+                if slot.life is None:
+                    continue
+                if slot.spare:
+                    yield from self._pool.step(slot.life, LifeInput.RETIRE, now_s, NOT_NEEDED)
+                elif slot.life.why == NOT_NEEDED:
+                    yield from self._pool.step(slot.life, LifeInput.RECALL, now_s)
+
+
+def _readiness(slot: Slot) -> tuple[int, int]:
+    """Who helps soonest: a worker that still drains, one that starts, one to be started."""
+    if slot.life is None:
+        return 2, slot.index
+    return slot.life.phase is Phase.STARTING, slot.index

@@ -1,0 +1,51 @@
+"""How many workers a pool may have."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerRange:
+    """From ``least`` to ``most`` workers: as many as there is work for (the page on
+    operations).  As text it is ``2..64``.  Raises ConfigError."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        for bound in (self.least, self.most):
+            if isinstance(bound, bool) or not isinstance(bound, int):
+                raise ConfigError(f"a range of workers has two whole numbers, not {bound!r}")
+        if not 1 <= self.least <= self.most:
+            raise ConfigError(
+                f"a range of workers begins with 1 or more, and does not end before it begins: "
+                f"not {self}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.least}..{self.most}"
+
+    @classmethod
+    def of(cls, text: str) -> int | WorkerRange:
+        """What ``4`` and ``2..64`` stand for.  Raises ConfigError."""
+        least, dots, most = text.strip().partition("..")
+        if not all(part.isascii() and part.isdigit() for part in (least, most if dots else "0")):
+            raise ConfigError(f"workers are a number or a range such as 2..64, not {text!r}")
+        return cls(int(least), int(most)) if dots else int(least)
+
+
+def most_of(workers: int | WorkerRange) -> int:
+    """How many there are at most."""
+    return workers.most if isinstance(workers, WorkerRange) else workers
+
+
+def check_workers(workers: Any, *, least: int) -> None:
+    """ConfigError if it is no range, and no number from ``least`` on."""
+    if isinstance(workers, WorkerRange):
+        return
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < least:
+        raise ConfigError(f"workers must be a number >= {least}, or a WorkerRange, not {workers!r}")
