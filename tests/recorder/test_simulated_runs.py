@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.recorder.taped import recorded_simulations, written
 from trio_envserve.lab.recording import Player
 from trio_envserve.lab.simulation import simulator
+from trio_envserve.lab.simulation.elastic_pools import ARE_ELASTIC
 from trio_envserve.lab.simulation.journals import have_journal
 from trio_envserve.server.recording import records, tape
 from trio_envserve.server.recording.records import state_digest
@@ -21,6 +22,7 @@ WITH_A_JOURNAL = next(filter(have_journal, range(1000)))
 
 @given(seed=st.integers(0, 2**32), harsh=st.booleans())
 @example(seed=WITH_A_JOURNAL, harsh=True)
+@example(seed=ARE_ELASTIC[0], harsh=True)
 def test_a_replay_is_identical(seed: int, harsh: bool):
     with pytest.MonkeyPatch.context() as patch, recorded_simulations() as tapes:
         patch.setattr(tape, "STATE_STEPS", 64)

@@ -30,6 +30,7 @@ from trio_envserve.lab.simulation.coverage import (
     RARE_OF_KEYS,
     name_of,
 )
+from trio_envserve.lab.simulation.elastic_pools import is_elastic
 from trio_envserve.lab.simulation.faults import (
     HARSH_ONLY,
     PLAIN_MESSAGE_BYTES,
@@ -111,10 +112,20 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
     # The least of a run; what all together reach.
     assert min(each.asked for each in runs) >= 50
     assert min(each.plan.clients for each in runs) == 2
-    assert min(each.plan.workers for each in runs) == 2
+    assert min(each.plan.workers for each in runs if not is_elastic(each.seed)) == 2
     assert min(sum(each.faults.values()) for each in runs) >= 5
     assert pairs.keys() <= {name_of(pair) for pair in POSSIBLE}
     assert len(pairs) >= len(POSSIBLE) - 3, set(map(name_of, POSSIBLE)) - pairs.keys()
+
+
+def test_some_pools_grow_and_shrink_and_none_does_so_by_a_wrong_number():
+    """The judge counts processes: neither too many, nor too few, nor one without need."""
+    seeds = [seed for seed in range(20_000, 20_150) if is_elastic(seed)]
+    runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
+    assert violations(runs) == ""
+    assert {each.plan.has(Fault.ELASTIC) for each in runs} == {True}
+    assert sum(each.faults.get(Fault.ELASTIC.value, 0) for each in runs) > 2 * len(runs)
+    assert not any(plan_of(seed).most_workers for seed in range(100) if not is_elastic(seed))
 
 
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
@@ -167,8 +178,9 @@ def test_every_pair_that_can_occur_does():
 def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bool):
     for seed in range(20):
         plan, before = plan_of(seed, harsh=harsh), draw(Random(seed * 2 + harsh), harsh=harsh)
-        assert plan.has(Fault.KEYS) == (plan != before) == have_keys(seed)
-        plan = plan.without(Fault.KEYS)
+        assert plan.has(Fault.KEYS) == have_keys(seed)
+        assert (plan != before) == (have_keys(seed) or is_elastic(seed))
+        plan = plan.without(Fault.KEYS).without(Fault.ELASTIC)
         assert (plan.asks, plan.faults) == (before.asks, before.faults)
 
 

@@ -154,7 +154,7 @@ def text(failure: Failure, footer: str = "") -> str:
 
 def schedule(plan: Plan) -> list[str]:
     """What happens in a plan, in order; what is as usual is left out."""
-    workers = f"{plan.workers} worker" + "s" * (plan.workers > 1)
+    workers = f"{plan.slots} worker" + "s" * (plan.slots != 1)
     clients = f"{plan.clients} client" + "s" * (plan.clients > 1)
     lines = [f"{clients}, {workers}" + "; the environment declares rerun" * plan.declares_rerun]
     lines += _all_along(plan)

@@ -8,6 +8,7 @@ from ...core import executions, messages
 from ...core import worker as worker_core
 from ...core.announced import Announcements
 from ...core.dedup import DedupCache
+from ...core.elastic import Elastic
 from ...core.lives import TABLE, LifeInput, Phase
 from ...core.ranges import Ranges
 from ...core.router_effects import Lost
@@ -321,3 +322,53 @@ def room_dies_with_a_worker(patch: Patches) -> None:
 def announced_outcomes_need_no_room(patch: Patches) -> None:
     """Every announced outcome is asked for at once."""
     patch.attribute(DedupCache, "may_keep", lambda self, session, size_bytes: True)
+
+
+@FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
+def a_worker_that_is_not_needed_is_killed(patch: Patches) -> None:
+    """A pool shrinks by killing workers, whatever they run."""
+    spare = Pool.spare
+
+    def kill(self: Any, slot: Any) -> None:
+        spare(self, slot)
+        if slot.life is not None:
+            slot.life.heard_s = float("-inf")
+
+    patch.attribute(Pool, "spare", kill)
+
+
+@FAMILY.mutant("G8", needs=(Fault.ELASTIC,))
+def a_pool_grows_without_need(patch: Patches) -> None:
+    """A pool grows, though nobody waits for a worker."""
+    tick = Elastic.tick
+
+    def always(self: Any, now_s: float, need: Any) -> Any:
+        return tick(self, now_s, need._replace(waiting=1, oldest_s=self._limits.grow_after_s))
+
+    patch.attribute(Elastic, "tick", always)
+
+
+@FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
+def a_pool_shrinks_below_its_least(patch: Patches) -> None:
+    """A pool in which nothing runs keeps no worker."""
+    shrink = Elastic._shrink
+
+    def all_of_them(self: Any, most: int) -> Any:
+        for part in self._pool.parts:
+            for slot in part.open():
+                self._pool.spare(slot)
+        return shrink(self, 0)
+
+    patch.attribute(Elastic, "_shrink", all_of_them)
+
+
+@FAMILY.mutant("G8", needs=(Fault.ELASTIC,))
+def a_pool_grows_beyond_its_most(patch: Patches) -> None:
+    """A worker that drains does not count, and another one begins beside it."""
+    begin = Pool.spare
+
+    def beside(self: Any, slot: Any) -> None:
+        begin(self, slot)
+        slot.life = None
+
+    patch.attribute(Pool, "spare", beside)

@@ -77,8 +77,10 @@ class SimServer(Process):
         """How many executions each worker has been given."""
         self.empty_since_s: dict[int, float] = {}
         """The slots that nobody is in, and since when."""
+        self.most_workers = 0
+        """The most that were there at once."""
         self.router = Router(
-            epoch=self.epoch, slots=world.plan.workers, now_s=self.events.now_s,
+            epoch=self.epoch, slots=world.plan.slots, now_s=self.events.now_s,
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
             keys=world.plan.keys, journaled=world.disk is not None,
             resting=world.disk is not None,
@@ -233,6 +235,8 @@ class SimServer(Process):
                     world.end_server(self, "closed", self.rng.uniform(0.0, 2.0))
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
+                    if effect.text == self.router.dispatcher.elastic.why:
+                        world.faults[Fault.ELASTIC] += 1
                     self.events.note(self.name, effect.text)
         self._turns -= 1
         if not self._turns:
@@ -264,6 +268,7 @@ class SimServer(Process):
     def _spawn(self, spawn: Spawn) -> None:
         worker = SimWorker(self.world, self, spawn)
         self.workers[spawn.worker] = worker
+        self.world.judge.spawned(self)
         if self.world.strikes(Fault.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
         else:

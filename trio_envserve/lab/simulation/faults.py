@@ -23,6 +23,7 @@ from random import Random
 
 from ...core.key_records import KeyAct, KeyName, Tag
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, KeyLimits, ServerLimits
+from ...core.worker_range import WorkerRange
 
 
 class Fault(enum.Enum):
@@ -67,6 +68,7 @@ class Fault(enum.Enum):
     CRASH_AT_WRITE = "server killed as it writes its journal"
     SLOW_DISK = "a sync of the disk takes long"
     DAMAGED_READ = "an outcome on the disk cannot be read"
+    ELASTIC = "a pool that grows and shrinks"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
@@ -75,8 +77,9 @@ HARSH_ONLY = frozenset({Fault.MANGLE})
 OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
 """Those of servers with a journal."""
 
-NOT_DRAWN = frozenset({Fault.KEYS}) | OF_JOURNALS
-"""What a seed has or has not, whatever else it draws (:mod:`.keyed_asks`, :mod:`.journals`)."""
+NOT_DRAWN = frozenset({Fault.KEYS, Fault.ELASTIC}) | OF_JOURNALS
+"""What a seed has or has not, whatever else it draws (:mod:`.keyed_asks`, :mod:`.journals`,
+:mod:`.elastic_pools`)."""
 
 TIMES: dict[Fault, tuple[int, int]] = {
     Fault.CUT_CLIENT: (1, 5),
@@ -177,6 +180,13 @@ class Plan:
     """How long a sync of the disk takes, if there is a journal."""
     crash_at_write: int | None = None
     """The server is killed as it writes this group of its journal, counted from 1."""
+    most_workers: int = 0
+    """How many workers there may be, if their number changes: then ``workers`` is the least."""
+
+    @property
+    def slots(self) -> int | WorkerRange:
+        """How many workers a server is to have."""
+        return WorkerRange(self.workers, self.most_workers) if self.most_workers else self.workers
 
     def has(self, fault: Fault) -> bool:
         """Whether the run has this kind of fault."""
@@ -208,6 +218,8 @@ class Plan:
                     plan, faults=plan.faults - OF_JOURNALS, sync_s=PLAIN_SYNC_S,
                     crash_at_write=None,
                 )  # fmt: skip
+            case Fault.ELASTIC:
+                return dataclasses.replace(plan, most_workers=0)
             case Fault.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)

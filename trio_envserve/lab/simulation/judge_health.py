@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core import messages
 from ...core.ranges import Ranges
 from ...core.terms import Body
+from .faults import Fault
 from .judge_wires import Wires
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ REPLACED_S = 0.9
 
 SETTLE_S = 3.0
 """After it was stopped, a process may be taken for silent for a while."""
+
+
+UNHEARD_S = 8.0
+"""For so long a server may not know that a call has ended: a lease and a little more."""
 
 
 class Health(Wires):
@@ -87,9 +92,47 @@ class Health(Wires):
         if idle or server.moved_s(now_s) < SETTLE_S:
             server.empty_since_s.clear()
             return
+        if self.plan.most_workers:
+            self._least_kept(server, len(taken))
+            return
         for slot in range(self.plan.workers):
             if slot in taken:
                 server.empty_since_s.pop(slot, None)
             elif now_s - server.empty_since_s.setdefault(slot, now_s) > REPLACED_S:
                 server.empty_since_s[slot] = now_s
                 self.violation("G9", f"{server.name} does not replace a worker that ends")
+
+    def _least_kept(self, server: SimServer, workers: int) -> None:
+        """Which slots are open the judge does not know, but how many there are at least."""
+        now_s, least = self.clock(), self.plan.workers
+        if workers >= least:
+            server.empty_since_s.clear()
+        elif now_s - server.empty_since_s.setdefault(0, now_s) > least * REPLACED_S:
+            server.empty_since_s.clear()
+            self.violation("G9", f"{server.name} keeps {workers} workers of at least {least}")
+
+    def spawned(self, server: SimServer) -> None:
+        """There is one more worker: may there be, and is there a reason?"""
+        if not self.plan.most_workers:
+            return
+        workers = sum(worker not in self.leaving for worker in server.workers.values())
+        before = max(server.most_workers, self.plan.workers)
+        server.most_workers = max(before, workers)
+        if workers > self.plan.most_workers:
+            most = self.plan.most_workers
+            self.violation("G8", f"{server.name} has {workers} workers of at most {most}")
+        elif workers > before and not self._somebody_waits():
+            self.violation("G8", f"{server.name} has {workers} workers, and nobody waits for one")
+
+    def _somebody_waits(self) -> bool:
+        """Whether anybody may have asked long ago for what does not run: the judge does not
+        know how soon a server hears that it is not wanted any more, nor what keys hold."""
+        if self.plan.has(Fault.KEYS) or self.plan.has(Fault.HOSTILE):
+            return True
+        now_s = self.clock()
+        return any(
+            call.asked_s <= now_s - self.plan.server.grow_after_s
+            and (not call.told or now_s - call.told_s < UNHEARD_S)
+            and not any(execution.live() for execution in call.executions)
+            for call in self.calls.values()
+        )

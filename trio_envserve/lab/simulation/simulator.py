@@ -35,6 +35,7 @@ from .actor_worker import SimWorker
 from .bounds import unanswered, unfinished
 from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, KeyPair, Pair, name_of
 from .disk import Disk
+from .elastic_pools import is_elastic, with_range
 from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
 from .journals import have_journal, with_journal
@@ -321,6 +322,8 @@ def plan_of(seed: int, *, harsh: bool = False) -> Plan:
         plan = with_keys(plan, Random(f"{seed * 2 + harsh}/keys"))
     if have_journal(seed):
         plan = with_journal(plan, Random(f"{seed * 2 + harsh}/journal"))
+    if is_elastic(seed):
+        plan = with_range(plan, Random(f"{seed * 2 + harsh}/range"))
     return plan
 
 
