@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -208,3 +209,50 @@ def test_a_share_bounds_what_a_key_has_unfinished_in_all_of_its_sessions():
     assert not desk.ask(one, 1)
     desk.know("submit", OTHER, "another")
     assert not desk.ask(desk.session(OTHER, b"x" * 16), route=OTHER)
+
+
+def test_what_a_key_had_unfinished_was_counted_over_all_sessions_at_each_request(monkeypatch):
+    desk = Desk(queue=10, queue_bytes=1 << 20)
+    desk.know("submit", share=0.5)
+    session, sessions = desk.session(), desk.router.cache.sessions
+    looked: list[str] = []
+
+    class Watched(OrderedDict[Any, Any]):
+        def values(self) -> Any:
+            looked.append("at all of them")
+            return super().values()
+
+    monkeypatch.setattr(desk.router.cache, "sessions", Watched(sessions))
+    assert not desk.ask(session)
+    assert not looked
+
+
+def test_what_a_key_has_unfinished_is_what_all_of_its_sessions_hold():
+    desk = Desk(queue=10, queue_bytes=1 << 20, window=3)
+    desk.know("submit", share=0.9)
+
+    def unfinished() -> int:
+        sessions = [each for each in desk.router.cache.sessions.values() if not each.own]
+        owner = desk.router.rights.owner(ROUTE)
+        assert {each.owner for each in sessions} <= {owner}
+        assert owner.unfinished == sum(len(each.entries) for each in sessions)
+        return owner.unfinished
+
+    one, two = desk.session(), desk.session(nonce=bytes(16))
+    assert desk.session() == one, "of a second hello"
+    for sequence in range(4):  # the window is smaller
+        desk.ask(one, sequence)
+        desk.ask(one, sequence)
+    assert unfinished() == 3
+    asked = messages.KeyedRequest(
+        two, 0, bytes(32), None, 1, None, ID, ASK, b"eval", b"key", b"", None, False
+    )
+    assert not desk.say(asked, body=[b"body"])
+    assert desk.say(asked._replace(sequence=1, act=ATTACH, key=b""), body=[b""]), "no key"
+    assert unfinished() == 4
+    desk.say(messages.Finish(one, [1, 2]))
+    assert unfinished() == 3
+    desk.say(messages.Goodbye(one))
+    assert unfinished() == 1
+    desk.say(messages.Cancel(two, 0))
+    assert not unfinished()

@@ -120,6 +120,8 @@ def place(cache: DedupCache, session: Session, entry: Entry) -> None:
     cache.queued_count += 1
     session.queued_count += 1
     cache.counters.entered += 1
+    if session.owner is not None:
+        session.owner.unfinished += 1
 
 
 def _coalesce(
@@ -323,6 +325,8 @@ def _drop(cache: DedupCache, session: Session, entry: Entry) -> None:
     if entry.body is not None:
         drop_body(cache, session, entry)
     del session.entries[entry.id.sequence]
+    if session.owner is not None:
+        session.owner.unfinished -= 1
     if not session.entries:
         cache._idle[session.id] = session
 

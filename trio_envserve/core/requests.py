@@ -89,6 +89,15 @@ class Entry:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Owner:
+    """The key to which sessions belong (:mod:`.rights`)."""
+
+    name: str
+    unfinished: int = 0
+    """Requests of all of these sessions."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Session:
     """The server's memory of one client."""
 
@@ -104,8 +113,8 @@ class Session:
     (:mod:`.keyed`): it has no client, and what it has finished is not asked for again."""
     opener: Route = b""
     """The connection on which it was opened, and among whose sessions it counts."""
-    owner: str = ""
-    """The name of the key to which it belongs (:mod:`.rights`)."""
+    owner: Owner | None = None
+    """The key to which it belongs, where clients have keys."""
     entries: dict[int, Entry] = dataclasses.field(default_factory=dict)
     finished: Ranges = dataclasses.field(default_factory=Ranges)
     ended: bool = False

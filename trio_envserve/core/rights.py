@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, final
 from . import messages
 from .key_records import KeyAct
 from .limits import PROTOCOL_VERSION
+from .requests import Owner
 from .terms import Route
 
 if TYPE_CHECKING:
@@ -90,9 +91,6 @@ class Right:
         return f"the key {self.name} ({word} {roles})"
 
 
-_NOBODY: Final = Right("of nobody", frozenset())
-
-
 @final
 class Rights:
     """The rights of all peers, by their routes."""
@@ -101,6 +99,8 @@ class Rights:
         self.on = False
         """Whether a right is needed."""
         self._by_route: dict[Route, Right] = {}
+        self._owners: dict[str, Owner] = {}
+        """By the names of their keys."""
 
     def know(self, route: Route, name: str, roles: str, namespaces: str, share: float) -> None:
         """See :class:`~.router_inputs.PeerKnown`."""
@@ -111,9 +111,10 @@ class Rights:
         else:
             self._by_route.pop(route, None)
 
-    def owner(self, route: Route) -> str:
-        """The name of the key behind a route."""
-        return self._by_route.get(route, _NOBODY).name
+    def owner(self, route: Route) -> Owner:
+        """To whom a session belongs that is opened on this route."""
+        name = self._by_route[route].name
+        return self._owners.setdefault(name, Owner(name))
 
     def refusal(
         self, route: Route, message: messages.Message, cache: DedupCache
@@ -123,22 +124,23 @@ class Rights:
         if right is None:
             return _forbidden("no key is known for this peer")
         known = _session(message, cache)
-        if known is not None and known.owner != right.name:
+        if known is not None and (known.owner is None or known.owner.name != right.name):
             return _forbidden("this session belongs to another key")
         why = right.may_not(message)
         if not isinstance(message, messages.Request | messages.KeyedRequest):
             return _forbidden(why) if why else None
         if why:
             return messages.Refused(message.session, message.sequence, "refused", why, None)
-        if right.share < 1 and (known is None or message.sequence not in known.entries):
-            most = max(1, int(right.share * cache.limits.queue))
-            mine = (each for each in cache.sessions.values() if each.owner == right.name)
-            if sum(len(each.entries) for each in mine) >= most:
-                text = f"the key {right.name} has its share, {most} unfinished requests"
-                return messages.Refused(
-                    message.session, message.sequence, "busy", text, cache.limits.retry_delay_s
-                )
-        return None
+        if known is None or right.share >= 1 or message.sequence in known.entries:
+            return None
+        most = max(1, int(right.share * cache.limits.queue))
+        assert known.owner is not None  # else it would be another key's
+        if known.owner.unfinished < most:
+            return None
+        text = f"the key {right.name} has its share, {most} unfinished requests"
+        return messages.Refused(
+            message.session, message.sequence, "busy", text, cache.limits.retry_delay_s
+        )
 
 
 def _session(message: messages.Message, cache: DedupCache) -> Session | None:
