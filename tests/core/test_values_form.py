@@ -47,6 +47,13 @@ def test_the_bytes_of_any_value_are_those_of_the_whole_map(value, members, sort_
     assert made == whole(members, value, sort_keys=sort_keys)
 
 
+def test_the_options_of_a_keyed_call_were_encoded_anew_with_each(monkeypatch):
+    form, value = Form(OTHERS["small"], "input"), {"bb": 1, "a": [{"d": 1, "c": 2}]}
+    expected = whole(OTHERS["small"], value, sort_keys=True)
+    monkeypatch.delattr("trio_envserve.core.values.encode")
+    assert form.encode(value, sort_keys=True) == expected
+
+
 @given(plain_values(), plain_values())
 def test_a_form_holds_nothing_of_the_values_before(first, second):
     form = Form(OTHERS["small"], "input")

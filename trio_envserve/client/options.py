@@ -126,7 +126,8 @@ def checked(
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
     if not on_terms and key is None and traceparent is None:
         return Asked(form, input, _NO_TERMS)
-    _check(rerun, max_executions)
+    if rerun is not None or max_executions is not None:
+        _check(rerun, max_executions)
     asks = None if key is None else CallKey(KeyAct.ASK, key_name(key, namespace))
     if traceparent is not None and not is_traceparent(traceparent):
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
@@ -186,6 +187,8 @@ def key_name(key: str, namespace: str) -> KeyName:
 
 
 def _name(what: str, text: str) -> bytes:
+    if type(text) is str and 0 < len(text) <= MOST_NAME_BYTES and text.isascii():
+        return text.encode()  # most are such
     if not isinstance(text, str) or not text:
         raise ConfigError(f"a {what} is a text that is not empty, not {text!r}")
     try:

@@ -98,7 +98,7 @@ from .values_scan import TAG_CUT, TooCostly
 from .values_scan import TooMuchWork as TooMuchWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from .arrays import Reader
 
@@ -197,7 +197,7 @@ class Form:
     once, and each input is put between what stands before and after it.
     """
 
-    __slots__ = ("_after", "_before", "_items", "_key", "_members")
+    __slots__ = ("_around", "_around_in_order", "_items", "_key", "_members")
 
     def __init__(self, members: Mapping[str, object], key: str) -> None:
         """``members``: all of the map, in order; what it has for ``key`` is not looked at."""
@@ -205,16 +205,13 @@ class Form:
         self._key = key
         self._items = items_left(self._members, SMALL_ITEMS, SMALL_DEPTH)
         """How many items the value may have; negative if the others are not small."""
-        self._before = self._after = b""
+        self._around = self._around_in_order = b"", b""
         if self._items >= 0:
-            pairs = list(self._members.items())
-            at = list(self._members).index(key)
             try:
-                before, self._after = _encoded(pairs[:at]), _encoded(pairs[at + 1 :])
+                self._around = _around(self._members, key)
+                self._around_in_order = _around(small_in_order(self._members), key)
             except UnicodeEncodeError:
                 self._items = -1
-            else:
-                self._before = written_head(5, len(pairs)) + before + cbor2.dumps(key)
 
     def encode(
         self, value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
@@ -222,17 +219,24 @@ class Form:
     ) -> bytes:  # fmt: skip
         """What :func:`encode` makes of the map with this value."""
         is_small = items_left(value, self._items, SMALL_DEPTH - 1) >= 0
-        if is_small and not sort_keys and takes_small(limits):
+        if is_small and takes_small(limits):
+            before, after = self._around_in_order if sort_keys else self._around
             try:
-                return b"".join((self._before, cbor2.dumps(value), self._after))
+                return before + cbor2.dumps(small_in_order(value) if sort_keys else value) + after
             except UnicodeEncodeError:
                 pass  # below it is said which text it was
         body = {**self._members, self._key: value}
         return encode(body, root=root, limits=limits, sort_keys=sort_keys, **how)
 
 
-def _encoded(pairs: Sequence[tuple[str, object]]) -> bytes:
-    return b"".join(cbor2.dumps(item) for pair in pairs for item in pair)
+def _around(members: Any, key: str) -> tuple[bytes, bytes]:
+    """What stands before and after the value of this key, where all others are small."""
+    items, at = [*members.items()], [*members].index(key)
+    before, after = (
+        b"".join(cbor2.dumps(item) for pair in pairs for item in pair)
+        for pairs in (items[:at], items[at + 1 :])
+    )
+    return written_head(5, len(items)) + before + cbor2.dumps(key), after
 
 
 def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:
