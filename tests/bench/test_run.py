@@ -10,10 +10,10 @@ from trio_envserve.core.errors import ServerStartError
 from trio_envserve.lab.bench.cases import Load, Size, chosen
 from trio_envserve.lab.bench.judge import Judge
 from trio_envserve.lab.bench.profile import PROGRAMS, TOP, profile
-from trio_envserve.lab.bench.programs import open_program
 from trio_envserve.lab.bench.rigs import open_ours, open_plain
 from trio_envserve.lab.bench.run import QUICK, Bench
 from trio_envserve.lab.bench.special import SPECIAL, run_special
+from trio_envserve.lab.programs import open_program
 
 pytestmark = [
     pytest.mark.real,

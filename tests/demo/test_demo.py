@@ -13,7 +13,7 @@ import pytest
 
 from trio_envserve.core.messages import Outcome, Synced, encode
 from trio_envserve.lab.demo.faults import outcomes_in, schedule
-from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
+from trio_envserve.lab.history import CALLERS, ENVIRONMENT, KILLER
 
 HERE = Path(__file__).parent
 LIMIT_S = 240

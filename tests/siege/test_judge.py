@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, judge_named
+from trio_envserve.lab.history import CALLERS, ENVIRONMENT, judge_named
 from trio_envserve.lab.siege.judge import FINDINGS, judge
 from trio_envserve.lab.siege.testbed import ATTACKS, EVENTS, LOOPS, SAMPLES, STALLS
 

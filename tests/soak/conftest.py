@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
+from trio_envserve.lab.history import CALLERS, ENVIRONMENT, KILLER
 from trio_envserve.lab.soak.judge import judge
 from trio_envserve.lab.soak.judge_samples import SAMPLES
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from trio_envserve import open_server
-from trio_envserve.lab.demo.judge_logs import CALLERS
+from trio_envserve.lab.history import CALLERS
 from trio_envserve.lab.soak.callers import Callers, ClientEnded
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -65,8 +65,8 @@ async def test_the_next_takes_the_place_of_one_that_was_killed(tmp_path):
                 await callers.wait_all(lambda caller: caller.ended >= 5)
                 first = callers.lives[0]
                 assert first is not None
-                first.signal(signal.SIGSTOP)
-                first.signal(signal.SIGKILL)
+                first.program.signal(signal.SIGSTOP)
+                first.program.signal(signal.SIGKILL)
                 await callers.wait_all(lambda caller: caller is not first and caller.ended >= 5)
                 assert callers.ended >= 10
                 await first.tell(do="rest")  # nobody hears it, and that is no failure
@@ -84,9 +84,9 @@ async def test_a_client_that_is_stopped_ends_all_the_same(tmp_path):
                 await callers.wait_all(lambda caller: caller.ready)
                 caller = callers.lives[0]
                 assert caller is not None
-                caller.signal(signal.SIGSTOP)
+                caller.program.signal(signal.SIGSTOP)
                 nursery.cancel_scope.cancel()
-            assert not caller.living
+            assert not caller.program.living
     assert lines(tmp_path)[-1]["event"] == "end"
 
 

@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from trio_envserve.lab.history import CALLERS, ENVIRONMENT, KILLER
+from trio_envserve.lab.logs import prepared
 from trio_envserve.lab.soak.judge import judge
+from trio_envserve.lab.soak.judge_samples import SAMPLES
 
 
 def only(figures, text):
@@ -315,7 +318,7 @@ def test_logs_that_cannot_be_read_are_no_success(run):
 
 
 def test_a_run_that_has_hardly_begun_has_figures_too(tmp_path):
-    figures = judge(tmp_path)
+    figures = judge(prepared(tmp_path, (ENVIRONMENT, CALLERS, KILLER, SAMPLES)))
     assert (figures["ok"], figures["asked"]) == (False, 0)
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import click
 import trio
 
-from ..lab.soak.programs import SERVER_PROGRAM
-from ..lab.soak.run import MINUTES_LEAST, Progress, Soak, SoakOptions
+from ..lab.soak.run import MINUTES_LEAST, SERVER_PROGRAM, Progress, Soak, SoakOptions
 from .common import Result, Stop, run_verb, say
 from .judged import folder, judged, keep_option, run_shown, show_figures
 from .options import json_option

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 import trio
 
 from ...server import open_server
+from ..programs import module, open_program
 from . import client
 from .cases import Load
 from .driver import answer
 from .judge import Judge
-from .programs import module, open_program
 from .rigs import SPEC
 
 PROGRAMS = ("server", "worker", "client")
@@ -50,10 +50,10 @@ async def profile(load: Load, seconds: float = 3.0) -> dict[str, list[Line]]:
         folder = Path(name)
         judge = Judge(folder)
         files = {program: folder / f"{program}.prof" for program in PROGRAMS}
-        command = module("profile", "server", name, str(files["server"]))
+        command = module("bench.profile", "server", name, str(files["server"]))
         async with open_program(command) as server:
             address = (await server.line())["address"]
-            asking = module("profile", "client", address, str(files["client"]))
+            asking = module("bench.profile", "client", address, str(files["client"]))
             async with open_program(asking) as program:
                 await program.line()
                 figures = await program.ask(load.record(seconds, judge.next_call))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, final
 
 from ...host.allocator import ENVIRON
+from ..programs import Program, module, open_program
 from .cases import BARE, OURS, PLAIN, Load
 from .judge import Judge
 from .measure import children, cpu_s, spent
 from .peer import Peer
-from .programs import Program, module, open_program
 
 SPEC = "trio_envserve.lab.bench.environment:BenchEnvironment"
 
@@ -86,7 +86,7 @@ async def open_server_program(command: list[str]) -> AsyncGenerator[tuple[Progra
 async def open_ours(judge: Judge, workers: int) -> AsyncGenerator[Rig, None]:
     """This project: the command with default settings, all guarantees on."""
     async with open_server_program(bench_server(judge, workers)) as (server, address):
-        async with open_program(module("client", address)) as client:
+        async with open_program(module("bench.client", address)) as client:
             await client.line()
             yield Rig(OURS, client, server, lambda: children(server.pid), judge)
 
@@ -97,17 +97,17 @@ async def open_plain(workers: int, style: str = PLAIN) -> AsyncGenerator[Rig, No
     name, *how = ("bare",) if style == BARE else ("plain", style)
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(
-            open_program(module(name, "router", *how), ENVIRON)
+            open_program(module(f"bench.{name}", "router", *how), ENVIRON)
         )
         said = await router.line()
         pids = []
         for _ in range(workers):
-            command = module(name, "worker", said["back"])
+            command = module(f"bench.{name}", "worker", said["back"])
             worker = await stack.enter_async_context(open_program(command, ENVIRON))
             await worker.line()
             pids.append(worker.pid)
         client = await stack.enter_async_context(
-            open_program(module(name, "client", said["front"]))
+            open_program(module(f"bench.{name}", "client", said["front"]))
         )
         await client.line()
         yield Rig(style, client, router, lambda: pids)

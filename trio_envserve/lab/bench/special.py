@@ -26,10 +26,10 @@ from ...core.terms import ID_BYTES
 from ...envs.request import RolloutRequest
 from ...net import DealerSocket, open_network
 from ...testing.proxy import open_fault_proxy
+from ..programs import module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
 from .measure import cpu_s, resident_bytes, share_of_core, spent
-from .programs import module, open_program
 from .rigs import bench_server, open_server_program, serve_command
 from .special_calls import http_rollouts, keyed_calls
 from .special_curve import curve_64
@@ -46,7 +46,7 @@ async def session_done(judge: Judge, size: Size) -> Figures:
     """What a request costs the router after 1,000 and after 100,000 others in the
     same session: the second over the first."""
     async with open_server_program(bench_server(judge, 1)) as (server, address):
-        async with open_program(module("client", address)) as client:
+        async with open_program(module("bench.client", address)) as client:
             await client.line()
             first = judge.next_call
             windows: list[float] = []

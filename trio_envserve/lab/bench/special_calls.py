@@ -17,10 +17,10 @@ from importlib.util import find_spec
 
 import trio
 
+from ..programs import Program, module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
 from .measure import children, cpu_s, spent
-from .programs import Program, module, open_program
 from .rigs import bench_server, open_server_program
 
 RETENTION_S = 0.5
@@ -37,7 +37,7 @@ async def keyed_calls(judge: Judge, size: Size) -> Figures:
     command = [*bench_server(judge, 1), "--limit", f"retention_s={RETENTION_S}"]
     async with (
         open_server_program(command) as (server, address),
-        open_program(module("client", address)) as client,
+        open_program(module("bench.client", address)) as client,
     ):
         await client.line()
         pids = [server.pid, client.pid, *children(server.pid)]
@@ -83,8 +83,8 @@ async def http_rollouts(judge: Judge, size: Size) -> Figures:
     command = [*bench_server(judge, 1), "--http", "127.0.0.1:0"]
     async with (
         open_program(command, terminate=True) as server,
-        open_program(module("http_bare")) as handler,
-        open_program(module("http_client")) as client,
+        open_program(module("bench.http_bare")) as handler,
+        open_program(module("bench.http_client")) as client,
     ):
         url = (await server.event("serving"))["http"]
         await server.event("ready")

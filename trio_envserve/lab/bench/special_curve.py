@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ...net.keypairs import KeyPair, write_whole
 from ...server.curve import CLIENTS, SERVER_FILE
+from ..programs import Program, module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
 from .measure import cpu_s, spent
-from .programs import Program, module, open_program
 from .rigs import bench_server, open_server_program
 
 CALLS = Load(64)
@@ -34,8 +34,8 @@ async def curve_64(judge: Judge, size: Size) -> Figures:
     async with (
         open_server_program(sealed) as (with_keys, address),
         open_server_program(bench_server(judge, 1)) as (without, other),
-        open_program(module("client", address, str(file))) as keyed,
-        open_program(module("client", other)) as keyless,
+        open_program(module("bench.client", address, str(file))) as keyed,
+        open_program(module("bench.client", other)) as keyless,
     ):
         pairs: list[tuple[float, float]] = []
         rigs = [(with_keys, keyed), (without, keyless)]

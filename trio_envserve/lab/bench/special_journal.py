@@ -24,10 +24,10 @@ from ...core.journal import Completed, Opened, Record, Started
 from ...core.messages import Outcome, encode
 from ...core.terms import ID_BYTES, Status
 from ...server.journal.opening import open_folder
+from ..programs import Program, module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
 from .measure import children, cpu_s, resident_bytes, spent
-from .programs import Program, module, open_program
 from .rigs import bench_server, open_server_program
 
 PLAIN_CALLS = Load(256)
@@ -44,7 +44,7 @@ async def journal_calls(judge: Judge, size: Size) -> Figures:
     command = [*bench_server(judge, 1), "--journal", str(folder)]
     async with (
         open_server_program(command) as (_, address),
-        open_program(module("client", address)) as client,
+        open_program(module("bench.client", address)) as client,
     ):
         await client.line()
         pairs: list[tuple[float, float]] = []
@@ -71,8 +71,8 @@ async def journal_beside(judge: Judge, size: Size) -> Figures:
     async with (
         open_server_program(with_one) as (journaled, address),
         open_server_program(bench_server(judge, 1)) as (bare, other),
-        open_program(module("client", address)) as client,
-        open_program(module("client", other)) as other_client,
+        open_program(module("bench.client", address)) as client,
+        open_program(module("bench.client", other)) as other_client,
     ):
         pairs: list[tuple[float, float]] = []
         rigs = [(journaled, client), (bare, other_client)]

@@ -22,10 +22,10 @@ from ...client.options import checked
 from ...core import messages
 from ...core.errors import EnvServeError
 from ...core.limits import WireLimits
+from ..programs import Program, module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
 from .measure import cpu_s, resident_bytes, share_of_core, spent
-from .programs import Program, module, open_program
 from .rigs import SPEC, bench_server, open_server_program
 
 PAYLOAD_BYTES = 200
@@ -45,7 +45,7 @@ AT_ONCE = 1000
 async def idle_clients(judge: Judge, size: Size) -> Figures:
     """How much of a core the server needs for clients that ask nothing."""
     async with open_server_program(bench_server(judge, 1)) as (server, address):
-        async with open_program(module("client", address)) as client:
+        async with open_program(module("bench.client", address)) as client:
             await client.line()
             load = Load(size.clients, clients=size.clients)
             judge.load(await client.ask(load.record(0.0, judge.next_call)))
@@ -111,7 +111,7 @@ async def _open_large(
         },
         "wire": wire,
     }  # fmt: skip
-    async with open_program(module("large_server", options)) as server:
+    async with open_program(module("bench.large_server", options)) as server:
         address = (await server.event("serving"))["address"]
         await server.event("ready")
         async with open_client(address, wire=WireLimits(**wire)) as client:

@@ -17,10 +17,10 @@ from importlib.util import find_spec
 
 import trio
 
+from ..programs import Program, module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
 from .measure import children, cpu_s, spent
-from .programs import Program, module, open_program
 from .rigs import bench_server, open_server_program
 
 SCRAPE_S = 1.0
@@ -42,8 +42,8 @@ async def visible_calls(judge: Judge, size: Size) -> Figures:
         serving = await seen.event("serving")
         await seen.event("ready")
         async with (
-            open_program(module("client", serving["address"])) as client,
-            open_program(module("client", bare_address)) as bare_client,
+            open_program(module("bench.client", serving["address"])) as client,
+            open_program(module("bench.client", bare_address)) as bare_client,
             _readers(serving["http"], 1, 0, SCRAPE_S),
         ):
             rigs = {"with": (seen, client), "without": (bare, bare_client)}
@@ -87,7 +87,7 @@ async def event_readers(judge: Judge, size: Size) -> Figures:
     async with open_program(command, terminate=True) as server:
         serving = await server.event("serving")
         await server.event("ready")
-        async with open_program(module("client", serving["address"])) as client:
+        async with open_program(module("bench.client", serving["address"])) as client:
             await client.line()
             await _p99_ms(judge, client, WARM_S)
             pairs: list[tuple[float, float]] = []
@@ -116,7 +116,7 @@ async def _readers(
     url: str, reading: int, stuck: int, scrape_s: float = 0.0
 ) -> AsyncGenerator[None, None]:
     """Have so many that look, until the block ends."""
-    command = module("event_readers", url, str(reading), str(stuck), str(scrape_s))
+    command = module("bench.event_readers", url, str(reading), str(stuck), str(scrape_s))
     async with open_program(command) as readers:
         await readers.line()
         yield

@@ -31,10 +31,9 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from .judge_logs import Line, Logs
+from ..history import History, Line
 
 
 def request_id(session: str, sequence: int) -> str:
@@ -47,35 +46,56 @@ def request_of(line: Line) -> str:
     return request_id(line["session"], line["sequence"])
 
 
-def repeats(logs: Logs) -> dict[str, Any]:
+class Sockets(NamedTuple):
+    """What went over the callers' sockets."""
+
+    requests: dict[str, list[Line]]
+    """By request: its transmissions."""
+    outcomes: dict[str, list[Line]]
+    """By request: the outcomes that the sockets gave."""
+
+    @classmethod
+    def of(cls, history: History) -> Sockets:
+        """From the lines of the callers."""
+        sockets = cls({}, {})
+        for line in history.callers:
+            if line["event"] == "request":
+                sockets.requests.setdefault(request_of(line), []).append(line)
+            elif line["event"] == "outcome":
+                sockets.outcomes.setdefault(request_of(line), []).append(line)
+        return sockets
+
+
+def repeats(history: History, sockets: Sockets) -> dict[str, Any]:
     """``replayed``, ``coalesced``, and ``outcomes_differ``: how many requests had
     outcomes that were not the same bytes."""
     sendings = Counter(
         request
-        for line in logs.faults("cut", how="before receipt")
+        for line in history.faults("cut", how="before receipt")
         for request in (request_id(*withheld) for withheld in line["withheld"])
-        if request in logs.requests
+        if request in sockets.requests
     )
-    for request, outcomes in logs.outcomes.items():
+    for request, outcomes in sockets.outcomes.items():
         sendings[request] += len(outcomes)
-    breaks_s = [line["monotonic"] for line in logs.faults("cut")]
-    breaks_s += [line["sent_s"] for line in logs.faults("kill", what="server")]
+    breaks_s = [line["monotonic"] for line in history.faults("cut")]
+    breaks_s += [line["sent_s"] for line in history.faults("kill", what="server")]
     return {
         "replayed": sum(count - 1 for count in sendings.values()),
         "coalesced": sum(
-            _coalesced(logs, connection) for connection in _connections(logs, breaks_s)
+            _coalesced(history, sockets, connection)
+            for connection in _connections(history, breaks_s)
         ),
         "outcomes_differ": sum(
-            len({line["digest"] for line in outcomes}) > 1 for outcomes in logs.outcomes.values()
+            len({line["digest"] for line in outcomes}) > 1 for outcomes in sockets.outcomes.values()
         ),
     }
 
 
-def _connections(logs: Logs, breaks_s: list[float]) -> Iterator[list[Line]]:
+def _connections(history: History, breaks_s: list[float]) -> Iterator[list[Line]]:
     """The lines of each connection of each caller, from its beginning to the
     first sign that it may have ended."""
     lines: dict[int, list[Line]] = {}
-    for line in logs.callers:
+    for line in history.callers:
         if "caller" in line:
             lines.setdefault(line["caller"], []).append(line)
     for one in lines.values():
@@ -93,7 +113,7 @@ def _unbroken(lines: list[Line], until_s: float) -> Iterator[Line]:
         yield line
 
 
-def _coalesced(logs: Logs, connection: list[Line]) -> int:
+def _coalesced(history: History, sockets: Sockets, connection: list[Line]) -> int:
     """How many duplicates on this connection joined a living run."""
     pings = {
         (line["session"], line["probe"]): i
@@ -106,37 +126,39 @@ def _coalesced(logs: Logs, connection: list[Line]) -> int:
             sent, answered = max((sent, answered), (pings[line["session"], line["probe"]], i))
     duplicates: dict[str, list[tuple[int, Line]]] = {}
     for i, line in enumerate(connection[:sent]):
-        if line["event"] == "request" and line is not logs.requests[request_of(line)][0]:
+        if line["event"] == "request" and line is not sockets.requests[request_of(line)][0]:
             duplicates.setdefault(request_of(line), []).append((i, line))
     replies: dict[str, list[tuple[int, Line]]] = {}
     for i, line in enumerate(connection[:answered]):
         if line["event"] in ("outcome", "refused"):
             replies.setdefault(request_of(line), []).append((i, line))
     return sum(
-        _unanswered(logs, again, [line for i, line in replies.get(request, ()) if i > again[0][0]])
+        _unanswered(
+            history, again, [line for i, line in replies.get(request, ()) if i > again[0][0]]
+        )
         for request, again in duplicates.items()
     )
 
 
-def _unanswered(logs: Logs, duplicates: list[tuple[int, Line]], replies: list[Line]) -> int:
+def _unanswered(history: History, duplicates: list[tuple[int, Line]], replies: list[Line]) -> int:
     """How many duplicates of one request, all taken, came while it ran and got none of
     the replies that came after the first of them."""
     first = duplicates[0][1]
     outcomes = sum(line["event"] == "outcome" for line in replies)
-    ends_s = [line["monotonic"] for line in logs.results.get(first["key"], ())]
+    ends_s = [line["monotonic"] for line in history.results.get(first["key"], ())]
     if outcomes and max(ends_s, default=0.0) > first["monotonic"]:
         outcomes -= 1  # that of the run itself
     refused = sum(line["event"] == "refused" for line in replies)
     silent = max(0, len(duplicates) - outcomes - refused)
-    return sum(_ran(logs, line) for _, line in duplicates[:silent])
+    return sum(_ran(history, line) for _, line in duplicates[:silent])
 
 
-def _ran(logs: Logs, duplicate: Line) -> bool:
+def _ran(history: History, duplicate: Line) -> bool:
     """Whether a run of this key had begun and not ended when a line was written."""
     key, moment_s = duplicate["key"], duplicate["monotonic"]
     return any(
         start["monotonic"] < moment_s < end["monotonic"]
-        for _, start in logs.starts.get(key, ())
-        for end in logs.results.get(key, ())
+        for _, start in history.starts.get(key, ())
+        for end in history.results.get(key, ())
         if end["process"] == start["process"]
     )

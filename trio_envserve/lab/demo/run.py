@@ -32,9 +32,10 @@ from ...core.errors import ConfigError
 from ...net import Network, open_zmq_network, unwrap_single
 from ...testing.proxy import open_fault_proxy
 from ...testing.retransmit import RetransmittingNetwork
+from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
 from .faults import Faults, poll, schedule
-from .judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
+from .judge_logs import judge
 from .logs import CallerTap, RequestId
 from .process import SERVER_COMMAND, DemoServer, open_demo_server
 from .wiretap import TappedNetwork

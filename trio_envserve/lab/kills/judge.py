@@ -10,7 +10,7 @@ Who wrote what:
 ``environment.jsonl``
     the environment, in the worker processes: a ``start`` and an ``end`` line for each
     execution, with ``key``, ``process``, ``predecessor`` and ``execution``
-    (:mod:`~trio_envserve.lab.demo.judge_logs` says what they prove).
+    (:mod:`~trio_envserve.lab.history` says what they prove).
 ``callers.jsonl``
     the clients: an ``ask`` line before each call, and a ``told`` line, synced, after it, with
     when the call ``began_s`` and a digest of all that was ``said``.
@@ -31,22 +31,12 @@ and its allowance is not used up.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..demo.judge_logs import (
-    CALLERS,
-    ENVIRONMENT,
-    KILLER,
-    Line,
-    Logs,
-    died_before,
-    judge_named,
-    read_lines,
-)
+from ..history import Figures, History, Line, judge_named, judged
 
 MAX_EXECUTIONS = 4
 """Of a key that consents to more than one."""
@@ -62,11 +52,9 @@ Told = dict[str, list[Line]]
 
 
 class Read(NamedTuple):
-    """What was read from the logs."""
+    """What was read from the history."""
 
-    logs: Logs
-    asked: dict[str, Line]
-    """The first ask of each key."""
+    history: History
     told: Told
     """Outcomes by key, in the order of the log."""
     unsaid: list[Line]
@@ -76,52 +64,43 @@ class Read(NamedTuple):
     """By execution: that of its end with a result."""
 
 
-def judge(directory: str | Path) -> dict[str, Any]:
-    """All figures, and the verdict, from the logs in a directory."""
-    try:
-        read = _read(Path(directory))
-        figures = _faults(read.logs) | _tellings(read) | _starts(read)
-    except (OSError, ValueError, KeyError) as error:
-        return {"ok": False, "problems": [f"the logs cannot be read: {error!r}"]}
-    problems = list(_problems(figures))
-    return {**figures, "ok": not problems, "problems": problems}
+def judge(directory: str | Path) -> Figures:
+    """All figures, and what is wrong, from the logs in a directory."""
+    return judged(lambda: _figures(Path(directory)), _problems)
 
 
-def _read(directory: Path) -> Read:
-    environment, callers, killer = (
-        list(read_lines(directory / name)) for name in (ENVIRONMENT, CALLERS, KILLER)
-    )
-    asked: dict[str, Line] = {}
+def _figures(directory: Path) -> Figures:
+    read = _read(History.read(directory))
+    return _faults(read.history) | _tellings(read) | _starts(read)
+
+
+def _read(history: History) -> Read:
     told: Told = {}
     unsaid = []
-    for line in callers:
-        if line["event"] == "ask":
-            asked.setdefault(line["key"], line)
-        elif line["event"] == "told" and line["code"] in UNSAID:
+    for line in history.callers:
+        if line["event"] == "told" and line["code"] in UNSAID:
             unsaid.append(line)
         elif line["event"] == "told":
             told.setdefault(line["key"], []).append(line)
-    over = {
-        line["execution"]: line for line in environment
-        if line["event"] == "end" and line["how"] == "result"
-    }  # fmt: skip
-    executions = {line["execution"]: line for line in environment if line["event"] == "start"}
-    return Read(Logs.of(environment, [], killer), asked, told, unsaid, executions, over)
+    executions = {
+        line["execution"]: line for starts in history.starts.values() for _, line in starts
+    }
+    over = {line["execution"]: line for lines in history.results.values() for line in lines}
+    return Read(history, told, unsaid, executions, over)
 
 
-def _faults(logs: Logs) -> dict[str, Any]:
-    times = [line["monotonic"] for line in logs.killer]
-    kills = Counter(line["what"] for line in logs.faults("kill"))
-    (begin,) = logs.faults("begin")
+def _faults(history: History) -> Figures:
+    kills = Counter(line["what"] for line in history.faults("kill"))
+    (begin,) = history.faults("begin")
     return {
         "seed": begin["seed"],
         "keys": begin["keys"],
         "kills_wanted": begin["kills"],
         "kills": {what: kills[what] for what in ("server", "worker", "client")},
-        "seconds": round(max(times) - min(times), 3),
-        "finished": bool(logs.faults("end")),
-        "ended_by_itself": [line["who"] for line in logs.faults("ended-by-itself")],
-        "journal": [problem for line in logs.faults("journal") for problem in line["problems"]],
+        "seconds": history.seconds,
+        "finished": history.finished,
+        "ended_by_itself": [line["who"] for line in history.faults("ended-by-itself")],
+        "journal": [problem for line in history.faults("journal") for problem in line["problems"]],
     }
 
 
@@ -138,7 +117,7 @@ def _tellings(read: Read) -> dict[str, Any]:
             {"key": line["key"], "why": why} for line in lines if (why := _untrue(read, line))
         ]
     return {
-        "asked": len(read.asked),
+        "asked": len(read.history.asks),
         "with_outcome": len(read.told),
         "outcomes": dict(sorted(codes.items())),
         "told": sum(map(len, read.told.values())),
@@ -161,8 +140,8 @@ def _untrue(read: Read, line: Line) -> str:
         return _not_its_result(read, line)
     if line["code"] != "worker-lost":
         return f"the error {line['code']} has no excuse here"
-    ask = read.asked[line["key"]]
-    kills = [*read.logs.faults("kill", what="server"), *read.logs.faults("kill", what="worker")]
+    ask = read.history.asks[line["key"]]
+    kills = [line for line in read.history.faults("kill") if line["what"] != "client"]
     since = sum(ask["monotonic"] < kill["monotonic"] < line["monotonic"] for kill in kills)
     needed = LEAST_EXECUTIONS if ask["rerun"] else 1
     return "" if since >= needed else f"{since} kills cannot have used its allowance up"
@@ -181,29 +160,26 @@ def _not_its_result(read: Read, line: Line) -> str:
 
 
 def _starts(read: Read) -> dict[str, Any]:
-    logs = read.logs
-    again, unproven, unasked, after = 0, [], [], []
-    for key, starts in logs.starts.items():
-        if key not in read.asked or starts[0][1]["monotonic"] < read.asked[key]["monotonic"]:
+    history = read.history
+    again = list(history.further_starts())
+    unasked, after = [], []
+    for key, starts in history.starts.items():
+        asked, told = history.asks.get(key), read.told.get(key)
+        if asked is None or starts[0][1]["monotonic"] < asked["monotonic"]:
             unasked.append(key)
-            continue
-        for (_, before), (number, line) in itertools.pairwise(starts):
-            again += 1
-            consent = read.asked[key]["rerun"]
-            if not (consent and died_before(logs, before, number, line)):
-                unproven.append(key)
-        told = read.told.get(key)
-        if told and starts[-1][1]["monotonic"] > told[0]["monotonic"]:
+        elif told and starts[-1][1]["monotonic"] > told[0]["monotonic"]:
             after.append(key)
     return {
-        "starts": sum(map(len, logs.starts.values())),
-        "again": again,
-        "most_starts": max(map(len, logs.starts.values()), default=0),
-        "workers_died": len(logs.deaths),
-        "unproven": unproven,
+        "starts": sum(map(len, history.starts.values())),
+        "again": len(again),
+        "most_starts": max(map(len, history.starts.values()), default=0),
+        "workers_died": len(history.deaths),
+        "unproven": [each.key for each in again if not (each.consented and each.proven)],
         "unasked": unasked,
         "after_told": after,
-        "over_allowance": [k for k, starts in logs.starts.items() if len(starts) > MAX_EXECUTIONS],
+        "over_allowance": [
+            k for k, starts in history.starts.items() if len(starts) > MAX_EXECUTIONS
+        ],
     }
 
 

@@ -33,7 +33,7 @@ import trio
 
 from ...net import unwrap_single
 from ...server.journal import tools
-from ..demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
+from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
 from ..soak.killer import held
 from ..soak.sampler import children_in
@@ -202,7 +202,7 @@ class Kills:
             return self.server.kill()
         if what == "client":
             return self.clients[int(choice * CLIENTS)].kill()
-        server = self.server.process
+        server = self.server.program
         workers = [] if server is None else children_in(self.directory, server.pid)
         if server is None or not workers:
             return None

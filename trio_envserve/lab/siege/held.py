@@ -20,8 +20,8 @@ import trio
 from ...core.errors import ServerStartError
 from ...net import unwrap_single
 from ...testing.proxy import open_fault_proxy
-from ..bench.programs import Program
-from ..demo.judge_logs import CALLERS
+from ..history import CALLERS
+from ..programs import Program
 from .testbed import SIZE, Testbed
 
 CALLS = 1000

@@ -29,7 +29,17 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..demo.judge_logs import CALLERS, ENVIRONMENT, Line, Logs, judge_named, read_lines, runs
+from ..history import (
+    CALLERS,
+    ENVIRONMENT,
+    RUN_WRONGLY,
+    History,
+    Line,
+    at_most_once,
+    counted,
+    judge_named,
+    read_lines,
+)
 from .testbed import ATTACKS, EVENTS, LOOPS, SAMPLES, STALLS
 
 TURN_S = 0.1
@@ -55,7 +65,7 @@ class Material(NamedTuple):
     loops: list[Line]
     samples: list[Line]
     stalls: list[Line]
-    logs: Logs
+    history: History
 
     def of(self, *events: str) -> list[Line]:
         """The lines of the siege with these names."""
@@ -87,11 +97,9 @@ def judge(directory: str | Path, unjudged: Collection[str] = ()) -> dict[str, An
     try:
         names = (EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS)
         read = {name: list(read_lines(folder / name)) for name in names}
-        logs = Logs.of(
-            list(read_lines(folder / ENVIRONMENT)), list(read_lines(folder / CALLERS)), []
-        )
+        history = History.read(folder, ENVIRONMENT, CALLERS)
         found = Material(
-            read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], read[STALLS], logs
+            read[EVENTS], read[ATTACKS], read[LOOPS], read[SAMPLES], read[STALLS], history
         )
         findings = {name: finding(found) for name, finding in FINDINGS.items()}
         for name in unjudged:
@@ -308,7 +316,7 @@ def _attacks(found: Material, index: int) -> list[str]:
 
 def answers(found: Material) -> dict[str, Any]:
     """Every call of an honest client has its right answer."""
-    asks, given = found.logs.asks, found.logs.answers
+    asks, given = found.history.asks, found.history.answers
     # One of a newcomer that was not served is told elsewhere.
     lost = [key for key, line in asks.items() if key not in given and not line.get("newcomer")]
     wrong = [key for key, line in given.items() if not line["right"]]
@@ -331,14 +339,8 @@ def answers(found: Material) -> dict[str, Any]:
 
 def once(found: Material) -> dict[str, Any]:
     """What was asked was started once, says the environment."""
-    figures = runs(found.logs)
-    problems = [
-        f"{figures[name]} {text}" for name, text in (
-            ("started_twice", "starts were a second run"),
-            ("started_unasked", "rollouts ran that nobody had asked for"),
-        ) if figures[name]
-    ]  # fmt: skip
-    return _finding(bool(figures["started"]), figures, problems)
+    figures = at_most_once(found.history)
+    return _finding(bool(figures["started"]), figures, list(counted(figures, RUN_WRONGLY)))
 
 
 def newcomers(found: Material) -> dict[str, Any]:

@@ -22,9 +22,8 @@ import trio
 
 from ...core.errors import ServerStartError
 from ...net import unwrap_single
-from ..bench.programs import Program
 from ..logs import prepared
-from ..soak.programs import program
+from ..programs import Program, program
 from .held import hold_loops
 from .judge import judge
 from .plan import Plan, Round, Stage, make_plan

@@ -20,10 +20,9 @@ from typing import Any, Final, final
 import trio
 
 from ..bench.measure import children, cpu_s
-from ..bench.programs import Program, open_program
-from ..demo.judge_logs import CALLERS, ENVIRONMENT
+from ..history import CALLERS, ENVIRONMENT
 from ..logs import JsonLog
-from ..soak.programs import program
+from ..programs import Program, open_program, program
 from ..soak.sampler import rss_kib
 
 EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS = (

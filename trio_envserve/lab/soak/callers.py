@@ -15,15 +15,16 @@ continues, and hangs up, a stopped process group that has lost its parent.)
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import trio
 
-from .programs import CLIENT_PROGRAM
+from ..programs import Program, program, start_program
+
+CLIENT_PROGRAM = program("trio_envserve.lab.soak.client")
 
 _END_S = 20.0
 """How long a client may take to end when it is told to."""
@@ -37,56 +38,18 @@ class ClientEnded(Exception):
 class CallerProcess:
     """One life of one client."""
 
-    def __init__(self, name: str, process: trio.Process) -> None:
+    def __init__(self, name: str, program: Program) -> None:
         self.name = name
+        self.program = program
         self.asked = 0
         self.ended = 0
         self.ready = False
         self.idle = False
-        self.killed = False
         self.steady: list[dict[str, Any]] = []
         """What came of each measurement."""
-        self._process = process
-        self._telling = trio.Lock()
 
-    @property
-    def pid(self) -> int:
-        """The id of this process."""
-        return self._process.pid
-
-    @property
-    def living(self) -> bool:
-        """Whether it runs, and was not killed."""
-        return not self.killed and self._process.poll() is None
-
-    def signal(self, number: int) -> None:
-        """Send it a signal; nothing happens if it has ended."""
-        if number == signal.SIGKILL:
-            self.killed = True
-        self._process.send_signal(number)
-
-    async def tell(self, **command: Any) -> None:
-        """Say what to do.  Nothing happens if it has been killed."""
-        assert self._process.stdin is not None
-        try:
-            async with self._telling:
-                await self._process.stdin.send_all(json.dumps(command).encode() + b"\n")
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            if self.living:
-                raise
-
-    async def listen(self, changed: Callable[[], object]) -> int:
-        """Take in what it says until it has ended; returns its status."""
-        assert self._process.stdout is not None
-        rest = b""
-        while more := await self._process.stdout.receive_some(65536):
-            *lines, rest = (rest + more).split(b"\n")
-            for line in lines:
-                self._heard(json.loads(line))
-            changed()
-        return await self._process.wait()
-
-    def _heard(self, said: dict[str, Any]) -> None:
+    def heard(self, said: dict[str, Any]) -> None:
+        """Take in what it says."""
         match said["event"]:
             case "ready":
                 self.ready = True
@@ -97,20 +60,9 @@ class CallerProcess:
             case "steady":
                 self.steady.append(said)
 
-    async def aclose(self) -> None:
-        """Tell it to end, and reap it; kill it if that takes too long."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with trio.CancelScope(shield=True):
-            await process.stdin.aclose()
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-            with trio.move_on_after(_END_S):
-                await process.wait()
-            process.kill()
-            await process.wait()
-            await process.stdout.aclose()
+    async def tell(self, **order: Any) -> None:
+        """Say what to do.  Nothing happens if it has been killed."""
+        await self.program.tell(order)
 
 
 @final
@@ -144,28 +96,26 @@ class Callers:
                     await caller.tell(do="load", in_flight=self.in_flight)
                 else:
                     await caller.tell(do="rest")
-                status = await caller.listen(self._changed.unpark_all)
+                status = await caller.program.listen(partial(self._heard, caller))
             finally:
-                await caller.aclose()  # noqa: ASYNC102  # it is shielded, and bounded
-            if not caller.killed:
+                await caller.program.end(_END_S)  # noqa: ASYNC102  # it is shielded, and bounded
+            if not caller.program.killed:
                 self._ended_by_itself(caller.name)
-                raise ClientEnded(
-                    f"client {caller.name} ended with status {status}: {self._errors(caller.name)}"
-                )
+                words = caller.program.last_words()
+                raise ClientEnded(f"client {caller.name} ended with status {status}: {words}")
             self.before_ended += caller.ended
+
+    def _heard(self, caller: CallerProcess, said: dict[str, Any]) -> None:
+        caller.heard(said)
+        self._changed.unpark_all()
 
     async def _start(self, name: str) -> CallerProcess:
         options = {**self._options, "name": name}
-        with (self._directory / f"client-{name}.log").open("ab") as errors:
-            process = await trio.lowlevel.open_process(
-                [*CLIENT_PROGRAM, json.dumps(options)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=self._directory,
-                process_group=0,  # Ctrl-C is for the soak, which ends it
-            )  # fmt: skip
-        return CallerProcess(name, process)
-
-    def _errors(self, name: str) -> str:
-        return (self._directory / f"client-{name}.log").read_text(errors="replace")[-2000:]
+        started = await start_program(
+            [*CLIENT_PROGRAM, json.dumps(options)], what=f"client {name}", cwd=self._directory,
+            errors=self._directory / f"client-{name}.log",
+        )  # fmt: skip
+        return CallerProcess(name, started)
 
     # -- what they do ---------------------------------------------------------
 
@@ -185,7 +135,8 @@ class Callers:
     async def wait_all(self, condition: Callable[[CallerProcess], bool]) -> None:
         """Sleep until every slot has a living client of which this is true."""
         while not all(
-            caller is not None and caller.living and condition(caller) for caller in self.lives
+            caller is not None and caller.program.living and condition(caller)
+            for caller in self.lives
         ):
             await self._changed.park()
 
@@ -198,7 +149,7 @@ class Callers:
         return caller.steady[done]
 
     def _living(self) -> list[CallerProcess]:
-        return [caller for caller in self.lives if caller is not None and caller.living]
+        return [caller for caller in self.lives if caller is not None and caller.program.living]
 
     # -- figures --------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import math
 
 from ...core.calls import grant
 from ...core.limits import ClientLimits
-from ..demo.judge_logs import Line, Logs
+from ..history import History, Line
 
 DEFAULT_EXECUTIONS = ClientLimits().max_executions
 """What a call that consents to a rerun is allowed if it does not say."""
@@ -30,27 +30,27 @@ class Deaths:
     """By client, when a connection of it began or ended."""
 
     @classmethod
-    def of(cls, logs: Logs) -> Deaths:
-        """From the logs."""
-        seen = {line["pid"] for line in logs.faults("dead")}
-        workers = [(line["alive_s"], line["monotonic"]) for line in logs.faults("dead")]
+    def of(cls, history: History) -> Deaths:
+        """From the history."""
+        seen = {line["pid"] for line in history.faults("dead")}
+        workers = [(line["alive_s"], line["monotonic"]) for line in history.faults("dead")]
         # One that was killed before it had begun anything is in no other log.
         workers += [
             (line["sent_s"], line["monotonic"])
-            for line in logs.faults("kill", what="worker") if line["pid"] not in seen
+            for line in history.faults("kill", what="worker") if line["pid"] not in seen
         ]  # fmt: skip
         # Nor is one that was stopped for good by then, and killed by its server.
-        ended_s = {line["pid"]: line["monotonic"] for line in logs.faults("frozen-ended")}
+        ended_s = {line["pid"]: line["monotonic"] for line in history.faults("frozen-ended")}
         workers += [
             (line["monotonic"], ended_s[line["pid"]])
-            for line in logs.faults("freeze") if line["pid"] in ended_s.keys() - seen
+            for line in history.faults("freeze") if line["pid"] in ended_s.keys() - seen
         ]  # fmt: skip
-        stops = logs.faults("stop", what="server")
+        stops = history.faults("stop", what="server")
         servers = [
-            (line["sent_s"], line["monotonic"]) for line in logs.faults("kill", what="server")
+            (line["sent_s"], line["monotonic"]) for line in history.faults("kill", what="server")
         ]
         connections: dict[str, list[float]] = {}
-        for line in logs.callers:
+        for line in history.callers:
             if line["event"] in ("connected", "disconnected"):
                 connections.setdefault(line["client"], []).append(line["monotonic"])
         known = [(alive_s, _known_s(dead_s, stops)) for alive_s, dead_s in workers]

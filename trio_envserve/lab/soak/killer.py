@@ -200,7 +200,9 @@ class Killer:
         """The client that a fault falls on, from this slot on."""
         with trio.move_on_after(_PATIENCE_S):
             while True:
-                there = [each for each in self._callers.lives[first:] if each and each.living]
+                there = [
+                    each for each in self._callers.lives[first:] if each and each.program.living
+                ]
                 if there:
                     return there[int(act.choice * len(there))]
                 await trio.sleep(_POLL_S)
@@ -211,16 +213,16 @@ class Killer:
         caller = await self._client(act, first=1)  # the first one lives throughout
         if caller is not None:
             sent_s = time.monotonic()
-            caller.signal(signal.SIGKILL)
+            caller.program.signal(signal.SIGKILL)
             self._log.write(
-                "kill", what="client", client=caller.name, pid=caller.pid, sent_s=sent_s
+                "kill", what="client", client=caller.name, pid=caller.program.pid, sent_s=sent_s
             )
 
     async def _stop_client(self, act: Act) -> None:
         caller = await self._client(act, first=0)
         if caller is not None:
             self._log.write("stop", what="client", client=caller.name, lasts_s=act.lasts_s)
-            with self._stopping(caller.pid, caller.signal):
+            with self._stopping(caller.program.pid, caller.program.signal):
                 await trio.sleep(act.lasts_s)
 
     # -- the server -----------------------------------------------------------

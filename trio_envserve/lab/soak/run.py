@@ -35,16 +35,18 @@ import trio
 from ...core.errors import ConfigError
 from ...net import unwrap_single
 from ...testing.proxy import open_fault_proxy
-from ..demo.judge_logs import CALLERS, ENVIRONMENT, KILLER
 from ..demo.process import DemoServer, open_demo_server
+from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
+from ..programs import program
 from .callers import Callers, ClientEnded
 from .judge import judge
 from .judge_samples import SAMPLES, not_given_back
 from .killer import Killer
-from .programs import SERVER_PROGRAM
 from .sampler import MISSING, Sampler, has_proc, resident
 from .schedule import schedule
+
+SERVER_PROGRAM = program("trio_envserve.lab.demo.server")
 
 MINUTES_LEAST = 0.1
 """In less there is no room for the faults of one round."""
@@ -251,7 +253,7 @@ class Soak:
                 await trio.sleep(_AFTER_BLOCK_S)
                 samples.write(
                     "steady", requests=done["requests"], right=done["right"],
-                    rss_kib=resident(server.pid, client.pid),
+                    rss_kib=resident(server.pid, client.program.pid),
                 )  # fmt: skip
                 self._sample(samples, "measurement")
 
@@ -302,8 +304,8 @@ class Soak:
         if self._server is not None and self._server.serving:
             known[self._server.pid] = "server"
         for caller in self._callers.lives if self._callers else ():
-            if caller is not None and caller.living:
-                known[caller.pid] = "client"
+            if caller is not None and caller.program.living:
+                known[caller.program.pid] = "client"
         return known
 
     def _sample(self, samples: JsonLog, phase: str) -> dict[str, Any]:

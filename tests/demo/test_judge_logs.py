@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from trio_envserve.lab import history as history_of_logs
 from trio_envserve.lab.demo import judge_duplicates, judge_logs
-from trio_envserve.lab.demo.judge_logs import CALLERS, ENVIRONMENT, KILLER, judge
+from trio_envserve.lab.demo.judge_logs import judge
+from trio_envserve.lab.history import CALLERS, ENVIRONMENT, KILLER
 
 
 class History:
@@ -504,14 +506,14 @@ def test_logs_that_cannot_be_read_are_no_success(tmp_path):
     assert "line 1" in judge(tmp_path)["problems"][0]
 
 
-@pytest.mark.parametrize("module", [judge_logs, judge_duplicates])
-def test_it_imports_nothing_of_the_package_but_its_other_half(module):
+@pytest.mark.parametrize("module", [judge_logs, judge_duplicates, history_of_logs])
+def test_it_imports_nothing_of_the_package_but_its_other_parts(module):
     source = Path(module.__file__).read_text()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             assert all(alias.name in sys.stdlib_module_names for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level:
-            assert (node.level, node.module) in {(1, "judge_logs"), (1, "judge_duplicates")}
+            assert (node.level, node.module) in {(2, "history"), (1, "judge_duplicates")}
         elif isinstance(node, ast.ImportFrom):
             assert str(node.module).partition(".")[0] in sys.stdlib_module_names
 
