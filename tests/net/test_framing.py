@@ -127,6 +127,45 @@ def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
     assert decoder.arriving_bytes == 0
 
 
+def test_what_is_held_of_unfinished_messages_is_counted_to_the_byte():
+    decoder = Decoder(LIMITS)
+    assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
+    decoder.feed(bytes((MORE, 3)) + b"abc" + bytes((0, 5)) + b"de")
+    assert decoder.take(9) == []
+    assert not decoder.is_backlogged
+    # The whole frame, and the head and the beginning of the next one.
+    assert (decoder.arriving_bytes, decoder.is_between_messages) == (3 + 2 + 2, False)
+    decoder.feed(b"fgh")
+    assert decoder.take(9) == [[b"abc", b"defgh"]]
+    assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
+
+
+def test_a_message_is_unfinished_after_its_first_frame_and_after_half_a_head():
+    whole = Decoder(LIMITS)
+    whole.feed(bytes((MORE, 1)) + b"a")
+    assert whole.take(9) == []
+    assert (whole.arriving_bytes, whole.is_between_messages) == (1, False)
+    half = Decoder(LIMITS)
+    half.feed(b"\0")
+    assert half.take(9) == []
+    assert (half.arriving_bytes, half.is_between_messages) == (1, False)
+
+
+def test_a_large_frame_counts_with_its_buffer_behind_what_is_whole():
+    decoder = Decoder(LIMITS)
+    head = bytes((LONG,)) + COPY_THRESHOLD_BYTES.to_bytes(8, "big")
+    decoder.feed(bytes((MORE, 3)) + b"abc" + head + b"x")
+    assert decoder.take(9) == []
+    view = decoder.buffer()
+    assert view is not None
+    room = len(view) + 1
+    assert (decoder.arriving_bytes, decoder.is_between_messages) == (3 + room, False)
+    alone = Decoder(LIMITS)
+    alone.feed(head)
+    assert alone.take(9) == []
+    assert not alone.is_between_messages
+
+
 def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
     decoder = Decoder(LIMITS)
     decoder.feed(bytes([LONG]) + (300_000).to_bytes(8, "big"))
