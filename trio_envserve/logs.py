@@ -44,7 +44,7 @@ FLUSH_S = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogSetup:
-    """How one of our processes logs.
+    """The logging of one of our processes.
 
     ``directory``: files ``server.log`` and ``worker-SLOT.log`` (appended, one
     for each slot, so names are predictable); empty: standard error.

@@ -40,7 +40,7 @@ ENDPOINTS = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpSetup:
-    """Where spans are sent, and of how many traces."""
+    """The receiver of spans, and the part of traces to keep."""
 
     endpoint: str = ""
     """``http://HOST:4318``; empty: as the variables of OpenTelemetry say."""

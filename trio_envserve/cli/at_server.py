@@ -1,4 +1,4 @@
-"""What the commands share that ask a running server about keys."""
+"""Shared parts of the commands that ask a running server about keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of an environment is shown if it cannot be loaded."""
+"""The message for the author of an environment that cannot be loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all verbs share: exit codes, signals, errors, JSON.
+"""Shared parts of all verbs: exit codes, signals, errors, JSON.
 
 Theory of operation
 -------------------
@@ -74,7 +74,7 @@ class Result(NamedTuple):
 
 @final
 class Stop:
-    """How a verb is asked to end.  One for each run."""
+    """The request to end a verb.  One for each run."""
 
     def __init__(self) -> None:
         self.asked = trio.Event()

@@ -47,7 +47,7 @@ def door() -> None:
 
 
 class DoorOptions(NamedTuple):
-    """What every door is told."""
+    """Options of every door."""
 
     kind: str
     address: str

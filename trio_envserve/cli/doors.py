@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HttpOptions(NamedTuple):
-    """What the command was told of its HTTP door."""
+    """Options of the HTTP door."""
 
     bind: str
     hosts: Sequence[str]
@@ -30,7 +30,7 @@ class HttpOptions(NamedTuple):
 
 
 class VerifiersOptions(NamedTuple):
-    """What the command was told of its door for verifiers."""
+    """Options of the door for verifiers."""
 
     bind: str
     redeliver: bool

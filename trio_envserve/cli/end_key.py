@@ -20,7 +20,7 @@ ANSWER_S = 30.0
 
 
 class _At(NamedTuple):
-    """Which keys, and where."""
+    """The keys to end, and their server."""
 
     keys: Sequence[str]
     namespace: str

@@ -1,4 +1,4 @@
-"""What ``eval`` does: many rollouts, their results as they come, and a summary.
+"""The work of ``eval``: many rollouts, their results as they come, and a summary.
 
 Theory of operation
 -------------------
@@ -56,7 +56,7 @@ DEFAULT_N = 100
 
 
 class Options(NamedTuple):
-    """What was asked for."""
+    """Options of one evaluation."""
 
     environment: str
     args: dict[str, Any]
@@ -111,7 +111,7 @@ async def evaluation(options: Options, stop: Stop) -> Result:
 
 @dataclasses.dataclass
 class _State:
-    """What is known when an evaluation ends, however it does."""
+    """The results of an evaluation at its end, however it ends."""
 
     options: Options
     output: Output = dataclasses.field(default_factory=Output)

@@ -1,4 +1,4 @@
-"""What ``fuzz`` shows: its progress, the figures of its runs, the caught mutants."""
+"""The output of ``fuzz``: its progress, the figures of its runs, the caught mutants."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .last_words import relay_standard_error
 
 
 class Verb(NamedTuple):
-    """Where a verb is, and its line in ``--help``."""
+    """The module of a verb, and its line in ``--help``."""
 
     module: str
     attribute: str

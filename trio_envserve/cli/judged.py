@@ -1,4 +1,4 @@
-"""What ``demo``, ``soak`` and ``siege`` share: a judge reads the logs of a run."""
+"""Shared parts of ``demo``, ``soak`` and ``siege``: a judge reads the logs of a run."""
 
 from __future__ import annotations
 

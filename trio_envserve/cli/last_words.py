@@ -1,4 +1,4 @@
-"""What is written past Python to standard error, as JSON.
+"""Text that is written past Python to standard error, as JSON.
 
 Theory of operation
 -------------------

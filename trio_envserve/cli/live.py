@@ -36,7 +36,7 @@ _NAME = 24
 
 @dataclasses.dataclass
 class Seen:
-    """What the server said last."""
+    """The server's last status."""
 
     before: Mapping[str, float]
     """What its model calls had come to when the evaluation began."""

@@ -1,4 +1,4 @@
-"""What ``eval --run NAME`` says, and asks of a server."""
+"""The output of ``eval --run NAME``, and its questions to a server."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NAMES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Seen(NamedTuple):
-    """What there is to tell of a server."""
+    """The state of a server, as a service manager is told it."""
 
     ready: bool
     stopping: bool

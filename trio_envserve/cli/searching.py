@@ -22,7 +22,7 @@ SHOWN = 3
 
 
 class Searched(NamedTuple):
-    """What a search came to."""
+    """The result of a search."""
 
     figures: dict[str, Any]
     failures: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Which executions have run longest, for ``status --slow``."""
+"""The executions that have run longest, for ``status --slow``."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def top(
 
 
 class Watch:
-    """What was seen last, and the rates before."""
+    """The last view, and the rates before."""
 
     def __init__(self) -> None:
         self.last: dict[str, Any] = {}

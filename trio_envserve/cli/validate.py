@@ -211,7 +211,7 @@ def _how(code: int | None) -> str:
 
 @final
 class _Found:
-    """What was found so far."""
+    """The findings so far."""
 
     def __init__(self) -> None:
         self.checks: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ PATIENCE_S = 3.0
 
 
 class HasHealth(Protocol):
-    """What says how a server is: a client, or a door."""
+    """A client or a door, which says how its server is."""
 
     def health(self) -> ServerHealth:
         """As far as it knows."""

@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class Shared:
-    """How much of one bound each place has taken."""
+    """The use of one bound by each place."""
 
     def __init__(self, bound: int, share: float) -> None:
         self._bound = bound

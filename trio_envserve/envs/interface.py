@@ -1,4 +1,4 @@
-"""What the author of an environment sees.
+"""The interface for authors of environments.
 
 Theory of operation
 -------------------
@@ -71,7 +71,7 @@ def _nobody(piece: bytes) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rollout:
-    """What an environment is asked to run."""
+    """The rollout that an environment is asked to run."""
 
     input: Any
     """The input of the request, decoded; the environment's own."""
@@ -192,7 +192,7 @@ def _checked(messages: Messages) -> Messages:
 
 
 class Environment(Protocol):
-    """What an environment must have; the module's docstring has the optional members."""
+    """The members that an environment must have; the module's docstring has the optional ones."""
 
     def run_rollout(self, rollout: Rollout) -> Any:
         """Run one rollout; a plain or a coroutine function."""

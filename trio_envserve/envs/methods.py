@@ -130,7 +130,7 @@ class TrioMethods:
 
 @final
 class Unfinished:
-    """What a plain function returned, and needs the loop to be awaited."""
+    """The result of a plain function that needs the loop to be awaited."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""What counts as a reward: a number of any kind, or named numbers.
+"""Rewards: a number of any kind, or named numbers.
 
 Theory of operation
 -------------------

@@ -37,7 +37,7 @@ _NOTHING = inspect.Parameter.empty
 
 
 class WrongArguments(ValueError):
-    """What the model asks for cannot be called; the text is for the model."""
+    """The model called a tool with arguments that do not fit; the text is for the model."""
 
 
 _Read: TypeAlias = Callable[[Any, str], Any]

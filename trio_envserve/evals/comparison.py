@@ -16,7 +16,7 @@ SHOWN = 5
 
 
 class Comparison(NamedTuple):
-    """What two evaluations have in common, and what differs."""
+    """The common inputs of two evaluations, and their differences."""
 
     first: Estimate
     """Over all inputs of the first, as in its own summary."""

@@ -34,7 +34,7 @@ class NotWritten(EnvServeError):
 
 
 class Found(NamedTuple):
-    """What a file has already."""
+    """The results that a file has already."""
 
     results: list[RolloutResult]
     runs: set[tuple[str, str, str]]

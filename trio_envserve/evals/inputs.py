@@ -12,7 +12,7 @@ from .table import is_table, read_rows
 
 
 class Slice(NamedTuple):
-    """Which inputs to take, counted from 0."""
+    """The range of inputs to take, counted from 0."""
 
     start: int = 0
     stop: int | None = None

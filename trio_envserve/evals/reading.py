@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """What a file has, without inputs and values."""
+    """The content of a file without inputs and values."""
 
     entries: list[Entry]
     """The last one of each name, in the order of their inputs."""

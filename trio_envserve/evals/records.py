@@ -70,7 +70,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """What is counted of a rollout.  It has neither input nor value."""
+    """The counted part of a rollout.  It has neither input nor value."""
 
     index: int
     repeat: int = 0

@@ -40,7 +40,7 @@ LAST_S = 0.3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What an evaluation asks."""
+    """The rollouts that an evaluation asks for."""
 
     inputs: Sequence[Any]
     first: int = 0
@@ -75,7 +75,7 @@ class Came(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Progress:
-    """How far an evaluation is.  One clock for all that is said of it."""
+    """The progress of an evaluation.  One clock for all that is said of it."""
 
     total: int
     """Rollouts that are asked for, without those that were there before."""

@@ -1,4 +1,4 @@
-"""What a caller notes of an outcome of the arithmetic environment, for a judge."""
+"""A caller's note of an outcome of the arithmetic environment, for a judge."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Moment(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where a replay first did something else than the recorded router."""
+    """The first place where a replay did something else than the recorded router."""
 
     after: int
     """The last step up to which they are known to agree."""
@@ -199,7 +199,7 @@ def _limits(kind: Any, given: dict[str, Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a replay."""
+    """The result of a replay."""
 
     router: Router
     """In its last state."""

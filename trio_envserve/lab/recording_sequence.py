@@ -42,7 +42,7 @@ _ACTS = {
 
 
 class RequestName(NamedTuple):
-    """Which request is meant."""
+    """The name of the request to follow."""
 
     prefix: str
     """The session's first hexadecimal digits."""

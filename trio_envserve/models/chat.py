@@ -30,7 +30,7 @@ EXCERPT_CHARS = 2000
 
 
 class ChatProblem(ValueError):
-    """What an endpoint sent is no completion."""
+    """An endpoint sent something that is no completion."""
 
 
 class Request(NamedTuple):

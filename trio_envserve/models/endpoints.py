@@ -1,4 +1,4 @@
-"""Where a model is: an address that a request gives, or a name that a file explains.
+"""The address of a model: given by a request, or named in a file.
 
 Theory of operation
 -------------------

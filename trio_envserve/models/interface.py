@@ -1,4 +1,4 @@
-"""What a model is, for environments and for authors of new models.
+"""The interface of models, for environments and for authors of new models.
 
 Theory of operation
 -------------------
@@ -139,7 +139,7 @@ class Model(Protocol):
 
 @runtime_checkable
 class BlockingModel(Protocol):
-    """What the model of a rollout in a thread offers in addition."""
+    """The further methods of the model of a rollout in a thread."""
 
     def complete_sync(
         self,

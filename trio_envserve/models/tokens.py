@@ -1,4 +1,4 @@
-"""What a trainer needs of a rollout: its tokens, turn by turn, in a neutral record.  Pure.
+"""The tokens of a rollout for a trainer, turn by turn, in a neutral record.  Pure.
 
 Theory of operation
 -------------------

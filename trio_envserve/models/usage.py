@@ -1,4 +1,4 @@
-"""What the model calls of a rollout came to."""
+"""The sum of a rollout's model calls."""
 
 from __future__ import annotations
 

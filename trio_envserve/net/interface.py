@@ -1,4 +1,4 @@
-"""What a transport promises: the two sockets, the network, and their events.
+"""The interface of transports: the two sockets, the network, and their events.
 
 Theory of operation
 -------------------
@@ -70,7 +70,7 @@ with more is dropped and counted as oversized."""
 
 
 class ConnectionEvent(enum.Enum):
-    """What happened to a connection of a socket."""
+    """Events of a connection of a socket."""
 
     CONNECTED = "connected"
     """A handshake is done: messages can flow."""
@@ -181,7 +181,7 @@ class DealerSocket(_Socket, Protocol):
 
 
 class Network(Protocol):
-    """Where sockets come from."""
+    """The maker of sockets."""
 
     def open_router(
         self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None

@@ -76,8 +76,8 @@ class KeyPair:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientCurve:
-    """What a client needs for a server with keys: the server's public key, as 40 characters
-    of Z85, and a pair of its own."""
+    """The keys of a client for a server with keys: the server's public key, as 40 characters of
+    Z85, and a pair of its own."""
 
     server: str
     keys: KeyPair

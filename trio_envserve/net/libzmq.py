@@ -74,7 +74,7 @@ _POLLIN = int(zmq.POLLIN)
 
 
 class LibzmqSocket(SocketPump):
-    """What router and dealer have in common: they read, sleep and retry."""
+    """The common part of router and dealer: they read, sleep and retry."""
 
     _routed: bool
     """Whether each message begins with a route."""

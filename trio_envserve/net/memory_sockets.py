@@ -160,7 +160,7 @@ class Connection:
 
 
 class _MemorySocket(SocketPump):
-    """What router and dealer have in common: they read due messages and sleep until then."""
+    """The common part of router and dealer: they read due messages and sleep until then."""
 
     _routed: bool
 

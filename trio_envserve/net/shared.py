@@ -61,7 +61,7 @@ _STRICT: Final = b"2"
 
 @final
 class Places:
-    """Which parts of one direction's memory are in use.  Pure.
+    """The used parts of one direction's memory.  Pure.
 
     Invariant: the places are within the size and do not overlap.
     """

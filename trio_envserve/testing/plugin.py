@@ -79,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @final
 class Opened:
-    """What a test has opened; a task of its own holds each thing open."""
+    """The servers and clients that a test has opened; a task of its own holds each one open."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery

@@ -59,7 +59,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
 
 
 class Direction(enum.Enum):
-    """Which way bytes go."""
+    """The direction of bytes."""
 
     TO_SERVER = "to the server"
     TO_CLIENT = "to the client"

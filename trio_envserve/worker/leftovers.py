@@ -1,4 +1,4 @@
-"""What code has left behind in this process: tasks, threads, children, descriptors.
+"""Leftovers of code in this process: tasks, threads, children, descriptors.
 
 A :class:`Snapshot` is taken before and after; :meth:`Snapshot.more_than` names what has
 come.  What this package and trio keep for the next use (threads of trio's cache) is not
@@ -20,7 +20,7 @@ _TRIO_THREAD = "Trio thread"
 
 
 class Snapshot(NamedTuple):
-    """What is there now, by kind: names, as often as they are there."""
+    """The present tasks, threads, children and descriptors: names, as often as they are there."""
 
     tasks: Counter[str]
     threads: Counter[str]

@@ -51,7 +51,7 @@ _NEVER = "never"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to validate, and how."""
+    """The environment to validate, and how."""
 
     environment: str
     args: dict[str, Any]

@@ -55,7 +55,7 @@ _FULL: Final = (
 
 @final
 class Inbox:
-    """What one request still has to say to its application."""
+    """The part of one request that its application has not received yet."""
 
     def __init__(self) -> None:
         self._events: deque[AppEvent] = deque()

@@ -1,4 +1,4 @@
-"""What a request asks for, as it goes to the server."""
+"""A request of HTTP as the server gets it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ WIRE: Final = "trio_envserve.wire"
 
 
 class Wire(Protocol):
-    """What is known of the connection that carries an answer."""
+    """The facts about the connection that carries an answer."""
 
     written_bytes: int
     lost: bool
@@ -39,12 +39,12 @@ class Wire(Protocol):
 
 
 class HungUp(Exception):
-    """Whoever asked has closed the connection."""
+    """The caller has closed the connection."""
 
 
 @final
 class Share:
-    """What all bodies together may take."""
+    """The bound for all bodies together."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

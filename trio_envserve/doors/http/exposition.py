@@ -1,4 +1,4 @@
-"""What was seen of a server and its door, as Prometheus reads it.  Needs prometheus-client.
+"""The metrics of a server and its door, in the format of Prometheus.  Needs prometheus-client.
 
 The registry is the door's own: nothing is registered for the process, and a program around
 it keeps its own metrics to itself.

@@ -1,4 +1,4 @@
-"""Who may use the door: the address it is bound to, tokens, Host and Origin.
+"""The guard of the door: the address it is bound to, tokens, Host and Origin.
 
 Theory of operation
 -------------------

@@ -37,7 +37,7 @@ _SILENT: Final = "the server does not answer, or has no room for the question fo
 
 
 class Identity(NamedTuple):
-    """What tells a request that is sent again."""
+    """The fields by which a request that is sent again is recognised."""
 
     named: Named
     digest: bytes

@@ -1,4 +1,4 @@
-"""What a request says of its key: in a header, in its path, in its query.
+"""The key of a request: in a header, in its path, in its query.
 
 Theory of operation
 -------------------

@@ -16,7 +16,7 @@ PREFIX: Final = "trio_envserve_"
 
 
 class DoorCounts(NamedTuple):
-    """What the door itself counts."""
+    """The door's own counters."""
 
     connections: int
     connections_limit: int
@@ -29,7 +29,7 @@ class DoorCounts(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What there is to read at a scrape."""
+    """The values of one scrape."""
 
     door: DoorCounts
     stats: ServerStats | None

@@ -39,7 +39,7 @@ _SAMPLING: Final = {
 
 
 class Told(enum.Enum):
-    """By what a row is told from others."""
+    """The fields by which a row is told from others."""
 
     ID = enum.auto()
     """An id, which names one rollout for good."""

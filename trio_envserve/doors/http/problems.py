@@ -24,7 +24,7 @@ RAN: Final[Mapping[Verdict, bool | None]] = {
 
 
 class Kind(NamedTuple):
-    """What all problems of one code have in common."""
+    """The common part of all problems of one code."""
 
     status: int
     title: str

@@ -1,4 +1,4 @@
-"""How many calls the door has at once."""
+"""The bound on calls of the door, shared by namespaces."""
 
 from __future__ import annotations
 

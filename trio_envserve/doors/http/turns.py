@@ -1,4 +1,4 @@
-"""What all requests together may take of one turn of the loop.
+"""The bound on one turn of the loop for all requests together.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What clients of this wire ask, whatever its release."""
+"""The questions of clients of this wire, whatever its release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the door remembers of peers and runs, and what it says must be done.
+"""The door's records of peers and runs, and its effects.
 
 Plain state, no decisions: those are in :mod:`.runs`.
 """
@@ -71,7 +71,7 @@ class Run:
 
 
 class Outcome(NamedTuple):
-    """What a run has come to."""
+    """The outcome of a run."""
 
     reply: bytes = b""
     deltas: Sequence[bytes] = ()
@@ -122,7 +122,7 @@ class Start(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Nobody wants it any more."""
+    """Nobody waits for the run any more."""
 
     name: bytes
 

@@ -1,4 +1,4 @@
-"""What is remembered of runs that are not there: over, or not come yet.  Pure."""
+"""The memory of runs that are not there: over, or not come yet.  Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be sent to peers: a line for each, and one task that serves all of them.
+"""Messages to peers: a line for each peer, and one task that serves all lines.
 
 Theory of operation
 -------------------
@@ -35,7 +35,7 @@ RETRY_S: Final = 0.05
 
 @final
 class _Line:
-    """What one peer is to get."""
+    """The messages to one peer."""
 
     def __init__(self) -> None:
         self.items: deque[Deliver | Message] = deque()

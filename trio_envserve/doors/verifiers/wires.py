@@ -1,4 +1,4 @@
-"""Which release of the wire a client speaks: found by what it says."""
+"""The release of the wire that a client speaks, found by its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page says of one rollout when it is opened, and how much of it."""
+"""The page of one rollout when it is opened, and the bounds of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page shows of all rollouts together: figures, rows of the table, differences."""
+"""The summary of all rollouts on a page: figures, rows of the table, differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOKENS = ("prompt_tokens", "completion_tokens")
 
 
 class Survey(NamedTuple):
-    """What the first reading has kept of a file."""
+    """The first reading of a file."""
 
     path: str
     entries: list[Entry]

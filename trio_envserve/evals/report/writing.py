@@ -21,7 +21,7 @@ _DATA: Final = "<!--data-->\n"
 
 
 class Written(NamedTuple):
-    """What came of writing a page."""
+    """The result of writing a page."""
 
     bytes: int
     cut: int

@@ -1,4 +1,4 @@
-"""What is measured: loads, cases, and the marks that are to be reached.
+"""The cases of the benchmark: loads, and the marks that are to be reached.
 
 A *load* is what a client program does for a while: so many requests in flight,
 so large.  A *case* is a load for several contenders, run in turn; a *special*
@@ -28,7 +28,7 @@ Response: TypeAlias = int | Literal["lists", "arrays"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """What a client program is asked to do."""
+    """The work of a client program."""
 
     in_flight: int
     request_bytes: int = 200
@@ -115,7 +115,7 @@ CASES = (
 
 
 class Size(NamedTuple):
-    """How large the special cases are."""
+    """The size of the special cases."""
 
     outcomes: int = 10_000
     pending: int = 1000

@@ -27,7 +27,7 @@ from .driver import Tally, answer
 
 
 class Caller(Protocol):
-    """What a load needs of a client."""
+    """The part of a client that a load needs."""
 
     async def run_rollout(self, input: Any) -> Any:
         """See :meth:`trio_envserve.Client.run_rollout`."""

@@ -1,4 +1,4 @@
-"""What one request costs the pure machines, counted instead of timed.
+"""The cost of one request in the pure machines, counted instead of timed.
 
 Theory of operation
 -------------------

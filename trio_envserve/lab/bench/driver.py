@@ -1,4 +1,4 @@
-"""What the client programs share: their conversation and their figures.
+"""Shared parts of the client programs: their conversation and their figures.
 
 A client program reads one JSON object a line, a load (:class:`.cases.Load` with
 ``seconds`` and ``first``), carries it out, and answers with one line of figures.

@@ -1,4 +1,4 @@
-"""What is served in the benchmark: no work, and a log in memory.
+"""The environment of the benchmark: no work, and a log in memory.
 
 Each worker counts the starts of each numbered request in a file that is mapped
 into its memory, so that counting costs nothing and survives the worker.  After

@@ -10,7 +10,7 @@ from typing import final
 
 @dataclasses.dataclass(slots=True)
 class Judged:
-    """What was found, over all loads so far."""
+    """The findings over all loads so far."""
 
     asked: int = 0
     answered: int = 0

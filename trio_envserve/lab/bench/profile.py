@@ -1,4 +1,4 @@
-"""Where the microseconds go: server, worker and client under a profiler.
+"""The cost of a request by function: server, worker and client under a profiler.
 
 ``python -m trio_envserve.lab.bench.profile server LOG FILE``
 ``python -m trio_envserve.lab.bench.profile client ADDRESS FILE``

@@ -36,7 +36,7 @@ MEASURES = ("per_s", "p50_ms", "p99_ms", "mb_per_s", "router_us", "worker_us", "
 
 
 class Options(NamedTuple):
-    """What to run, and how thoroughly."""
+    """The cases to run, and how thoroughly."""
 
     cases: Sequence[Case] = CASES
     rounds: int = 5

@@ -24,7 +24,7 @@ from .peer import open_peer
 
 @final
 class Watch:
-    """What is known of the server's life."""
+    """The server's life, as far as it is known."""
 
     def __init__(
         self, network: Network, address: str, *, after_s: float, patience_s: float

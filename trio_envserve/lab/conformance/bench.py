@@ -1,4 +1,4 @@
-"""What a case has: peers, counts of what ran, and the fault proxy.
+"""The bench of a case: peers, counts of runs, and the fault proxy.
 
 Theory of operation
 -------------------
@@ -43,7 +43,7 @@ Restart: TypeAlias = "Callable[[], Awaitable[object]]"
 
 
 class Counts(NamedTuple):
-    """How often a key was started, and how its runs ended."""
+    """The starts of a key, and the ends of its runs."""
 
     started: int
     results: int
@@ -58,7 +58,7 @@ class Counts(NamedTuple):
 
 @final
 class Bench:
-    """What a case has.  Made by :func:`open_bench`."""
+    """The bench of a case.  Made by :func:`open_bench`."""
 
     def __init__(
         self, network: Network, address: str, control: Peer, *, patience_s: float, settle_s: float,

@@ -1,4 +1,4 @@
-"""What a server must serve to be judged: runs that can be counted and held up.
+"""The environment that a server serves to be judged: its runs can be counted and held up.
 
 Theory of operation
 -------------------

@@ -46,7 +46,7 @@ class CaseSkipped(EnvServeError):
 
 
 class Mark(enum.Enum):
-    """What became of a case."""
+    """The result of a case."""
 
     PASSED = "passed"
     FAILED = "failed"

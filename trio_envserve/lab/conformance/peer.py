@@ -53,7 +53,7 @@ class Sent(NamedTuple):
 
 
 class Socket(Protocol):
-    """What a peer needs of a socket: a dealer's, or one made by hand."""
+    """The part of a socket that a peer needs: a dealer's, or one made by hand."""
 
     def send_nowait(self, frames: Sequence[Body]) -> bool:
         """Queue a message; False if that cannot be."""

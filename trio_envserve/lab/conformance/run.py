@@ -44,7 +44,7 @@ class NotServed(EnvServeError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What to judge, and how patiently."""
+    """The cases to judge, and how patiently."""
 
     address: str
     cases: Sequence[Case] = CASES

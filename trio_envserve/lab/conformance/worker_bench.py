@@ -1,4 +1,4 @@
-"""What a case about a worker has: the worker's process, and the router's side of its link.
+"""The bench of a case about a worker: the worker's process, and the router's side of its link.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What a right worker does: the link between router and worker, from the router's side."""
+"""The cases about workers: the link between router and worker, from the router's side."""
 
 from __future__ import annotations
 

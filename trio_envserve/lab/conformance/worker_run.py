@@ -29,7 +29,7 @@ ABREAST = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What to judge, and how patiently."""
+    """The cases to judge, and how patiently."""
 
     subject: Subject
     cases: Sequence[Case] = WORKER_CASES

@@ -65,7 +65,7 @@ _MOST_KILLS = 8
 
 
 class Callers(Protocol):
-    """What the faults have to know of the callers."""
+    """The state of the callers that the faults depend on."""
 
     answered: int
     durations_s: dict[str, float]

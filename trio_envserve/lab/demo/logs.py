@@ -1,4 +1,4 @@
-"""What goes over the callers' sockets, as the demonstration writes it to disk."""
+"""The log of the callers' sockets, as the demonstration writes it to disk."""
 
 from __future__ import annotations
 

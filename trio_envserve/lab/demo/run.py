@@ -62,7 +62,7 @@ _RETRANSMIT_S = (0.06, 0.4)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What a demonstration is run with."""
+    """Options of a demonstration."""
 
     directory: Path
     """Where the logs go; made if it is not there, must not have logs yet."""
@@ -77,7 +77,7 @@ class DemoOptions:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Progress:
-    """Where a demonstration stands; plain state, to be looked at any time."""
+    """The progress of a demonstration; plain state, to be looked at any time."""
 
     rollouts: int
     asked: int = 0

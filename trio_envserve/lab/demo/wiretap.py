@@ -30,7 +30,7 @@ from ...testing.wrapped import WrappedDealer, WrappedNetwork
 
 
 class Tap(Protocol):
-    """Who is told.  Must not block, and must not keep the frames."""
+    """The listener of a tapped socket.  Must not block, and must not keep the frames."""
 
     def sent(self, frames: Message) -> None:
         """The socket took this message, a moment ago."""

@@ -1,4 +1,4 @@
-"""Which states are the same: the least digest over all exchanges of names.
+"""The canonical form of a state: the least digest over all exchanges of names.
 
 Theory of operation
 -------------------
@@ -21,7 +21,7 @@ from .names import Renaming
 
 
 class Newest(NamedTuple):
-    """What counted numbers are compared with."""
+    """The numbers with which counted numbers are compared."""
 
     numbers: Mapping[tuple[str, int], int]
     """The newest of each kind and owner; where there is none, none matters."""

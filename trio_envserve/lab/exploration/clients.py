@@ -25,7 +25,7 @@ from .mail import Mail
 
 
 class ClientInfo(NamedTuple):
-    """What can happen to a client by itself."""
+    """The events of a client that need no message."""
 
     probe: int
     connections: int

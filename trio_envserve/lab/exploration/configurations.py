@@ -1,4 +1,4 @@
-"""What is explored: small systems, and how much may happen in each.
+"""The explored systems: small, with bounds on what may happen in each.
 
 The machines are those that ship; what is small is how many there are of them and
 how often each kind of trouble may come.  Within these bounds everything is tried
@@ -15,7 +15,7 @@ from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
 
 
 class Described:
-    """What is said of a configuration; a mixin of dataclasses."""
+    """The description of a configuration; a mixin of dataclasses."""
 
     __slots__ = ()
     ALWAYS: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""What keys promise with a journal: the model of one key, and what of it is safe.
+"""The promises of keys with a journal: the model of one key, and the safe part of it.
 
 Theory of operation
 -------------------

@@ -17,7 +17,7 @@ from .keyed_step import KeyStep
 
 
 class DiskStep(KeyStep):
-    """From a state to the next."""
+    """The step from a state to the next."""
 
     judge: DiskJudge
 

@@ -1,4 +1,4 @@
-"""What of a machine's state matters: from objects to plain, comparable forms.
+"""The part of a machine's state that matters: from objects to plain, comparable forms.
 
 Theory of operation
 -------------------

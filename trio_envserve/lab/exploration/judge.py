@@ -1,4 +1,4 @@
-"""What must never happen, and the little history that it takes to see it.
+"""The judge of an explored step, and the little history that it needs.
 
 Theory of operation
 -------------------
@@ -26,7 +26,7 @@ Request = tuple[bytes, int]
 
 
 class CallPast(NamedTuple):
-    """What happened to a call so far."""
+    """The past of a call."""
 
     key: bytes
     starts: int = 0
@@ -45,7 +45,7 @@ class CallPast(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What happened so far, as far as it still matters."""
+    """The past, as far as it still matters."""
 
     calls: tuple[CallPast, ...]
     finished: tuple[Request, ...] = ()

@@ -1,4 +1,4 @@
-"""What keys promise, as a small model, and whether a server does just that.
+"""The promises of keys, as a small model, and whether a server keeps them.
 
 Theory of operation
 -------------------
@@ -60,7 +60,7 @@ class Open(NamedTuple):
 
 
 class KeyPast(NamedTuple):
-    """What happened to the key so far."""
+    """The past of the key."""
 
     opened: int = 0
     """How many generations there were."""

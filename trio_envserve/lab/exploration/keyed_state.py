@@ -1,4 +1,4 @@
-"""What a state is where callers share a key."""
+"""The state of a system whose callers share a key."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 20
 
 
 class KeyStep:
-    """From a state to the next.  One method for each action."""
+    """The step from a state to the next.  One method for each action."""
 
     def __init__(self, world: KeyWorld, state: KeyState) -> None:
         self._world = world

@@ -31,8 +31,8 @@ Form: TypeAlias = Callable[[Any], Any]
 
 
 class Rule(NamedTuple):
-    """What stands for an attribute, and why it is not just its form: nothing, or what
-    ``make(owner, value, form)`` gives."""
+    """The replacement of an attribute, and its reason: nothing, or the result of ``make(owner,
+    value, form)``."""
 
     why: str
     make: Callable[[Any, Any, Form], Any] | None = None

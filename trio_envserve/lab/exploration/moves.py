@@ -1,4 +1,4 @@
-"""What an action does: by its name, the method that does it."""
+"""Actions by name, and the methods that carry them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a client and its link."""
+"""The actions of a client and its link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the server."""
+"""The actions of the server."""
 
 from __future__ import annotations
 

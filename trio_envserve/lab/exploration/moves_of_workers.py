@@ -1,4 +1,4 @@
-"""What happens to a worker, its link, and the environment code on it."""
+"""The actions of a worker, its link, and the environment code on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left out of the form of each class, or replaced, and why.
+"""The attributes of each class that its form leaves out or replaces, with reasons.
 
 Nothing else is: an attribute without a rule is in the form with all that it holds.
 A rule that is wrong makes two states one that are not, and the exploration blind to

@@ -54,7 +54,7 @@ class Counterexample:
 
 @dataclasses.dataclass(slots=True)
 class Figures:
-    """How far the exploration of a configuration is."""
+    """The progress of exploring a configuration."""
 
     configuration: Configuration | KeyConfiguration
     states: int = 0

@@ -33,7 +33,7 @@ from .mail import Mail
 
 
 class RouterInfo(NamedTuple):
-    """What can happen to a router by itself, and what is wrong with it."""
+    """The events of a router that need no message, and its violations."""
 
     empty_slots: tuple[int, ...]
     unsettled: tuple[bytes, ...]

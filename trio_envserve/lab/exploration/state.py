@@ -1,4 +1,4 @@
-"""What a global state is: local states and messages by number, and what may still happen."""
+"""A global state: local states and messages by number, and what may still happen."""
 
 from __future__ import annotations
 

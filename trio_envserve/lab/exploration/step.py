@@ -35,7 +35,7 @@ def without_first(part: Part, way: str) -> Part:
 
 
 class Step:
-    """From a state to the next.  Actions are added by :mod:`.moves`."""
+    """The step from a state to the next.  Actions are added by :mod:`.moves`."""
 
     def __init__(self, world: World, state: SystemState) -> None:
         self.world = world

@@ -13,7 +13,7 @@ from .mail import Mail
 
 
 class WorkerInfo(NamedTuple):
-    """What the explorer needs to know of a worker's core."""
+    """The facts about a worker's core that the explorer needs."""
 
     beat: int
     acknowledged: bool

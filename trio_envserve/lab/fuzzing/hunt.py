@@ -1,4 +1,4 @@
-"""How long a mutant lives: seeds are run until one shows it.
+"""The life of a mutant: seeds are run until one shows it.
 
 The seed that shows it is then run on what ships, which must be clean: so it is
 the mutant that was found, and not a schedule that nothing could survive.
@@ -22,7 +22,7 @@ MOST_SEEDS = 100_000
 
 
 class Catch(NamedTuple):
-    """What became of a mutant."""
+    """The catch of a mutant."""
 
     name: str
     caught: bool

@@ -1,4 +1,4 @@
-"""Which code a run is of: without that a seed says nothing."""
+"""The code that a run is of: without that a seed says nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a plan is taken away, or made plain, while the same guarantee breaks.
+"""Shrinking a plan: parts are taken away, or made plain, while the same guarantee breaks.
 
 In this order: all calls but the one that it broke for, fault kinds, clients,
 moments, calls, workers, what the world and single calls are like, when things

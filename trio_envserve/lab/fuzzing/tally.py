@@ -1,4 +1,4 @@
-"""What many runs came to, added up."""
+"""The sum of many runs."""
 
 from __future__ import annotations
 

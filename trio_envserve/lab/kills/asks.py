@@ -1,4 +1,4 @@
-"""What is asked under each key: the same whoever asks, and how often."""
+"""The request under each key: the same whoever asks, and how often."""
 
 from __future__ import annotations
 

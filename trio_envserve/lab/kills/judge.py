@@ -52,7 +52,7 @@ Told = dict[str, list[Line]]
 
 
 class Read(NamedTuple):
-    """What was read from the history."""
+    """The history, and the outcomes in it."""
 
     history: History
     told: Told

@@ -58,7 +58,7 @@ _LIMITS = ("restart_pause_max_s=1.0", "restart_healthy_s=2.0", "broken_after=100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is run."""
+    """Options of a run."""
 
     directory: Path
     kills: int

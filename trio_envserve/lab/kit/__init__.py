@@ -1,4 +1,4 @@
-"""What simulating, shrinking and drawing need, whatever the protocol.
+"""Shared parts of simulating, shrinking and drawing, whatever the protocol.
 
 Virtual time (:mod:`.events`), processes (:mod:`.process`), connections
 (:mod:`.network`), and the run around them (:mod:`.world`); a failing schedule made

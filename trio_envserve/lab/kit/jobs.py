@@ -31,7 +31,7 @@ Job: TypeAlias = dict[str, Any]
 
 
 class Tell(Protocol):
-    """How a job says what has come of it."""
+    """The report of a job's result."""
 
     def __call__(self, **result: Any) -> None:
         """One result."""

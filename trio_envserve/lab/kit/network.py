@@ -40,7 +40,7 @@ LAST_WORDS = 0.7
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rates:
-    """What happens to a message, and how often."""
+    """The faults of messages, and their rates."""
 
     delay_s: tuple[float, float]
     """How long it is on its way: at least, at most."""

@@ -1,4 +1,4 @@
-"""What many runs came to, added up."""
+"""The sum of many runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .violation import Violation
 
 
 class Ran(Protocol):
-    """What every run has."""
+    """The figures that every run has."""
 
     @property
     def violations(self) -> Sequence[Violation]:

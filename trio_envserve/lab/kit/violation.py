@@ -1,4 +1,4 @@
-"""What a judge finds."""
+"""The finding of a judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a mutant is applied from outside, and taken back.
+"""Applying a mutant from outside, and taking it back.
 
 The shipped code has no trace of the mutants: each sets attributes of its classes
 and modules, or cells of its table, for as long as a ``with`` block lasts.  Only
@@ -17,7 +17,7 @@ from ..simulation.faults import Fault
 
 @final
 class Patches:
-    """What was changed, and how it was before."""
+    """The changes of a mutant, and the originals."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []

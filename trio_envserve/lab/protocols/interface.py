@@ -1,4 +1,4 @@
-"""What somebody writes who brings a protocol: actors, what is asked, a judge.
+"""The interface for authors of a protocol: actors, requests, a judge.
 
 Everything here is public; the page ``docs/another-protocol.md`` shows it at work.
 """
@@ -32,7 +32,7 @@ class BrokenProtocol(Exception):
 
 
 class Fault(enum.Enum):
-    """What may go wrong; the values are for people."""
+    """The faults; the values are for people."""
 
     LOSE = "messages lost"
     DUPLICATE = "messages duplicated"
@@ -44,7 +44,7 @@ class Fault(enum.Enum):
 
 
 class Disk(MutableMapping[str, Any]):
-    """What an actor finds again after it was killed; everything else it forgets.
+    """The state that an actor finds again after it was killed; it forgets everything else.
 
     A value is copied whenever it is written or read, so nothing is kept but what was
     written.  One assignment is one write: an actor may be killed between two.

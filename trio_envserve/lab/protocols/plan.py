@@ -1,4 +1,4 @@
-"""What a run will meet: drawn from its seed, or made smaller.
+"""The plan of a run: drawn from its seed, or made smaller.
 
 Each seed draws which *kinds* of fault occur ("swarm testing": a run with two kinds
 reaches states that one with all of them never does), and how often.

@@ -18,7 +18,7 @@ from .world import ActorWorld, Envelope
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     plan: Plan

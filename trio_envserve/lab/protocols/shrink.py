@@ -1,4 +1,4 @@
-"""What of a plan is taken away, or made plain, while the same guarantee breaks.
+"""Shrinking a plan: parts are taken away, or made plain, while the same guarantee breaks.
 
 In this order: all asks but the one that it broke for, kinds of fault, faults at
 moments, asks, what faults are like, when things happen.  How that is done is said in

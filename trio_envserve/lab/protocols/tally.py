@@ -1,4 +1,4 @@
-"""What many runs of a protocol came to, added up."""
+"""The sum of many runs of a protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody's code raised, for people."""
+"""The traceback of an author's code, for people."""
 
 from __future__ import annotations
 

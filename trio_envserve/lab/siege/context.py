@@ -1,4 +1,4 @@
-"""What an attack works with: connections, a random source, and a count of what it did.
+"""The tools of an attack: connections, a random source, and its counts.
 
 Theory of operation
 -------------------
@@ -139,7 +139,7 @@ def unbundled(frames: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 @final
 class AttackContext:
-    """What one attack works with."""
+    """The tools of one attack."""
 
     def __init__(self, address: str, rng: random.Random, most_connections: int = 10_000) -> None:
         self.address = address

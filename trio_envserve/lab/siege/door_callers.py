@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """What a call has come to."""
+    """The result of a call."""
 
     value: Any
     """None if there is none."""

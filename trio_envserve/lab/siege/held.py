@@ -36,7 +36,7 @@ LIMIT_S = WAIT_S + 60.0
 
 
 class Scenario(NamedTuple):
-    """Who is held, and before whom."""
+    """The loop that is held, and its peers."""
 
     held: str
     libzmq: bool

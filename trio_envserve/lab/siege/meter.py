@@ -1,4 +1,4 @@
-"""How long a loop is held: processor time of its thread, turn by turn.
+"""The length of each turn of a loop: processor time of its thread.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What happens in a siege, from the seed alone: stages, rounds, and who attacks when.
+"""The plan of a siege, from the seed alone: stages, rounds, and their attacks.
 
 Theory of operation
 -------------------

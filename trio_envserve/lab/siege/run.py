@@ -42,7 +42,7 @@ ANSWER_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SiegeOptions:
-    """What a siege is run with."""
+    """Options of a siege."""
 
     directory: Path
     """Where the logs go; made if it is not there, must not have logs yet."""

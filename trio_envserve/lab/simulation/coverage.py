@@ -1,4 +1,4 @@
-"""Which (state, input) pairs of the dedup cache, and of keys, a run has reached.
+"""The (state, input) pairs of the dedup cache, and of keys, that a run has reached.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What a simulated run is made of, and which faults it meets.
+"""The plan of a simulated run, and its faults.
 
 Theory of operation
 -------------------
@@ -116,7 +116,7 @@ PLAIN_BOUNDS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What a call asks of a key."""
+    """The use of a key by a call."""
 
     act: KeyAct
     namespace: str

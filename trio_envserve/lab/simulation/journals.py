@@ -1,4 +1,4 @@
-"""Which runs have a journal, and what its disk does.
+"""The journals of runs, and the faults of their disks.
 
 Drawn apart from the rest of the plan: of the seeds with keys one in four has a journal,
 and all others are what they were before there was one.

@@ -45,7 +45,7 @@ def _label(record: Opened | Cancelled | Commanded) -> str:
 
 
 class Facts:
-    """What a journal says, as far as it goes."""
+    """The facts in a journal, as far as it goes."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.labels: dict[int, str] = {}

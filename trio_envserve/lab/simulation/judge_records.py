@@ -1,4 +1,4 @@
-"""What the judge writes down: calls, executions, violations, and shared facts.
+"""The records of the judge: calls, executions, violations, and shared facts.
 
 The facts of a run that all parts of the judge read; none of them is what a core
 believes.  See :mod:`.judge`.
@@ -27,7 +27,7 @@ MOST_BYTES = 1 << 20
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Execution:
-    """What the environment's log says of one execution."""
+    """One execution, as the environment's log has it."""
 
     key: str
     worker: Process
@@ -49,7 +49,7 @@ class Execution:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Call:
-    """What a caller asked, and was told."""
+    """One call: its request, and the caller's answer."""
 
     key: str
     client: str

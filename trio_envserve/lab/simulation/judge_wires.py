@@ -1,4 +1,4 @@
-"""What the judge sees pass on the wires.
+"""The part of the judge that listens to the wires.
 
 It reads messages as they are sent and once they have been dealt with, knows
 from them what each side has been told, and holds against it what is done and

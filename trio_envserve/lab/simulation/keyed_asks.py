@@ -1,4 +1,4 @@
-"""Which calls of a run name keys.
+"""The calls of a run that name keys.
 
 Drawn apart from the rest of the plan: two seeds of seven have keys, and those without
 are what they were before there were any.  Keys are few and near in time, so that

@@ -44,7 +44,7 @@ def describe(frames: Frames) -> str:
 
 
 class Server(Protocol):
-    """What a link needs to know of a server."""
+    """The part of a server that a link needs."""
 
     client_links: dict[bytes, Link]
     worker_links: dict[bytes, Link]
@@ -58,7 +58,7 @@ class Server(Protocol):
 
 
 class Peer(Protocol):
-    """What a link needs to know of a client or a worker."""
+    """The part of a client or a worker that a link needs."""
 
     name: str
     rng: Random
@@ -86,7 +86,7 @@ class Link(BaseLink):
 
 
 class Network(BaseNetwork[Link, Frames]):
-    """Who listens, and who is at the end of each link."""
+    """The listeners, and the ends of each link."""
 
     def __init__(self, events: Events[Frames], rates: Rates) -> None:
         super().__init__(events, rates)

@@ -50,7 +50,7 @@ work itself not counted: longer than a lease and than a client waits for a serve
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     harsh: bool

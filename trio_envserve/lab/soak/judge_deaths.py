@@ -1,4 +1,4 @@
-"""Who was killed in a soak, and whether that explains what a caller was told."""
+"""The deaths of a soak, and whether they explain what a caller was told."""
 
 from __future__ import annotations
 

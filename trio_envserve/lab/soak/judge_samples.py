@@ -1,4 +1,4 @@
-"""What was held at the beginning, at most and at the end: judged from the samples.
+"""The processes' use of memory, descriptors and threads over a soak, judged from samples.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What the clients ask for: a mix of calls, drawn from a seed.
+"""The calls of the clients: a mix, drawn from a seed.
 
 Theory of operation
 -------------------

@@ -88,7 +88,7 @@ _GONE_S = 15.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SoakOptions:
-    """What a soak is run with."""
+    """Options of a soak."""
 
     directory: Path
     """Where the logs go; made if it is not there, must not have logs yet."""
@@ -101,7 +101,7 @@ class SoakOptions:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Progress:
-    """Where a soak stands; plain state, to be looked at any time."""
+    """The progress of a soak; plain state, to be looked at any time."""
 
     phase: str = "starting"
     asked: int = 0

@@ -1,4 +1,4 @@
-"""What the processes of a run hold: memory, descriptors, threads, files.
+"""The use of memory, descriptors, threads and files by the processes of a run.
 
 Theory of operation
 -------------------
@@ -34,7 +34,7 @@ LOCKS = (".server", ".epochs")
 
 
 class Held(NamedTuple):
-    """What one process holds."""
+    """The use of one process."""
 
     pid: int
     parent: int

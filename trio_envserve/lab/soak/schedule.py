@@ -1,4 +1,4 @@
-"""What is done to the processes and their connections, and when: from the seed alone.
+"""The faults of processes and their connections, and their times: from the seed alone.
 
 Theory of operation
 -------------------

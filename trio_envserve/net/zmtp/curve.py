@@ -67,7 +67,7 @@ _OF_SERVER: Final = b"CurveZMQMESSAGES"
 
 
 class _Curve:
-    """What both sides have in common."""
+    """The common part of both sides."""
 
     name = b"CURVE"
     _sends: bytes

@@ -54,7 +54,7 @@ _INNER_COMMAND: Final = 2
 
 @final
 class Sealer:
-    """What this side sends."""
+    """The frames that this side sends."""
 
     __slots__ = ("_counter", "_key", "_prefix")
 
@@ -107,7 +107,7 @@ class Sealer:
 
 @final
 class SealedDecoder:
-    """What the peer sends: see :class:`~..framing.Decoder`."""
+    """The frames that the peer sends: see :class:`~..framing.Decoder`."""
 
     __slots__ = (
         "_counter",

@@ -1,4 +1,4 @@
-"""Which connections have something to read.
+"""The connections that have something to read.
 
 Theory of operation
 -------------------

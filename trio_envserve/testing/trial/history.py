@@ -1,4 +1,4 @@
-"""What happened in a trial, as its judges see it.
+"""The history of a trial, as its judges see it.
 
 Theory of operation
 -------------------

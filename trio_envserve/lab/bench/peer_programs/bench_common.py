@@ -1,4 +1,4 @@
-"""What the programs of both peers share: their conversation and their loads.
+"""Shared parts of both peers' programs: their conversation and their loads.
 
 Run by the Python of a peer's own virtual environment, which has nothing of this
 project; so the files of this folder stand alone.  The programs read one JSON object a
