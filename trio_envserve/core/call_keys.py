@@ -46,15 +46,16 @@ class Asking:
     def end(self, call: Call, name: KeyName) -> bool:
         """It is over.  Whether its key must be withdrawn, since no call is left for it."""
         left = self._calls[name] - 1
-        is_last = not left
-        if is_last:
-            del self._calls[name]
-        else:
+        if left:
             self._calls[name] = left
-        answered = call.stage is Stage.ANSWERED
-        if _is_lost(call) or (call.may_have_run and not answered):
+        else:
+            del self._calls[name]
+        answered, is_lost = call.stage is Stage.ANSWERED, _is_lost(call)
+        if answered and not is_lost and not self._left:
+            return False  # as most are
+        if is_lost or (call.may_have_run and not answered):
             self._left.add(name)
-        if is_last and name in self._left:
+        if not left and name in self._left:
             self._left.remove(name)
             return True
         if call.session is not None and not answered:
