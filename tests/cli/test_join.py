@@ -82,6 +82,28 @@ async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path:
     await check_nothing_left(tmp_path)
 
 
+async def test_a_host_is_seen_and_one_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
+    async with router(tmp_path, "told:Told", "--needs", "gpu=1") as (_, address, hosts):
+        refused = await run(tmp_path, "join", hosts, "--workers", "1", "--name", "poor")
+        assert refused.code == 3
+        assert "it has not what a worker needs: gpu=1" in refused.err
+        given = ("join", hosts, "--workers", "5", "--name", "rich", "--offers", "gpu=1", "--json")
+        async with command(tmp_path, *given) as rich:
+            await rich.event("joined")
+            await asked(address)
+            seen = await run(tmp_path, "status", address, "--json")
+            (here,) = seen.last["hosts"]
+            assert (here["host"], here["state"], here["slots"]) == ("rich", "ready", 1)
+            assert here["memory_bytes"] > 0
+            assert [worker["worker"] for worker in seen.last["per_worker"]] == ["w0-1@rich"]
+            assert [past["state"] for past in seen.last["past_hosts"]] == ["refused"]
+            shown = await run(tmp_path, "status", address)
+            assert "hosts that are not here" in shown.out
+            assert "w0-1@rich" in shown.out
+            rich.signal(signal.SIGKILL)
+            await rich.wait()
+
+
 async def test_a_router_that_stops_without_its_host_says_what_the_next_one_waits_for(
     tmp_path: Path,
 ) -> None:
@@ -230,7 +252,7 @@ async def test_a_service_manager_hears_when_a_host_is_in(tmp_path: Path, folder:
     ("arguments", "why"),
     [
         (("join", "nowhere"), "nowhere"),
-        (("join", "tcp://127.0.0.1:1", "--offers", "gpu=many"), "an amount is a number"),
+        (("join", "tcp://127.0.0.1:1", "--offers", "gpu=many"), "is no amount, such as gpu=1"),
         (("join", "tcp://127.0.0.1:1", "no_such:Env"), "no_such"),
         (("join", "tcp://127.0.0.1:1", "--workers", "1", "--worker-env", "1:A=b"), "numbered"),
         (("serve", "--fence-s", "5"), "--fence-s needs --hosts-bind"),

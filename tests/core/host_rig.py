@@ -64,6 +64,7 @@ class Link:
 
     def carry(self) -> None:
         """What the host has to have done."""
+        self.host.flush()
         out, self.host.out = self.host.out, []
         for effect in out:
             match effect:
@@ -94,6 +95,7 @@ class Link:
 
     def route(self) -> None:
         """What the router's side has to have done."""
+        self.hosts.flush()
         out, self.hosts.out = self.hosts.out, []
         for effect in out:
             if isinstance(effect, ToHost):

@@ -31,7 +31,7 @@ TENURE = b"t" * 16
 MOST = 100_000
 ONE_EACH: list[Any] = [
     HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, {"gpu": 2}),
-    HostBeat(TENURE, 3, 2, b"e" * 16, 7, 5, False),
+    HostBeat(TENURE, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),
     HostLeaves(TENURE),
     HostWelcome(1, TENURE, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
     HostRefused(TENURE, 1, "over", "its tenure is over"),

@@ -11,10 +11,10 @@ from trio_envserve.core.host import (
     StartWorker,
 )
 from trio_envserve.core.host_link import Item, What, to_frames
-from trio_envserve.core.host_pool import Hosts, ToHost, fitting
+from trio_envserve.core.host_pool import PAST_HOSTS, Hosts, ToHost, fitting, host_name
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import Phase
-from trio_envserve.core.router_effects import Spawn
+from trio_envserve.core.router_effects import Spawn, ToWorker
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.slots import Pool
 
@@ -105,6 +105,81 @@ def test_a_host_whose_workers_never_get_ready_is_set_aside():
     assert any("did not get ready: no such file" in text for text in link.logged)
 
 
+def test_one_host_whose_workers_do_not_start_does_not_break_the_environment():
+    """All calls ended as broken while another host was about to start its workers."""
+    link = Link(workers=1)
+    link.joined()
+    for number in range(1, 3):
+        link.second(10)
+        worker = b"w0-%d" % number
+        life = link.pool.lives[worker]
+        link.pool.set_up_failed(life, "no such file", unloadable=True)
+        del link.alive[worker]
+        link.host.exited(worker, "no such file")
+        link.settle()
+    link.second(60)
+    assert link.pool.is_broken(), "there is no other host"
+    link.pool.open_slots(1, "b")
+    assert not link.pool.is_broken()
+    assert not link.pool.is_broken_for_good()
+
+
+def test_hosts_say_how_they_are():
+    link = Link(workers=2)
+    link.host.connect()
+    link.settle()
+    (record,) = link.hosts.records({}, link.now_s)["hosts"]
+    assert record["state"] == "joining"
+    link.second(3)
+    link.ready()
+    link.host.beat(link.now_s, {"load": 0.5, "memory_bytes": 7, "more": 1})
+    link.settle()
+    (record,) = link.hosts.records({b"w0-1": 3}, link.now_s + 2)["hosts"]
+    assert record == {
+        "host": "a", "state": "ready", "why": "", "slots": 2, "workers": 2, "ready": 2,
+        "running": 3, "heard_s": 2.0, "lost_s": round(TERMS.wait_s - 2.0, 3), "load": 0.5,
+        "memory_bytes": 7,
+    }  # fmt: skip
+    assert {life.name for life in link.pool.lives.values()} == {"w0-1@a", "w1-1@a"}
+    link.host.beat(link.now_s, {"load": "high", "memory_bytes": 1e300})
+    link.settle()
+    link.take(link.hosts.tick(link.now_s + 11))
+    (record,) = link.hosts.records({}, link.now_s)["hosts"]
+    assert (record["state"], record["load"], record["memory_bytes"]) == ("quiet", 0.0, 0)
+    link.hosts.hosts[link.host.lease.tenure].set_aside = True
+    assert link.hosts.records({}, 0.0)["hosts"][0]["state"] == "set aside"
+    link.host.leave()
+    link.second()
+    assert link.hosts.records({}, 0.0)["hosts"][0]["state"] == "leaving"
+    link.take(link.hosts.tick(link.now_s + 1000))
+    told = link.hosts.records({}, link.now_s + 1000)
+    assert not told["hosts"]
+    assert [(past["host"], past["state"]) for past in told["past_hosts"]] == [("a", "lost")]
+
+
+def test_the_names_of_hosts_are_plain_and_those_that_are_gone_are_few():
+    assert host_name('n\n"1') == "n__1"
+    assert host_name("") == "_"
+    link = Link(needs={"gpu": 1})
+    for number in range(PAST_HOSTS + 3):
+        link.hosts.message(b"r", hello_of(Host(f"h{number}", 1, link.ids)), link.now_s)
+    past = link.hosts.records({}, link.now_s)["past_hosts"]
+    assert len(past) == PAST_HOSTS
+    assert past[-1]["host"] == f"h{PAST_HOSTS + 2}"
+
+
+def test_what_is_taken_together_goes_together():
+    link = joined()
+    link.hosts.out.clear()
+    for number in range(3):
+        link.hosts.take(ToWorker(b"w0-1", (b"i", b"%d" % number)))
+    assert not link.hosts.out
+    link.hosts.flush()
+    (sent,) = link.hosts.out
+    assert isinstance(sent, ToHost)
+    assert len(sent.frames) == 1 + 3 * 2
+
+
 def test_a_second_host_with_its_id_is_refused_and_its_own_next_tenure_is_not():
     link = joined()
     other = Host("a", 1, link.ids)
@@ -139,7 +214,9 @@ def test_needs():
     link = Link(needs={"gpu": 1})
     link.joined()
     assert not link.alive
-    assert any("nothing for workers that need" in text for text in link.logged)
+    assert any("it has not what a worker needs: gpu=1" in text for text in link.logged)
+    (refused,) = link.hosts.records({}, link.now_s)["past_hosts"]
+    assert (refused["host"], refused["state"]) == ("a", "refused")
 
 
 @pytest.mark.parametrize(

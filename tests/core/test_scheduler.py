@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core.executions import Duty, Worker
+from trio_envserve.core.executions import Duty, Site, Worker
 from trio_envserve.core.requests import Entry
 from trio_envserve.core.scheduler import Scheduler, group_most
 from trio_envserve.core.terms import SessionId
@@ -65,6 +65,33 @@ def test_a_dispatch_goes_to_the_open_worker_with_least_to_do():
     chosen = filled(entry_of()).pick([full, closed, busy(b"d", 2), light], all_have_room)
     assert chosen is not None
     assert chosen[1] is light
+
+
+def test_a_dispatch_goes_to_the_host_with_least_to_do_for_each_worker_and_then_to_its_worker():
+    """It went to the least busy worker, of a host that was the busiest."""
+    small, large = Site(), Site()
+    workers: list[Worker] = []
+    for site, loads in ((small, (2, 0)), (large, (1, 1, 1, 0, 0))):
+        for load in loads:
+            worker = worker_of(b"w%d" % len(workers), 9)
+            worker.site = site
+            site.workers += 1
+            for sequence in range(load):
+                execution_on(worker, session_of(cache_with()), sequence)
+            workers.append(worker)
+    queue = filled(*(entry_of(1, n) for n in range(4)))
+    went = []
+    while (chosen := queue.pick(workers, all_have_room)) is not None:
+        entry, worker = chosen
+        execution_on(worker, session_of(cache_with()), entry.id.sequence)
+        went.append(workers.index(worker))
+    # 3 of 5, 4 of 5, then 5 of 5 is no less than 2 of 2, where a worker is idle.
+    assert went[:2] == [5, 6]
+    assert went[2] == 1
+    full, light = worker_of(b"f", 1), worker_of(b"l", 1)
+    full.site.workers = light.site.workers = 1
+    assert not full.is_lighter(light)
+    assert not light.is_lighter(full)
 
 
 def test_nothing_is_picked_without_a_worker_or_without_an_entry():

@@ -8,7 +8,7 @@ import click
 
 from ..core.lease import FENCE_S
 from .doors import check_keys, others_reach
-from .options import decorate
+from .options import decorate, pairs
 
 hosts_options = decorate(
     [
@@ -22,6 +22,10 @@ hosts_options = decorate(
             help="A host that has no answer for so long kills its workers; some time later what "
             f"ran there is over. [default: {FENCE_S:g}]",
         ),
+        click.option(
+            "--needs", multiple=True, metavar="NAME=AMOUNT",
+            help="What each worker of a host needs of its --offers, e.g. gpu=1. Repeatable.",
+        ),
     ]
 )  # fmt: skip
 
@@ -31,11 +35,14 @@ class HostsAsked(NamedTuple):
 
     bind: str | None
     fence_s: float
+    needs: tuple[str, ...]
 
     @property
     def open(self) -> dict[str, Any]:
         """Arguments of :func:`~trio_envserve.open_server`."""
-        return {"hosts_bind": self.bind, "fence_s": self.fence_s}
+        return {
+            "hosts_bind": self.bind, "fence_s": self.fence_s, "needs": pairs("--needs", self.needs)
+        }  # fmt: skip
 
     def check_keys(self, curve: str | None, *, insecure: bool) -> None:
         """ConfigError if others reach the address of hosts, and nothing keeps them out."""
@@ -46,7 +53,8 @@ class HostsAsked(NamedTuple):
 
 def hosts_asked(given: dict[str, Any]) -> HostsAsked:
     """Take them out of all options.  Raises UsageError."""
-    bind, fence_s = given.pop("hosts_bind"), given.pop("fence_s")
-    if bind is None and fence_s is not None:
-        raise click.UsageError("--fence-s needs --hosts-bind ADDRESS")
-    return HostsAsked(bind, FENCE_S if fence_s is None else fence_s)
+    bind, fence_s, needs = (given.pop(name) for name in ("hosts_bind", "fence_s", "needs"))
+    for option, value in (("--fence-s", fence_s), ("--needs", needs)):
+        if bind is None and value:
+            raise click.UsageError(f"{option} needs --hosts-bind ADDRESS")
+    return HostsAsked(bind, FENCE_S if fence_s is None else fence_s, needs)

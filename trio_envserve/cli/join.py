@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import click
 import trio
 
-from ..core.errors import ConfigError
 from ..host.allocator import keep_freed_memory
 from ..host.collector import collect_seldom
 from ..host.joined import JoinedHost, open_host
@@ -145,7 +144,7 @@ def join(
                 "args": pairs("--arg", args),
                 "workers": count,
                 "name": name,
-                "offers": _offers(offers),
+                "offers": pairs("--offers", offers),
                 "worker_command": worker_command,
                 "worker_python": worker_python,
                 "worker_environ": worker_environ(worker_env, count),
@@ -158,14 +157,6 @@ def join(
         return await _join(options, stop)
 
     return run_verb(main, as_json=as_json)
-
-
-def _offers(given: tuple[str, ...]) -> dict[str, Any]:
-    found = pairs("--offers", given)
-    for name, amount in found.items():
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not amount >= 0:
-            raise ConfigError(f"--offers {name}={amount}: an amount is a number, such as gpu=8")
-    return found
 
 
 async def _join(options: _Options, stop: Stop) -> Result:

@@ -182,6 +182,7 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
     return [
         Table(f"server at {stats['address']}", (), server),
         Table("cache", (), cached),
+        *host_tables(stats),
         worker_table(stats),
         *([slow_table(stats["slow"])] if "slow" in stats else []),
     ]
@@ -211,6 +212,31 @@ def worker_table(stats: dict[str, Any]) -> Table:
         for w in stats["per_worker"]
     ]  # fmt: skip
     return Table("workers", columns, workers)
+
+
+def host_tables(stats: dict[str, Any]) -> list[Table]:
+    """Its hosts, and the last ones that are not here; nothing without any."""
+    columns = ("host", "state", "ready", "running", "heard", "lost in", "load", "free MiB", "why")
+    hosts = [
+        (
+            str(h["host"]), str(h["state"]), f"{h['ready']} of {h['slots']}", str(h["running"]),
+            f"{h['heard_s']:.1f} s ago", f"{h['lost_s']:.1f} s", f"{h['load']:.2f}",
+            str(h["memory_bytes"] >> 20), _first_line(h["why"]) if h["why"] else "",
+        )
+        for h in stats.get("hosts", ())
+    ]  # fmt: skip
+    past = [
+        (str(p["host"]), str(p["state"]), f"{p['age_s']:.0f} s ago", _first_line(p["why"]))
+        for p in reversed(stats.get("past_hosts", ()))
+    ]
+    return [
+        *([Table("hosts", columns, hosts, left=(0, 1, 8))] if hosts else []),
+        *(
+            [Table("hosts that are not here", ("host", "state", "when", "why"), past, left=(0, 3))]
+            if past
+            else []
+        ),
+    ]
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:

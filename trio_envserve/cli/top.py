@@ -20,7 +20,7 @@ from .keys import duration
 from .options import client_options, json_option
 from .render import Table, rich_tables, tables_text
 from .slow import oldest, slow_table
-from .status import pool_rows, state_of, worker_table
+from .status import host_tables, pool_rows, state_of, worker_table
 
 ANSWER_S = 2.0
 """A server that takes longer to answer is shown as silent."""
@@ -157,6 +157,7 @@ def top_tables(watch: Watch) -> list[Table]:
     return [
         Table(f"{stats['environment']} at {stats['address']}", (), server, left=(0, 1)),
         slow_table(stats["slow"]),
+        *host_tables(stats),
         worker_table(stats),
         *([Table("ends of workers", columns, deaths, left=(0, 3))] if deaths else []),
     ]

@@ -21,7 +21,7 @@ from itertools import takewhile
 from .messages import Fetch, Statement
 from .ranges import Ranges
 from .requests import Entry, Session
-from .terms import Incarnation
+from .terms import Incarnation, worker_name
 
 
 class Duty(enum.Enum):
@@ -62,6 +62,19 @@ class Execution:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Site:
+    """A machine with workers that said hello: this one, or a host."""
+
+    workers: int = 0
+    running: int = 0
+    """What runs on all of them."""
+
+    def is_lighter(self, other: Site) -> bool:
+        """Whether less runs here for each worker."""
+        return self.running * other.workers < other.running * self.workers
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Worker:
     """What the router knows of one worker incarnation that said hello."""
 
@@ -81,11 +94,24 @@ class Worker:
     duty: Duty = Duty.ANY
     done: int = 0
     failed: int = 0
+    host: str = ""
+    """The name of its host; empty for one of this machine."""
+    site: Site = dataclasses.field(default_factory=Site)
 
     @property
     def name(self) -> str:
-        """The worker's id as text, for logs and errors."""
-        return self.id.decode("ascii", "replace")
+        """The worker's id as text, and where it is, for logs and errors."""
+        return worker_name(self.id, self.host)
+
+    def is_lighter(self, other: Worker) -> bool:
+        """Whether the next dispatch should rather go here: to the machine that has less to
+        do, and there to the worker that has."""
+        site, theirs = self.site, other.site
+        if site is theirs:
+            return self.running < other.running
+        if site.is_lighter(theirs):
+            return True
+        return self.running < other.running and not theirs.is_lighter(site)
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
@@ -104,6 +130,7 @@ class Worker:
         self.next_number += 1
         self.live[execution.number] = execution
         self.running += 1
+        self.site.running += 1
         session.live_executions += 1
         return execution
 
@@ -124,6 +151,7 @@ class Worker:
 
     def _stops_running(self) -> None:
         self.running -= 1
+        self.site.running -= 1
         if self.duty is Duty.SUSPECTS and not self.running:
             self.duty = Duty.ANY
 

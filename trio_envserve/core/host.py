@@ -279,11 +279,12 @@ class Host:
         self._go_on()
 
     def _put(self, item: Item) -> None:
+        """It goes with the next :meth:`flush`, together with others."""
         self._outbox.put(item)
-        self.flush()
 
     def _pass(self, item: Item) -> None:
         if self._connected:
+            self.flush()  # it overtakes nothing
             self.out.append(ToRouter(to_frames(self.lease.tenure, 0, [item])))
 
     def flush(self) -> None:
@@ -293,8 +294,9 @@ class Host:
 
     # -- time -----------------------------------------------------------------
 
-    def beat(self, boot_s: float) -> None:
-        """It is time for a beat; ``boot_s`` was read just before."""
+    def beat(self, boot_s: float, machine: dict[str, Any] | None = None) -> None:
+        """It is time for a beat; ``boot_s`` was read just before.  ``machine``: how busy
+        this machine is, for people."""
         self._boot_s = boot_s
         lease = self.lease
         if self.workers and not self._ending and not lease.holds(boot_s):
@@ -302,7 +304,9 @@ class Host:
         if not lease.over and lease.epoch:
             beat = lease.beat(boot_s)
             sent = self._outbox.stated(beat.number)
-            message = HostBeat(lease.tenure, *beat, sent, self._inbox.have, self.is_leaving)
+            message = HostBeat(
+                lease.tenure, *beat, sent, self._inbox.have, self.is_leaving, machine or {}
+            )
             self.out.append(ToRouter((encode(message),)))
         self._go_on()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .errors import ProtocolError
@@ -67,6 +67,8 @@ class Outbox:
         """Of all that is kept."""
         self._kept: deque[Item] = deque()
         """Those that the other side is not known to have; the first has number _have + 1."""
+        self._unsent: deque[Item] = deque()
+        """The last ones of these, which are to be sent."""
         self._have = 0
         self._sent_at: dict[int, int] = {}
         """How many were sent before each beat, or answer."""
@@ -74,6 +76,7 @@ class Outbox:
     def put(self, item: Item) -> None:
         """Keep it until it has arrived."""
         self._kept.append(item)
+        self._unsent.append(item)
         self.bytes += _size(item)
 
     def stated(self, beat: int) -> int:
@@ -89,7 +92,9 @@ class Outbox:
         while self._have < have:
             self.bytes -= _size(self._kept.popleft())
             self._have += 1
-        self.sent = max(self.sent, have)
+        while self.sent < have:  # they have arrived, and were to be sent again
+            self._unsent.popleft()
+            self.sent += 1
         before = self._sent_at.get(beat, 0)
         self._sent_at = {n: s for n, s in self._sent_at.items() if n > beat}
         if self._have < before:
@@ -98,11 +103,12 @@ class Outbox:
     def again(self) -> None:
         """All that may be lost is to be sent again, as after a reconnect."""
         self.sent = self._have
+        self._unsent = self._kept.copy()
         self._sent_at.clear()
 
     def messages(self) -> Iterator[tuple[Body, ...]]:
         """All that is to be sent now, as messages."""
-        waiting = list(self._kept)[self.sent - self._have :]
+        waiting, self._unsent = self._unsent, deque()
         for batch in _batches(waiting):
             yield to_frames(self.tenure, self.sent + 1, batch)
             self.sent += len(batch)
@@ -149,7 +155,7 @@ def _items(message: Items, frames: Sequence[Body]) -> list[Item]:
     return items
 
 
-def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     batch: list[Item] = []
     frames = 0
     for item in items:

@@ -29,8 +29,8 @@ ENDED_MOST = 16
 class ForeignHost(ForeignVersion):
     """A hello, or a welcome, of another version."""
 
-    hello: tuple[bytes, int] | None = None
-    """The tenure and the number of the hello that is to be answered."""
+    hello: tuple[bytes, int, str] | None = None
+    """The tenure, the number and the name of the host whose hello is to be answered."""
 
 
 def _is_list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -72,7 +72,8 @@ class HostHello(NamedTuple):
 
 class HostBeat(NamedTuple):
     """A beat of the host lease.  ``sent``: so many items were sent before it; ``have``: so
-    many of the router's are here.  ``leaving``: it is to be drained."""
+    many of the router's are here.  ``leaving``: it is to be drained.  ``machine``: how busy it
+    is, for people, as numbers by name."""
 
     tenure: Id
     beat: Uint
@@ -81,6 +82,7 @@ class HostBeat(NamedTuple):
     sent: Uint
     have: Uint
     leaving: Bool
+    machine: Record
 
 
 class HostLeaves(NamedTuple):
@@ -201,7 +203,7 @@ def _foreign(cls: Any, array: list[Any]) -> ForeignHost:
     version = array[1] if array[1:] and is_uint(array[1]) else 0
     error = ForeignHost(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if cls is HostHello and len(array) > 4 and _is_ids([array[3]]) and is_uint(array[4]):
-        error.hello = array[3], array[4]
+        error.hello = array[3], array[4], str(array[2])
     return error
 
 

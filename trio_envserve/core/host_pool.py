@@ -14,10 +14,12 @@ host is known to hear the router its workers get no new work.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from .errors import ProtocolError
+from .errors import ConfigError, ProtocolError
 from .heartbeat import Heartbeat, HeartbeatLines
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
@@ -44,9 +46,14 @@ from .messages import WorkerHello
 from .router_effects import Kill, Report, RouterEffect, Spawn, ToWorker
 from .router_inputs import Exited, HeartbeatFelt, RouterInput, Spawned, WorkerMessage
 from .slots import Pool, Slot
-from .terms import Body, Epoch, Route, one_line
+from .terms import Body, Epoch, Route
 
 NAME_BYTES = 64
+PAST_HOSTS = 16
+"""So many hosts that are not here are told, the last ones."""
+_PLAIN = frozenset(ascii_letters + digits + "._-")
+_BUSY = ("load", "memory_bytes")
+_BUSY_MOST = 1e18
 
 
 class ToHost(NamedTuple):
@@ -74,12 +81,40 @@ class RemoteHost:
     failed_starts: int = 0
     """How many in a row have ended before they said hello."""
     set_aside: bool = False
+    why: str = ""
+    """Why it is set aside."""
+    leaving: bool = False
     fresh: bool = False
+    busy: dict[str, float] = dataclasses.field(default_factory=dict)
+    """How busy the machine is, as far as it says."""
+    dirty: bool = False
+    """Whether there is something to be sent to it."""
 
     @property
     def name(self) -> str:
         """Its id, for people too."""
         return self.holding.host
+
+
+class Past(NamedTuple):
+    """A host that was refused, has left, or was lost."""
+
+    state: str
+    why: str
+    at_s: float
+
+
+def host_name(given: str) -> str:
+    """The id of a host as it may stand in the name of a worker, a log and a label."""
+    text = "".join(char if char in _PLAIN else "_" for char in given[:NAME_BYTES])
+    return text or "_"
+
+
+def check_amounts(what: str, amounts: Mapping[str, Any]) -> None:
+    """ConfigError if these are not what somebody needs or offers."""
+    for name, amount in amounts.items():
+        if type(amount) not in (int, float) or not 0 <= amount < _BUSY_MOST:
+            raise ConfigError(f"{what}: {name}={amount!r:.80} is no amount, such as gpu=1")
 
 
 def fitting(workers: int, offers: dict[str, Any], needs: dict[str, float]) -> int:
@@ -89,7 +124,7 @@ def fitting(workers: int, offers: dict[str, Any], needs: dict[str, float]) -> in
         offered = offers.get(what, 0)
         enough = type(offered) in (int, float) and offered > 0
         if need > 0:
-            most = min(most, offered // need if enough else 0)
+            most = min(most, offered // need if enough else 0.0)
     return int(most)
 
 
@@ -110,6 +145,8 @@ class Hosts:
         self._serves = serves or {}
         """What a host is told to run."""
         self._of_worker: dict[bytes, RemoteHost] = {}
+        self._past: OrderedDict[str, Past] = OrderedDict()
+        """Hosts that are not here, by their names; the newest one last."""
 
     # -- what the router wants ------------------------------------------------
 
@@ -136,8 +173,14 @@ class Hosts:
         if host is None:
             return False
         host.outbox.put(item)
-        self._flush(host)
+        host.dirty = True
         return True
+
+    def flush(self) -> None:
+        """Send what was taken: what has come together goes together."""
+        for host in self.hosts.values():
+            if host.dirty:
+                self._flush(host)
 
     def host_of(self, worker: bytes) -> str | None:
         """The name of the host that has a worker; None for one of this machine."""
@@ -149,6 +192,7 @@ class Hosts:
         return next((host for host in self.hosts.values() if slot in host.slots), None)
 
     def _flush(self, host: RemoteHost) -> None:
+        host.dirty = False
         self.out += [ToHost(host.route, frames) for frames in host.outbox.messages()]
 
     # -- what hosts say -------------------------------------------------------
@@ -160,7 +204,9 @@ class Hosts:
             message, rest = decode(frames, most_bytes=self._wire.header_bytes)
         except ForeignHost as error:
             if error.hello is not None:
-                self._refuse(route, *error.hello, VERSION, f"here {error}")
+                tenure, number, name = error.hello
+                self._refuse(route, tenure, number, VERSION, f"here {error}")
+                self._remember(host_name(name), "refused", str(error), now_s)
             raise
         if isinstance(message, HostHello):
             return self._hello(route, message, now_s)
@@ -182,11 +228,13 @@ class Hosts:
                 raise ProtocolError(f"{type(message).__name__} from a host")
 
     def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
-        name = one_line(hello.host, NAME_BYTES)
+        name = host_name(hello.host)
         capacity = fitting(hello.workers, hello.offers, self._needs)
         if not capacity and hello.tenure not in self.hosts:
-            text = f"it has nothing for workers that need {self._needs}"
+            wanted = ", ".join(f"{what}={need:g}" for what, need in self._needs.items())
+            text = f"it has not what a worker needs: {wanted}"
             self._refuse(route, hello.tenure, hello.hello, UNFIT, text)
+            self._remember(name, "refused", text, now_s)
             return []
         reception, over = self.leases.hello(
             name, hello.tenure, hello.hello, hello.ended, now_s, with_epoch=hello.epoch
@@ -195,6 +243,7 @@ class Hosts:
         if reception is Reception.IN_USE:
             text = f"another host is here as {name}"
             self._refuse(route, hello.tenure, hello.hello, IN_USE, text)
+            self._remember(name, "refused", text, now_s)
         elif reception is Reception.OVER:
             text = "its tenure is over; it may join anew"
             self._refuse(route, hello.tenure, hello.hello, OVER, text)
@@ -205,6 +254,12 @@ class Hosts:
     def _refuse(self, route: Route, tenure: Tenure, hello: int, code: str, text: str) -> None:
         refused = HostRefused(tenure, hello, code, text)
         self.out.append(ToHost(route, (encode(refused),)))
+
+    def _remember(self, name: str, state: str, why: str, now_s: float) -> None:
+        self._past.pop(name, None)
+        self._past[name] = Past(state, why, now_s)
+        if len(self._past) > PAST_HOSTS:
+            self._past.popitem(last=False)
 
     def _welcome(self, route: Route, hello: HostHello, name: str, capacity: int) -> None:
         holding = self.leases.holdings[name]
@@ -226,12 +281,14 @@ class Hosts:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
         if not self.leases.beat(host.name, beat.tenure, lease_beat, now_s):
             return []
+        host.busy = _busy(beat.machine)
         host.outbox.received(beat.have, beat.answered)
         sent = host.outbox.stated(beat.beat)
         answer = HostAnswer(beat.tenure, beat.beat, sent, host.inbox.have)
         self.out.append(ToHost(host.route, (encode(answer),)))
         self._flush(host)
-        if beat.leaving and not host.set_aside:
+        if beat.leaving and not host.leaving:
+            host.leaving = True
             self._set_aside(host, "info", "it leaves")
             self._drain(host, now_s)
         return []
@@ -268,7 +325,7 @@ class Hosts:
         return Exited(worker, now_s, how)
 
     def _set_aside(self, host: RemoteHost, level: str, why: str) -> None:
-        host.set_aside = True
+        host.set_aside, host.why = True, why
         self._close(host)
         self.out.append(Report(level, f"host {host.name} gets no more workers: {why}"))
 
@@ -282,6 +339,36 @@ class Hosts:
             ends = LifeInput.KILL if life.phase is Phase.STARTING else LifeInput.RETIRE
             self.out += self._pool.step(life, ends, now_s, "its host leaves")
 
+    # -- statistics -----------------------------------------------------------
+
+    def records(self, running: Mapping[bytes, int], now_s: float) -> dict[str, Any]:
+        """The hosts that are here, and the last ones that are not.  ``running``: what runs on
+        each worker that said hello."""
+        hosts = sorted(self.hosts.values(), key=lambda host: host.name)
+        return {
+            "hosts": [self._record(host, running, now_s) for host in hosts],
+            "past_hosts": [
+                {"host": name, "state": past.state, "why": past.why,
+                 "age_s": round(now_s - past.at_s, 3)}
+                for name, past in self._past.items()
+            ],
+        }  # fmt: skip
+
+    def _record(
+        self, host: RemoteHost, running: Mapping[bytes, int], now_s: float
+    ) -> dict[str, Any]:
+        received_s = host.holding.received_s
+        heard_s = host.holding.begun_s if received_s is None else received_s
+        return {
+            "host": host.name, "state": _state(host), "why": host.why,
+            "slots": host.capacity, "workers": len(host.workers),
+            "ready": len(host.workers - host.unready),
+            "running": sum(running.get(worker, 0) for worker in host.workers),
+            "heard_s": round(now_s - heard_s, 3),
+            "lost_s": round(heard_s + self.leases.terms.wait_s - now_s, 3),
+            **host.busy,
+        }  # fmt: skip
+
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[RouterInput]:
@@ -293,7 +380,7 @@ class Hosts:
         for host in self.hosts.values():
             host.fresh = self.leases.is_fresh(host.holding, now_s)
             if host.fresh and not host.slots and not host.set_aside:
-                host.slots = self._pool.open_slots(host.capacity)
+                host.slots = self._pool.open_slots(host.capacity, host.name)
                 self.out.append(Report("info", f"host {host.name}: {host.capacity} workers"))
             for worker in host.workers:
                 self._pool.lives[worker].held = not host.fresh
@@ -305,6 +392,8 @@ class Hosts:
         """A tenure is over, and every worker of it is dead."""
         host = self.hosts.pop(over.tenure)
         self._close(host)
+        state = "left" if level == "info" else "lost"
+        self._remember(host.name, state, why, now_s)
         self.out.append(Report(level, f"host {host.name} is gone: {why}"))
         how = f"its host {host.name} is gone: {why}"
         workers = sorted(host.workers)
@@ -312,6 +401,26 @@ class Hosts:
             del self._of_worker[worker]
         host.workers.clear()
         return [Exited(worker, now_s, how) for worker in workers]
+
+
+def _state(host: RemoteHost) -> str:
+    if host.leaving:
+        return "leaving"
+    if host.set_aside:
+        return "set aside"
+    if host.fresh:
+        return "ready"
+    return "quiet" if host.slots else "joining"
+
+
+def _busy(said: Mapping[str, Any]) -> dict[str, float]:
+    """What a host says of its machine, as far as it is what is asked for."""
+    busy: dict[str, float] = {"load": 0.0, "memory_bytes": 0}
+    for name in _BUSY:
+        value: Any = said.get(name)
+        if type(value) in (int, float) and 0 <= value < _BUSY_MOST:
+            busy[name] = float(value) if name == "load" else int(value)
+    return busy
 
 
 def _is_hello(frames: Sequence[Body]) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from .heartbeat import Heartbeat
 from .router_effects import Kill, Lost, PoolEffect, Report
-from .terms import Incarnation
+from .terms import Incarnation, worker_name
 
 if TYPE_CHECKING:
     from .slots import Pool
@@ -71,6 +71,8 @@ class Life:
     heard_s: float
     heartbeats: bool
     phase: Phase = Phase.STARTING
+    host: str = ""
+    """The name of its host; empty for one of this machine."""
     pid: int | None = None
     ready_s: float | None = None
     left_s: float = 0.0
@@ -88,8 +90,8 @@ class Life:
 
     @property
     def name(self) -> str:
-        """The worker's id as text."""
-        return self.id.decode("ascii", "replace")
+        """The worker's id as text, and where it is."""
+        return worker_name(self.id, self.host)
 
     @property
     def leaving(self) -> bool:
@@ -224,7 +226,7 @@ def _time_reaped(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[Po
     if now_s - life.left_s < pool.limits.reap_settle_s:
         return ()
     del pool.lives[life.id]
-    return (Lost(life.id, life.why),)
+    return (Lost(life.id, life.why, life.host),)
 
 
 # -- what cells share -----------------------------------------------------------------

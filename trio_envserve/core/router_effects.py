@@ -59,6 +59,8 @@ class Lost(NamedTuple):
 
     worker: bytes
     why: str
+    host: str = ""
+    """The name of its host; empty for one of this machine."""
 
 
 class AskWorker(NamedTuple):

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Each session has a first-in-first-out line of waiting entries.  Lines take
 turns, so a client with 10,000 requests does not hold up one with ten.  A
-dispatch goes to the open worker with the least pending executions.
+dispatch goes to the machine that has the least to do for each of its workers, and there
+to the open worker with the least pending executions.
 
 *Suspects* are requests whose worker died while it ran them.  They run again in
 groups, each group alone on a worker.  A suspect of a death with ``s`` executions
@@ -97,7 +98,7 @@ class Scheduler:
             return None
         worker: Worker | None = None
         for each in workers:
-            if (worker is None or each.running < worker.running) and each.open():
+            if (worker is None or each.is_lighter(worker)) and each.open():
                 worker = each
         if worker is None:
             return None

@@ -47,6 +47,8 @@ class Slot:
     """Whether its last worker could not even load the environment."""
     closed: bool = False
     """Whether its host has gone: no life begins in it, until another host takes it."""
+    host: str = ""
+    """The name of the host that has it; empty for one of this machine."""
     spare: bool = False
     """Whether fewer workers are enough: no life begins in it, until it is opened."""
     awaited: bool = False
@@ -158,7 +160,7 @@ class Pool:
             pause_s = min(doubled_s, limits.restart_pause_max_s)
         slot.pause_s, slot.start_at_s = pause_s, now_s + pause_s
 
-    def open_slots(self, count: int) -> list[Slot]:
+    def open_slots(self, count: int, host: str = "") -> list[Slot]:
         """So many places more, for a host that has joined; those that are closed and empty
         are taken again."""
         free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
@@ -166,6 +168,8 @@ class Pool:
             slot.begin_anew()
         fresh = [Slot(len(self.slots) + index) for index in range(count - len(free))]
         self.slots += fresh
+        for slot in free + fresh:
+            slot.host = host
         return free + fresh
 
     def open(self, slot: Slot) -> None:
@@ -216,14 +220,16 @@ class Pool:
             return False
         if not self.was_ready and all(slot.unloadable or not slot.is_open for slot in self.slots):
             return True
-        return any(slot.failed_starts >= self.limits.broken_after for slot in self.slots)
+        # One host whose workers do not start is not all of them.
+        most = self.limits.broken_after
+        return any(slot.failed_starts >= most for slot in self.slots if slot.is_open)
 
     def is_broken_for_good(self) -> bool:
         """Whether it is broken, and no further start is likely to change that."""
         longest_s = self.limits.restart_pause_max_s
         return self.is_broken() and (
             (self.reported and not self.was_ready)
-            or any(slot.pause_s >= longest_s for slot in self.slots)
+            or any(slot.pause_s >= longest_s for slot in self.slots if slot.is_open)
         )
 
     def _start(self, slot: Slot, now_s: float) -> Spawn:
@@ -231,6 +237,7 @@ class Pool:
         self.restarts += slot.lives > slot.lives_before + 1
         worker = f"w{slot.index}-{slot.lives}".encode()
         life = Life(worker, slot.index, self._new_id(), now_s, now_s, self._heartbeats)
+        life.host = slot.host
         slot.life = self.lives[worker] = life
         return Spawn(slot.index, worker, life.incarnation)
 

@@ -59,7 +59,7 @@ def status(router: Router) -> dict[str, Any]:
         status, reason = ServerStatus.BROKEN, f"the environment is broken:\n{pool.broken}"
     else:
         status = ServerStatus.STARTING
-        reason = reason or pool.broken or "no worker is ready yet"
+        reason = reason or pool.broken or _waits_for(router)
     record: dict[str, Any] = {
         "status": status.value, "reason": reason, "ready": ready, "workers": pool.wanted,
         "environment": workforce.environment, "rerun": workforce.rerun,
@@ -70,6 +70,12 @@ def status(router: Router) -> dict[str, Any]:
     if router.closing.begun:
         record["closing"] = router.stages.record()
     return record
+
+
+def _waits_for(router: Router) -> str:
+    if router.pool.wanted:
+        return "no worker is ready yet"
+    return "no host is here that may start workers"
 
 
 def describe(router: Router) -> dict[str, Any]:
@@ -86,6 +92,7 @@ def describe(router: Router) -> dict[str, Any]:
                 **{name: number for name, number in said.items() if not name.startswith(TOOK)},
                 "worker": life.name,
                 "slot": life.slot,
+                "host": life.host,
                 "pid": life.pid,
                 "phase": life.phase.value,
                 "pending": len(worker.live) if worker else 0,
@@ -141,6 +148,9 @@ def describe(router: Router) -> dict[str, Any]:
             }
             for death in workforce.history.deaths
         ],
+        # The shell knows them.
+        "hosts": [],
+        "past_hosts": [],
     }  # fmt: skip
 
 

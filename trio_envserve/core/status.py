@@ -127,6 +127,8 @@ class WorkerStats:
     slot: int = -1
     """Its place in the pool, which the next life takes over; -1 where an earlier server does
     not say it."""
+    host: str = ""
+    """The host that has it; empty for the server's own machine."""
     pid: int | None = None
     """None until its process is started."""
     phase: str = ""
@@ -161,6 +163,50 @@ class WorkerDeath:
     """Since then; time in which the server was awake."""
     lost: int = 0
     """Executions that were lost with it."""
+
+
+HOST_STATES = ("joining", "ready", "quiet", "set aside", "leaving")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostStats:
+    """One host of a server; see the page on hosts."""
+
+    host: str = ""
+    """Its name."""
+    state: str = ""
+    """``joining`` (no work yet), ``ready``, ``quiet`` (it is not known to hear the server, and
+    gets no new work), ``set aside`` (its workers did not start), ``leaving``."""
+    why: str = ""
+    """Why it is set aside."""
+    slots: int = 0
+    """How many workers it is to have."""
+    workers: int = 0
+    """How many of them were to be started and have not ended."""
+    ready: int = 0
+    """How many of these have said hello."""
+    running: int = 0
+    """What runs on them."""
+    heard_s: float = 0.0
+    """So long ago its last beat came that was answered."""
+    lost_s: float = 0.0
+    """In so many seconds it is taken for lost, if no other beat comes."""
+    load: float = 0.0
+    """Its load average over a minute, for each processor."""
+    memory_bytes: int = 0
+    """Memory of the machine that can still be had."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PastHost:
+    """A host that was refused, has left, or was lost: the last ones."""
+
+    host: str = ""
+    state: str = ""
+    """``refused``, ``left`` or ``lost``."""
+    why: str = ""
+    age_s: float = 0.0
+    """Since then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +275,10 @@ class ServerStats(StatusRecord):
     per_worker: tuple[WorkerStats, ...] = ()
     deaths: tuple[WorkerDeath, ...] = ()
     """The last workers that have ended, the newest one last."""
+    hosts: tuple[HostStats, ...] = ()
+    """The hosts that have joined, by name."""
+    past_hosts: tuple[PastHost, ...] = ()
+    """Others, the newest one last."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What the server's shell adds: its address, the lag of its loop, its socket."""
 
@@ -239,11 +289,15 @@ class ServerStats(StatusRecord):
             raise ProtocolError(f"statistics are of type {type(record).__name__}")
         workers = checked(record, "per_worker", list, [])
         deaths = checked(record, "deaths", list, [])
+        hosts = checked(record, "hosts", list, [])
+        past_hosts = checked(record, "past_hosts", list, [])
         return typed(
             cls, record, **_status(record),
             cache=typed(CacheStats, checked(record, "cache", dict, {})),
             per_worker=tuple(typed(WorkerStats, worker) for worker in workers),
             deaths=tuple(typed(WorkerDeath, death) for death in deaths),
+            hosts=tuple(typed(HostStats, host) for host in hosts),
+            past_hosts=tuple(typed(PastHost, host) for host in past_hosts),
         )  # fmt: skip
 
     def to_record(self) -> dict[str, Any]:
@@ -256,7 +310,8 @@ class ServerStats(StatusRecord):
                 record[field.name] = dict(getattr(self, field.name))
         record["cache"] = {**_known(self.cache), **self.cache.more}
         record["per_worker"] = [{**each.more, **_known(each)} for each in self.per_worker]
-        record["deaths"] = [dataclasses.asdict(each) for each in self.deaths]
+        for name in ("deaths", "hosts", "past_hosts"):
+            record[name] = [dataclasses.asdict(each) for each in getattr(self, name)]
         return {**record, **self.more}
 
 

@@ -71,6 +71,12 @@ def short(identifier: bytes) -> str:
     return bytes(identifier[:4]).hex()
 
 
+def worker_name(worker: bytes, host: str) -> str:
+    """A worker's id for people, with the host that has it, if that is another machine."""
+    name = worker.decode("ascii", "replace")
+    return f"{name}@{host}" if host else name
+
+
 def one_line(text: str, most_bytes: int) -> str:
     """A peer's text as it may stand in a log or a title: printable, and short."""
     printable = "".join(char if char.isprintable() else "?" for char in text[:most_bytes])

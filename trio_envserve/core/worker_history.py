@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .model_totals import ModelTotals
 from .router_effects import Lost
 from .stats import checked
-from .terms import one_line
+from .terms import one_line, worker_name
 
 DEATHS = 20
 """So many ends of workers are told, the last ones."""
@@ -48,7 +48,7 @@ class WorkerHistory:
 
     def died(self, end: Lost, now_s: float, lost: int) -> str:
         """A worker is proven dead, and so many executions with it; its name."""
-        name = end.worker.decode("ascii", "replace")
+        name = worker_name(end.worker, end.host)
         self.deaths.append(Death(name, one_line(end.why, WHY_BYTES), now_s, lost))
         return name
 

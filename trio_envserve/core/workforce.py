@@ -25,7 +25,7 @@ from . import messages, outcomes
 from .announced import Announcements
 from .durations import Durations
 from .errors import ProtocolError
-from .executions import Execution, Worker
+from .executions import Execution, Site, Worker
 from .heard import ExecutionEnded, Heard, Noted, Said, Stray
 from .journal import Journal
 from .limits import ServerLimits
@@ -74,6 +74,8 @@ class Workforce:
         self._held: deque[Execution] = deque()
         """Those that were not sent yet, since the record of their start is not safe."""
         self.workers: dict[bytes, Worker] = {}
+        self.sites: dict[str, Site] = {}
+        """The machines that have them, by the name of the host; this one has none."""
         self.out: list[RouterEffect] = []
         """Effects, in order; the router takes them."""
         self.environment = ""
@@ -215,6 +217,9 @@ class Workforce:
                 life.id, life.incarnation, self.limits.worker_capacity,
                 most=self.limits.recycle_executions,
             )  # fmt: skip
+            worker.host = life.host
+            worker.site = self.sites.setdefault(life.host, Site())
+            worker.site.workers += 1
             self.workers[life.id] = worker
         if worker is not None:
             self._send(worker, worker.statement(0))
@@ -362,6 +367,9 @@ class Workforce:
         self.history.over(lost.worker)
         if worker is None:
             return []
+        worker.site.workers -= 1
+        if not worker.site.workers:
+            del self.sites[worker.host]
         executions = list(worker.live.values())
         suspicion = worker.id, len(executions)
         for execution in executions:

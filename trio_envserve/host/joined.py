@@ -20,6 +20,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from socket import gethostname
 from typing import Any, final
 
@@ -40,6 +41,7 @@ from ..core.host import (
     ToRouter,
 )
 from ..core.host_messages import UNFIT, VERSION
+from ..core.host_pool import check_amounts
 from ..core.lease import Tenure
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router_effects import Spawn
@@ -240,7 +242,7 @@ class JoinedHost:
     async def _beat(self) -> None:
         asked_s = trio.current_time()
         while True:
-            self._core.beat(boot_s())
+            self._core.beat(boot_s(), _machine())
             if self._core.is_joined:
                 asked_s = trio.current_time()
             elif trio.current_time() >= asked_s + HELLO_S:
@@ -303,6 +305,7 @@ class JoinedHost:
         if self._guard is None:
             return  # it has closed: no worker lives, and its router has been told
         assert self._socket is not None
+        self._core.flush()  # what has come together goes together
         while self._core.out:
             out, self._core.out = self._core.out, []
             for effect in out:
@@ -406,6 +409,7 @@ async def open_host(
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"workers must be a number >= 1, not {workers!r}")
     parse_address(address)
+    check_amounts("offers", offers or {})
     command = parse_command(worker_command)
     if command and worker_python is not None:
         raise ConfigError("worker_python starts this package's own workers: give no worker_command")
@@ -459,6 +463,17 @@ async def open_host(
 
     async with open_background(run) as host:
         yield host
+
+
+def _machine() -> dict[str, float]:
+    """How busy this machine is."""
+    try:
+        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        told = Path("/proc/meminfo").read_text(encoding="ascii")
+        (free_kib,) = (line.split()[1] for line in told.splitlines() if "MemAvailable" in line)
+        return {"load": round(load, 3), "memory_bytes": int(free_kib) << 10}
+    except (OSError, ValueError):  # a system that does not say it
+        return {}
 
 
 def _open_lock(name: str) -> LockFile:

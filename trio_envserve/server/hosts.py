@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import trio
 
 from ..core.errors import ProtocolError, ServerStartError
+from ..core.executions import Worker
 from ..core.host_pool import Hosts, ToHost
 from ..core.lease import EpochWait, LeaseTerms
 from ..core.limits import WireLimits
@@ -129,9 +130,11 @@ class HostDesk:
 
     def __init__(
         self, router: Router, socket: RouterSocket, terms: LeaseTerms, wire: WireLimits,
-        serves: dict[str, Any], door: HostDoor | None = None,
+        serves: dict[str, Any], needs: Mapping[str, float], door: HostDoor | None = None,
     ) -> None:  # fmt: skip
-        self.hosts = Hosts(router.pool, terms, router.epoch, wire=wire, serves=serves)
+        self.hosts = Hosts(
+            router.pool, terms, router.epoch, needs=dict(needs), wire=wire, serves=serves
+        )
         self.wait = EpochWait(router.epoch, terms.wait_s)
         """To be written before the first host is welcomed."""
         self._socket = socket
@@ -147,12 +150,19 @@ class HostDesk:
         return self.hosts.host_of(worker)
 
     def take(self, effect: RouterEffect) -> bool:
-        """Whether an effect is about a worker of a host, and is on its way there."""
-        taken = self.hosts.take(effect)
-        if taken:
-            left = self._send()
-            assert not left
-        return taken
+        """Whether an effect is about a worker of a host; :meth:`flush` sends it there."""
+        return self.hosts.take(effect)
+
+    def flush(self) -> None:
+        """Send what was taken, together."""
+        self.hosts.flush()
+        left = self._send()
+        assert not left
+
+    def records(self, workers: Mapping[bytes, Worker], now_s: float) -> dict[str, Any]:
+        """What statistics say of hosts."""
+        running = {worker: len(each.live) for worker, each in workers.items()}
+        return self.hosts.records(running, now_s)
 
     def tick(self, now_s: float) -> tuple[list[RouterEffect], list[RouterInput]]:
         """Before each tick of the router: what follows, in this order."""

@@ -25,6 +25,7 @@ from ..core.errors import (
     ConfigError,
     ServerNotClosed,
 )
+from ..core.host_pool import check_amounts
 from ..core.lease import FENCE_S, LeaseTerms
 from ..core.limit_rules import check_together
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
@@ -88,6 +89,7 @@ async def open_server(
     curve: ServerCurve | None = None,
     hosts_bind: str | None = None,
     fence_s: float = FENCE_S,
+    needs: Mapping[str, float] | None = None,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
@@ -117,7 +119,8 @@ async def open_server(
     ``workers=0`` means that there are none here.  They are told what to run: the environment
     or ``worker_command``, ``args``, ``worker_python`` (a path of theirs), and ``worker_environ``
     for the slots of each.  ``fence_s``: a host that has no answer for
-    so long has no workers any more.
+    so long has no workers any more.  ``needs``: what each worker of a host needs of what that
+    offers, such as ``{"gpu": 1}``.
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
     ``network``: sockets of another kind altogether.
@@ -137,6 +140,7 @@ async def open_server(
     check_workers(workers, least=0)
     command = parse_command(worker_command)
     hosted = hosts_bind is not None
+    check_amounts("needs", needs or {})
     if hosted and record is not None:
         raise ConfigError("what hosts do is not recorded: give record or hosts_bind")
     if command and not workers and not hosted:
@@ -183,6 +187,7 @@ async def open_server(
         worker_otlp=None if worker_otlp is None else dict(worker_otlp),
         record=record, record_bodies=record_bodies, journal=journal,
         curve=curve, hosts_bind=hosts_bind, lease=LeaseTerms(fence_s),
+        needs=dict(needs or {}),
     )  # fmt: skip
     async with open_setup(setup) as server:
         yield server
@@ -311,7 +316,7 @@ async def _open_desk(
         opened = network.open_router(setup.hosts_bind, limits=setup.wire)
         socket = await stack.enter_async_context(opened)
         _warn_if_reachable(socket.address)
-        return HostDesk(router, socket, setup.lease, setup.wire, serves)
+        return HostDesk(router, socket, setup.lease, setup.wire, serves, setup.needs)
     door = HostDoor(doorkeeper)
     side = RouterCurve(setup.curve.keys, door.admit)
     opened = network.open_router(
@@ -319,7 +324,7 @@ async def _open_desk(
     )
     socket = await stack.enter_async_context(opened)
     door.open(socket)
-    return HostDesk(router, socket, setup.lease, setup.wire, serves, door)
+    return HostDesk(router, socket, setup.lease, setup.wire, serves, setup.needs, door)
 
 
 def _warn_if_reachable(address: str) -> None:

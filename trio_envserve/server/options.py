@@ -34,3 +34,4 @@ class ServerOptions(TypedDict, total=False):
     curve: ServerCurve | None
     hosts_bind: str | None
     fence_s: float
+    needs: Mapping[str, float] | None

@@ -47,6 +47,7 @@ class Setup:
     curve: ServerCurve | None = None
     hosts_bind: str | None = None
     lease: LeaseTerms = dataclasses.field(default_factory=LeaseTerms)
+    needs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     new_id: Callable[[], bytes] = _random_id
     """Makes the ids of sessions, workers and the epoch.  Who knows a session's id can
     use the session; a trial draws them from its seed."""

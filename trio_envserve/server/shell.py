@@ -142,7 +142,11 @@ class Server:
 
     def _own_stats(self) -> dict[str, Any]:
         front = self._front.statistics()
+        hosts: dict[str, Any] = {}
+        if self._desk is not None:
+            hosts = self._desk.records(self._router.workforce.workers, _now_s())
         return {
+            **hosts,
             **self._lag.summary("router"),
             "address": self.address,
             "undelivered": front.undelivered,
@@ -380,6 +384,8 @@ class Server:
                     self._left = effect.left
                 case Lost():
                     pass  # the router has already taken it in
+        if self._desk is not None:
+            self._desk.flush()
         for worker, messages in to_workers.items():
             # Not sent is no loss: the answer to the next beat repairs it.
             self._workers.send_many_nowait(worker, messages)

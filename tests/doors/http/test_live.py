@@ -16,7 +16,7 @@ from trio_envserve import Rollout
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.notes import Note
 from trio_envserve.core.pages import RunningPage, RunningRollout
-from trio_envserve.core.status import ServerStats, WorkerDeath, WorkerStats
+from trio_envserve.core.status import HostStats, PastHost, ServerStats, WorkerDeath, WorkerStats
 from trio_envserve.doors.http import live
 from trio_envserve.doors.http.live import TEXT_CHARACTERS, VIEW_BYTES, event, view
 
@@ -184,9 +184,11 @@ async def test_where_a_rollout_stands_is_answered():
 def stats(workers: int) -> ServerStats:
     one = WorkerStats(worker="w" * 60, phase="ready")
     death = WorkerDeath(worker="w0-1", why="x" * 5000, lost=3)
+    host = HostStats(host="h" * 64, state="set aside", why="x" * 5000)
+    past = PastHost(host="h" * 64, state="lost", why="x" * 5000)
     return ServerStats(
         status=ServerStatus.READY, per_worker=(one,) * workers, deaths=(death,) * 20,
-        failures={"raised": 3},
+        failures={"raised": 3}, hosts=(host,) * workers, past_hosts=(past,) * 16,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tests.doors.http.door import HANG_S, asking, open_door
 from trio_envserve import open_client, open_server
 from trio_envserve.core.durations import BOUNDS_S
 from trio_envserve.core.health import ServerStatus
-from trio_envserve.core.status import CacheStats, ServerStats, WorkerStats
+from trio_envserve.core.status import CacheStats, HostStats, ServerStats, WorkerStats
 from trio_envserve.doors.http import HttpLimits, open_http_door
 from trio_envserve.doors.http.metric_table import METRICS, PREFIX, DoorCounts, Seen
 from trio_envserve.net import MemoryNetwork
@@ -95,7 +95,8 @@ async def test_all_metrics_of_the_table_are_there_with_their_kinds_and_no_others
         name: metric.kind for name, metric in named.items()
     }
     silent = {name for name, family in found.families.items() if not family.samples}
-    assert silent == {f"{PREFIX}{name}" for name in ONLY_WHILE_CLOSING}
+    only_with_hosts = {metric.name for metric in METRICS if "host" in metric.labels}
+    assert silent == {f"{PREFIX}{name}" for name in {*ONLY_WHILE_CLOSING, *only_with_hosts}}
     for name, family in found.families.items():
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(named[name].labels)
@@ -110,7 +111,9 @@ def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
         assert metric.meaning.endswith(".")
         assert not metric.unit or metric.name.endswith(metric.unit)
         assert (metric.durations is not None) == (metric.kind == "histogram")
-        assert set(metric.labels) <= {"slot", "status", "result", "kind", "environment", "epoch"}
+        assert set(metric.labels) <= {
+            "slot", "status", "result", "kind", "environment", "epoch", "host", "state",
+        }  # fmt: skip
 
 
 def test_every_counter_of_the_cache_is_a_metric():
@@ -244,6 +247,23 @@ def test_a_slot_has_one_value_whoever_lives_in_it():
     )  # fmt: skip
     (done,) = [metric for metric in METRICS if metric.name == "worker_executions_done"]
     assert dict(done.read(Seen(DOOR, stats))) == {("0",): 2, ("1",): 7}
+
+
+def test_each_host_has_its_numbers_and_one_state():
+    hosts = (HostStats(host="a", state="ready", ready=2), HostStats(host="b", state="quiet"))
+    per_worker = (
+        WorkerStats(worker="w9-1@a", slot=9, host="a", done=3),
+        WorkerStats(worker="w5000-1@a", slot=5000, host="a", done=3),
+    )
+    stats = ServerStats(status=ServerStatus.READY, workers=1, hosts=hosts, per_worker=per_worker)
+    seen = Seen(DOOR, stats)
+    of = {metric.name: dict(metric.read(seen)) for metric in METRICS if metric.kind != "histogram"}
+    assert of["host_workers_ready"] == {("a",): 2, ("b",): 0}
+    assert {labels for labels, value in of["host_state"].items() if value} == {
+        ("a", "ready"), ("b", "quiet"),
+    }  # fmt: skip
+    # Its slot is beyond those that there should be, since those of an earlier host count.
+    assert of["worker_executions_done"] == {("9",): 3}
 
 
 async def test_keys_and_sessions_make_no_series():

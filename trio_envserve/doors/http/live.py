@@ -11,6 +11,7 @@ depends on the one before.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -41,6 +42,8 @@ LINES: Final = 3
 """Of so many of the slowest their workers are asked where the code stands."""
 LINE_S: Final = 0.5
 NO_LINES: Final[Mapping[int, str]] = {}
+HOSTS_MOST: Final = 64
+PAST_HOSTS: Final = 8
 WORKERS_MOST: Final = 256
 TEXT_CHARACTERS: Final = 400
 """Of a note's value, a reason or a stack."""
@@ -176,6 +179,13 @@ def view(
         },
         "waits": dict(stats.waits), "runs": dict(stats.runs), "models": dict(stats.model_calls),
         "router_lag_s": _number(stats.more.get("router_lag_p99_s")),
+        "hosts": [
+            {**dataclasses.asdict(each), "why": _cut(each.why)} for each in stats.hosts[:HOSTS_MOST]
+        ],
+        "past_hosts": [
+            {**dataclasses.asdict(each), "why": _cut(each.why)}
+            for each in reversed(stats.past_hosts[-PAST_HOSTS:])
+        ],
         "workers": [
             {
                 "name": each.worker, "slot": each.slot, "pid": each.pid, "phase": each.phase,
@@ -215,6 +225,7 @@ def event(view: dict[str, Any], number: int) -> bytes:
         view |= {
             "slow": slow[: max(1, len(slow) // 2)], "workers": workers[:left],
             "workers_more": view["workers_more"] + len(workers) - left,
+            "hosts": view["hosts"][: len(view["hosts"]) // 2],
         }  # fmt: skip
 
 

@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from ...core.health import ServerStatus
-from ...core.status import ServerStats, WorkerStats
+from ...core.status import HOST_STATES, ServerStats, WorkerStats
 
 PREFIX: Final = "trio_envserve_"
+HOSTS_MOST: Final = 256
+"""Of so many hosts the numbers are told."""
+SLOTS_MOST: Final = 4096
+"""A server's word for a slot is a label, so there is a bound."""
 
 
 class DoorCounts(NamedTuple):
@@ -157,13 +161,31 @@ def _worker(
     return Metric(name, kind, meaning, read, ("slot",), bound)
 
 
+def _host(name: str, meaning: str, field: str) -> Metric:
+    """A number of each host."""
+
+    def read(seen: Seen) -> Samples:
+        for host in () if seen.stats is None else seen.stats.hosts[:HOSTS_MOST]:
+            yield (host.host,), float(getattr(host, field))
+
+    return Metric(name, "gauge", meaning, read, ("host",))
+
+
+def _host_states(seen: Seen) -> Samples:
+    for host in () if seen.stats is None else seen.stats.hosts[:HOSTS_MOST]:
+        for state in HOST_STATES:
+            yield (host.host, state), float(host.state == state)
+
+
 def _newest(stats: ServerStats | None) -> dict[int, WorkerStats]:
     """The newest life in each slot of the pool."""
     found: dict[int, WorkerStats] = {}
     for worker in () if stats is None else stats.per_worker:
         known = found.get(worker.slot)
         older = known is not None and known.restarts > worker.restarts
-        if stats is not None and 0 <= worker.slot < stats.workers and not older:
+        # Slots of hosts that are gone are not among the workers that there should be.
+        most = SLOTS_MOST if stats is None or worker.host else stats.workers
+        if 0 <= worker.slot < most and not older:
             found[worker.slot] = worker
     return found
 
@@ -218,6 +240,16 @@ METRICS: Final[tuple[Metric, ...]] = (
            "those that a worker could take.", _number("oldest_wait_s")),
     Metric("worker_restarts", "counter", "Worker processes beyond the first of each slot.",
            _number("worker_restarts")),
+    Metric("host_state", "gauge", "1 for the state that the host has, 0 for the others.",
+           _host_states, ("host", "state")),
+    _host("host_workers_ready", "Workers of the host that are ready.", "ready"),
+    _host("host_workers", "Workers that the host should have.", "slots"),
+    _host("host_running", "Executions on the host that have not ended.", "running"),
+    _host("host_heard_seconds", "Since the host's last beat that was answered.", "heard_s"),
+    _host("host_lost_seconds", "Until the host is taken for lost, if no other beat comes.",
+          "lost_s"),
+    _host("host_load", "Load average of the host over a minute, for each processor.", "load"),
+    _host("host_memory_bytes", "Memory of the host that can still be had.", "memory_bytes"),
     *_bounded("sessions", "Sessions that the server holds.", "sessions"),
     *_bounded("requests_waiting", "Requests that wait for a worker.", "waiting"),
     *_bounded("executions_running", "Executions, those being stopped included.", "running"),

@@ -110,7 +110,23 @@
       put(row.children[4], [noteOf(each), each.line, each.where && "[its worker's loop is blocked]"].filter(Boolean).join("  "));
     });
   }
+  function showHosts(v) {
+    const here = (v.hosts || []).map((each) => ({ ...each, key: each.host }));
+    const gone = (v.past_hosts || []).map((each) => ({ ...each, key: each.host + "/" + each.state }));
+    const none = ["–", "n"];
+    $("hosts-part").hidden = !(here.length || gone.length);
+    rows($("hosts"), [...here, ...gone], (each) => each.key, () => tableRow(10), (row, each) => {
+      const good = each.state === "ready" || each.state === "joining" || each.state === "left";
+      const state = [each.age_s == null ? each.state : each.state + " " + seconds(each.age_s) + " ago", good ? "" : "bad"];
+      const numbers = each.age_s == null
+        ? [[count(each.ready), "n"], [count(each.slots), "n"], [count(each.running), "n"], [seconds(each.heard_s), "n"],
+          [seconds(each.lost_s), "n"], [each.load.toFixed(2), "n"], [String(Math.round(each.memory_bytes / 1048576)), "n"]]
+        : [none, none, none, none, none, none, none];
+      fillRow(row, [[each.host], state, ...numbers, [each.why]]);
+    });
+  }
   function showWorkers(v) {
+    showHosts(v);
     put($("h-workers"), `Workers: ${v.ready} of ${v.slots} ready` + (v.least < v.most ? ` (of ${v.least}..${v.most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
     const list = [...v.workers].sort((a, b) => a.slot - b.slot || (a.name < b.name ? -1 : 1));
     rows($("workers"), list, (each) => each.name, () => tableRow(9), (row, each) => {
