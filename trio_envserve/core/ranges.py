@@ -66,6 +66,8 @@ class Ranges:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __iter__(self) -> Iterator[int]:
+        if len(self) == self.span_count():  # each of one member: no range for each of them
+            return iter(self._edges[::2])
         return chain.from_iterable(starmap(range, self.spans()))
 
     def __repr__(self) -> str:

@@ -54,11 +54,11 @@ class RolloutRequest:
     state_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        kind, given, endpoint = self.kind, self.input, self.endpoint
-        if kind not in ("rollout", "group"):
-            raise _wrong("kind", "'rollout' or 'group'", kind)
+        kind, endpoint = self.kind, self.endpoint
         if kind == "group":
-            check_members(given)
+            check_members(self.input)
+        elif kind != "rollout":
+            raise _wrong("kind", "'rollout' or 'group'", kind)
         if not endpoint:
             raise _wrong("model.endpoint", "a string that is not empty", endpoint)
         if not isinstance(endpoint, str):

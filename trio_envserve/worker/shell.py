@@ -184,8 +184,10 @@ class _Shell:
                 return
             if self._closing:
                 return  # it is lost with this worker
+            effects: list[WorkerEffect] = []
             for frames in batch:
-                self._do(self._core.take(RouterMessage(frames)))
+                effects += self._core.take(RouterMessage(frames))
+            self._do(effects)
             self._wake_taker()
 
     def _wake_taker(self) -> None:
