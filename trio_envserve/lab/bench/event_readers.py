@@ -4,7 +4,7 @@
 
 So many connections to ``/v1/events`` read all that comes, so many others read nothing, and
 ``/metrics`` is asked for every ``SCRAPE_S`` seconds (0: never).  It says once that each that
-reads has had an event, and ends with its standard input.
+reads has had some events, by when the others are stuck, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .driver import answer
 RECEIVE_BYTES = 4096
 """What the kernel keeps for who reads nothing: so they are stuck soon."""
 CHUNK = 1 << 16
+EVENTS = 5
+"""So many fill what the kernel keeps."""
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def _look(url: str, reading: int, stuck: int, scrape_s: float) -> None:
     place = urlsplit(url)
     address = place.hostname or "", place.port or 80
     idle = [_connected(address, "/v1/events", RECEIVE_BYTES) for _ in range(stuck)]
-    waiting = {_connected(address, "/v1/events") for _ in range(reading)}
+    waiting = {_connected(address, "/v1/events"): EVENTS for _ in range(reading)}
     with selectors.DefaultSelector() as selector:
         for each in waiting:
             selector.register(each, selectors.EVENT_READ)
@@ -48,7 +50,9 @@ def _look(url: str, reading: int, stuck: int, scrape_s: float) -> None:
                 if not found:
                     raise ConnectionError("the server has closed the connection of a reader")
                 if b"data: " in found and key.fileobj in waiting:
-                    waiting.remove(key.fileobj)
+                    waiting[key.fileobj] -= 1
+                    if not waiting[key.fileobj]:
+                        del waiting[key.fileobj]
                     if not waiting:
                         answer({"ready": True, "stuck": len(idle)})
             if scrape_s and time.monotonic() - scraped_s >= scrape_s:
