@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ from trio_envserve.core.journal import (
     Started,
 )
 from trio_envserve.core.restored import generation_of, remains_of
-from trio_envserve.server.journal.store import PRUNE_EVERY, FileNotSynced, is_final
+from trio_envserve.server.journal.store import PRUNE_EVERY, FileNotSynced, TakenOver, is_final
 
 
 def test_every_kind_of_record_is_there_again(tmp_path: Path):
@@ -174,3 +176,73 @@ def test_what_is_opened_and_closed_in_one_group_is_gone(tmp_path: Path):
     with journal(tmp_path) as (store, _):
         store.commit([opened(0), Started(0), Closed(0), opened(1)], 1.0)
     assert read(tmp_path) == [Closed(1), opened(1)]
+
+
+TAKEN_AWAY: dict[str, Callable[[Path], object]] = {
+    "the folder is removed": shutil.rmtree,
+    "the folder is moved": lambda folder: folder.rename(folder.with_name("elsewhere")),
+    "the folder is another one": lambda folder: make_anew(folder),
+    "the database is removed": lambda folder: (folder / "journal.db").unlink(),
+    "its log is removed": lambda folder: (folder / "journal.db-wal").unlink(),
+    "its log is another one": lambda folder: replace(folder / "journal.db-wal"),
+}
+
+
+def make_anew(folder: Path) -> None:
+    """Another one, with nothing in it."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def replace(path: Path) -> None:
+    """By another file with the same in it."""
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").rename(path)
+
+
+@pytest.mark.parametrize("what", sorted(TAKEN_AWAY))
+def test_g11_what_was_written_to_a_file_that_nobody_finds_was_told_as_safe(
+    what: str, tmp_path: Path
+):
+    folder = tmp_path / "journal"
+    with journal(folder) as (store, _):
+        store.commit([opened(0)], 1.0)
+        TAKEN_AWAY[what](folder)
+        for _ in range(2):
+            with pytest.raises(OSError, match="was removed, moved or replaced") as failed:
+                store.commit([opened(1)], 2.0)
+            assert not is_final(failed.value)
+
+
+def test_what_was_moved_and_comes_back_is_gone_on_with(tmp_path: Path):
+    folder, elsewhere = tmp_path / "journal", tmp_path / "elsewhere"
+    with journal(folder) as (store, _):
+        store.commit([opened(0)], 1.0)
+        folder.rename(elsewhere)
+        with pytest.raises(OSError, match="was removed, moved or replaced"):
+            store.commit([opened(1)], 2.0)
+        elsewhere.rename(folder)
+        store.commit([opened(1)], 3.0)
+    assert read(folder) == [Closed(1), opened(0), opened(1)]
+
+
+def test_g11_two_servers_whose_locks_were_removed_wrote_to_one_journal(tmp_path: Path):
+    with journal(tmp_path) as (store, _):
+        store.commit([opened(0)], 1.0)
+        for lock in tmp_path.glob("*.lock"):
+            lock.unlink()
+        with journal(tmp_path) as (other, _):
+            other.commit([opened(1)], 1.0)
+            with pytest.raises(TakenOver) as failed:
+                store.commit([opened(1, b"another")], 2.0)
+            assert is_final(failed.value)
+            other.commit([opened(2)], 2.0)
+    assert read(tmp_path) == [Closed(2), opened(0), opened(1), opened(2)]
+
+
+def test_the_file_beside_the_database_is_written_again_if_it_was_removed(tmp_path: Path):
+    with journal(tmp_path) as (store, _):
+        store.commit([opened(0)], 1.0)
+        (tmp_path / "safe").unlink()
+        store.commit([opened(1)], 1.0)
+    assert read(tmp_path) == [Closed(1), opened(0), opened(1)]

@@ -11,10 +11,15 @@ Most calls are opened and started in one group.  Such a start gets no row: the r
 generation says that one execution was started before, and that one less may be started,
 which is the same to whoever reads it later.  What is closed comes last in its group, all of
 it together: nothing follows it.
+
+What is written to a file that nobody finds any more is not safe, though the disk has synced
+it.  So each commit looks whether the database and its log are still where they were, and
+whether the last commit was its own: locks that somebody has removed keep nobody out.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +33,10 @@ from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, sync_folder
 from .rows import APPLICATION, SCHEMA, TABLES, Row, State, pack_state, row_of
 
+LOG = f"{DATABASE}-wal"
 NUMBERED = "WHERE number IN (%s)"
 OLD_COMMANDS = "WHERE number IS NULL AND uptime_s < %s"
+GET_STATE = "SELECT state FROM state WHERE id = 1"
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?, ?)"
 PRUNE_EVERY = 256
 """Old commands are dropped after so many records."""
@@ -43,6 +50,10 @@ _T = TypeVar("_T")
 
 class FileNotSynced(OSError):
     """Whether a file is safe can never be known any more."""
+
+
+class TakenOver(OSError):
+    """Another process has written to the journal."""
 
 
 @final
@@ -59,6 +70,10 @@ class Store:
         self._command_s = command_s
         """So long commands are kept."""
         self._pruned = state.records
+        self._last = connection.execute(GET_STATE).fetchone()
+        """What the last commit has left."""
+        self._files = {name: _place(folder / name) for name in (DATABASE, LOG)}
+        """Where the database and its log are; None: it is not known yet."""
 
     def commit(self, records: Sequence[Record], uptime_s: float) -> None:
         """Make these safe, after all earlier ones.  OSError or sqlite3.Error if that has
@@ -68,6 +83,7 @@ class Store:
         kept, closed = sorted_out(records)
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._check_ours()
             state = self._put(kept, state)
             if closed:
                 state = state._replace(records=state.records + len(closed))
@@ -76,17 +92,29 @@ class Store:
                 self._pruned = state.records
                 old_s = uptime_s - self._command_s
                 state = self._remove(OLD_COMMANDS, [old_s], state, gone)
-            self._connection.execute(PUT_STATE, pack_state(state))
+            packed = pack_state(state)
+            self._connection.execute(PUT_STATE, packed)
             self._connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # some errors have rolled it back already
                 self._connection.execute("ROLLBACK")
             raise
-        self.state = state
+        self.state, self._last = state, packed[:1]
+        if self._files[LOG] is None:
+            self._files[LOG] = _place(self.folder / LOG)
         write_safe(self.folder, state)
         for row_number in gone:
             with suppress(OSError):  # the next server removes what nothing names
                 (self.folder / BODIES / str(row_number)).unlink()
+
+    def _check_ours(self) -> None:
+        """OSError if the files were taken away, or somebody else has written to them."""
+        for name, place in self._files.items():
+            if place is not None and _place(self.folder / name) != place:
+                why = f"{name} was removed, moved or replaced while the server uses it"
+                raise OSError(errno.ESTALE, why)
+        if self._connection.execute(GET_STATE).fetchone() != self._last:
+            raise TakenOver(errno.ESTALE, f"another process has written to {DATABASE}")
 
     def _put(self, records: Iterable[Record], state: State) -> State:
         """Add rows, and the files beside them."""
@@ -247,11 +275,20 @@ def _sync(bodies: Path) -> None:
         raise FileNotSynced(error.errno, error.strerror, str(bodies)) from error
 
 
+def _place(path: Path) -> tuple[int, int] | None:
+    """Which file it is, if there is one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def write_safe(folder: Path, state: State) -> None:
-    """Note outside the database what it has.  Without this a loss is not seen, but there
-    is none: so it is no failure."""
+    """Note outside the database what it has, also if somebody has removed the file.  Without
+    this a loss is not seen, but there is none: so it is no failure."""
     with suppress(OSError):
-        fd = os.open(folder / SAFE, os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(folder / SAFE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             text = f"{state.records:0{_DIGITS}} {state.next_number:0{_DIGITS}}\n"
             os.pwrite(fd, text.encode(), 0)
@@ -271,6 +308,6 @@ def read_safe(folder: Path) -> tuple[int, int] | None:
 
 def is_final(error: Exception) -> bool:
     """Whether it is of no use to try again: after an error of a sync nobody knows what is
-    safe."""
+    safe, and what another process has written is not known here."""
     name = getattr(error, "sqlite_errorname", None) or ""
-    return isinstance(error, FileNotSynced) or "FSYNC" in name
+    return isinstance(error, FileNotSynced | TakenOver) or "FSYNC" in name
