@@ -49,7 +49,7 @@ from .options import (
     worker_environ,
     workers_option,
 )
-from .serve import SAY_EVERY_S
+from .serving import SAY_EVERY_S
 
 VARIABLE = "TRIO_ENVSERVE_ADDRESS"
 """The variable in which COMMAND finds the address."""
