@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 :class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
 messages and runs the environment's code.  The nursery owns the receiver, the beat, the
-lag sampler and the *execution nursery*, whose tasks run executions, each with its own
-cancel scope.  Whatever an execution does, it ends in exactly one
+lag sampler and the *execution nursery*, whose tasks run executions.  Whatever an
+execution does, it ends in exactly one
 :class:`~trio_envserve.core.worker_inputs.OutcomeMade`, which the core takes synchronously
 when its end is known.  There completion and cancellation meet, and one of them has won.
 
@@ -13,7 +13,9 @@ A task of the execution nursery runs one execution after the other, because a ne
 costs more than an empty rollout.  One of the tasks, the *taker*, takes the dispatches
 that have arrived.  Before it begins an execution it wakes another task for the rest: if
 the execution waits, the other one is the taker; if not, the first goes on for
-``TURN_S``.
+``TURN_S``.  The executions that a task runs one after the other share a cancel scope
+until one of them is cancelled; only one of them runs at a time, so the cancel reaches no
+other.
 
 The environment's code runs in such a task.  Whatever it leaves behind there (open
 cancel scopes, nurseries, context variables) ends with the task, which then takes no
