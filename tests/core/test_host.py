@@ -227,6 +227,24 @@ def test_a_host_that_was_stopped_past_its_deadline_begins_with_a_new_guard():
     assert list(link.alive) == [b"w0-2"]
 
 
+def test_a_host_that_was_lost_comes_back_over_the_same_connection():
+    """It went on with beats that the router answered no more, for ever."""
+    link = joined()
+    tenure = link.host.lease.tenure
+    link.cut = True
+    for _ in range(60):
+        link.second()
+    assert not link.hosts.hosts
+    link.cut = False
+    for _ in range(5):
+        link.second()
+        if not link.host.is_joined:  # as its shell does
+            link.host.connect()
+    assert link.host.lease.tenure != tenure
+    assert link.host.is_joined
+    assert link.alive
+
+
 def test_a_host_with_another_router_begins_anew():
     link = joined()
     link.hosts = Hosts(Pool(0, ServerLimits(), link.ids), TERMS, b"o" * 16)

@@ -7,6 +7,7 @@ import pytest
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
+    NO_LEASE,
     Host,
     StartWorker,
 )
@@ -103,6 +104,21 @@ def test_a_host_whose_workers_never_get_ready_is_set_aside():
     link.second(60)
     assert not link.alive
     assert any("did not get ready: no such file" in text for text in link.logged)
+
+
+def test_a_host_whose_lease_let_nothing_start_is_not_set_aside():
+    """It got no more workers, though the network had been cut and was whole again."""
+    link = Link(workers=1)
+    link.joined()
+    for number in range(1, 6):
+        link.second(10)
+        worker = b"w0-%d" % number
+        del link.alive[worker]
+        link.host.exited(worker, NO_LEASE)
+        link.settle()
+    link.second(60)
+    assert link.alive
+    assert not any("gets no more workers" in text for text in link.logged)
 
 
 def test_one_host_whose_workers_do_not_start_does_not_break_the_environment():

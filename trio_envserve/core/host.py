@@ -45,6 +45,9 @@ from .terms import Body, Incarnation, one_line
 
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
+UNANSWERED_BEATS = 10
+"""After so many a host says hello again: the router may know its tenure no more, and then it
+answers no beat of it."""
 REFUSAL_BYTES = 1_000
 """A longer refusal of a router is cut."""
 UNANSWERED = "the router has not answered for as long as the lease holds"
@@ -308,6 +311,8 @@ class Host:
                 lease.tenure, *beat, sent, self._inbox.have, self.is_leaving, machine or {}
             )
             self.out.append(ToRouter((encode(message),)))
+            if lease.beats - lease.answered > UNANSWERED_BEATS:
+                self._connected = False  # whoever owns it says hello again
         self._go_on()
 
     def leave(self) -> None:

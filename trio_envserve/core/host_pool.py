@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from .errors import ConfigError, ProtocolError
 from .heartbeat import Heartbeat, HeartbeatLines
+from .host import LEAVING, NO_LEASE
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
     IN_USE,
@@ -318,7 +319,8 @@ class Hosts:
         del self._of_worker[worker]
         if worker in host.unready:
             host.unready.discard(worker)
-            host.failed_starts += 1
+            # What its lease has ended, or never let begin, is no fault of the environment.
+            host.failed_starts += host.fresh and how not in (NO_LEASE, LEAVING)
             most = self._pool.limits.broken_after
             if host.failed_starts >= most and not host.set_aside:
                 self._set_aside(host, "error", f"{most} workers in a row did not get ready: {how}")

@@ -1,0 +1,227 @@
+"""Three hosts of one router: one is cut off, one in one direction only, one falls asleep.
+
+``python -m trio_envserve.lab.apart.run`` asks for 3,000 rollouts, cuts for 60 s each, and
+exits with 0 only if the judge finds nothing.  As root the hosts have network namespaces,
+else there are relays (``--relays``).
+
+Theory of operation
+-------------------
+The router is this process; each host is the command ``join`` with workers of its own.  The
+faults begin one after the other and overlap, so that for a time no host is right.  One that
+falls asleep has all of its processes stopped (SIGSTOP): guard and workers, too.  The clock
+of its lease goes on meanwhile, as CLOCK_BOOTTIME does while a machine sleeps, and so does the
+timer of its guard.  A half of the calls consents to further executions.
+
+Nothing is decided here: :mod:`.judge` reads what the executions have written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from ...client import Client, open_client
+from ...server import Server, open_server
+from .judge import Judged, Told, judge
+from .wires import DOWN, UP, Wire, may_have_namespaces, open_wires
+
+ENVIRONMENT = "trio_envserve.lab.apart.environment:Apart"
+NAMES = ("cut", "half-cut", "asleep")
+WORKERS = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How much is asked, and how long the faults last."""
+
+    rollouts: int = 3_000
+    cut_s: float = 60.0
+    fence_s: float = 5.0
+    first_s: float = 3.0
+    """Before the first fault."""
+    at_once: int = 60
+    """So many rollouts are asked for at one time."""
+    longest_s: float = 8.0
+    """A rollout sleeps so long at most; most of them less."""
+    seed: int = 0
+    namespaces: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Seen:
+    """What is seen from outside while it runs."""
+
+    lost: set[str] = dataclasses.field(default_factory=set)
+    """Hosts that the router has lost."""
+    back: set[str] = dataclasses.field(default_factory=set)
+    """Those of them that have joined again."""
+
+    async def all_are_back(self) -> None:
+        """Sleep until each host that was lost is taken in again."""
+        while not self.lost <= self.back:  # noqa: ASYNC110  # what is looked at sets no event
+            await trio.sleep(0.2)
+
+
+async def run(options: Options, directory: Path) -> tuple[Judged, Seen]:
+    """All of it; what the judge found."""
+    told: dict[str, Told] = {}
+    seen = Seen()
+    bind = "tcp://0.0.0.0:0" if options.namespaces else "tcp://127.0.0.1:0"
+    async with open_server(
+        ENVIRONMENT, args={"directory": str(directory)}, workers=0, hosts_bind=bind,
+        fence_s=options.fence_s,
+    ) as server:  # fmt: skip
+        at = server.hosts_address
+        async with open_wires(at, len(NAMES), namespaces=options.namespaces) as wires:
+            async with trio.open_nursery() as nursery:
+                pids = [
+                    await nursery.start(_host, name, wire, directory)
+                    for name, wire in zip(NAMES, wires, strict=True)
+                ]
+                nursery.start_soon(_look, server, seen)
+                async with open_client(server.address) as client, trio.open_nursery() as work:
+                    work.start_soon(_ask, client, options, told)
+                    for number, wire in enumerate(wires):
+                        work.start_soon(_harm, options, number, wire, pids[number])
+                await seen.all_are_back()
+                nursery.cancel_scope.cancel()
+    return judge(directory, told, options.rollouts, lost=seen.lost), seen
+
+
+async def _ask(client: Client, options: Options, told: dict[str, Told]) -> None:
+    luck = random.Random(options.seed)
+    places = trio.Semaphore(options.at_once)
+
+    async def one(number: int, seconds: float) -> None:
+        key, rerun = f"k{number}", number % 2 == 0
+        asked = {"key": key, "seconds": seconds}
+        outcome = await client.outcome(asked, rerun=rerun)
+        error = outcome.error
+        told[key] = Told(None if error is None else error.verdict, str(error or ""), rerun)
+        places.release()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(options.rollouts):
+            await places.acquire()
+            seconds = luck.choice((0.05, 0.2, 1.0, options.longest_s)) * luck.uniform(0.5, 1.0)
+            nursery.start_soon(one, number, seconds)
+
+
+async def _look(server: Server, seen: Seen) -> None:
+    while True:
+        stats = server.stats()
+        seen.lost |= {past.host for past in stats.past_hosts if past.state == "lost"}
+        seen.back |= seen.lost & {host.host for host in stats.hosts if host.state == "ready"}
+        await trio.sleep(0.2)
+
+
+async def _harm(options: Options, number: int, wire: Wire, pid: int) -> None:
+    await trio.sleep(options.first_s + number * options.cut_s / len(NAMES))
+    name = NAMES[number]
+    if name == "asleep":
+        with stopped(pid):
+            await trio.sleep(options.cut_s)
+        return
+    for direction in (UP, DOWN) if name == "cut" else (DOWN,):
+        wire.cut(direction)
+    await trio.sleep(options.cut_s)
+    wire.mend()
+
+
+async def _host(name: str, wire: Wire, directory: Path, task_status: trio.TaskStatus[int]) -> None:
+    words = [
+        *wire.words, sys.executable, "-m", "trio_envserve", "join", wire.address, "--name", name,
+        "--workers", str(WORKERS), "--drain-s", "5",
+    ]  # fmt: skip
+    own = directory / name
+    own.mkdir(mode=0o700)
+    log = await trio.to_thread.run_sync(partial(open, directory / f"{name}.log", "wb"))
+    with log:
+        # As on another machine, no other host has its locks.
+        process = await trio.lowlevel.open_process(
+            words,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(own)},
+        )
+    try:
+        task_status.started(process.pid)
+        await trio.sleep_forever()
+    finally:
+        process.terminate()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+class stopped:  # it reads as what it does
+    """A process and all that descends from it, stopped for as long as the block lasts."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._stopped: list[int] = []
+
+    def __enter__(self) -> None:
+        """Parents first: so nobody is started meanwhile who is not found."""
+        todo = [self._pid]
+        while todo:
+            pid = todo.pop(0)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self._stopped.append(pid)
+            todo += _children(pid)
+
+    def __exit__(self, *about: object) -> None:
+        for pid in self._stopped:
+            with suppress(ProcessLookupError):  # its guard's time has come
+                os.kill(pid, signal.SIGCONT)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended
+            found += [int(word) for word in task.read_text(encoding="ascii").split()]
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trio_envserve.lab.apart.run")
+    usual = Options()
+    parser.add_argument("--rollouts", type=int, default=usual.rollouts)
+    parser.add_argument("--cut-s", type=float, default=usual.cut_s)
+    parser.add_argument("--fence-s", type=float, default=usual.fence_s)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--relays", action="store_true", help="no network namespaces")
+    given = parser.parse_args(words)
+    options = Options(
+        rollouts=given.rollouts, cut_s=given.cut_s, fence_s=given.fence_s, seed=given.seed,
+        namespaces=may_have_namespaces() and not given.relays,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        judged, seen = trio.run(run, options, Path(folder))
+    for problem in judged.problems:
+        print(problem)
+    print(
+        f"{'namespaces' if options.namespaces else 'relays'}: {options.rollouts} asked, "
+        f"{judged.values} values, {judged.may_have_run} may have run, {judged.starts} starts, "
+        f"{judged.again} of them again by consent; lost: {', '.join(sorted(seen.lost)) or 'none'}; "
+        f"back: {', '.join(sorted(seen.back)) or 'none'}; {len(judged.problems)} problems"
+    )
+    return int(bool(judged.problems) or seen.lost != set(NAMES))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
