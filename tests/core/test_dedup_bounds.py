@@ -11,6 +11,7 @@ from trio_envserve.core.messages import Refused
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import RequestAction as Do
 from trio_envserve.core.request_table import RequestInput as Input
+from trio_envserve.core.requests import Owner
 from trio_envserve.core.requests import RequestState as State
 
 from .dedup_states import EXECUTION, reach
@@ -49,6 +50,36 @@ def test_g8_past_the_queue_a_request_is_refused_for_now():
     cache.step(two, 0, Input.DISPATCH, EXECUTION)
     assert dos(cache.request(one, 1, ask())) == [Do.QUEUE]
     assert cache.counters.refused_for_now == 1
+
+
+def test_g8_who_has_nothing_in_a_full_queue_may_enter_one():
+    cache = cache_with(queue=2, sessions=10, session_share=1.0)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    cache.request(one, 0, ask())
+    cache.request(one, 1, ask())
+    assert dos(cache.request(two, 0, ask())) == [Do.QUEUE]
+
+
+def test_g8_a_share_of_bytes_is_of_what_the_others_leave():
+    cache = cache_with(queue_bytes=100, sessions=10, session_share=0.5)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    assert dos(cache.request(two, 0, ask(body=bytes(40)))) == [Do.QUEUE]
+    assert dos(cache.request(one, 0, ask(body=bytes(10)))) == [Do.QUEUE]
+    assert dos(cache.request(one, 1, ask(body=bytes(21)))) == [Do.FULL]
+    assert dos(cache.request(one, 1, ask(body=bytes(20)))) == [Do.QUEUE]
+
+
+def test_the_owner_of_sessions_knows_what_all_of_them_hold():
+    cache, owner = cache_with(), Owner("key")
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    one.owner = two.owner = owner
+    cache.request(one, 0, ask())
+    cache.request(two, 0, ask())
+    assert owner.unfinished == 2
+    cache.finish_spans(one, Ranges([0]))
+    assert owner.unfinished == 1
+    cache.end(two)
+    assert owner.unfinished == 0
 
 
 def test_g8_one_session_gets_no_more_than_its_share_of_the_queue():
