@@ -184,8 +184,6 @@ class _Shell:
             except trio.EndOfChannel:
                 self._done.set()  # the server is gone
                 return
-            if self._closing:
-                return  # it is lost with this worker
             effects: list[WorkerEffect] = []
             for frames in batch:
                 effects += self._core.take(RouterMessage(frames))
@@ -252,7 +250,8 @@ class _Shell:
 
     def _may_take(self, task: trio.lowlevel.Task, now_s: float, until_s: float) -> bool:
         """Whether this task goes on with the next dispatch.  One that has waited meanwhile, and
-        is not the taker any more, does not; _parked wakes a taker later."""
+        is not the taker any more, does not; _parked wakes a taker later.  What has not begun
+        when the worker closes is lost with it."""
         return (
             bool(self._arrived)
             and self._taker is task
