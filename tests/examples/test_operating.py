@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -24,6 +25,7 @@ EXAMPLES = ROOT / "examples" / "operating"
 UNIT = (EXAMPLES / "trio-envserve.service").read_text(encoding="utf-8")
 DOCKERFILE = (EXAMPLES / "Dockerfile").read_text(encoding="utf-8")
 KUBERNETES = EXAMPLES / "kubernetes.yaml"
+HOSTS = EXAMPLES / "kubernetes-hosts.yaml"
 
 LIMITS = ServerLimits()
 LONGEST_STOP_S = LIMITS.drain_s + 2 * LIMITS.stop_s + LIMITS.reap_s + WireLimits().flush_s
@@ -116,8 +118,59 @@ def test_the_pod_the_service_and_the_policy_are_about_one_server() -> None:
 @pytest.mark.slow
 def test_the_manifests_fit_the_schemas_of_kubernetes() -> None:
     validate = pytest.importorskip("kubernetes_validate")
-    for each in resources().values():
+    for each in [*resources().values(), *of_hosts()]:
         validate.validate(each, desired_version=validate.latest_version(), strict=True)
+
+
+def of_hosts() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(HOSTS.read_text(encoding="utf-8")))
+
+
+def test_a_router_and_its_hosts_find_each_other_and_each_waits_for_what_drains() -> None:
+    router, hosts, service, policy = of_hosts()
+    pods = [each["spec"]["template"] for each in (router, hosts)]
+    for deployment, pod in zip((router, hosts), pods, strict=True):
+        assert deployment["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    (serve,), (join,) = (pod["spec"]["containers"] for pod in pods)
+    assert service["spec"]["selector"] == pods[0]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == pods[0]["metadata"]["labels"]
+    ports = {each["name"]: each["containerPort"] for each in serve["ports"]}
+    assert {each["name"]: each["port"] for each in service["spec"]["ports"]} == ports
+    assert f"--hosts-bind=tcp://0.0.0.0:{ports['hosts']}" in serve["args"]
+    assert join["args"][0] == f"tcp://{service['metadata']['name']}:{ports['hosts']}"
+    grace = [pod["spec"]["terminationGracePeriodSeconds"] for pod in pods]
+    assert grace[0] > LONGEST_STOP_S
+    (drain,) = (each for each in join["args"] if each.startswith("--drain-s="))
+    assert grace[1] > float(drain.partition("=")[2]) + LIMITS.stop_s + LIMITS.reap_s
+
+
+@pytest.mark.real
+@needs_http
+async def test_the_router_and_a_host_of_the_manifest_run_a_rollout(tmp_path: Path) -> None:
+    """With their own arguments, but for addresses and the folder of keys."""
+    router, hosts, *_ = of_hosts()
+    (serve,), (join,) = (each["spec"]["template"]["spec"]["containers"] for each in (router, hosts))
+    for name, role in (("hosts", ["--role", "work"]), ("trainer", [])):
+        made = ["curve", "new", "keys", name, *role, "--out", f"{name}.key"]
+        assert (await run(tmp_path, *made)).code == 0
+    given = [
+        re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", each).replace("/keys", "keys")
+        for each in serve["args"]
+    ]
+    async with command(tmp_path, "serve", *given, "--json") as server:
+        serving = await server.event("serving")
+        _, *options = join["args"]
+        options = [each.replace("$(POD)", tmp_path.name) for each in options]
+        options = [each.replace("/keys/host.key", "hosts.key") for each in options]
+        async with command(tmp_path, "join", serving["hosts"], *options, "--json") as host:
+            await host.event("joined")
+            await server.event("ready")
+            asked = ["eval", "arithmetic", "-n", "5", "--model", "oracle", "--json"]
+            done = await run(tmp_path, *asked, "--address", serving["address"], "--curve",
+                             "trainer.key")  # fmt: skip
+            assert done.code == 0
+            host.signal(signal.SIGTERM)
+            assert (await host.wait()).code == 0
 
 
 async def probed(server: Running, url: str, address: str, folder: Path) -> dict[str, int]:
