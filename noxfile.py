@@ -175,6 +175,15 @@ def verifiers(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Hosts in a cluster of Ray whose nodes die and come.  Not by default: it is large."""
+    install(session, "test")
+    session.install("ray>=2.40.0")
+    session.run("python", "examples/ray/evaluate.py")
+    session.run("python", "-m", "pytest", "-m", "slow", "tests/launchers", *session.posargs)
+
+
+@nox.session
 def verifiers_newest(session: nox.Session) -> None:
     """The client of the newest verifiers at the door.  Not by default: it is large, and red as
     soon as a release of theirs changes the wire."""
@@ -345,7 +354,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
     names = ("tests-3.12", "tests-3.13", "slow", "browser", "soak", "kills", "repeat")
-    for name in (*names, "verifiers", "verifiers_newest"):
+    for name in (*names, "verifiers", "verifiers_newest", "ray"):
         session.notify(name)
     session.notify("nemo_gym-3.12")
     session.notify("mutation", posargs=["dedup", "request_table", "shells"])

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "host": {"core", "net", "envs", "worker"},
     "server": {"core", "net", "models", "envs", "worker", "host", "logs", "tracing"},
+    "launchers": {"core", "host", "server"},
     "client": {"core", "core.values", "net", "envs", "tracing"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
@@ -53,8 +54,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "doors", "evals", "testing", "lab", "logs", "foreign", "json_values", "tracing", "otlp",
-        "pages",
+        "doors", "evals", "testing", "lab", "launchers", "logs", "foreign", "json_values",
+        "tracing", "otlp", "pages",
     },
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import click
 
 from ..core.errors import ConfigError
 from ..core.rights import ROLES
-from ..net.keypairs import KeyPair, read_secret_file, write_whole
+from ..net.keypairs import ClientCurve, KeyPair, read_secret_file, write_whole
 from ..server.curve import (
     CLIENTS,
     REVOKED,
@@ -107,11 +107,8 @@ def _new(
         raise ConfigError(f"{folder} has this public key under another name")
     record: dict[str, Any] = {"name": name, "public": right.public, "server": server.public}
     if pair is not None:
-        text = (
-            f"# The key of {name}: keep it secret.\n"
-            f'server = "{server.public}"\npublic = "{pair.public}"\nsecret = "{pair.secret}"\n'
-        )
-        write_whole(target, text, 0o600)
+        text = ClientCurve(server.public, pair).to_text()
+        write_whole(target, f"# The key of {name}: keep it secret.\n{text}", 0o600)
         record["file"] = os.fspath(target)
     write_whole(entry, _entry(right), 0o644)
     if pair is not None:

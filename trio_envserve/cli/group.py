@@ -36,6 +36,7 @@ VERBS = {
     "init": Verb("init", "init", "Write a first environment, with a test."),
     "validate": Verb("validate", "validate", "Look an environment over before it is used."),
     "status": Verb("status", "status", "Show what a server is doing."),
+    "up": Verb("up", "up", "Serve on hosts that Ray or Slurm starts."),
     "top": Verb("top", "top", "Watch a server: queue, rates, slowest rollouts, workers."),
     "stack": Verb("stack", "stack", "Show where the code of a rollout stands."),
     "keys": Verb("keys", "keys", "Show which keys a server knows."),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,6 +48,8 @@ class Serving(NamedTuple):
     doors: ServeDoors
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_server`."""
+    beside: Callable[[Server], Awaitable[None]] | None = None
+    """What is to go on beside the server, and a little longer."""
 
 
 async def serve_until_asked(options: Serving, stop: Stop) -> Result:
@@ -86,6 +88,8 @@ async def _until_asked(
         async with open_asked_doors(options.doors, server, options.open["transport"]) as doors:
             at = {"hosts": server.hosts_address} if server.hosts_address else {}
             _announce(options, "serving", server, {**doors, **at})
+            if options.beside is not None:
+                background.start_soon(options.beside, server)
             with stop.hurry:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collect_seldom)

@@ -44,83 +44,89 @@ class Need(NamedTuple):
     nought while another worker would not help."""
 
 
+class Sizing:
+    """Decides by how many they should be more or fewer: workers, each with ``capacity``
+    executions at once, or whole hosts."""
+
+    def __init__(self, capacity: int, limits: ServerLimits) -> None:
+        self.capacity = capacity
+        self._limits = limits
+        self._fewer_since_s: float | None = None
+        """Since when fewer would be enough, if they would."""
+        self._most_needed = 0
+        """How many would have been, since then."""
+
+    def decide(self, now_s: float, now: int, need: Need) -> tuple[int, str]:
+        """By how many there should be more than ``now``, or fewer, and why."""
+        needed = -(-(need.running + need.waiting) // self.capacity)
+        if needed >= now:
+            self._fewer_since_s = None
+        elif self._fewer_since_s is None:
+            self._fewer_since_s, self._most_needed = now_s, needed
+        self._most_needed = max(self._most_needed, needed)
+        if need.oldest_s >= self._limits.grow_after_s:
+            more = min(max(1, now), -(-need.waiting // self.capacity))
+            return more, f"a request has waited for {need.oldest_s:.1f} s"
+        for_s = self._limits.shrink_after_s
+        if self._fewer_since_s is not None and now_s - self._fewer_since_s >= for_s:
+            return self._most_needed - now, f"fewer were enough for {for_s:g} s"
+        return 0, ""
+
+    def changed(self) -> None:
+        """There are more or fewer now: what was noted was about another number."""
+        self._fewer_since_s = None
+
+
 class Elastic:
     """Opens slots and makes them spare."""
 
     def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
         self._pool = pool
         self._workers = workers
-        self._limits = limits
+        self._sizing = Sizing(limits.worker_capacity, limits)
         self.why = ""
         """What it did last, and why, for people; empty until then."""
-        self._fewer_since_s: float | None = None
-        """Since when fewer workers would be enough, if they would."""
-        self._most_needed = 0
-        """How many would have been, since then."""
 
     def tick(self, now_s: float, need: Need) -> list[PoolEffect]:
         """Decide anew; before each tick of the pool."""
-        if self._pool.stopping:
+        pool = self._pool
+        if pool.stopping:
             return []
         effects: list[PoolEffect] = []
-        now, needed = self._pool.wanted, self._needed(need)
-        if needed >= now:
-            self._fewer_since_s = None
-        else:
-            if self._fewer_since_s is None:
-                self._fewer_since_s, self._most_needed = now_s, 0
-            self._most_needed = max(self._most_needed, needed)
-        if need.oldest_s >= self._limits.grow_after_s:
-            effects += self._grow(need)
-        elif (
-            self._fewer_since_s is not None
-            and now_s - self._fewer_since_s >= self._limits.shrink_after_s
-        ):
-            effects += self._shrink(now - self._most_needed)
+        before = pool.wanted
+        change, why = self._sizing.decide(now_s, before, need)
+        if change > 0:
+            self._grow(change)
+        elif change < 0:
+            self._shrink(-change)
+        if pool.wanted != before:
+            self._sizing.changed()
+            self.why = f"{before} -> {pool.wanted} workers: {why}"
+            effects.append(Report("info", self.why))
         return [*effects, *self._follow(now_s)]
 
-    def _needed(self, need: Need) -> int:
-        """How many workers would be enough for all of it."""
-        return -(-(need.running + need.waiting) // self._limits.worker_capacity)
-
-    def _grow(self, need: Need) -> list[PoolEffect]:
+    def _grow(self, most: int) -> None:
         pool = self._pool
         if any(slot.awaited for part in pool.parts for slot in part.open()):
-            return []
-        before = pool.wanted
-        most = min(max(1, before), -(-need.waiting // self._limits.worker_capacity))
+            return
         for _ in range(most):
             spare = [part for part in pool.parts if part.spare()]
             if not spare:
                 break
             part = min(spare, key=lambda each: len(each.open()))
-            slot = min(part.spare(), key=_readiness)
-            pool.open(slot)
-        return self._said(before, f"a request has waited for {need.oldest_s:.1f} s")
+            pool.open(min(part.spare(), key=_readiness))
 
-    def _shrink(self, most: int) -> list[PoolEffect]:
-        pool = self._pool
-        before = pool.wanted
+    def _shrink(self, most: int) -> None:
         for _ in range(most):
             open_slots = [
                 slot
-                for part in pool.parts
+                for part in self._pool.parts
                 if len(part.open()) > part.bounds.least
                 for slot in part.open()
             ]
             if not open_slots:
                 break
-            pool.spare(min(open_slots, key=self._burden))
-        for_s = self._limits.shrink_after_s
-        return self._said(before, f"fewer were enough for {for_s:g} s")
-
-    def _said(self, before: int, why: str) -> list[PoolEffect]:
-        after = self._pool.wanted
-        if after == before:
-            return []
-        self._fewer_since_s = None  # it was about another number
-        self.why = f"{before} -> {after} workers: {why}"
-        return [Report("info", self.why)]
+            self._pool.spare(min(open_slots, key=self._burden))
 
     def _burden(self, slot: Slot) -> tuple[int, int, int]:
         """Who goes first: who is not there, who is not ready, who has least to do, and of

@@ -94,6 +94,11 @@ class ClientCurve:
         """The server's public key itself."""
         return key_bytes(self.server, "the server's key")
 
+    def to_text(self) -> str:
+        """What a client's file has: a secret."""
+        names = {"server": self.server, "public": self.keys.public, "secret": self.keys.secret}
+        return "".join(f'{name} = "{value}"\n' for name, value in names.items())
+
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> ClientCurve:
         """What ``trio-envserve curve new`` wrote for a client.  Raises ConfigError."""

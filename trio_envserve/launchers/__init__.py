@@ -1,0 +1,1 @@
+"""Start hosts with what people have: Ray, Slurm.  Nothing here schedules machines."""
