@@ -117,7 +117,7 @@ async def test_a_router_that_stops_without_its_host_says_what_the_next_one_waits
             server.signal(signal.SIGTERM)
             stopped = await server.wait()
             assert stopped.code == 0, stopped.err
-            assert "of host a is not known to have ended" in stopped.err
+            assert "of host a are not known to have ended" in stopped.err
 
 
 async def test_a_second_signal_kills_what_runs(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -28,13 +29,17 @@ from trio_envserve import (
     ServerCurve,
     ServerLimits,
     ServerStartError,
+    WireLimits,
     WorkerLost,
     open_client,
     open_host,
     open_server,
 )
+from trio_envserve.core.host import Host, ToRouter
 from trio_envserve.core.lease import EpochWait
+from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import AddressLocks
+from trio_envserve.net import DealerSocket, open_zmtp_network
 from trio_envserve.server.hosts import EpochRecords
 from trio_envserve.server.shell import Server
 
@@ -171,6 +176,61 @@ async def test_only_a_key_with_the_role_work_joins(judge):
                 await client.run_rollout({"key": "a", "do": [], "value": 1})
                 await host.leave()
             assert not refused.is_joined
+
+
+@asynccontextmanager
+async def open_simulated(address: str, count: int) -> AsyncIterator[list[Host]]:
+    """Hosts that join over connections of their own, and start no process."""
+
+    def send(host: Host, socket: DealerSocket) -> None:
+        out, host.out = host.out, []
+        for effect in out:
+            if isinstance(effect, ToRouter):
+                socket.send_nowait(effect.frames)
+
+    async def serve(host: Host, socket: DealerSocket) -> None:
+        host.connect()
+        send(host, socket)
+        while True:
+            for frames in await socket.receive():
+                host.message([bytes(frame) for frame in frames], boot_s())
+            host.beat(boot_s())
+            send(host, socket)
+            await trio.sleep(0.1)
+
+    async with open_zmtp_network() as network, AsyncExitStack() as stack:
+        sockets = [
+            await stack.enter_async_context(network.open_dealer(address, limits=WireLimits()))
+            for _ in range(count)
+        ]
+        async with trio.open_nursery() as nursery:
+            hosts = [Host(f"h{number}", 1, lambda: os.urandom(16)) for number in range(count)]
+            for host, socket in zip(hosts, sockets, strict=True):
+                nursery.start_soon(serve, host, socket)
+            yield hosts
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real
+async def test_two_hundred_hosts_join_at_once():
+    with trio.fail_after(PATIENCE_S):
+        async with open_server("arithmetic", workers=0, hosts_bind=ANY_PORT) as server:
+            async with open_simulated(server.hosts_address, 200) as hosts:
+                await until(lambda: all(host.lease.holds(boot_s()) for host in hosts))
+                assert not server.stats().past_hosts, "one was refused"
+                assert len(server.stats().hosts) == 200
+
+
+@pytest.mark.real
+async def test_an_id_is_in_use_until_the_lease_has_ended():
+    with trio.fail_after(PATIENCE_S):
+        async with open_server("arithmetic", workers=0, hosts_bind=ANY_PORT) as server:
+            async with open_simulated(server.hosts_address, 1):
+                await until(lambda: bool(server.stats().hosts))
+            # It is gone without a word, and nothing shows that its workers are dead.
+            async with open_simulated(server.hosts_address, 1) as (again,):
+                await until(lambda: again.refusal is not None)
+                assert again.refusal == ("in-use", "another host is here as h0")
 
 
 def test_a_later_server_reads_how_long_the_hosts_of_earlier_ones_may_have_workers(tmp_path):

@@ -19,6 +19,7 @@ tasks, so all of them run in the background of the block that opened the server
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -435,16 +436,18 @@ class Server:
     def _left_behind(self) -> str:
         """What of this machine did not end in time, in words; empty if all did."""
         here: list[bytes] = []
+        away: Counter[str] = Counter()
         for worker in self._left:
             host = None if self._desk is None else self._desk.host_of(worker)
             if host is None:
                 here.append(worker)
             else:
-                _log.warning(
-                    "worker %s of host %s is not known to have ended: it has with the lease of "
-                    "that host, which the next server at this address waits for",
-                    worker.decode(), host,
-                )  # fmt: skip
+                away[host] += 1
+        for host, count in sorted(away.items()):
+            _log.warning(
+                "%d workers of host %s are not known to have ended: they have with its lease, "
+                "which the next server at this address waits for", count, host,
+            )  # fmt: skip
         text = "".join(map(self._about_left, here))
         if text:
             _log.error("the server has closed, but not all of it has ended: %s", text)

@@ -89,6 +89,7 @@ async def run(options: Options, directory: Path) -> tuple[Judged, Seen]:
                     await nursery.start(_host, name, wire, directory)
                     for name, wire in zip(NAMES, wires, strict=True)
                 ]
+                await _all_here(server)
                 nursery.start_soon(_look, server, seen)
                 async with open_client(server.address) as client, trio.open_nursery() as work:
                     work.start_soon(_ask, client, options, told)
@@ -116,6 +117,16 @@ async def _ask(client: Client, options: Options, told: dict[str, Told]) -> None:
             await places.acquire()
             seconds = luck.choice((0.05, 0.2, 1.0, options.longest_s)) * luck.uniform(0.5, 1.0)
             nursery.start_soon(one, number, seconds)
+
+
+async def _all_here(server: Server) -> None:
+    """Sleep until all hosts have joined: a fault that comes earlier harms nobody."""
+
+    def ready() -> int:
+        return sum(host.ready == WORKERS for host in server.stats().hosts)
+
+    while ready() < len(NAMES):  # noqa: ASYNC110  # what is looked at sets no event
+        await trio.sleep(0.1)
 
 
 async def _look(server: Server, seen: Seen) -> None:
