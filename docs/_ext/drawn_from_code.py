@@ -38,6 +38,7 @@ from trio_envserve.core import (
 )  # fmt: skip
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.fields import Field
 from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.limit_rules import RULES
 from trio_envserve.core.limits import (
@@ -275,12 +276,21 @@ def messages_cddl() -> str:
         if who != link:
             lines += ["" if link else None, f"; {who}"]
             link = who
+        rows = cls in messages.BATCHED
         fields = [
-            f"{'? ' if field.optional else ''}{name}: {field.cddl}"
+            f"{'? ' if field.optional else ''}{name}: {_column(field) if rows else field.cddl}"
             for name, field in messages.FIELDS[cls]
         ]
-        lines.append(f"{_rule_name(cls)} = [{', '.join([f'kind: {kind_of(cls)}', *fields])}]")
+        parts = [f"kind: {kind_of(cls)}", *["sizes: sizes"] * rows, *fields]
+        lines.append(f"{_rule_name(cls)} = [{', '.join(parts)}]")
     return "\n".join(["```cddl", *(line for line in lines if line is not None), "```"])
+
+
+def _column(field: Field) -> str:
+    """A field of a kind that has batches."""
+    if field.optional:
+        return f"{field.cddl} / [1*{messages.BATCH_ROWS} {field.cddl} / null]"
+    return f"column<{field.cddl}>"
 
 
 def messages_table() -> str:
@@ -470,6 +480,17 @@ def vectors_table() -> str:
     ]
     lines += ["", "Refused:", "", "| header | why |", "|---|---|"]
     lines += [f"| `{each['header'] or ' '}` | {each['why']} |" for each in vectors["malformed"]]
+    lines += ["", "Batches, without their bodies:", "", "| message | header | rows |"]
+    lines += ["|---|---|---|"]
+    lines += [
+        f"| {each['message']} | `{each['frames'][-2]}` | {each['meaning']} |"
+        for each in vectors["batches"]
+    ]
+    lines += ["", "Refused, of requests:", "", "| header | bodies | why |", "|---|---|---|"]
+    lines += [
+        f"| `{each['frames'][0]}` | `{each['frames'][1] or ' '}` | {each['why']} |"
+        for each in vectors["no_batches"]
+    ]
     lines += ["", "Headers at the bounds, as the limits are by default:", ""]
     lines += ["| begins with | then | times | ends with | |", "|---|---|---|---|---|"]
     lines += [
@@ -544,7 +565,7 @@ def _prepared(state: RequestState, *, rerun: bool) -> tuple[DedupCache, Session]
     for each, arg in (
         (RequestInput.REQUEST, ask),
         (RequestInput.DISPATCH, object()),
-        (RequestInput.OUTCOME, RetainedOutcome((b"",), 0)),
+        (RequestInput.OUTCOME, _kept()),
     ):
         if session.state(0) is state:
             break
@@ -564,7 +585,7 @@ def arrows() -> dict[tuple[RequestState, RequestState], list[str]]:
             RequestInput.DISPATCH: object(),
         }.get(row)
         if row in (RequestInput.OUTCOME, RequestInput.ANSWERED):
-            arg = RetainedOutcome((b"",), 0)
+            arg = _kept()
         elif row in (RequestInput.WORKER_DEAD, RequestInput.DEADLINE):
             arg = _no_outcome
         for state in COLUMNS:
@@ -583,7 +604,11 @@ def arrows() -> dict[tuple[RequestState, RequestState], list[str]]:
 
 
 def _no_outcome(entry: Any) -> RetainedOutcome:
-    return RetainedOutcome((b"",), 0)
+    return _kept()
+
+
+def _kept() -> RetainedOutcome:
+    return RetainedOutcome.made(messages.Outcome(b"s" * 16, 0, 0, "", None, 0), b"")
 
 
 _STYLE = (

@@ -6,6 +6,7 @@
 // until the server is known to have it, and sent again if it was lost.
 import { Worker } from "node:worker_threads";
 import { decode, encode, encodeValue } from "./bodies.mjs";
+import { rows } from "./batches.mjs";
 import { Link } from "./link.mjs";
 import { Seen, members, toSpans } from "./spans.mjs";
 
@@ -51,7 +52,8 @@ class Host {
     try {
       const [kind, ...fields] = decode(header);
       if ((body !== undefined) !== (kind === DISPATCH) || rest.length) throw new Error("frames");
-      if (kind === DISPATCH) this.#dispatch(body, ...fields);
+      if (kind === DISPATCH)
+        for (const [row, bytes] of rows(fields, body)) this.#dispatch(bytes, ...row);
       else if (kind === STOP) this.#stop(...fields.map((spans) => [...members(spans)]));
       else if (kind === STATE) this.#repair(...fields);
       else if (kind === FETCH) this.#fetch(...fields.map((spans) => [...members(spans)]));
@@ -154,7 +156,8 @@ class Host {
       payload = encode({ code: "outcome-too-large", verdict: "RAN_AND_FAILED", message });
     }
     const { session, sequence, number, client } = request;
-    const header = encode([OUTCOME, session, sequence, number, status, durationS]);
+    // A batch of one: in the place of the sizes of the bodies is null.
+    const header = encode([OUTCOME, null, session, sequence, number, status, durationS]);
     const frames = [this.#incarnation, Buffer.from(client), header, payload];
     const announcement = [ANNOUNCED, session, sequence, number, payload.length];
     const large = payload.length > this.#limits.announce_bytes;

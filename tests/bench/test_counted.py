@@ -11,7 +11,7 @@ from trio_envserve.core.keys import Keys
 from trio_envserve.core.router import Router
 from trio_envserve.lab.bench import counted as counting
 from trio_envserve.lab.bench.counted import bytecodes, counted, instructions, problems, replay
-from trio_envserve.lab.bench.joined import MACHINES, Counter, Joined
+from trio_envserve.lab.bench.joined import BATCH, MACHINES, Counter, Joined
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_dearer_router_is_noticed(monkeypatch):
     plain = Router.take
 
     def dearer(self, given):
-        for _ in range(50):
+        for _ in range(50 * BATCH):
             pass
         return plain(self, given)
 

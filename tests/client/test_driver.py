@@ -24,7 +24,7 @@ from trio_envserve.client.driver import Ended
 from trio_envserve.client.options import checked
 from trio_envserve.core.client_effects import ClientEffect
 from trio_envserve.core.client_inputs import ClientInput, ClientTick
-from trio_envserve.core.messages import AskStats, Finish, Request, decode
+from trio_envserve.core.messages import AskStats, Finish, Request, read
 from trio_envserve.net import MemoryNetwork, Message
 
 
@@ -37,7 +37,8 @@ class Watched:
         client._driver._socket = self  # type: ignore[assignment]  # all of it that is used
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        kinds = [type(decode(bytes(frames[0]), most_bytes=1 << 16)) for frames in messages]
+        rows = [row for frames in messages for row in read(frames, most_bytes=1 << 16)]
+        kinds = [type(message) for message, _ in rows]
         if calls := [kind for kind in kinds if kind in (Request, Finish)]:
             self.sent.append(calls)
         return bool(self._socket.send_many_nowait(messages))
@@ -203,7 +204,7 @@ async def test_a_question_for_statistics_that_is_lost_is_asked_again() -> None:
     asked = []
 
     def lose_two(direction: str, route: bytes, frames: Any) -> bool:
-        if isinstance(decode(bytes(frames[0]), most_bytes=1 << 16), AskStats):
+        if isinstance(read(frames, most_bytes=1 << 16)[0][0], AskStats):
             asked.append(trio.current_time())
         return len(asked) > 2 or not asked
 

@@ -23,7 +23,7 @@ from trio_envserve import (
     open_client,
     open_server,
 )
-from trio_envserve.core.messages import Finish, decode
+from trio_envserve.core.messages import Finish, read
 from trio_envserve.net import MemoryNetwork
 
 
@@ -103,7 +103,7 @@ async def test_tasks_that_were_cancelled_in_one_turn_told_the_server_one_by_one(
     finishes: list[Finish] = []
 
     def watch(direction: str, route: bytes, frames: Any) -> bool:
-        message = decode(bytes(frames[0]), most_bytes=1 << 16)
+        message, _ = read(frames, most_bytes=1 << 16)[0]
         if isinstance(message, Finish):
             finishes.append(message)
         return True

@@ -32,6 +32,8 @@ CAUGHT: dict[str, str] = {
     "every-lost-session-is-gone": "an-unknown-session-is-told",
     "any-server-answers-a-ping": "a-session-of-this-epoch-that-is-not-there-is-gone",
     "answers-go-to-the-first-connection": "answers-go-to-the-newest-connection",
+    "rows-are-shifted-by-one": "requests-may-share-a-batch",
+    "a-refused-row-drops-the-rest": "a-row-that-is-refused-harms-no-other",
 }
 """Mutants of the server, and the case that shows each."""
 

@@ -98,7 +98,8 @@ def ask(
 
 def kept(payload: bytes = b"outcome") -> RetainedOutcome:
     """An outcome of as many bytes as its payload."""
-    return RetainedOutcome((payload,), len(payload))
+    outcome = messages.Outcome(identifier(1), 0, Status.RESULT, "w0-1", 1.0, 1)
+    return RetainedOutcome(outcome, payload, len(payload))
 
 
 def cache_with(**limits: Any) -> DedupCache:
@@ -310,6 +311,9 @@ class Pair(Joined):
         """What the client sent, lost or not."""
         self.told: list[messages.Message] = []
         """What the router sent to the client, lost or not."""
+        self.batched = False
+        """Whether what is said in one turn to one peer shares batches, as from the shells."""
+        self._waiting: dict[tuple[str, bytes, tuple[bytes, ...]], list[messages.Said]] = {}
         if ready:
             self.give(PoolOpened((), self.now_s))
             self.settle()
@@ -319,17 +323,13 @@ class Pair(Joined):
 
     def _carry_out(self, effect: Any) -> None:
         match effect:
-            case ToClient(route, frames):
-                self._to_client(route, frames)
-            case ToServer(frames):
-                message = decoded(frames)
+            case ToClient(route):
+                self._to_client(route, effect)
+            case ToServer(message):
                 self.sent.append(message)
-                if not self.lose(message):
-                    self.give(ClientMessage(CLIENT, frames, self.now_s))
-            case ToWorker(worker, frames):
-                message = decoded(frames[1:])
-                if worker in self.workers and not self.lose(message):
-                    self.work(worker, self.workers[worker].take(RouterMessage(frames)))
+                self._send(("server", CLIENT, ()), *effect)
+            case ToWorker(worker, incarnation, message, body):
+                self._send(("worker", worker, (incarnation,)), message, body)
             case Answer() | Fail():
                 self.answers.append(effect)
             case Say():
@@ -351,14 +351,47 @@ class Pair(Joined):
             case _:
                 raise AssertionError(effect)
 
-    def _to_client(self, route: bytes, frames: Sequence[Body]) -> None:
-        message = decoded(frames)
+    def _to_client(self, route: bytes, effect: ToClient) -> None:
         if route != CLIENT:
-            self.mail.append((route, message))
+            self.mail.append((route, effect.message))
             return
-        self.told.append(message)
+        self.told.append(effect.message)
+        self._send(("client", CLIENT, ()), effect.message, effect.body)
+
+    def settle(self) -> None:
+        """Carry out effects until there are none."""
+        while (effects := [*self.said(), *self.client_said()]) or self._waiting:
+            for effect in effects:
+                self._carry_out(effect)
+            self.leave()
+
+    def _send(
+        self, to: tuple[str, bytes, tuple[bytes, ...]], message: messages.Message,
+        body: Body | None = None,
+    ) -> None:  # fmt: skip
         if not self.lose(message):
-            self.give_client(ServerMessage(frames, self.now_s))
+            self._waiting.setdefault(to, []).append((message, body))
+            if not self.batched:
+                self.leave()
+
+    def leave(self) -> None:
+        """What waits for company is on its way."""
+        waiting, self._waiting = self._waiting, {}
+        for (kind, peer, before), said in waiting.items():
+            for frames in messages.in_batches(said):
+                self._arrive(kind, peer, (*before, *frames))
+
+    def _arrive(self, kind: str, peer: bytes, frames: Sequence[Body]) -> None:
+        match kind:
+            case "client":
+                self.give_client(ServerMessage(frames, self.now_s))
+            case "server":
+                self.give(ClientMessage(peer, frames, self.now_s))
+            case "router":
+                self.give(WorkerMessage((peer, *frames), self.now_s))
+            case _:
+                if peer in self.workers:
+                    self.work(peer, self.workers[peer].take(RouterMessage(frames)))
 
     def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
         """Carry out what a worker's core says."""
@@ -370,9 +403,9 @@ class Pair(Joined):
                     self.cancels.append((worker, number))
                 case Exit():
                     self.exits.append(worker)
-                case ToRouter(frames):
-                    if not self.lose(decoded(frames[-2:] if len(frames) == 4 else frames[1:])):
-                        self.give(WorkerMessage((worker, *frames), self.now_s))
+                case ToRouter(incarnation, message, body, client):
+                    before = (incarnation,) if body is None else (incarnation, client.encode())
+                    self._send(("router", worker, before), message, body)
 
     # -- what happens ---------------------------------------------------------
 

@@ -25,10 +25,10 @@ from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.requests import Ask, Entry, RetainedOutcome
 from trio_envserve.core.terms import RequestId
 
-from .helpers import identifier
+from .helpers import identifier, kept
 
 NAME = KeyName(b"default", b"key")
-OUTCOME = RetainedOutcome((b"outcome",), 7)
+OUTCOME = kept()
 LIMITS = KeyLimits(orphan_s=10.0, retention_s=100.0, command_s=20.0)
 
 # Requests; each is of a session of its own, unless it says so.

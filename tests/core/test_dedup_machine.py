@@ -27,11 +27,12 @@ from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import Effects, RequestAction, RequestInput
-from trio_envserve.core.requests import Ask, Entry, RequestState, RetainedOutcome, Session
+from trio_envserve.core.requests import Ask, Entry, RequestState, Session
 
 from . import dedup_model as model
 from .dedup_model import Effect, Model, Run
 from .helpers import identifier, picture
+from .helpers import kept as retained
 
 LIMITS = ServerLimits(
     window=model.WINDOW, queue=model.QUEUE, queue_bytes=model.QUEUE_BYTES,
@@ -109,7 +110,7 @@ class DedupMachine(RuleBasedStateMachine):
                 self.queue.remove(self._id(arg))
             elif do is RequestAction.ANSWER:
                 assert arg.kept is not None
-                self.model.answered(self._id(arg), b"".join(arg.kept.frames))
+                self.model.answered(self._id(arg), bytes(arg.kept.payload))
 
     def _id(self, entry: Entry) -> tuple[int, int]:
         return int.from_bytes(entry.id.session, "big"), entry.id.sequence
@@ -301,7 +302,7 @@ class DedupMachine(RuleBasedStateMachine):
                 self.model.turned_away(number, sequence)
                 assert self.cache.step(session, sequence, RequestInput.TURNED_AWAY) == ()
             else:
-                kept = RetainedOutcome((outcome,), len(outcome))
+                kept = retained(outcome)
                 effects = self.cache.step(session, sequence, RequestInput.ANSWERED, kept)
                 self.check(effects, self.model.answered_for_its_key(number, sequence, outcome))
 
@@ -345,7 +346,7 @@ class DedupMachine(RuleBasedStateMachine):
         session.live_executions -= 1
         wanted, expected = run.wanted, self.model.outcome(run, outcome)
         if wanted:
-            kept = RetainedOutcome((outcome,), len(outcome))
+            kept = retained(outcome)
             self.check(self.cache.step(session, run.sequence, RequestInput.OUTCOME, kept), expected)
         self.forget()
 
@@ -360,7 +361,7 @@ class DedupMachine(RuleBasedStateMachine):
             if wanted:
                 effects = self.cache.step(
                     self.sessions[run.session], run.sequence, RequestInput.WORKER_DEAD,
-                    lambda entry: RetainedOutcome((outcome,), len(outcome)),
+                    lambda entry: retained(outcome),
                 )  # fmt: skip
                 self.check(effects, expected)
         self.forget()
@@ -385,7 +386,7 @@ class DedupMachine(RuleBasedStateMachine):
             session,
             sequence,
             RequestInput.DEADLINE,
-            lambda entry: RetainedOutcome((outcome,), len(outcome)),
+            lambda entry: retained(outcome),
         )
         self.check(effects, self.model.deadline(number, sequence, outcome))
 

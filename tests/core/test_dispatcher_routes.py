@@ -65,8 +65,8 @@ class Served:
         cache = self.router.cache
         cache.request(self.session, 0, Ask(b"d" * 16, b"body", False, 1))
         cache.step(self.session, 0, RequestInput.DISPATCH, object())
-        frames = (messages.encode(Outcome(self.session.id, 0, 0, "w", 0.1, 1)), b"value")
-        effects = cache.step(self.session, 0, RequestInput.OUTCOME, RetainedOutcome(frames, 5))
+        kept = RetainedOutcome.made(Outcome(self.session.id, 0, 0, "w", 0.1, 1), b"value")
+        effects = cache.step(self.session, 0, RequestInput.OUTCOME, kept)
         assert [do for do, _ in effects] == [RequestAction.ANSWER]
         self.router.dispatcher.do(self.session, effects)
         self.effects = self.router.take(Tick(START_S))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
@@ -36,15 +37,17 @@ from trio_envserve.core.slots import Pool
 
 from .host_rig import BEAT, EPOCH, HELLO, SERVES, TERMS, Link, about, hello_of, joined
 
+DISPATCH = messages.Dispatch(bytes(16), 0, 0, "client")
+
 
 def test_a_worker_of_a_host_is_like_any_other():
     link = joined(workers=2)
     assert link.host.is_joined
     assert list(link.alive) == [b"w0-1", b"w1-1"]
     assert [life.phase for life in link.pool.lives.values()] == [Phase.READY] * 2
-    assert link.hosts.take(ToWorker(b"w1-1", (link.alive[b"w1-1"], b"header", b"body")))
+    assert link.hosts.take(ToWorker(b"w1-1", link.alive[b"w1-1"], DISPATCH, b"body"))
     link.settle()
-    assert link.told == [(b"w1-1", link.alive[b"w1-1"], b"header", b"body")]
+    assert link.told == [(b"w1-1", link.alive[b"w1-1"], messages.encode(DISPATCH), b"body")]
     link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
     link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
     link.host.felt(b"w0-1", Heartbeat(0.5, 7, "there"))
@@ -180,7 +183,7 @@ def test_what_a_lost_message_had_comes_with_the_next_beats():
     link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
     link.carry()
     link.up.clear()
-    link.hosts.take(ToWorker(b"w0-1", (b"i", b"header", b"body")))
+    link.hosts.take(ToWorker(b"w0-1", b"i", DISPATCH, b"body"))
     link.route()
     link.down.clear()
     link.second(3)
@@ -349,7 +352,7 @@ def test_whatever_is_lost_each_word_of_a_worker_comes_once_and_its_end_comes_las
             del link.alive[worker]
             link.host.exited(worker, "exit code 1")
         elif step == "tell" and worker in link.hosts._of_worker:
-            link.hosts.take(ToWorker(worker, (b"i", b"header", b"body")))
+            link.hosts.take(ToWorker(worker, b"i", DISPATCH, b"body"))
         link.carry()
         link.route()
     link.cut = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
@@ -188,7 +189,7 @@ def test_what_is_taken_together_goes_together():
     link = joined()
     link.hosts.out.clear()
     for number in range(3):
-        link.hosts.take(ToWorker(b"w0-1", (b"i", b"%d" % number)))
+        link.hosts.take(ToWorker(b"w0-1", b"i", messages.Stop([number, number + 1])))
     assert not link.hosts.out
     link.hosts.flush()
     (sent,) = link.hosts.out

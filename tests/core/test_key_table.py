@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from trio_envserve.core.key_records import GenerationState, Payload
 from trio_envserve.core.key_table import TABLE, KeyInput, _never
 from trio_envserve.core.requests import RetainedOutcome
-from trio_envserve.core.terms import Body
 
+from .helpers import kept
 from .key_desk import A_BACK, OUTCOME, A, B, C, Desk, said
 
 S = GenerationState
@@ -50,13 +51,15 @@ def unread(desk: Desk) -> None:
     generation = desk.keys.generations[0]
     assert generation.outcome is not None
     desk.keys.room.let_go(generation.outcome.shared)
-    generation.outcome = RetainedOutcome((), 7, Payload(generation.name.namespace, 0, 1))
+    generation.outcome = dataclasses.replace(
+        kept(b""), size_bytes=7, shared=Payload(generation.name.namespace, 0, 1)
+    )
     generation.state = S.READING
 
 
-def read(desk: Desk, input: KeyInput, frames: tuple[Body, ...] | None) -> list[Any]:
+def read(desk: Desk, input: KeyInput, outcome: RetainedOutcome | None) -> list[Any]:
     generation = desk.keys.generations[0]
-    return said(desk.keys.step(generation, input, frames, 0.0))
+    return said(desk.keys.step(generation, input, outcome, 0.0))
 
 
 def late(desk: Desk) -> list[Any]:
@@ -123,7 +126,7 @@ CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] =
         KeyInput.RETENTION_ENDED, (UNREAD,), lambda d, n: retained(d), GONE[1:], S.CLOSED,
     ),
     (
-        KeyInput.READ, (UNREAD,), lambda d, n: read(d, KeyInput.READ, OUTCOME.frames),
+        KeyInput.READ, (UNREAD,), lambda d, n: read(d, KeyInput.READ, OUTCOME),
         [("answer", A, OUTCOME), ("answer", C, OUTCOME)], DONE,
     ),
     (KeyInput.UNREADABLE, (UNREAD,), lambda d, n: read(d, KeyInput.UNREADABLE, None), [], None),

@@ -207,6 +207,27 @@ def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
     assert len(pair.runs) == 1
 
 
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ((b"\xff", b"out"), "header is not CBOR"),
+        ((messages.encode(messages.Stats(1)), b"out"), "Stats in the place of an outcome"),
+        ((messages.encode(messages.AskStats(1)),), "AskStats in the place of an outcome"),
+    ],
+)
+def test_what_was_read_and_is_no_outcome_cannot_be_read(frames, why):
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session)
+    (number,) = pair.loads
+    pair.give(Loaded(number, frames, "", pair.now_s))
+    pair.settle()
+    error = error_records.decode(kept(pair))
+    assert (error.code, error.verdict) == ("not-durable", Verdict.MAY_HAVE_RUN)
+    assert why in error.message
+
+
 @pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
 def test_g7_what_rests_is_cancelled_and_forgotten_by_name(act):
     pair = AtDisk()

@@ -7,9 +7,9 @@ import itertools
 from trio_envserve.core.key_records import GenerationState, KeyName
 from trio_envserve.core.keys import ENDED_AT_ONCE
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.requests import RetainedOutcome
 from trio_envserve.core.terms import RequestId
 
+from .helpers import kept
 from .key_desk import NAME, OUTCOME, A, B, C, Desk
 
 S = GenerationState
@@ -165,7 +165,7 @@ def test_at_the_bound_in_bytes_new_keys_wait_and_dispatching_pauses():
     desk.ask(A, first)
     desk.ask(A._replace(sequence=1), second)
     assert desk.keys.room.may_retain(b"a")
-    desk.run(0, RetainedOutcome((b"x" * 30,), 30))
+    desk.run(0, kept(b"x" * 30))
     assert not desk.keys.room.may_retain(b"a")
     assert desk.ask(B, third) == [("FULL", B)]
     desk.keys.forget(first, 0, 0.0)

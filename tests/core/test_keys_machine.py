@@ -39,11 +39,12 @@ from trio_envserve.core.key_records import (
 from trio_envserve.core.key_table import TABLE, KeyInput, _never
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.requests import Ask
 from trio_envserve.core.terms import RequestId
 
 from . import keys_model as model
 from .helpers import identifier
+from .helpers import kept as retained
 from .key_desk import asking
 from .keys_model import History, Model, Said, Waiter
 
@@ -108,7 +109,7 @@ def said(effect: object) -> Said:
         case Finish(generation):
             return "FINISH", generation.number
         case Answer(who, outcome):
-            return "ANSWER", waiter(who), b"".join(outcome.frames)
+            return "ANSWER", waiter(who), bytes(outcome.payload)
         case AnswerCancelled(who, started):
             return "CANCELLED", waiter(who), started
         case Refuse(who, why):
@@ -487,7 +488,7 @@ class KeysMachine(RuleBasedStateMachine):
     def _complete(self, chosen: model.Generation, outcome: bytes) -> None:
         if not chosen.started:
             self.history.excused.add(chosen.number)
-        kept = RetainedOutcome((outcome,), len(outcome))
+        kept = retained(outcome)
         effects = self.keys.outcome(chosen.number, kept, self.model.now_s)
         self.history.outcomes[chosen.number] = outcome
         self.check(effects, self.model.completed(chosen, outcome))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.fields import MAX_UINT
-from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.limits import BATCH_BYTES, PROTOCOL_VERSION
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
 from trio_envserve.core.terms import NOTE_BYTES, Status
 from trio_envserve.testing import strategies
@@ -73,6 +73,11 @@ def test_whatever_is_encoded_comes_back_the_same(message):
     assert type(decode(memoryview(messages.encode(message)))) is type(message)
 
 
+def header_of(cls: Any, fields: Any) -> bytes:
+    """Of a batch of one, if it is of a kind that has batches."""
+    return array(KINDS[cls], *[None] * (cls in messages.BATCHED), *fields)
+
+
 BAD_FIELDS = [
     pytest.param(cls, index, value, id=f"{cls.__name__}.{name}={value!r}")
     for cls in MESSAGES
@@ -84,10 +89,10 @@ BAD_FIELDS = [
 @pytest.mark.parametrize(("cls", "index", "value"), BAD_FIELDS)
 def test_a_field_of_the_wrong_type_or_size_is_refused(cls, index, value):
     fields = example(cls)
-    assert decode(array(KINDS[cls], *fields)) == cls(*fields)
+    assert decode(header_of(cls, fields)) == cls(*fields)
     fields[index] = value
     with pytest.raises(ProtocolError):
-        decode(array(KINDS[cls], *fields))
+        decode(header_of(cls, fields))
 
 
 @pytest.mark.parametrize("cls", MESSAGES)
@@ -97,14 +102,14 @@ def test_one_field_too_many_or_too_few_is_refused(cls):
     for wrong in ([*fields, 1], fields[: -2 if optional else -1]):
         if len(wrong) != len(fields):
             with pytest.raises(ProtocolError, match=r"fields, not|not spoken"):
-                decode(array(KINDS[cls], *wrong))
+                decode(header_of(cls, wrong))
 
 
 @pytest.mark.parametrize("cls", [messages.Request, messages.KeyedRequest, messages.Dispatch])
 def test_a_field_that_may_be_left_out_takes_no_byte(cls):
     *fields, _ = example(cls)
     header = messages.encode(cls(*fields))
-    assert header == array(KINDS[cls], *fields)
+    assert header == header_of(cls, fields)
     assert decode(header) == cls(*fields, None)
 
 
@@ -182,10 +187,138 @@ def test_the_statuses_are_those_of_the_protocol():
     assert [n for n in range(-1, 10) if messages.is_status(n)] == [*Status]
 
 
-@pytest.mark.parametrize("sequence", [0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32])
-@pytest.mark.parametrize("other", [0, 23, 24, 2**16, 2**62])
-def test_an_outcome_for_another_request_differs_in_its_id_only(sequence: int, other: int):
-    outcome = messages.Outcome(bytes(16), sequence, 1, "w0-1", 0.25, 3)
-    mine = outcome._replace(session=b"\x01" * 16, sequence=other)
-    header = messages.encode(outcome)
-    assert messages.readdressed(header, mine.session, other) == messages.encode(mine)
+# -- batches --------------------------------------------------------------------
+
+
+def rows_of(kind: Any) -> st.SearchStrategy[list[messages.Said]]:
+    """Rows of one kind with their bodies; some of their fields are often the same."""
+    row = strategies.messages(kind)
+    alike = st.builds(lambda one, n: one._replace(sequence=n), row, st.integers(0, 2**62))
+    return st.lists(st.tuples(row | alike, st.binary(max_size=30)), min_size=1, max_size=70)
+
+
+@pytest.mark.parametrize("kind", sorted(messages.BATCHED, key=lambda cls: KINDS[cls]))
+@given(data=st.data())
+def test_the_rows_of_batches_come_back_the_same_and_in_order(kind: Any, data: st.DataObject):
+    said = data.draw(rows_of(kind))
+    read: list[messages.Said] = []
+    for frames in messages.in_batches(said):
+        rows = messages.read(frames, most_bytes=MOST)
+        assert 1 <= len(rows) == messages.rows_claimed(frames[0]) <= messages.BATCH_ROWS
+        alone = list(messages.one_by_one(frames, most_bytes=MOST))
+        assert alone == [next(messages.in_batches([row])) for row in rows]
+        read += rows
+    assert read == said
+
+
+def request(sequence: int = 0, **fields: Any) -> messages.Request:
+    return messages.Request(b"s" * 16, sequence, b"d" * 16, None, 1, None)._replace(**fields)
+
+
+def shape(said: list[messages.Said]) -> list[int]:
+    """How many rows each message has."""
+    found = [messages.read(f, most_bytes=MOST) for f in messages.in_batches(said)]
+    assert [row for rows in found for row in rows] == said
+    return [len(rows) for rows in found]
+
+
+def test_neighbours_of_one_kind_share_a_batch():
+    sync = messages.Cancel(b"s" * 16, 9)
+    said: list[messages.Said] = [(request(n), b"body") for n in range(3)]
+    assert shape([]) == []
+    assert shape(said) == [3]
+    assert shape([*said, (sync, None), *said]) == [3, 1, 3]
+    dispatch = messages.Dispatch(b"s" * 16, 0, 0, "client")
+    assert shape([*said, (dispatch, b"body"), *said]) == [3, 1, 3]
+    assert shape([(messages.Stats(1), b"record"), *said]) == [1, 3]
+
+
+def test_g8_a_batch_is_bounded_in_rows_and_bytes():
+    most = messages.BATCH_ROWS
+    assert shape([(request(n), b"") for n in range(2 * most + 1)]) == [most, most, 1]
+    assert shape([(request(n), bytes(1024)) for n in range(40)]) == [32, 8]
+    large = bytes(messages.ROW_BYTES + 1)
+    assert shape([(request(n), large if n == 2 else b"x") for n in range(5)]) == [2, 1, 2]
+    keyed = messages.KeyedRequest(
+        b"s" * 16, 0, b"d" * 32, None, 1, None, b"c" * 16, 0, b"n", b"k" * 900, 0, None, False
+    )
+    batches = list(messages.in_batches([(keyed._replace(sequence=n), b"") for n in range(64)]))
+    assert len(batches) > 1
+    assert all(len(header) <= BATCH_BYTES for header, _ in batches)
+
+
+def test_what_is_the_same_in_all_rows_is_written_once():
+    (frames,) = messages.in_batches([(request(n), b"%d" % n) for n in range(5, 8)])
+    header = cbor2.loads(frames[0])
+    assert header == [1, [1, 1, 1], b"s" * 16, [5, 6, 7], b"d" * 16, None, 1, None]
+    assert frames[1] == b"567"
+
+
+def test_of_a_last_field_that_some_rows_leave_out_there_is_a_column():
+    said: list[messages.Said] = [(request(0), b""), (request(1, traceparent=TRACEPARENT), b"")]
+    (frames,) = messages.in_batches(said)
+    assert cbor2.loads(frames[0])[-1] == [None, TRACEPARENT]
+    assert messages.read(frames, most_bytes=MOST) == said
+
+
+def test_a_batch_may_have_one_row_and_arrays_of_one():
+    header = array(1, [4], b"s" * 16, [7], [b"d" * 16], None, 1, None)
+    assert messages.read((header, b"body"), most_bytes=MOST) == [(request(7), b"body")]
+    with pytest.raises(ProtocolError, match="in a batch, where one is expected"):
+        decode(header)
+
+
+@pytest.mark.parametrize(
+    ("header", "blob", "why"),
+    [
+        ([1, [], b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "batch of none"),
+        ([1, [0] * 65, b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "more than 64"),
+        ([1, 0, b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "batch of none"),
+        ([1, [1, -1], b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "size that is not uint"),
+        ([1, [1, 1], b"s" * 16, 0, b"d" * 16, None, 1, None], b"xxx", "3 bytes of bodies, not 2"),
+        ([1, [1, 1], b"s" * 16, [0], b"d" * 16, None, 1, None], b"xx", "sequence of 1 rows, not 2"),
+        ([1, [1, 1], b"s" * 16, [0, -1], b"d" * 16, None, 1, None], b"xx", "sequence is not uint"),
+        ([1, [1, 1], b"s" * 15, [0, 1], b"d" * 16, None, 1, None], b"xx", "session is not id"),
+        ([1, [1, 1], b"s" * 16, 0, b"d" * 16, None, 1, None, [None, ""]], b"xx", "traceparent"),
+        ([1, [1, 1], b"s" * 16, [0, 1], b"d" * 16, None, 1, None, None], b"xx", "traceparent"),
+        ([1, [1, 1], b"s" * 16, [0, 1], b"d" * 16, None, 1], b"xx", "5 fields, not 7"),
+    ],
+)  # fmt: skip
+def test_what_is_no_batch_is_refused_whole_with_the_reason(header, blob, why):
+    with pytest.raises(ProtocolError, match=why):
+        messages.read((array(*header), blob), most_bytes=MOST)
+
+
+def test_frames_are_as_many_as_the_kind_has():
+    for frames in ((), (messages.encode(request()),), (messages.encode(messages.Stats(1)),)):
+        with pytest.raises(ProtocolError, match=r"no frames|with 1 frames"):
+            messages.read(frames, most_bytes=MOST)
+    with pytest.raises(ProtocolError, match="AskStats with 2 frames"):
+        messages.read((messages.encode(messages.AskStats(1)), b"body"), most_bytes=MOST)
+
+
+def test_a_small_bound_of_headers_is_no_bound_of_batches():
+    (frames,) = messages.in_batches([(request(n), b"") for n in range(messages.BATCH_ROWS)])
+    assert len(messages.read(frames, most_bytes=20)) == messages.BATCH_ROWS
+    with pytest.raises(ProtocolError, match="header of"):
+        messages.read((bytes(BATCH_BYTES + 1),), most_bytes=20)
+
+
+def test_a_body_does_not_hold_those_of_its_batch():
+    blob = memoryview(bytes(4 * 1000))
+    header = array(1, [1000] * 4, b"s" * 16, [0, 1, 2, 3], b"d" * 16, None, 1, None)
+    assert {type(body) for _, body in messages.read((header, blob), most_bytes=MOST)} == {bytes}
+
+
+def test_the_rows_of_a_header_are_seen_by_its_first_bytes():
+    assert messages.rows_claimed(b"") == 1
+    for rows in (1, 2, 23, 24, 64):
+        for message in (
+            request(), messages.WorkerOutcome(b"s" * 16, 0, 0, 0, None),
+            messages.Outcome(b"s" * 16, 0, 0, "w", 1.0, 1),
+        ):  # fmt: skip
+            said = [(message._replace(sequence=n), b"") for n in range(rows)]
+            ((header, _),) = messages.in_batches(said)
+            assert messages.rows_claimed(header) == rows
+    assert messages.rows_claimed(messages.encode(messages.AskStats(0x98))) == 1
+    assert messages.rows_claimed(messages.encode(messages.Goodbye(b"\x98" * 16))) == 1

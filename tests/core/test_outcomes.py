@@ -8,13 +8,14 @@ import pytest
 
 from trio_envserve.core import error_records, messages, outcomes
 from trio_envserve.core.executions import Worker
-from trio_envserve.core.requests import Entry, RequestState, RetainedOutcome, Session
+from trio_envserve.core.requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome, Session
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import RouterEffect, Spawn, ToClient
 from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, WorkerMessage
 from trio_envserve.core.terms import RequestId, Status, Verdict
 
 from .helpers import cache_with, decoded, entry_of, execution_on, session_of, worker_of
+from .helpers import kept as kept_of
 
 
 def entry(
@@ -30,7 +31,7 @@ def entry(
 
 def read(kept: RetainedOutcome) -> tuple[Any, Any]:
     header, payload = kept.frames
-    assert kept.size_bytes == len(header) + len(payload)
+    assert kept.size_bytes == OUTCOME_BYTES + len(payload)
     return decoded((header,)), error_records.decode(payload)
 
 
@@ -89,7 +90,7 @@ def test_a_lost_worker_is_told_with_why_and_what_could_be_done():
 
 
 def test_an_outcome_larger_than_its_client_takes_becomes_an_error_that_says_so():
-    made, kept = entry(RUNNING, executions=1), RetainedOutcome((b"header", b"x" * 100), 106)
+    made, kept = entry(RUNNING, executions=1), kept_of(b"x" * 100)
     assert outcomes.fitting(kept, made, 100) is kept
     header, info = read(outcomes.fitting(kept, made, 99))
     assert (header.status, info.code) == (Status.ERROR, "outcome-too-large")

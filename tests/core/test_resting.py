@@ -9,6 +9,7 @@ import pytest
 from trio_envserve.core.journal import Opened
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.requests import OUTCOME_BYTES
 from trio_envserve.core.resting import (
     CHUNK,
     Names,
@@ -62,7 +63,12 @@ def test_what_a_journal_has_left_of_one():
     left = left_at_rest(Left(opened, set(), 2, (b"head", b"payload")))
     assert left is not None
     found = unpack(left)
-    assert (found.number, found.executions, found.size_bytes, found.body_bytes) == (7, 3, 11, 4)
+    assert (found.number, found.executions, found.size_bytes, found.body_bytes) == (
+        7,
+        3,
+        OUTCOME_BYTES + 7,
+        4,
+    )
     assert (found.rerun, found.name) == (True, KeyName(b"team", b"k"))
 
 

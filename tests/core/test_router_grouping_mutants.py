@@ -9,7 +9,15 @@ import pytest
 
 from trio_envserve.lab.mutants import batches, find
 
-from .test_router_grouping import Ask, Cancel, End, play_at_the_bounds, play_twice
+from .test_router_batches import test_a_batch_comes_to_the_same_as_its_rows_one_by_one as same
+from .test_router_grouping import (
+    Ask,
+    Cancel,
+    End,
+    play_at_the_bounds,
+    play_twice,
+    play_where_outcomes_are_lost,
+)
 
 ASK = Ask(rerun=False, most=1)
 ONE_ENDS = End([0], dies=False)
@@ -26,6 +34,12 @@ HISTORIES: dict[str, Callable[[], None]] = {
     "what-is-refused-for-now-is-spent": partial(play_at_the_bounds, 4, 2, 1, 1),
     "work-half-done-is-done": partial(play_twice, [[ASK] * 3, TWO_END_AND_ONE_IS_LOST]),
     "work-half-done-is-lost": partial(play_twice, [[ASK] * 3, TWO_END_AND_ONE_IS_LOST]),
+    "rows-are-shifted-by-one": partial(play_twice, [[ASK] * 2, ONE_ENDS]),
+    "a-refused-row-drops-the-rest": partial(play_at_the_bounds, 6, 6, 2, 1),
+    "a-batch-is-freed-with-its-first": partial(play_where_outcomes_are_lost, 5),
+    "a-lost-batch-was-never-dispatched": partial(
+        play_twice, [[Ask(rerun=True, most=2)] * 4, End([], dies=True), End([], dies=True)]
+    ),
 }  # fmt: skip
 """For each mutant a history that shows it."""
 
@@ -39,3 +53,9 @@ def test_the_law_catches(name: str) -> None:
 
 def test_all_mutants_of_batches_are_tried() -> None:
     assert [mutant.name for mutant in batches.FAMILY.mutants] == [*HISTORIES]
+
+
+@pytest.mark.parametrize("name", ["rows-are-shifted-by-one", "a-refused-row-drops-the-rest"])
+def test_what_treats_rows_as_one_is_seen_where_they_are_compared(name: str) -> None:
+    with find(name).applied(), pytest.raises(AssertionError):
+        same()

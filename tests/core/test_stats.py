@@ -50,7 +50,7 @@ def test_whoever_asks_gets_them_without_a_session():
     pair.give(ClientMessage(STRANGER, (messages.encode(messages.AskStats(7)),), pair.now_s))
     (effect,) = pair.said()
     assert effect == TellStats(STRANGER, 7, pair.router.stats())
-    header, body = effect.frames(messages.encode_record({"router_lag_p99_s": 0.5}))
+    header, body = effect.told(messages.encode_record({"router_lag_p99_s": 0.5})).frames
     assert messages.decode(header, most_bytes=100) == messages.Stats(7)
     assert cbor2.loads(body) == {"router_lag_p99_s": 0.5}
 

@@ -13,7 +13,15 @@ from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.messages import Dispatch, Statement, Stop
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.core.worker import BEAT_BYTES, NUMBERS_MOST, WorkerCore
-from trio_envserve.core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
+from trio_envserve.core.worker_effects import (
+    CancelRun,
+    Exit,
+    Park,
+    Run,
+    ToRouter,
+    WorkerEffect,
+    frames_to_router,
+)
 from trio_envserve.core.worker_inputs import (
     BeatDue,
     EnvironmentReady,
@@ -408,3 +416,20 @@ def test_failure_01_request_delivered_to_the_replacement_is_dispatched_again():
     assert [(start.worker, start.body) for start in system.starts] == [(REPLACEMENT, b"once")]
     system.end()
     assert system.result(call) == b"outcome"
+
+
+def test_what_is_said_of_one_client_shares_batches_and_keeps_its_order():
+    def outcome(number: int, client: str) -> ToRouter:
+        said = messages.WorkerOutcome(b"s" * 16, number, number, 0, None)
+        return ToRouter(INCARNATION, said, b"%d" % number, client)
+
+    beat = ToRouter(INCARNATION, messages.Beat(1, [], {}))
+    said = [outcome(0, "a"), outcome(1, "a"), beat, outcome(2, "a"), outcome(3, "b")]
+    frames = list(frames_to_router(said))
+    assert [each[:-2] for each in frames if len(each) == 4] == [
+        (INCARNATION, b"a"), (INCARNATION, b"a"), (INCARNATION, b"b")
+    ]  # fmt: skip
+    assert frames[1] == beat.frames == (INCARNATION, messages.encode(beat.message))
+    assert frames[2:] == [said[3].frames, said[4].frames]
+    assert [body for _, body in messages.read(frames[0][2:], most_bytes=1000)] == [b"0", b"1"]
+    assert list(frames_to_router([])) == []

@@ -9,6 +9,7 @@ import pytest
 
 from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
@@ -104,6 +105,31 @@ def test_an_outcome_before_any_hello_is_fenced():
     from_worker(pair, messages.Declined([0, 1]))
     assert pair.router.workforce.fenced == 1
     assert not pair.router.workforce.workers
+
+
+# -- batches -------------------------------------------------------------------
+
+
+def test_a_row_that_says_what_cannot_be_harms_no_other():
+    pair = Pair()
+    for body in (b"a", b"b", b"c"):
+        pair.submit(body)
+    session = pair.session.id
+    rows: list[messages.Said] = [
+        (WorkerOutcome(session, number, number, 0, 1.0), b"%d" % number) for number in range(3)
+    ]
+    rows[1] = (WorkerOutcome(session, 7, 1, 0, 1.0), b"of another request")
+    rows.append((WorkerOutcome(session, 2, 9, 0, 1.0), b"of no dispatch"))
+    rows.append((WorkerOutcome(session, 1, 1, 3, 1.0), b"of a status that nobody knows"))
+    ((header, bodies),) = messages.in_batches(rows)
+    frames = (WORKER, pair.workers[WORKER].incarnation, b"test", header, bodies)
+    pair.give(WorkerMessage(frames, pair.now_s))
+    pair.settle()
+    answers = [each for each in pair.answers if isinstance(each, Answer)]
+    assert [(each.call, bytes(each.body)) for each in answers] == [(0, b"0"), (2, b"2")]
+    assert (pair.router.malformed, pair.router.workforce.strays) == (2, 1)
+    assert [*pair.router.workforce.workers[WORKER].live] == [1]
+    assert "dispatch 1 is of another request" in pair.reports[-2].text
 
 
 # -- malformed ----------------------------------------------------------------

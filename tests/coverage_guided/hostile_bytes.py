@@ -40,7 +40,6 @@ with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Tick, WorkerMessage
     from trio_envserve.core.worker import WorkerCore
     from trio_envserve.core.worker_inputs import BeatDue, EnvironmentReady, RouterMessage
-    from trio_envserve.net import bundle
 
 VECTORS = Path(__file__).resolve().parent.parent.parent / "docs" / "vectors.json"
 MARK = b"\xff\xfe\xff"
@@ -68,10 +67,15 @@ def body(data: bytes) -> None:
         values.decode(data, arrays="numpy", limits=limits, at_once=True)
 
 
-def bundled(data: bytes) -> None:
-    """Any bytes are a bundle, whose messages can be packed again, or one message."""
-    members = bundle.unpack(data)
-    assert members == [[data]] or [m for (f,) in bundle.pack(members) for m in bundle.unpack(f)]
+def batched(data: bytes) -> None:
+    """Any two frames are malformed, or messages that come back the same in batches again."""
+    first, _, second = data.partition(MARK)
+    try:
+        said = messages.read((first, second), most_bytes=1 << 16)
+    except ProtocolError:
+        return
+    again = [row for f in messages.in_batches(said) for row in messages.read(f, most_bytes=1 << 17)]
+    assert repr(again) == repr([(message, bytes(body or b"")) for message, body in said])
 
 
 def _router() -> tuple[Router, bytes]:
@@ -136,7 +140,7 @@ def worker(data: bytes) -> None:
 
 
 TARGETS: tuple[Callable[[bytes], None], ...] = (
-    header, body, from_client, from_worker, client, worker, bundled,
+    header, body, from_client, from_worker, client, worker, batched,
 )  # fmt: skip
 
 
@@ -152,6 +156,10 @@ def seeds() -> list[bytes]:
     bodies = [bytes.fromhex(each["bytes"]) for each in vectors["values"]]
     frames = [[bytes.fromhex(f) for f in each["frames"]] for each in vectors["messages"]]
     frames += [[bytes.fromhex(each["header"])] for each in vectors["malformed"]]
+    frames += [
+        [bytes.fromhex(f) for f in each["frames"]]
+        for each in (*vectors["batches"], *vectors["no_batches"])
+    ]
     found = [bytes([TARGETS.index(body)]) + each for each in bodies]
     for number, target in enumerate(TARGETS):
         if target is not body:

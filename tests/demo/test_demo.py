@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.core.messages import Outcome, Synced, encode
+from trio_envserve.core.messages import Outcome, Synced, encode, in_batches
 from trio_envserve.lab.demo.faults import outcomes_in, schedule
 from trio_envserve.lab.history import CALLERS, ENVIRONMENT, KILLER
 
@@ -187,5 +187,7 @@ def test_outcomes_are_found_in_what_a_server_sent():
     body = b"\x00\x20...completion..."
     data = b"tail completion" + heads[0] + body + failed + other + heads[1] + body
     assert outcomes_in(data) == [(one, 7), (two, 1000)]
+    batch = in_batches([(Outcome(one, n, 0, "w", 0.1, 1), body) for n in (3, 4, 70_000)])
+    assert outcomes_in(data + b"".join(next(batch)))[2:] == [(one, 3), (one, 4), (one, 70_000)]
     assert outcomes_in(heads[0]) == []
     assert outcomes_in(b"") == []

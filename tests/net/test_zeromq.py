@@ -17,7 +17,7 @@ import trio.testing
 import zmq
 
 from trio_envserve.core.errors import ConfigError, ServerStartError
-from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.limits import BATCH_BYTES, WireLimits
 from trio_envserve.net import (
     BATCH_MESSAGES,
     FRAMES_MAX,
@@ -28,7 +28,7 @@ from trio_envserve.net import (
 from trio_envserve.net import zeromq as zeromq_module
 from trio_envserve.net.address import parse_address
 from trio_envserve.net.binding import _explained, check_ipc_path
-from trio_envserve.net.interface import BUNDLE_BYTES, Frame
+from trio_envserve.net.interface import Frame
 from trio_envserve.net.libzmq import _uncopied
 
 pytestmark = pytest.mark.real
@@ -145,11 +145,11 @@ async def test_a_message_of_too_many_frames_is_skipped(real_bench):
 
 async def test_a_frame_over_the_limit_ends_its_connection(real_bench, new_events):
     events = new_events()
-    small = WireLimits(message_bytes=BUNDLE_BYTES + 1000, reconnect_min_s=0.01)
+    small = WireLimits(message_bytes=BATCH_BYTES + 1000, reconnect_min_s=0.01)
     async with real_bench() as b, b.router(limits=small) as router:
         async with b.dealer(router, on_event=events) as dealer:
             await b.greet(router, dealer)
-            assert dealer.send_nowait([bytes(BUNDLE_BYTES + 1001)])
+            assert dealer.send_nowait([bytes(BATCH_BYTES + 1001)])
             await events.wait(ConnectionEvent.DISCONNECTED)
             await events.wait(ConnectionEvent.CONNECTED, 2)
             await b.greet(router, dealer)
@@ -390,7 +390,7 @@ def test_errors_that_a_test_cannot_cause(address, number, kind, says):
 
 PROGRAM = """
 import trio, zmq
-from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.limits import BATCH_BYTES, WireLimits
 from trio_envserve.net import ConnectionEvent, open_zmq_network
 
 async def main():

@@ -27,7 +27,7 @@ import trio
 import trio.testing
 
 from trio_envserve.core.limits import KIB, MIB, WireLimits
-from trio_envserve.net import BATCH_MESSAGES, FRAMES_MAX, ConnectionEvent
+from trio_envserve.net import FRAMES_MAX, ConnectionEvent
 from trio_envserve.net.framing import Decoder, encode, encode_command
 from trio_envserve.net.large import GROW_BYTES
 from trio_envserve.net.zmtp import connection as connection_module
@@ -186,9 +186,8 @@ async def test_five_million_empty_frames_hold_no_loop(zmtp_bench, turns):
         encode_command(b"\x04PING\0\0" + bytes(16)) * 10_000,
         encode_command(b"\x03NEW") * 10_000,
         b"".join(encode([[b"x"]])) * 10_000,
-        b"".join(encode([[b"\x82\x18\x20\x98\x20" + b"\x81\x40" * 32]])) * 2_000,  # bundles
     ],
-    ids=["pings", "commands", "messages", "bundles"],
+    ids=["pings", "commands", "messages"],
 )
 async def test_a_flood_takes_no_more_than_its_share(zmtp_bench, turns, flood):
     async with zmtp_bench() as b, b.router() as router, b.dealer(router) as dealer:
@@ -206,19 +205,6 @@ async def test_a_flood_takes_no_more_than_its_share(zmtp_bench, turns, flood):
             nursery.cancel_scope.cancel()
         trio.lowlevel.remove_instrument(turns)
     assert 100 < turns.most_calls < MOST_CALLS
-
-
-async def test_bundles_do_not_stretch_a_batch_past_its_budget(zmtp_bench):
-    bundle = b"\x82\x18\x20\x98\x20" + b"\x81\x40" * 32
-    async with zmtp_bench() as b, b.router() as router:
-        sock = await in_thread(raw_zmtp.shake, router.address)
-        sock.sendall(b"".join(encode([[bundle]])) * 300)
-        got = 0
-        while got < 300 * 32:
-            batch = await router.receive()
-            assert len(batch) < 2 * BATCH_MESSAGES
-            got += len(batch)
-        sock.close()
 
 
 async def test_many_large_frames_at_once_do_not_stretch_a_turn(zmtp_bench, monkeypatch):

@@ -16,7 +16,6 @@ import zmq
 
 HELLO, REQUEST, FINISH, SYNC, GOODBYE = 0, 1, 2, 3, 6
 WELCOME, OUTCOME, SYNCED, REFUSED, UNKNOWN = 16, 17, 18, 19, 20
-BUNDLE = b"\x82\x18\x20"
 
 
 class RawClient:
@@ -35,17 +34,30 @@ class RawClient:
                 frames = [cbor2.dumps(header)] + ([body] if header[0] == REQUEST else [])
                 self.socket.send_multipart(frames)
             while self.socket.poll(again_ms):
-                frames = self.socket.recv_multipart()
-                bundled = frames[0][:3] == BUNDLE
-                for header, *rest in cbor2.loads(frames[0])[1] if bundled else [frames]:
-                    header = cbor2.loads(header)
-                    if header[0] == wanted:
-                        return header, rest
+                header, *rest = self.socket.recv_multipart()
+                header = cbor2.loads(header)
+                if header[0] == OUTCOME:
+                    header, rest = rows(header, *rest)[0]  # one request, one outcome
+                if header[0] == wanted:
+                    return header, rest
 
     def request(self, sequence, body, wanted, *, session=None):
         digest = hashlib.sha256(body).digest()[:16]
-        header = [REQUEST, session or self.session, sequence, digest, None, 2, None]
+        header = [REQUEST, None, session or self.session, sequence, digest, None, 2, None]
         return self.ask([header], wanted, body=body)
+
+
+def rows(header, bodies):
+    """The rows of a batch: each its kind and its fields, and its body."""
+    kind, sizes, *columns = header
+    if sizes is None:
+        return [([kind, *columns], [bodies])]
+    found = []
+    for row, size in enumerate(sizes):
+        fields = [each[row] if isinstance(each, list) else each for each in columns]
+        found.append(([kind, *fields], [bodies[:size]]))
+        bodies = bodies[size:]
+    return found
 
 
 def body_of(index):

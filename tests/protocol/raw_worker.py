@@ -37,6 +37,23 @@ def spans(members):
     return sorted(edges + [n + 1 for n in members if n + 1 not in members])
 
 
+def rows(sizes, *columns_and_bodies):
+    """The rows of a batch: each its fields, and its body."""
+    *columns, bodies = columns_and_bodies
+    if sizes is None:
+        return [(columns, bodies)]
+    if not 0 < len(sizes) <= 64 or sum(sizes) != len(bodies):
+        raise ValueError("no batch")
+    found = []
+    for row, size in enumerate(sizes):
+        if any(isinstance(each, list) and len(each) != len(sizes) for each in columns):
+            raise ValueError("columns of other lengths")
+        fields = [each[row] if isinstance(each, list) else each for each in columns]
+        found.append((fields, bodies[:size]))
+        bodies = bodies[size:]
+    return found
+
+
 class Link:
     """Messages over the first descriptor."""
 
@@ -141,8 +158,10 @@ class RawWorker:
             raise ValueError("a frame is missing, or too many")
         if kind == RETIRE:
             sys.exit()
-        if kind == DISPATCH and fields[2] not in self.seen:
-            self.execute(body[0], *fields)
+        if kind == DISPATCH:
+            for row, one in rows(*fields, body[0]):
+                if row[2] not in self.seen:
+                    self.execute(one, *row)
         elif kind == STOP:
             self.stopped |= numbers(fields[0]) - self.seen
         elif kind == STATE:
@@ -180,7 +199,7 @@ class RawWorker:
             status, value = 2, refusal("cancelled", "it never began")
         elif status:
             value = refusal("refused", "it cannot be read")
-        header = cbor2.dumps([OUTCOME, session, sequence, number, status, 0.0])
+        header = cbor2.dumps([OUTCOME, None, session, sequence, number, status, 0.0])
         payload = cbor2.dumps(value)
         outcome = Outcome([self.incarnation, client.encode(), header, payload])
         if len(payload) > self.told["limits"]["announce_bytes"]:

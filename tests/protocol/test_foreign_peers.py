@@ -114,11 +114,11 @@ async def test_a_foreign_dealer_completes_replays_and_cancels(
 
                 def request(sequence: int, body: bytes) -> tuple[bytes, bytes]:
                     digest = hashlib.blake2b(body, digest_size=16).digest()
-                    header = [REQUEST, session, sequence, digest, None, 2, None]
+                    header = [REQUEST, None, session, sequence, digest, None, 2, None]
                     return cbor2.dumps(header), body
 
                 first = await peer.ask(OUTCOME, *request(0, body_of(1)))
-                assert first[0][3] == 0
+                assert first[0][4] == 0
                 assert cbor2.loads(first[1])["reward"] == 1.0
                 again = await peer.ask(OUTCOME, *request(0, body_of(1)))
                 assert again == first
@@ -131,7 +131,7 @@ async def test_a_foreign_dealer_completes_replays_and_cancels(
                     await trio.sleep(0.01)
                 # large ones go both ways, too
                 large = await peer.ask(OUTCOME, *request(2, body_of(3, padding=bytes(200_000))))
-                assert large[0][3] == 0
+                assert large[0][4] == 0
                 await peer.send(cbor2.dumps([FINISH, session, [0, 3]]))
                 await peer.ask(18, cbor2.dumps([SYNC, session, epoch, 1, 1, 3, []]))
                 assert server.stats().kept == 0

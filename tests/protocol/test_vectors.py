@@ -26,7 +26,6 @@ from trio_envserve.core.router_effects import Report, RouterEffect, Spawn, ToCli
 from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Spawned, WorkerMessage
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import RouterMessage
-from trio_envserve.net import bundle
 from trio_envserve.worker.config import WorkerConfig
 
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())
@@ -93,21 +92,35 @@ def test_malformed_bytes_are_refused(vector: dict[str, str]):
         messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
 
 
-@pytest.mark.parametrize("vector", VECTORS["bundles"], ids=lambda each: each["meaning"])
-def test_a_bundle_is_taken_apart(vector: dict[str, Any]):
-    members = [frames_of({"frames": frames}) for frames in vector["messages"]]
-    assert bundle.unpack(bytes.fromhex(vector["frame"])) == members
-    assert bytes.fromhex(vector["frame"]).startswith(bundle.MARK)
-    if len(members) > 1:
-        assert [frame.hex() for (frame,) in bundle.pack(members)] == [vector["frame"]]
+def before_header(frames: list[bytes]) -> int:
+    """How many frames stand before the header: none, an incarnation, or a client, too."""
+    return len(frames) - 2
 
 
-@pytest.mark.parametrize("vector", VECTORS["no_bundles"], ids=lambda each: each["why"])
-def test_what_is_no_bundle_is_a_malformed_header(vector: dict[str, str]):
-    frame = bytes.fromhex(vector["frame"])
-    assert bundle.unpack(frame) == [[frame]]
+@pytest.mark.parametrize("vector", VECTORS["batches"], ids=lambda each: each["meaning"])
+def test_the_rows_of_a_batch_are_as_if_each_had_come_alone(vector: dict[str, Any]):
+    frames = frames_of(vector)
+    at = before_header(frames)
+    rows = [frames_of({"frames": each}) for each in vector["rows"]]
+    read = messages.read(frames[at:], most_bytes=MOST)
+    assert [messages.read(each[at:], most_bytes=MOST)[0] for each in rows] == list(read)
+    assert {type(message).__name__ for message, _ in read} == {vector["message"]}
+    assert [(*frames[:at], *each) for each in messages.in_batches(read)] == [tuple(frames)]
+    alone = messages.one_by_one(frames[at:], most_bytes=MOST)
+    assert [[*frames[:at], *each] for each in alone] == rows
+    assert messages.rows_claimed(frames[at]) == len(rows)
+
+
+def test_every_kind_that_has_batches_has_a_vector():
+    assert {CLASSES[each["message"]] for each in VECTORS["batches"]} == messages.BATCHED
+
+
+@pytest.mark.parametrize("vector", VECTORS["no_batches"], ids=lambda each: each["why"])
+def test_what_is_no_batch_is_malformed(vector: dict[str, Any]):
     with pytest.raises(ProtocolError):
-        messages.decode(frame, most_bytes=MOST)
+        messages.read(frames_of(vector), most_bytes=MOST)
+    router = new_router()
+    assert errors_of(router.take(ClientMessage(b"route", frames_of(vector), 0.0))) == ["malformed"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from tests.core.helpers import Joined, decoded
+from tests.core.helpers import Joined
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.client_inputs import (
@@ -91,22 +91,22 @@ class System(Joined):
 
     def _carry_out(self, effect: Any) -> None:
         match effect:
-            case ToClient(route, frames):
-                self.to_client.append(decoded(frames))
-                if is_outcome(self.to_client[-1]):
-                    self.outcomes.append(frames)
-                if route == self.route and not self.lose(self.to_client[-1]):
-                    self.give_client(ServerMessage(frames, self.now_s))
-            case ToServer(frames):
-                self.to_server.append(decoded(frames))
-                if isinstance(self.to_server[-1], messages.Request):
-                    self.asked.append(frames)
-                if not self.lose(self.to_server[-1]):
-                    self.give(ClientMessage(self.route, frames, self.now_s))
-            case ToWorker(worker, frames):
-                self.to_workers.append(frames)
-                if worker in self.workers and not self.lose(decoded(frames[1:])):
-                    self.work(worker, self.workers[worker].take(RouterMessage(frames)))
+            case ToClient(route, message):
+                self.to_client.append(message)
+                if is_outcome(message):
+                    self.outcomes.append(effect.frames)
+                if route == self.route and not self.lose(message):
+                    self.give_client(ServerMessage(effect.frames, self.now_s))
+            case ToServer(message):
+                self.to_server.append(message)
+                if isinstance(message, messages.Request):
+                    self.asked.append(effect.frames)
+                if not self.lose(message):
+                    self.give(ClientMessage(self.route, effect.frames, self.now_s))
+            case ToWorker(worker, _, message):
+                self.to_workers.append(effect.frames)
+                if worker in self.workers and not self.lose(message):
+                    self.work(worker, self.workers[worker].take(RouterMessage(effect.frames)))
             case Answer() | Fail():
                 assert effect.call not in self.ended, "a call ended twice"
                 self.ended[effect.call] = effect
@@ -129,11 +129,11 @@ class System(Joined):
                     self.starts.append(Start(worker, effect.number, bytes(effect.body)))
                 case CancelRun(number):
                     self.cancels.append((worker, number))
-                case ToRouter(frames):
-                    self.from_workers.append((worker, *frames))
-                    header = frames[-2] if len(frames) == 4 else frames[1]
-                    if not self.lose(decoded((header,))):
-                        self.give(WorkerMessage((worker, *frames), self.now_s))
+                case ToRouter(_, message):
+                    frames = (worker, *effect.frames)
+                    self.from_workers.append(frames)
+                    if not self.lose(message):
+                        self.give(WorkerMessage(frames, self.now_s))
 
     # -- what happens ---------------------------------------------------------
 

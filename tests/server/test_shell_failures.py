@@ -17,6 +17,7 @@ import trio_envserve
 from tests.memory import ADDRESS
 from trio_envserve.core import messages
 from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.messages import ROW_BYTES
 from trio_envserve.net import MemoryNetwork
 
 FOR_EVER_S = 120.0
@@ -110,17 +111,18 @@ async def test_failure_14_send_to_the_server_that_fails_is_only_logged(autojump_
 
     Here the server names what it has never seen, and only that is sent again.
     """
-    count = 150
+    # So long that each is a message for itself.
+    inputs = [f"{number} {'x' * ROW_BYTES}" for number in range(150)]
     async with open_bench(client_wire=WireLimits(peer_queue_messages=10)) as bench:
-        results: dict[int, Any] = {}
+        results: dict[str, Any] = {}
 
-        async def ask(number: int) -> None:
-            results[number] = await bench.ask(number)
+        async def ask(input: str) -> None:
+            results[input] = await bench.ask(input)
 
         async with trio.open_nursery() as nursery:
-            for number in range(count):
-                nursery.start_soon(ask, number)
-        assert results == {number: f"result of {number}" for number in range(count)}
+            for each in inputs:
+                nursery.start_soon(ask, each)
+        assert results == {each: f"result of {each}" for each in inputs}
         assert bench.client.counters().retransmitted > 0, "no send has failed"
         assert set(bench.starts.values()) == {1}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import re
 
 import cbor2
@@ -10,11 +11,13 @@ import pytest
 import trio
 
 from tests.siege.reader import GREETING, Reader, open_reader
+from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.messages import read
 from trio_envserve.lab.siege import attacks_bytes
 from trio_envserve.lab.siege.attacks import NAMES, ON_CLIENTS, ON_SERVERS, finding_of, what_of
 from trio_envserve.lab.siege.attacks_on_clients import welcome_to
 from trio_envserve.lab.siege.attacks_protocol import (
-    bad_bundle,
+    bad_batch,
     bomb,
     colliding_map,
     with_input,
@@ -90,7 +93,7 @@ REACHES = {
     "strange-headers": lambda r: None in kinds(r) and len(r.messages) > 1000,
     "long-headers": lambda r: sum(size > 380_000 for size in r.claimed) >= 4,
     "headers-at-once": lambda r: sum(size > 300_000 for size in r.claimed) >= 40,
-    "bad-bundles": lambda r: sum(m[0][:3] == b"\x82\x18\x20" for m in r.messages) > 500,
+    "bad-batches": lambda r: sum(m[0][1:4] == b"\x01\x98\x40" for m in r.messages) > 500,
     "stats-unread": lambda r: 5 in kinds(r) and r.frames[0] > 2000,
     "http-slow-heads": lambda r: r.most_at_once >= 40 and min(map(len, r.data)) > 3,
     "http-endless-heads": lambda r: max(map(len, r.data), default=0) > 1_000_000,
@@ -211,9 +214,16 @@ def test_bombs_are_small_and_differ():
     assert max(map(len, bombs)) < 2_000_000
 
 
-def test_bundles_are_drawn_from_a_seed():
-    assert bad_bundle(seeded(3)) == bad_bundle(seeded(3))
-    assert len({bad_bundle(seeded(number)) for number in range(60)}) > 8
+def test_batches_are_drawn_from_a_seed():
+    drawn = [bad_batch(seeded(number), bytes(16)) for number in (*range(60), 3)]
+    assert drawn[3] == drawn[-1]
+    refused = 0
+    for frames in drawn:
+        with contextlib.suppress(ProtocolError):
+            read(frames, most_bytes=1 << 16)
+            continue
+        refused += 1
+    assert 20 < refused < 58
 
 
 def test_every_attack_has_words_and_a_place():

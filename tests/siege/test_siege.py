@@ -40,7 +40,7 @@ async def siege(folder, *arguments):
 
 
 HARMLESS = (
-    "--seconds", "10", "--only", "bad-bundles", "--only", "random-bytes", "--only",
+    "--seconds", "10", "--only", "bad-batches", "--only", "random-bytes", "--only",
     "http-strange-keys", "--only", "verifiers-messages", "--unjudged", "rate",
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ async def test_a_short_siege_passes(tmp_path):
     assert findings["turns"]["ok"] is None
     assert findings["rate"]["figures"]["besieged"] > 0
     counts = findings["attacked"]["figures"]["counts"]
-    assert counts["bad-bundles"]["messages"] > 100
+    assert counts["bad-batches"]["messages"] > 100
     assert counts["http-strange-keys"]["requests"] > 10
     assert counts["verifiers-messages"]["messages"] > 100
     assert findings["answers"]["figures"]["right"] > 10

@@ -20,6 +20,7 @@ from trio_envserve import foreign
 from trio_envserve.core import error_records, messages, values
 from trio_envserve.core import worker as worker_core
 from trio_envserve.core.limits import WireLimits, WorkerLimits
+from trio_envserve.core.messages import rows_claimed
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import OutcomeMade
 from trio_envserve.envs import RolloutRequest, load
@@ -55,17 +56,18 @@ class Router:
         found: dict[int, tuple[Status, Any]] = {}
         while len(found) < count:
             for frames in await self.stream.receive():
-                at = 2 if len(frames) == 4 else 1
-                header = messages.decode(bytes(frames[at]), most_bytes=WIRE.header_bytes)
-                if isinstance(header, messages.Announced):
-                    self.send(messages.Fetch([header.number, header.number + 1], []))
-                elif isinstance(header, messages.WorkerOutcome):
-                    found[header.number] = (
-                        Status(header.status),
-                        values.decode(frames[3], limits=WIRE)
-                        if header.status == Status.RESULT
-                        else error_records.decode(frames[3]),
-                    )
+                said = frames[2 if len(frames) == 4 else 1 :]
+                for header, body in messages.read(said, most_bytes=WIRE.header_bytes):
+                    if isinstance(header, messages.Announced):
+                        self.send(messages.Fetch([header.number, header.number + 1], []))
+                    elif isinstance(header, messages.WorkerOutcome):
+                        assert body is not None
+                        found[header.number] = (
+                            Status(header.status),
+                            values.decode(body, limits=WIRE)
+                            if header.status == Status.RESULT
+                            else error_records.decode(body),
+                        )
         return found
 
 
@@ -330,7 +332,7 @@ async def test_outcomes_of_one_turn_are_sent_together_and_a_lone_one_at_once(aut
             self.send_nowait, self._send_many = stream.send_nowait, stream.send_many_nowait
 
         def send_many_nowait(self, together):
-            sent.append(len(together))
+            sent.append([rows_claimed(frames[-2]) for frames in together])
             return self._send_many(together)
 
     ours, theirs = open_memory_streams(WIRE)
@@ -348,11 +350,11 @@ async def test_outcomes_of_one_turn_are_sent_together_and_a_lone_one_at_once(aut
         sent.clear()  # the hello, and the first beat
         router.dispatch(1)
         await router.outcomes(1)
-        assert sent == [1]
+        assert sent == [[1]]
         for number in (2, 3, 4):
             router.dispatch(number)
         await router.outcomes(3)
-        assert sent == [1, 3]
+        assert sent == [[1], [3]]
         router.send(messages.Retire())
 
 

@@ -46,7 +46,7 @@ from ..core.key_records import KeyAct
 from ..core.notes import Note
 from ..core.router_effects import Report
 from ..core.terms import Body, Status
-from ..net import ConnectionEvent, DealerSocket, Message
+from ..net import ConnectionEvent, DealerSocket
 from .options import Terms
 
 _log = logging.getLogger("trio_envserve.client")
@@ -252,11 +252,11 @@ class Driver:
         if self._cancelled:
             self._give_cancelled()
         effects, self._effects = self._effects, []
-        sent: list[Message] = []
+        sent: list[messages.Said] = []
         for effect in effects:
             match effect:
                 case ToServer():
-                    sent.append(effect.frames)
+                    sent.append(effect)
                 case Answer() | Fail():
                     if self._following:
                         self._following.pop(effect.call, None)
@@ -285,7 +285,7 @@ class Driver:
                     _log.log(_LEVELS[level.upper()], "%s: %s", self.address, text)
         if sent and self._socket is not None:
             # A message that is not sent is not lost: the next sync repairs it.
-            self._socket.send_many_nowait(sent)
+            self._socket.send_many_nowait(list(messages.in_batches(sent)))
         self._report_health()
         if self.core.wake_at_s() < self._wake_at_s:
             self._poke.set()

@@ -152,14 +152,13 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     if call.key is None:
         # The client gives no number twice: another request under this id has another one.
         digest = call.number.to_bytes(ID_BYTES, "big")
-        request: messages.Message = messages.Request(
+        call.request = messages.Request(
             session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s,
             call.traceparent,
         )  # fmt: skip
     else:
-        request = keyed_request(call, session, calls.caller)
+        call.request = keyed_request(call, session, calls.caller)
         session.waiting_for_keys += call.waits_for_key
-    call.frames = (messages.encode(request), call.body)
     return ((CallAction.TRANSMIT, call),)
 
 

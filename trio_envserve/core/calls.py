@@ -50,7 +50,8 @@ class Call:
     """The session in which it has its id, once it was sent."""
     sequence: int = -1
     granted: int = 0
-    frames: tuple[Body, ...] = ()
+    request: messages.Message | None = None
+    """What was sent, with its body; the same in each transmission."""
     sent_probe: int = 0
     """The last probe sent before its latest transmission."""
     held_until_s: float = 0.0

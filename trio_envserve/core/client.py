@@ -160,7 +160,7 @@ class ClientCore:
                 case CallAction.TRANSMIT:
                     what.sent_probe = self._probe
                     if self.link.connected:
-                        self._out.append(ToServer(what.frames))
+                        self._out.append(ToServer(what.request, what.body))
                 case CallAction.ANSWER:
                     answered, reply = what
                     self._out.append(reply.for_caller(answered))
@@ -200,19 +200,16 @@ class ClientCore:
         """What is malformed is reported and ignored."""
         frames, now_s = given
         try:
-            if not frames:
-                raise ProtocolError("no frames")
-            message = messages.decode(frames[0], most_bytes=self.wire.header_bytes)
-            with_body = isinstance(message, _WITH_BODY)
-            if len(frames) != 1 + with_body:
-                raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
+            rows = messages.read(frames, most_bytes=self.wire.header_bytes)
         except ProtocolError as error:
             self._report("warning", f"ignored a message of the server: {error}")
             return
         self.link.answered(now_s)
+        message: Any = rows[0][0]
         match message:
             case messages.Outcome():
-                self._outcome(message, frames[1], now_s)
+                for outcome, body in rows:
+                    self._outcome(outcome, body, now_s)
             case messages.Delta():
                 self._delta(message, frames[1])
             case messages.Notes():
@@ -236,7 +233,7 @@ class ClientCore:
         if self.calls.queue:
             self._pump(now_s)
 
-    def _outcome(self, outcome: messages.Outcome, body: Body, now_s: float) -> None:
+    def _outcome(self, outcome: Any, body: Any, now_s: float) -> None:
         reply = Reply.of(outcome, body)
         call = self.sessions.call(outcome.session, outcome.sequence)
         if reply.error is not None and reply.error.code == "stopping" and not outcome.executions:
@@ -439,16 +436,11 @@ class ClientCore:
 
     def _send(self, message: messages.Message) -> None:
         if self.link.connected:
-            self._out.append(ToServer((messages.encode(message),)))
+            self._out.append(ToServer(message))
 
     def _report(self, level: str, text: str) -> None:
         self._out.append(Report(level, text))
 
-
-_WITH_BODY = (
-    messages.Outcome, messages.Delta, messages.Stats, messages.KnownKeys, messages.Running,
-    messages.Stack,
-)  # fmt: skip
 
 _INPUTS: dict[type, Callable[..., None]] = {
     inputs.CallSubmitted: ClientCore._submit,

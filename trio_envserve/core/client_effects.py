@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from . import messages
 from .errors import ErrorInfo
 from .router_effects import Report
 from .terms import Body, Status
 
 
 class ToServer(NamedTuple):
-    """Send these frames to the server."""
+    """Send a message to the server, with others in a batch if it may be."""
 
-    frames: tuple[Body, ...]
+    message: messages.Message
+    body: Body | None = None
+
+    @property
+    def frames(self) -> tuple[Body, ...]:
+        """Of the message alone."""
+        header = messages.encode(self.message)
+        return (header,) if self.body is None else (header, self.body)
 
 
 class Answer(NamedTuple):

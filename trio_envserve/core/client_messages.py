@@ -40,7 +40,7 @@ class Hello(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Asks for one execution.  Every transmission has the same bytes.
+    """Asks for one execution.  Every transmission has the same fields and the same body.
 
     ``digest`` is any 16 bytes that differ when body or options differ.
     ``rerun`` is consent (null: as the environment declares); ``allowance`` the
@@ -171,7 +171,8 @@ class Welcome(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a request, byte for byte the same however often sent.
+    """The outcome of a request: the same fields and the same body however often it is sent,
+    and in whatever batch.
 
     Body: the encoded value if ``status`` is a result, else an error record.
     """

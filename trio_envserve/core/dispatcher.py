@@ -148,7 +148,7 @@ class Dispatcher:
         kept = entry.kept
         assert kept is not None
         kept.sent_probe = session.probe
-        self.out.append(ToClient(session.route, kept.frames))
+        self.out.append(ToClient(session.route, kept.outcome, kept.payload))
 
     def enqueue(self, entry: Entry) -> None:
         """It waits for a worker from now on."""
@@ -179,8 +179,8 @@ class Dispatcher:
     def said(self, said: Said) -> None:
         """One piece of an outcome goes to who waits for that, and is kept by nobody."""
         for session, sequence in self._followers(said.execution):
-            header = messages.encode(messages.Delta(session.id, sequence, said.delta))
-            self.out.append(ToClient(session.route, (header, said.body)))
+            delta = messages.Delta(session.id, sequence, said.delta)
+            self.out.append(ToClient(session.route, delta, said.body))
 
     def noted(self, noted: Noted) -> None:
         """The notes of one message of a worker go to who waits, in one for each session."""
@@ -402,7 +402,7 @@ class Dispatcher:
 
     def send(self, route: Route, message: messages.Message) -> None:
         """A message without a body goes to a client."""
-        self.out.append(ToClient(route, (messages.encode(message),)))
+        self.out.append(ToClient(route, message))
 
     def warn(self, text: str) -> None:
         """Log what a peer can cause, but no more than some lines a second; all of it

@@ -18,7 +18,7 @@ import dataclasses
 import enum
 from itertools import takewhile
 
-from .messages import Fetch, Statement
+from .messages import Dispatch, Fetch, Statement
 from .ranges import Ranges
 from .requests import Entry, Session
 from .terms import Incarnation, worker_name
@@ -43,7 +43,7 @@ class Execution:
     """Its request, or None once that is answered or finished without it."""
     sequence: int
     dispatched_s: float
-    header: bytes
+    dispatch: Dispatch | None
     body: bytes | memoryview | None
     """What was sent, until the worker is known to have it; for repair."""
     serial: int = 0
@@ -125,7 +125,7 @@ class Worker:
     def start(self, session: Session, entry: Entry, now_s: float) -> Execution:
         """Number a new execution of ``entry``; the caller encodes and sends it."""
         execution = Execution(
-            self, self.next_number, session, entry, entry.id.sequence, now_s, b"", entry.body
+            self, self.next_number, session, entry, entry.id.sequence, now_s, None, entry.body
         )
         self.next_number += 1
         self.live[execution.number] = execution

@@ -39,5 +39,11 @@ class Noted(NamedTuple):
     executions: list[Execution]
 
 
-Heard: TypeAlias = ExecutionEnded | Stray | Said | Noted
+class Wrong(NamedTuple):
+    """A row of a batch says what cannot be.  The other rows are as if it were not there."""
+
+    text: str
+
+
+Heard: TypeAlias = ExecutionEnded | Stray | Said | Noted | Wrong
 """What the router has to know of a message of a worker."""

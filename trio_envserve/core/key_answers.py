@@ -60,7 +60,8 @@ class Page(NamedTuple):
     """Answer which keys there are."""
 
     waiter: Route
-    frames: tuple[Body, ...]
+    message: messages.KnownKeys
+    body: Body
 
 
 OfRequest: TypeAlias = Answer | AnswerCancelled | Say

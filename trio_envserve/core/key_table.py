@@ -254,10 +254,11 @@ def _end_unread(keys: Keys, generation: Generation, arg: object, now_s: float) -
 
 
 def _show_read(
-    keys: Keys, generation: Generation, frames: tuple[Body, ...], now_s: float
+    keys: Keys, generation: Generation, read: RetainedOutcome, now_s: float
 ) -> KeyEffects:
     outcome = _outcome_of(generation)
-    generation.state, outcome.frames = GenerationState.COMPLETED, frames
+    generation.state = GenerationState.COMPLETED
+    outcome.outcome, outcome.payload = read.outcome, read.payload
     return _answers(keys, generation, outcome)
 
 

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from . import outcomes
+from .errors import ProtocolError
 from .journal import Journal
 from .key_answers import Say
 from .key_records import Generation, GenerationState, KeyAct, Keyed, Payload
@@ -27,7 +28,7 @@ from .key_table import KeyInput
 from .keyed import KeyedRequests
 from .keys import ENDED_AT_ONCE
 from .limits import KeyLimits
-from .requests import Entry, Session
+from .requests import Entry, RetainedOutcome, Session
 from .resting import RestedFields, Resting, fields_of, generation_of, pack
 from .router_effects import Load
 from .terms import Body
@@ -173,8 +174,13 @@ class RestingRequests(KeyedRequests):
         generation = self.keys.generations.get(number)
         if generation is not None and generation.state is GenerationState.READING:
             now_s = self._clock.awake_s
-            if frames:
-                self._do(self.keys.step(generation, KeyInput.READ, tuple(frames), now_s))
+            read = None
+            try:
+                read = RetainedOutcome.of_frames(frames) if frames else None
+            except ProtocolError as error:
+                why = str(error)
+            if read is not None:
+                self._do(self.keys.step(generation, KeyInput.READ, read, now_s))
             else:
                 self._say_unreadable(generation, why)
                 self._do(self.keys.step(generation, KeyInput.UNREADABLE, None, now_s))

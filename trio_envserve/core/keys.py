@@ -143,7 +143,7 @@ class Keys:
             if left.frames is None:
                 waiting.append((generation, ask))
             else:
-                self.retain(generation, RetainedOutcome(left.frames, sum(map(len, left.frames))))
+                self.retain(generation, RetainedOutcome.of_frames(left.frames))
                 generation.state = GenerationState.COMPLETED
             generation.wait_in(self.orphans, now_s)
         for said in remains.commands[-self.limits.commands :]:

@@ -18,6 +18,10 @@ from .errors import ConfigError
 KIB = 1024
 MIB = 1024 * KIB
 
+BATCH_BYTES = 32 * KIB
+"""Most bytes of a header, and of the bodies, of a batch of more than one
+(:mod:`.messages`).  Every socket takes a frame of this size, however small the limits are."""
+
 ANNOUNCE_BYTES = 64 * KIB
 """See :attr:`ServerLimits.announce_bytes`."""
 

@@ -8,7 +8,14 @@ schema: each annotation carries a checker and the CDDL of the field, so that dec
 the protocol document and the tests read the same lines.  A body, if a message has one,
 is a frame of its own that nobody here looks into.
 
-``decode`` believes nothing: definite lengths only, shallow, no tags, the right
+What a peer is sent much of travels in *batches*: the messages of one kind in
+:data:`BATCHED` are rows, as many as :data:`BATCH_ROWS`, and one is a batch of one.  Their
+header has the sizes of their bodies behind the kind, and then their fields as columns: an
+array has an item for each row, and anything else is the same in all rows.  (None of their
+fields is an array by itself.)  The bodies are one frame, in the same order.  Of one row the
+sizes may be null: its body is the frame.
+
+``decode`` and ``read`` believe nothing: definite lengths only, shallow, no tags, the right
 number of fields, each of exactly the right type and size.  Anything else is a
 :class:`~trio_envserve.core.errors.ProtocolError`, and nothing has changed.
 
@@ -21,7 +28,9 @@ from __future__ import annotations
 
 import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, repeat
 from typing import Any, TypeAlias
 
 import cbor2
@@ -56,8 +65,8 @@ from .client_messages import (
 )
 from .errors import ProtocolError
 from .fields import Field, is_uint
-from .limits import PROTOCOL_VERSION
-from .terms import ID_BYTES, Status
+from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
+from .terms import Body, Status
 from .worker_messages import (
     UNLOADABLE,
     Announced,
@@ -78,6 +87,9 @@ from .worker_messages import (
 )
 
 __all__ = [
+    "BATCHED",
+    "BATCH_BYTES",
+    "BATCH_ROWS",
     "EDGE_BYTES",
     "FEWEST_ITEMS",
     "FIELDS",
@@ -129,8 +141,11 @@ __all__ = [
     "decode",
     "encode",
     "encode_record",
+    "in_batches",
     "is_status",
-    "readdressed",
+    "one_by_one",
+    "read",
+    "rows_claimed",
 ]  # fmt: skip
 
 Message: TypeAlias = (
@@ -167,12 +182,14 @@ FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {
 }
 """The fields of each message with their checkers and CDDL."""
 
-_BY_KIND: dict[int, tuple[Any, tuple[Callable[[Any], bool], ...]]] = {
+Check: TypeAlias = Callable[[Any], bool]
+
+_BY_KIND: dict[int, tuple[Any, tuple[Check, ...]]] = {
     KINDS[cls]: (cls, tuple(field.check for _, field in FIELDS[cls] if not field.optional))
     for cls in MESSAGES
 }
 
-_WITH_OPTIONAL: dict[Any, tuple[Callable[[Any], bool], ...]] = {
+_WITH_OPTIONAL: dict[Any, tuple[Check, ...]] = {
     cls: tuple(field.check for _, field in fields)
     for cls, fields in FIELDS.items()
     if any(field.optional for _, field in fields)
@@ -180,6 +197,23 @@ _WITH_OPTIONAL: dict[Any, tuple[Callable[[Any], bool], ...]] = {
 """Of the messages whose last field may be left out, which is None then: all of their checks."""
 
 _HELLOS = (Hello, WorkerHello)
+
+BATCHED: frozenset[Any] = frozenset({Request, KeyedRequest, Outcome, Dispatch, WorkerOutcome})
+"""The kinds whose messages are rows of batches."""
+
+_WITH_BODY = BATCHED | {Delta, Stats, KnownKeys, Running, Stack, WorkerDelta, Start}
+
+BATCH_ROWS = 64
+"""Most rows of a batch."""
+
+KEYED_ROW_BYTES = 160
+"""What a row with a key has in the header, at most, besides that."""
+
+ROW_BYTES = 4 * KIB
+"""A larger body is sent in a batch of one: to copy it would cost more."""
+
+Said: TypeAlias = "tuple[Message, Body | None]"
+"""A message and its body, if it has one."""
 
 EDGE_BYTES = 9
 """The edge of a span has at most so many bytes: so spans that fill a header have no more
@@ -189,35 +223,108 @@ FEWEST_ITEMS = 64
 
 
 def encode(message: Message) -> bytes:
-    """The header frame of a message."""
-    header = [KINDS[message.__class__], *message]
-    if header[-1] is None and message.__class__ in _WITH_OPTIONAL:
+    """The header frame of a message; of a batch of one."""
+    cls = message.__class__
+    header = [KINDS[cls], None, *message] if cls in BATCHED else [KINDS[cls], *message]
+    if header[-1] is None and cls in _WITH_OPTIONAL:
         del header[-1]
     return cbor2.dumps(header)
 
 
-def readdressed(outcome: bytes, session: bytes, sequence: int) -> bytes:
-    """The header of an :class:`Outcome`, made by :func:`encode`, for another request.
+def in_batches(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]:
+    """The frames of these messages, in this order.  Neighbours of one kind share a batch,
+    as many as may."""
+    kind: Any = None
+    rows: list[Message] = []
+    bodies: list[Body] = []
+    left_bytes = 0
+    for message, body in said:
+        cls = message.__class__
+        if cls not in BATCHED:
+            if rows:
+                yield _batch(kind, rows, bodies)
+                rows, bodies = [], []
+            yield (encode(message),) if body is None else (encode(message), body)
+            continue
+        assert body is not None
+        size_bytes = len(body)
+        if isinstance(message, KeyedRequest):
+            size_bytes += KEYED_ROW_BYTES + len(message.namespace) + len(message.key)
+        if size_bytes > ROW_BYTES:
+            size_bytes = BATCH_BYTES + 1  # it goes alone
+        if rows and (cls is not kind or size_bytes > left_bytes or len(rows) == BATCH_ROWS):
+            yield _batch(kind, rows, bodies)
+            rows, bodies = [], []
+        if not rows:
+            kind, left_bytes = cls, BATCH_BYTES
+        rows.append(message)
+        bodies.append(body)
+        left_bytes -= size_bytes
+    if rows:
+        yield _batch(kind, rows, bodies)
 
-    Whoever waits for a key gets the same outcome, and only its first two fields differ: so
-    the others are copied, which takes a tenth of what it takes to read and write them."""
-    after = _SEQUENCE_AT + _UINT_BYTES.get(outcome[_SEQUENCE_AT], 1)
-    return b"".join((outcome[:_SESSION_AT], session, cbor2.dumps(sequence), outcome[after:]))
 
-
-_SESSION_AT = 2 + 1
-"""In the header of an outcome: behind the head of the array, the kind, and the head of an id."""
-_SEQUENCE_AT = _SESSION_AT + ID_BYTES
-_UINT_BYTES = {0x18: 2, 0x19: 3, 0x1A: 5, 0x1B: 9}
-"""How long an integer is, by its first byte; else it is that byte."""
+def _batch(cls: Any, rows: list[Message], bodies: list[Body]) -> tuple[Body, ...]:
+    if len(rows) == 1:
+        return encode(rows[0]), bodies[0]
+    header = [KINDS[cls], list(map(len, bodies))]
+    for column in zip(*rows, strict=True):
+        first = column[0]
+        header.append(first if column.count(first) == len(column) else column)
+    if header[-1] is None and cls in _WITH_OPTIONAL:
+        del header[-1]
+    return cbor2.dumps(header), b"".join(bodies)
 
 
 def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
-    """The message of a header frame, every field checked.
+    """The message of a header frame, or the only row of a batch, every field checked.
 
     ProtocolError says what is wrong; it never quotes the peer's bytes at
     length.
     """
+    cls, checks, fields = _opened(header, most_bytes)
+    if cls in BATCHED and _sizes_of(cls, fields) is not None:
+        raise ProtocolError(f"{cls.__name__} in a batch, where one is expected")
+    return _row(cls, checks, fields)
+
+
+def read(frames: Sequence[Body], *, most_bytes: int) -> Sequence[Said]:
+    """The message of these frames, with its body if it has one; or the rows of a batch.
+
+    A header may have ``most_bytes``, and that of a batch as many as it may need.
+    Raises as :func:`decode` does, also for the wrong number of frames.
+    """
+    if not frames:
+        raise ProtocolError("no frames")
+    cls, checks, fields = _opened(frames[0], max(most_bytes, BATCH_BYTES))
+    if len(frames) != 1 + (cls in _WITH_BODY):
+        raise ProtocolError(f"{cls.__name__} with {len(frames)} frames")
+    if cls not in BATCHED:
+        return ((_row(cls, checks, fields), frames[1] if len(frames) > 1 else None),)
+    sizes = _sizes_of(cls, fields)
+    if sizes is None:
+        return ((_row(cls, checks, fields), frames[1]),)
+    return _rows(cls, checks, fields, sizes, frames[1])
+
+
+def one_by_one(frames: Sequence[Body], *, most_bytes: int) -> Iterator[tuple[Body, ...]]:
+    """The rows of a batch, each in one of its own; another message is as it was, in the form
+    in which this project writes it.  Raises as :func:`read`."""
+    for message, body in read(frames, most_bytes=most_bytes):
+        yield (encode(message),) if body is None else (encode(message), body)
+
+
+def rows_claimed(header: Body) -> int:
+    """How many rows a header claims to have, by its first bytes; 1 if it has none."""
+    at = 1 + (header[1:2] == b"\x18") + 1  # behind the head of the array, and the kind
+    head = header[at : at + 2]
+    if len(head) < 2 or not 0x81 <= head[0] <= 0x98:
+        return 1
+    return head[0] - 0x80 if head[0] < 0x98 else head[1]
+
+
+def _opened(header: Body, most_bytes: int) -> tuple[Any, tuple[Check, ...], list[Any]]:
+    """The class of a message, its checks, and its fields, not checked yet."""
     if len(header) > most_bytes:
         raise ProtocolError(f"header of {len(header)} bytes, {most_bytes} allowed")
     try:
@@ -235,15 +342,64 @@ def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
     if cls in _HELLOS and (len(array) < 2 or array[1] != PROTOCOL_VERSION):
         version = array[1] if len(array) > 1 and is_uint(array[1]) else "?"
         raise ForeignVersion(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
-    if len(array) != len(checks) + 1:
+    more = 2 if cls in BATCHED else 1
+    if len(array) != len(checks) + more:
         checks = _WITH_OPTIONAL.get(cls, checks)
-        if len(array) != len(checks) + 1:
-            raise ProtocolError(f"{cls.__name__} with {len(array) - 1} fields, not {len(checks)}")
-    fields = array[1:]
+        if len(array) != len(checks) + more:
+            raise ProtocolError(
+                f"{cls.__name__} with {len(array) - more} fields, not {len(checks)}"
+            )
+    return cls, checks, array[1:]
+
+
+def _sizes_of(cls: Any, fields: list[Any]) -> list[int] | None:
+    """The sizes of the bodies of a batch, which are taken from its fields; None of one."""
+    sizes = fields.pop(0)
+    if sizes is None:
+        return None
+    if type(sizes) is not list or not 1 <= len(sizes) <= BATCH_ROWS:
+        raise ProtocolError(f"{cls.__name__} in a batch of none, or of more than {BATCH_ROWS}")
+    if not all(map(is_uint, sizes)):
+        raise ProtocolError(f"{cls.__name__} with a size that is not uint")
+    checked: list[int] = sizes
+    return checked
+
+
+def _row(cls: Any, checks: tuple[Check, ...], fields: list[Any]) -> Message:
     if not all(map(operator.call, checks, fields)):  # by C code: each message comes by here
         raise _wrong_field(cls, fields)
     message: Message = cls(*fields)
     return message
+
+
+def _rows(
+    cls: Any, checks: tuple[Check, ...], fields: list[Any], sizes: list[int], blob: Body
+) -> Sequence[Said]:
+    count, ends = len(sizes), list(accumulate(sizes, initial=0))
+    if ends[-1] != len(blob):
+        raise ProtocolError(f"{cls.__name__} with {len(blob)} bytes of bodies, not {ends[-1]}")
+    columns: list[Iterable[Any]] = []
+    for field, (name, spec), check in zip(fields, FIELDS[cls], checks, strict=False):
+        if type(field) is not list:
+            is_right = check(field)
+            columns.append(repeat(field, count))
+        elif len(field) != count:
+            raise ProtocolError(f"{cls.__name__}.{name} of {len(field)} rows, not {count}")
+        elif spec.optional:  # then it may be left out of some rows
+            is_right = all(check(value) for value in field if value is not None)
+            columns.append(field)
+        else:
+            is_right = all(map(check, field))
+            columns.append(field)
+        if not is_right:
+            raise ProtocolError(f"{cls.__name__}.{name} is not {spec.cddl}")
+    if len(columns) < len(FIELDS[cls]):
+        columns.append(repeat(None, count))
+    rows = map(partial(tuple.__new__, cls), zip(*columns, strict=True))  # by C code, too
+    # Of bytes of their own: what is kept of one must not hold those of all.
+    view = memoryview(blob)
+    bodies = map(bytes, map(view.__getitem__, map(slice, ends, ends[1:])))
+    return list(zip(rows, bodies, strict=True))
 
 
 def _wrong_field(cls: Any, fields: list[Any]) -> ProtocolError:

@@ -12,18 +12,15 @@ from typing import Any
 from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
-from .requests import Entry, RequestState, RetainedOutcome
+from .requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome
 from .terms import ID_BYTES, Status, Verdict
 
 
 def _kept(entry: Entry, info: ErrorInfo, status: Status) -> RetainedOutcome:
-    header = messages.encode(
-        messages.Outcome(
-            entry.id.session, entry.id.sequence, status, info.worker, None, entry.executions
-        )
+    outcome = messages.Outcome(
+        entry.id.session, entry.id.sequence, status, info.worker, None, entry.executions
     )
-    payload = error_records.encode(info)
-    return RetainedOutcome((header, payload), len(header) + len(payload))
+    return RetainedOutcome.made(outcome, error_records.encode(info))
 
 
 def _worker_of(entry: Entry) -> str:
@@ -117,20 +114,20 @@ def stopped(entry: Entry) -> RetainedOutcome:
 def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:
     """The outcome of the work of a key, for one that waits for it and whose client takes
     so many bytes."""
-    header, payload = work.frames
+    payload, shared = work.payload, work.shared
     if len(payload) > most_bytes:
         return too_large(entry, len(payload), most_bytes)
-    mine = messages.readdressed(bytes(header), *entry.id)
-    shared = work.shared
-    size_bytes = len(mine) if shared is not None else len(mine) + len(payload)
-    return RetainedOutcome((mine, payload), size_bytes, shared)
+    session, sequence = entry.id
+    mine = messages.Outcome(session, sequence, *work.outcome[2:])
+    if shared is None:
+        return RetainedOutcome.made(mine, payload)
+    return RetainedOutcome(mine, payload, OUTCOME_BYTES, shared)
 
 
 def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:
     """What is said to a command by key."""
     outcome = messages.Outcome(entry.id.session, entry.id.sequence, Status.RESULT, "", None, 0)
-    header, payload = messages.encode(outcome), messages.encode_record(record)
-    return RetainedOutcome((header, payload), len(header) + len(payload))
+    return RetainedOutcome.made(outcome, messages.encode_record(record))
 
 
 def key_cancelled(entry: Entry, *, started: bool) -> RetainedOutcome:
@@ -203,13 +200,12 @@ def lost_before(executions: int) -> RetainedOutcome:
     text = f"the server was lost when it may have run; executions: {executions}"
     info = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, text, executions=executions)
     outcome = messages.Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, executions)
-    header, payload = messages.encode(outcome), error_records.encode(info)
-    return RetainedOutcome((header, payload), len(header) + len(payload))
+    return RetainedOutcome.made(outcome, error_records.encode(info))
 
 
 def fitting(kept: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:
     """The outcome, or, if its client could not receive it, an error that says so."""
-    size_bytes = len(kept.frames[1])
+    size_bytes = len(kept.payload)
     return kept if size_bytes <= most_bytes else too_large(entry, size_bytes, most_bytes)
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from . import messages
+from .errors import ProtocolError
+from .messages import Outcome
 from .ranges import Ranges
 from .terms import Body, RequestId, Route, SessionId
 
@@ -46,11 +50,16 @@ class Ask:
     """The caller's span.  Another one is no conflict: the first is passed on."""
 
 
+OUTCOME_BYTES = 64
+"""What an outcome counts for besides its payload: about what its header takes."""
+
+
 @dataclasses.dataclass(slots=True)
 class RetainedOutcome:
-    """An outcome, encoded once; every transmission of it sends these frames (G3)."""
+    """An outcome; every transmission of it has these fields and this body (G3)."""
 
-    frames: tuple[Body, ...]
+    outcome: Outcome
+    payload: Body
     size_bytes: int
     """What it counts for: all of it, but for what is counted in ``shared``."""
     shared: Any = dataclasses.field(default=None, compare=False)
@@ -58,6 +67,24 @@ class RetainedOutcome:
     sent_probe: int = 0
     """The last probe of its session that was answered before it was last sent; -1 if
     that was over an older connection."""
+
+    @property
+    def frames(self) -> tuple[Body, ...]:
+        """Of the outcome alone, as a journal keeps them."""
+        return messages.encode(self.outcome), self.payload
+
+    @classmethod
+    def made(cls, outcome: Outcome, payload: Body) -> RetainedOutcome:
+        """An outcome that holds its payload alone."""
+        return cls(outcome, payload, OUTCOME_BYTES + len(payload))
+
+    @classmethod
+    def of_frames(cls, frames: Sequence[Body]) -> RetainedOutcome:
+        """What a journal has kept.  ProtocolError if that is no outcome."""
+        outcome, payload = messages.read(frames, most_bytes=len(frames[0]))[0]
+        if not isinstance(outcome, Outcome) or payload is None:
+            raise ProtocolError(f"{type(outcome).__name__} in the place of an outcome")
+        return cls.made(outcome, payload)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -24,9 +24,10 @@ from typing import NamedTuple, TypeAlias, final
 
 from .key_records import Generation, GenerationState, KeyName, Payload
 from .limits import KeyLimits
-from .requests import RetainedOutcome
+from .messages import Outcome
+from .requests import OUTCOME_BYTES, RetainedOutcome
 from .restored import Left
-from .terms import DIGEST_BYTES
+from .terms import DIGEST_BYTES, ID_BYTES, Status
 
 CHUNK = 1024
 """So many numbers of generations make a chunk."""
@@ -190,7 +191,8 @@ def fields_of(generation: Generation) -> RestedFields:
 def generation_of(fields: RestedFields) -> Generation:
     """A generation whose outcome is to be read."""
     name = fields.name
-    outcome = RetainedOutcome((), fields.size_bytes, Payload(name.namespace, 0, 1))
+    unread = Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, 0)
+    outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
     return Generation(
         fields.number, name, fields.digest, fields.body_bytes, fields.rerun, fields.executions,
         GenerationState.READING, None, name.size_bytes, outcome=outcome,
@@ -202,7 +204,7 @@ def left_at_rest(left: Left) -> Rested | None:
     """A generation with an outcome, as a journal has left it; None if that does not fit."""
     opened = left.opened
     return pack_left(
-        opened.number, sum(map(len, left.frames or ())), len(opened.body),
+        opened.number, OUTCOME_BYTES + sum(map(len, (left.frames or ())[1:])), len(opened.body),
         opened.earlier + left.executions, opened.rerun, opened.digest, opened.namespace,
         opened.key,
     )  # fmt: skip

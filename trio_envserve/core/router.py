@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any
 
 from . import messages
 from .clock import AwakeClock
@@ -27,7 +27,7 @@ from .closing import Closing
 from .dedup import DedupCache
 from .dispatcher import ANSWERS_AT_ONCE, Dispatcher
 from .errors import ProtocolError
-from .heard import ExecutionEnded, Said, Stray
+from .heard import ExecutionEnded, Noted, Said, Stray
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .key_answers import Confirm, Page
@@ -194,24 +194,23 @@ class Router:
         if now_s > self._clock.last_s:  # of those that come together the first one reads it
             self._clock.read(now_s)
         try:
-            if not frames:
-                raise ProtocolError("no frames")
-            message = messages.decode(frames[0], most_bytes=self.wire.header_bytes)
-            handler = _HANDLERS.get(type(message))
-            if handler is None or len(frames) != 1 + (type(message) in _WITH_BODY):
-                raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
+            rows = messages.read(frames, most_bytes=self.wire.header_bytes)
+            kind = type(rows[0][0])
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                raise ProtocolError(f"{kind.__name__} from a client")
         except ProtocolError as error:
             code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
             self._malformed(f"client {short(route)}: {error}")
             self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
             return
-        if self.rights.on and (answer := self.rights.refusal(route, message, self.cache)):
-            self.dispatcher.send(route, answer)
-            return
-        if isinstance(message, _WITH_BODY):
-            self._request(route, message, frames[1], now_s)
-        else:
-            handler(self, route, message)
+        for message, body in rows:
+            if self.rights.on and (answer := self.rights.refusal(route, message, self.cache)):
+                self.dispatcher.send(route, answer)
+            elif body is None:
+                handler(self, route, message)
+            else:
+                self._request(route, message, body, now_s)
         self.dispatcher.schedule()
 
     def _worker_message(self, given: WorkerMessage) -> None:
@@ -232,8 +231,10 @@ class Router:
                 self.dispatcher.stray(each)
             elif isinstance(each, Said):
                 self.dispatcher.said(each)
-            else:
+            elif isinstance(each, Noted):
                 self.dispatcher.noted(each)
+            else:
+                self._malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
         self.dispatcher.schedule()
 
     def _heartbeat_felt(self, given: HeartbeatFelt) -> None:
@@ -358,10 +359,7 @@ class Router:
         self.dispatcher.send(route, messages.Unknown(session_id, gone, self.epoch, settled))
         return None
 
-    def _request(
-        self, route: Route, request: messages.Request | messages.KeyedRequest, body: Body,
-        now_s: float,
-    ) -> None:  # fmt: skip
+    def _request(self, route: Route, request: Any, body: Body, now_s: float) -> None:
         session = self._session(route, request.session)
         if session is None:
             return
@@ -443,16 +441,16 @@ class Router:
             return  # it comes again, and an answer to it waits for the journal
         clock = self._clock
         page = self._key_pages.page(ask.namespace, ask.first, clock.awake_s, clock.last_s)
-        frames = messages.encode(messages.KnownKeys(ask.probe)), messages.encode_record(page)
+        answer = Page(route, messages.KnownKeys(ask.probe), messages.encode_record(page))
         if self.dispatcher.journal.failed:  # the status says that it is not safe
-            self.dispatcher.out.append(ToClient(route, frames))
+            self.dispatcher.out.append(ToClient(*answer))
         else:
-            self.dispatcher.keyed.answers.tell(Page(route, frames))
+            self.dispatcher.keyed.answers.tell(answer)
 
     def _ask_running(self, route: Route, ask: messages.AskRunning) -> None:
         page = self._running.page(ask.first, self._clock.awake_s, self._clock.last_s)
-        frames = messages.encode(messages.Running(ask.probe)), messages.encode_record(page)
-        self.dispatcher.out.append(ToClient(route, frames))
+        said = messages.Running(ask.probe)
+        self.dispatcher.out.append(ToClient(route, said, messages.encode_record(page)))
 
     def _ask_stack(self, route: Route, ask: messages.AskStack) -> None:
         clock = self._clock
@@ -500,7 +498,6 @@ _INPUTS: dict[type, Callable[..., None]] = {
     PeerKnown: Router._peer_known,
 }
 
-_WITH_BODY: Final = (messages.Request, messages.KeyedRequest)
 _HANDLERS: dict[type, Callable[..., None]] = {
     messages.Hello: Router._hello,
     messages.Request: Router._request,

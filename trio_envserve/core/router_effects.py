@@ -13,17 +13,34 @@ from .terms import Body, Incarnation, Route
 
 
 class ToClient(NamedTuple):
-    """Send these frames to a client."""
+    """Send a message to a client, with others in a batch if it may be."""
 
     route: Route
-    frames: tuple[Body, ...]
+    message: messages.Message
+    body: Body | None = None
+
+    @property
+    def frames(self) -> tuple[Body, ...]:
+        """Of the message alone."""
+        header = messages.encode(self.message)
+        return (header,) if self.body is None else (header, self.body)
 
 
 class ToWorker(NamedTuple):
-    """Send these frames to a worker; ``frames[0]`` is the incarnation."""
+    """Send a message to this incarnation of a worker, with others in a batch if it may be."""
 
     worker: bytes
-    frames: tuple[Body, ...]
+    incarnation: Incarnation
+    message: messages.Message
+    body: Body | None = None
+
+    @property
+    def frames(self) -> tuple[Body, ...]:
+        """Of the message alone; the first one is the incarnation."""
+        header = messages.encode(self.message)
+        if self.body is None:
+            return self.incarnation, header
+        return self.incarnation, header, self.body
 
 
 class TellStats(NamedTuple):
@@ -34,9 +51,9 @@ class TellStats(NamedTuple):
     stats: dict[str, Any]
     """Those of the router.  All who ask at one time get one and the same object."""
 
-    def frames(self, record: bytes) -> tuple[Body, ...]:
+    def told(self, record: bytes) -> ToClient:
         """What to send; ``record``: the statistics and what the shell counts, encoded."""
-        return messages.encode(messages.Stats(self.probe)), record
+        return ToClient(self.route, messages.Stats(self.probe), record)
 
 
 class Spawn(NamedTuple):

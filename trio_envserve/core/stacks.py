@@ -90,4 +90,4 @@ class Stacks:
 
 def _answer(route: Route, probe: int, state: str, **more: Any) -> ToClient:
     record = {"state": state, **more}
-    return ToClient(route, (messages.encode(messages.Stack(probe)), messages.encode_record(record)))
+    return ToClient(route, messages.Stack(probe), messages.encode_record(record))

@@ -43,8 +43,7 @@ class Turnover:
             why = f"it has run {worker.next_number} executions"
             effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
         if life.phase is Phase.RETIRING and not worker.live:
-            retire = worker.incarnation, messages.encode(messages.Retire())
-            effects.append(ToWorker(worker.id, retire))
+            effects.append(ToWorker(worker.id, worker.incarnation, messages.Retire()))
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
         return effects

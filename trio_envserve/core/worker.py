@@ -29,7 +29,7 @@ and their numbers show it.  The last notes of executions leave with the beats of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import error_records, messages
@@ -73,9 +73,10 @@ DELTA_RECORD_BYTES = 1024
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
-    frames: tuple[Body, ...]
+    said: ToRouter
+    payload: Body
     after_beat: int
-    """The last beat that was sent before these frames, or their announcement, were."""
+    """The last beat that was sent before it, or its announcement, was."""
     announcement: ToRouter | None = None
     """What is sent in their place until the router asks for them."""
     known: bool = False
@@ -139,12 +140,11 @@ class WorkerCore:
             self.fenced += 1
             return []
         try:
-            message = messages.decode(frames[1], most_bytes=self.header_bytes)
-            if len(frames) != 2 + isinstance(message, Dispatch):
-                raise ProtocolError(f"{type(message).__name__} with {len(frames)} frames")
+            rows = messages.read(frames[1:], most_bytes=self.header_bytes)
+            message = rows[0][0]
             match message:
                 case Dispatch():
-                    return self._dispatch(message, frames[2])
+                    return self._dispatches(rows)
                 case Stop():
                     return self._stop(_numbers(message.numbers))
                 case Statement():
@@ -155,7 +155,7 @@ class WorkerCore:
                     return [Exit()]
                 case _:
                     raise ProtocolError(f"{type(message).__name__} is not for workers")
-        except (ProtocolError, IndexError):
+        except ProtocolError:
             self.malformed += 1
             return []
 
@@ -171,8 +171,8 @@ class WorkerCore:
             return []
         self._deltas_bytes += size_bytes
         (session, sequence), client = self.running[number]
-        header = messages.encode(messages.WorkerDelta(session, sequence, number, delta))
-        return [ToRouter((self.incarnation, client.encode(), header, payload))]
+        said = messages.WorkerDelta(session, sequence, number, delta)
+        return [ToRouter(self.incarnation, said, payload, client)]
 
     def _note_made(self, given: NoteMade) -> list[WorkerEffect]:
         """It waits for a beat; of what has ended, or was cancelled, nothing is sent."""
@@ -188,11 +188,11 @@ class WorkerCore:
         self._deltas.pop(number, None)
         self._notes.drop(number)
         self._cancelled.discard(number)
-        header = messages.encode(
-            messages.WorkerOutcome(request.session, request.sequence, number, status, duration_s)
+        outcome = messages.WorkerOutcome(
+            request.session, request.sequence, number, status, duration_s
         )
-        frames = (self.incarnation, client.encode(), header, payload)
-        kept = self._kept[number] = _Kept(frames, self._beat)
+        said = ToRouter(self.incarnation, outcome, payload, client)
+        kept = self._kept[number] = _Kept(said, payload, self._beat)
         if len(payload) <= self.announce_bytes:
             return self._give(kept)
         kept.announcement = self._send(
@@ -208,7 +208,7 @@ class WorkerCore:
         number, payload = given
         kept = self._kept.get(number)
         if kept is not None:
-            kept.frames = (*kept.frames[:-1], payload)
+            kept.payload, kept.said = payload, kept.said._replace(body=payload)
             self._release(kept)
         return []
 
@@ -218,7 +218,13 @@ class WorkerCore:
 
     # -- decisions ------------------------------------------------------------
 
-    def _dispatch(self, dispatch: Dispatch, body: Body) -> list[WorkerEffect]:
+    def _dispatches(self, rows: Sequence[messages.Said]) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
+        for dispatch, body in rows:
+            effects += self._dispatch(dispatch, body)
+        return effects
+
+    def _dispatch(self, dispatch: Any, body: Any) -> list[WorkerEffect]:
         number = dispatch.number
         if not self.seen.add(number):
             self.repeated += 1
@@ -255,8 +261,8 @@ class WorkerCore:
     def _give(self, kept: _Kept) -> list[WorkerEffect]:
         """Send an outcome for the first time."""
         kept.after_beat = self._beat
-        effects: list[WorkerEffect] = [ToRouter(kept.frames)]
-        self._bytes_since_beat += len(kept.frames[-1])
+        effects: list[WorkerEffect] = [kept.said]
+        self._bytes_since_beat += len(kept.payload)
         if self._bytes_since_beat >= BEAT_BYTES:
             effects.append(self._send_beat())
         return effects
@@ -275,7 +281,7 @@ class WorkerCore:
             elif number in live and kept.after_beat < state.beat:
                 kept.after_beat = self._beat
                 if kept.announcement is None:
-                    effects.append(ToRouter(kept.frames))
+                    effects.append(kept.said)
                 elif not kept.known:
                     effects.append(kept.announcement)
         return effects + self._absent(live, cancelled)
@@ -304,7 +310,7 @@ class WorkerCore:
         return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats))
 
     def _send(self, message: messages.Message) -> ToRouter:
-        return ToRouter((self.incarnation, messages.encode(message)))
+        return ToRouter(self.incarnation, message)
 
 
 _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from .terms import Body, RequestId
+from .messages import Message, in_batches
+from .terms import Body, Incarnation, RequestId
 
 
 class Run(NamedTuple):
@@ -36,9 +40,28 @@ class Park(NamedTuple):
 
 
 class ToRouter(NamedTuple):
-    """Send these frames to the router."""
+    """Send a message to the router, with others in a batch if it may be."""
 
-    frames: tuple[Body, ...]
+    incarnation: Incarnation
+    message: Message
+    body: Body | None = None
+    client: str = ""
+    """Of an outcome and of a delta: whose they are."""
+
+    @property
+    def frames(self) -> tuple[Body, ...]:
+        """Of the message alone."""
+        return next(frames_to_router((self,)))
+
+
+def frames_to_router(said: Iterable[ToRouter]) -> Iterator[tuple[Body, ...]]:
+    """The frames of these messages, in this order.  Those of one client share batches."""
+    for (incarnation, client), each in groupby(said, _OF):
+        for header, *body in in_batches((one.message, one.body) for one in each):
+            yield (incarnation, client.encode(), header, *body) if body else (incarnation, header)
+
+
+_OF = attrgetter("incarnation", "client")
 
 
 class Exit(NamedTuple):

@@ -54,7 +54,7 @@ class Beat(NamedTuple):
 
 class WorkerOutcome(NamedTuple):
     """The outcome of a dispatch.  Exactly five frames for the router: its worker's id
-    is put before these."""
+    is put before these.  All rows of a batch are of one client."""
 
     session: Id
     sequence: Uint

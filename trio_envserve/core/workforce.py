@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from . import messages, outcomes
 from .announced import Announcements
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Execution, Site, Worker
-from .heard import ExecutionEnded, Heard, Noted, Said, Stray
+from .heard import ExecutionEnded, Heard, Noted, Said, Stray, Wrong
 from .journal import Journal
 from .limits import ServerLimits
 from .lives import Life, LifeInput, Phase
@@ -105,10 +106,8 @@ class Workforce:
         execution = worker.start(session, entry, now_s)
         execution.serial, self.dispatched = self.dispatched, self.dispatched + 1
         execution.after = after
-        execution.header = messages.encode(
-            messages.Dispatch(
-                session.id, entry.id.sequence, execution.number, session.name, entry.traceparent
-            )
+        execution.dispatch = messages.Dispatch(
+            session.id, entry.id.sequence, execution.number, session.name, entry.traceparent
         )
         if self._journal.is_safe(after):
             self._send_dispatch(execution)
@@ -151,14 +150,13 @@ class Workforce:
             self.announced.remove(execution)
 
     def _send(self, worker: Worker, message: messages.Message) -> None:
-        frames = (worker.incarnation, messages.encode(message))
-        self.out.append(ToWorker(worker.id, frames))
+        self.out.append(ToWorker(worker.id, worker.incarnation, message))
 
     def _send_dispatch(self, execution: Execution) -> None:
+        assert execution.dispatch is not None
         assert execution.body is not None
         worker = execution.worker
-        frames = (worker.incarnation, execution.header, execution.body)
-        self.out.append(ToWorker(worker.id, frames))
+        self.out.append(ToWorker(worker.id, worker.incarnation, execution.dispatch, execution.body))
 
     # -- messages -------------------------------------------------------------
 
@@ -171,21 +169,20 @@ class Workforce:
         if life is None or life.incarnation != frames[1]:
             self.fenced += 1
             return []
-        header = frames[-2 if len(frames) == 5 else -1]
         try:
-            message = messages.decode(header, most_bytes=self.header_bytes)
+            said = frames[2:] if len(frames) == 3 else frames[3:]
+            rows = messages.read(said, most_bytes=self.header_bytes)
         except ForeignVersion as error:  # it will never be ready: say so now
             text = f"worker {life.name}: {error}"
             self.out += self.pool.set_up_failed(life, text, unloadable=True)
             self.out += self.pool.step(life, LifeInput.KILL, now_s, str(error))
             raise
-        if len(frames) == 5:
-            if isinstance(message, WorkerDelta):
-                return self._delta(life, message, frames[4])
-            if not isinstance(message, WorkerOutcome):
-                raise ProtocolError(f"{type(message).__name__} in five frames")
-            return self._outcome(life, message, frames[4], now_s)
+        message, body = rows[0]
         match message:
+            case WorkerOutcome():
+                return self._outcomes(life, rows, now_s)
+            case WorkerDelta() if body is not None:
+                return self._delta(life, message, body)
             case WorkerHello():
                 self._hello(life, message, now_s)
             case WorkerBroken():
@@ -283,17 +280,26 @@ class Workforce:
         worker.done += 1
         return [ExecutionEnded(execution, kept, "")]
 
-    def _outcome(
-        self, life: Life, outcome: WorkerOutcome, payload: Body, now_s: float
-    ) -> list[ExecutionEnded | Stray]:
+    def _outcomes(self, life: Life, rows: Sequence[messages.Said], now_s: float) -> list[Heard]:
         worker = self.workers.get(life.id)
         if worker is None:
             self.fenced += 1
             return []
+        heard: list[Heard] = []
+        for outcome, payload in rows:
+            try:
+                heard.append(self._outcome(worker, outcome, payload, now_s))
+            except ProtocolError as error:  # the other outcomes are none the worse
+                heard.append(Wrong(str(error)))
+        return heard
+
+    def _outcome(
+        self, worker: Worker, outcome: Any, payload: Any, now_s: float
+    ) -> ExecutionEnded | Stray:
         execution = _reported(worker, outcome)
         if execution is None:  # already ended; the next statement lets the worker drop it
             self.strays += 1
-            return [Stray(outcome.session, outcome.sequence)]
+            return Stray(outcome.session, outcome.sequence)
         if not messages.is_status(outcome.status):
             raise ProtocolError(f"unknown status {outcome.status}")
         if execution.size_bytes is None:  # else it was counted when it was announced
@@ -306,18 +312,15 @@ class Workforce:
             self.durations.append(outcome.duration_s)
         self.out += self.pausing.reported(outcome.status, payload, now_s)
         entry = execution.entry
-        header = messages.encode(
-            messages.Outcome(
-                outcome.session,
-                outcome.sequence,
-                outcome.status,
-                worker.name,
-                outcome.duration_s,
-                entry.executions if entry is not None else 0,
-            )
+        said = messages.Outcome(
+            outcome.session,
+            outcome.sequence,
+            outcome.status,
+            worker.name,
+            outcome.duration_s,
+            entry.executions if entry is not None else 0,
         )
-        kept = RetainedOutcome((header, payload), len(header) + len(payload))
-        return [ExecutionEnded(execution, kept, "")]
+        return ExecutionEnded(execution, RetainedOutcome.made(said, payload), "")
 
     def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[Said]:
         worker = self.workers.get(life.id)
@@ -394,6 +397,6 @@ def _reported(worker: Worker, report: Announced | WorkerOutcome | WorkerDelta) -
     execution = worker.live.get(report.number)
     if execution is None:
         return None
-    if (execution.session.id, execution.sequence) != (report.session, report.sequence):
+    if execution.sequence != report.sequence or execution.session.id != report.session:
         raise ProtocolError(f"dispatch {report.number} is of another request")
     return execution

@@ -13,6 +13,7 @@ of the server's own does the work, whose story can be asked for, too.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
@@ -131,9 +132,8 @@ class RequestWatch:
     def _of_input(self, one: RecordedInput) -> Iterator[tuple[bytes, str, str, str]]:
         match one.given:
             case ClientMessage(_, frames):
-                message = self._message(frames[0]) if frames else None
-                if message is not None:
-                    yield from self._of_client(message, frames)
+                for message, body in self._rows(frames):
+                    yield from self._of_client(message, body)
             case WorkerMessage(frames):
                 yield from self._of_worker(frames)
             case Exited(worker, _, how):
@@ -141,15 +141,15 @@ class RequestWatch:
                     if story.running.get(worker):
                         yield session, _name(worker), ROUTER, f"its process has ended: {how}"
 
-    def _of_client(self, message: Any, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
+    def _of_client(self, message: Any, body: Any) -> Iterator[tuple[bytes, str, str, str]]:
         sequence = self.name.sequence
         what = ""
         match message:
             case messages.Request(sequence=number) if number == sequence:
-                what = f"request, {_bytes(frames[1:])}"
+                what = f"request, {len(body)} bytes"
                 self._stories[message.session].open = True
             case messages.KeyedRequest(sequence=number) if number == sequence:
-                what = f"{_ACTS[KeyAct(message.act)]}, {_bytes(frames[1:])}"
+                what = f"{_ACTS[KeyAct(message.act)]}, {len(body)} bytes"
                 self._stories[message.session].open = True
             case messages.Cancel(sequence=number) if number == sequence:
                 what = "cancel"
@@ -169,27 +169,26 @@ class RequestWatch:
 
     def _of_key(self, moment: Moment) -> Iterator[tuple[bytes, str, str, str]]:
         given, router = moment.input.given, moment.router
-        if not isinstance(given, ClientMessage) or not given.frames:
-            return
-        message = self._message(given.frames[0])
-        asks = isinstance(message, messages.KeyedRequest) and message.act in _WAITING_ACTS
-        if not asks or message.sequence != self.name.sequence:
-            return
-        generation = router.keys.open.get(KeyName(message.namespace, message.key))
-        for session in router.cache.sessions.values():
-            if generation is not None and session.own and generation.number in session.entries:
-                work = f"{short(session.id)}/{generation.number}"
-                yield message.session, ROUTER, KEY, f"its work is request {work}"
+        rows = self._rows(given.frames) if isinstance(given, ClientMessage) else ()
+        for message, _ in rows:
+            asks = isinstance(message, messages.KeyedRequest) and message.act in _WAITING_ACTS
+            if not asks or message.sequence != self.name.sequence:
+                continue
+            generation = router.keys.open.get(KeyName(message.namespace, message.key))
+            for session in router.cache.sessions.values():
+                if generation is not None and session.own and generation.number in session.entries:
+                    work = f"{short(session.id)}/{generation.number}"
+                    yield message.session, ROUTER, KEY, f"its work is request {work}"
 
     def _of_worker(self, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
         worker = frames[0]
         if len(frames) == 5:
-            message = self._message(frames[3])
-            ours = isinstance(message, messages.WorkerOutcome)
-            if ours and message.sequence == self.name.sequence:
-                what = f"outcome {message.number}, {_status(message.status)}"
-                yield message.session, _name(worker), ROUTER, what + _sizes(frames[4:])
-                self._ran(message.session, worker, message.number)
+            for message, body in self._rows(frames[3:]):
+                ours = isinstance(message, messages.WorkerOutcome)
+                if ours and message.sequence == self.name.sequence:
+                    what = f"outcome {message.number}, {_status(message.status)}{_size(body)}"
+                    yield message.session, _name(worker), ROUTER, what
+                    self._ran(message.session, worker, message.number)
             return
         if len(frames) != 3:
             return
@@ -210,12 +209,13 @@ class RequestWatch:
 
     def _of_effect(self, effect: Any) -> list[tuple[bytes, str, str, str]]:
         match effect:
-            case ToClient(_, frames):
-                message = self._message(frames[0])
-                what = self._to_client(message, frames)
-                return [(message.session, ROUTER, CLIENT, what)] if what else []
-            case ToWorker(worker, frames):
-                return list(self._to_worker(worker, frames))
+            case ToClient(_, message, body):
+                if not self._is_meant(message):
+                    return []
+                what = self._to_client(message, body)
+                return [(_session(message), ROUTER, CLIENT, what)] if what else []
+            case ToWorker(worker, _, message, body):
+                return list(self._to_worker(worker, message, body))
             case Kill(worker, why):
                 return [
                     (session, ROUTER, _name(worker), f"kill: {why}")
@@ -230,10 +230,10 @@ class RequestWatch:
                 ]
         return []
 
-    def _to_client(self, message: Any, frames: Any) -> str:
+    def _to_client(self, message: Any, body: Any) -> str:
         match message:
             case messages.Outcome() if message.sequence == self.name.sequence:
-                return f"outcome, {_status(message.status)}{_sizes(frames[1:])}"
+                return f"outcome, {_status(message.status)}{_size(body)}"
             case messages.Refused() if message.sequence == self.name.sequence:
                 return f"refused: {message.code}"
             case messages.Cancelled() if message.sequence == self.name.sequence:
@@ -244,32 +244,36 @@ class RequestWatch:
                 return "the session is unknown"
         return ""
 
-    def _to_worker(self, worker: bytes, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
-        message = self._message(frames[1])
+    def _to_worker(
+        self, worker: bytes, message: Any, body: Any
+    ) -> Iterator[tuple[bytes, str, str, str]]:
         if isinstance(message, messages.Dispatch):
-            if message.sequence == self.name.sequence:
+            if self._is_meant(message) and message.sequence == self.name.sequence:
                 running = self._stories[message.session].running
                 running.setdefault(worker, set()).add(message.number)
-                what = f"dispatch {message.number}{_sizes(frames[2:])}"
+                what = f"dispatch {message.number}{_size(body)}"
                 yield message.session, ROUTER, _name(worker), what
             return
         for session, story in self._stories.items():
             numbers = story.running.get(worker)
-            if numbers:
-                stop = _decoded(frames[1])
-                if isinstance(stop, messages.Stop):
-                    for number in sorted(numbers & set(Ranges.from_flat(stop.numbers))):
-                        yield session, ROUTER, _name(worker), f"stop {number}"
+            if numbers and isinstance(message, messages.Stop):
+                for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
+                    yield session, ROUTER, _name(worker), f"stop {number}"
 
-    def _message(self, header: Any) -> Any:
-        """The message of a header, if it is of a session that is meant."""
+    def _rows(self, frames: Any) -> Iterator[tuple[Any, Any]]:
+        """The messages of these frames that are of a session that is meant."""
         prefix = self.name.prefix
         whole = bytes.fromhex(prefix[: len(prefix) // 2 * 2])
-        if type(header) is not bytes or whole not in header:
-            return None
-        message = _decoded(header)
-        session = getattr(message, "session", b"")
-        return message if session.hex().startswith(prefix) else None
+        if not frames or type(frames[0]) is not bytes or whole not in frames[0]:
+            return
+        with contextlib.suppress(ProtocolError):
+            for message, body in messages.read(frames, most_bytes=len(frames[0])):
+                if self._is_meant(message):
+                    yield message, body
+
+    def _is_meant(self, message: Any) -> bool:
+        """Whether it is of a session that is meant."""
+        return _session(message).hex().startswith(self.name.prefix)
 
 
 def _decoded(header: Any) -> Any:
@@ -277,6 +281,11 @@ def _decoded(header: Any) -> Any:
         return messages.decode(header, most_bytes=len(header))
     except (ProtocolError, TypeError):
         return None
+
+
+def _session(message: Any) -> bytes:
+    session: bytes = getattr(message, "session", b"")
+    return session
 
 
 def _name(worker: bytes) -> str:
@@ -287,12 +296,8 @@ def _status(status: int) -> str:
     return Status(status).name.lower() if messages.is_status(status) else f"status {status}"
 
 
-def _bytes(frames: Any) -> str:
-    return f"{sum(map(len, frames))} bytes"
-
-
-def _sizes(frames: Any) -> str:
-    return f", {_bytes(frames)}" if frames else ""
+def _size(body: Any) -> str:
+    return "" if body is None else f", {len(body)} bytes"
 
 
 def sequence_text(events: list[Event], name: RequestName) -> str:

@@ -10,7 +10,6 @@ from .background import need_trio, open_background
 from .groups import unwrap_single
 from .interface import (
     BATCH_MESSAGES,
-    BUNDLE_MESSAGES,
     COPY_THRESHOLD_BYTES,
     FRAMES_MAX,
     ConnectionEvent,
@@ -33,7 +32,6 @@ from .zmtp.network import ZmtpNetwork, open_zmtp_network
 
 __all__ = [
     "BATCH_MESSAGES",
-    "BUNDLE_MESSAGES",
     "COPY_THRESHOLD_BYTES",
     "DEFAULT_TRANSPORT",
     "FRAMES_MAX",

@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
-from ..core.limits import KIB, WireLimits
+from ..core.limits import BATCH_BYTES, KIB, WireLimits
 
 Frame: TypeAlias = bytes | memoryview
 """One part of a message.  Small frames arrive as ``bytes``; a frame of at least
@@ -54,15 +54,7 @@ COPY_THRESHOLD_BYTES = 32 * KIB
 
 BATCH_MESSAGES = 256
 """``receive()`` returns after so many messages, so that a flood on one socket does
-not starve the other tasks; the messages of a bundle stay together."""
-
-BUNDLE_MESSAGES = 32
-"""Most messages of a bundle (:mod:`.bundle`).  With few, the processes work at the same
-time: of 64 requests in flight the worker has half while the router has the others."""
-
-BUNDLE_BYTES = 32 * KIB
-"""Most bytes of a bundle (:mod:`.bundle`).  Every socket takes a frame of this size,
-however small its ``WireLimits.message_bytes``."""
+not starve the other tasks."""
 
 FRAMES_MAX = 64
 """Most frames of one message (the largest of the protocol has five); a message
@@ -157,8 +149,8 @@ class RouterSocket(_Socket, Protocol):
         ...
 
     def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
-        """Queue messages for a peer, in this order.  If that is cheaper for the
-        transport, small ones go together.  Returns False if one was not queued."""
+        """Queue messages for a peer, in this order.  Returns False if one was not
+        queued."""
         ...
 
 
@@ -218,7 +210,7 @@ def is_sendable(frames: Message, limits: WireLimits) -> bool:
         raise ValueError("a message needs at least one frame")
     if len(frames) > FRAMES_MAX:
         return False
-    limit = limits.message_bytes
+    limit = max(limits.message_bytes, BATCH_BYTES)
     for frame in frames:
         if (len(frame) if type(frame) is bytes else memoryview(frame).nbytes) > limit:
             return False

@@ -29,9 +29,6 @@ reports room).  A task of the socket also tries them every few milliseconds, bec
 another call may have consumed that report, and because a socket should send even while
 no task receives from it.
 
-Messages that are sent together go out as bundles (:mod:`.bundle`), and a bundle is
-received as its messages; all other code sees messages only.
-
 A message of several frames goes out whole: only its first frame can be refused
 (:meth:`LibzmqSocket._send_rest` has the one apparent exception).
 """
@@ -46,7 +43,6 @@ import trio
 import zmq
 
 from ..core.limits import WireLimits
-from . import bundle
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -173,16 +169,11 @@ class LibzmqSocket(SocketPump):
                     )
                     if not frame.more:
                         self._frames += len(message)
-                        if len(message) == 1 + routed and bundle.is_bundle(message[-1]):
-                            batch += [message[:-1] + each for each in bundle.unpack(message[-1])]
-                        else:
-                            batch.append(message)
+                        batch.append(message)
                         break
                     if len(message) == frames_max:
                         self._skip_message()
                         break
-                if len(batch) >= BATCH_MESSAGES:
-                    break
         except zmq.Again:
             self._drained = True
             self._frames = 0

@@ -10,7 +10,6 @@ from typing import final
 import zmq
 
 from ..core.limits import WireLimits
-from . import bundle
 from .interface import Message
 from .libzmq import MORE, LibzmqSocket
 from .monitor import ZmqSocket
@@ -46,7 +45,7 @@ class ZmqRouter(LibzmqSocket):
     def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
         """See :meth:`RouterSocket.send_many_nowait`."""
         good = [frames for frames in messages if self._may_send(frames)]
-        sent = [self._send_to(route, frames) for frames in bundle.pack(good)]
+        sent = [self._send_to(route, frames) for frames in good]
         return len(good) == len(messages) and all(sent)
 
     def _send_to(self, route: bytes, frames: Message) -> bool:
@@ -130,7 +129,7 @@ class ZmqDealer(LibzmqSocket):
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
         """See :meth:`DealerSocket.send_many_nowait`."""
         good = [frames for frames in messages if self._may_send(frames)]
-        sent = [self._send(frames) for frames in bundle.pack(good)]
+        sent = [self._send(frames) for frames in good]
         return len(good) == len(messages) and all(sent)
 
     def _send(self, frames: Message) -> bool:

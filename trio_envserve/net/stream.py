@@ -28,7 +28,7 @@ from typing import Protocol, final
 
 import trio
 
-from ..core.limits import KIB, MIB, WireLimits
+from ..core.limits import BATCH_BYTES, KIB, MIB, WireLimits
 from .forks import forget_in_children
 from .framing import (
     READ_BYTES,
@@ -130,8 +130,10 @@ class Stream(Pump):
         self._memory = memory
         self._decoder = Decoder(
             FrameLimits(
-                frame_bytes=limits.message_bytes,
-                message_bytes=limits.message_bytes + limits.header_bytes + KIB,
+                frame_bytes=max(limits.message_bytes, BATCH_BYTES),
+                message_bytes=max(limits.message_bytes, BATCH_BYTES)
+                + max(limits.header_bytes, BATCH_BYTES)
+                + KIB,
                 frames=FRAMES_MAX,
             ),
             None if memory is None else self._take_shared,

@@ -23,11 +23,11 @@ import trio
 import zmq
 
 from ..core.errors import ConfigError
-from ..core.limits import WireLimits
+from ..core.limits import BATCH_BYTES, WireLimits
 from .address import Address, parse_peer_address, parse_transport
 from .binding import bind, ipc_file, remove_ipc_file
 from .groups import unwrap_single
-from .interface import BUNDLE_BYTES, COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
+from .interface import COPY_THRESHOLD_BYTES, ConnectionEvent, OnEvent
 from .keypairs import ClientCurve
 from .monitor import Monitor, ZmqContext, ZmqSocket
 from .sockets import ZmqDealer, ZmqRouter
@@ -159,7 +159,7 @@ class ZmqNetwork:
                 (zmq.LINGER, _ms(LINGER_S)),
                 (zmq.SNDHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
                 (zmq.RCVHWM, PEER_QUEUE_LIBZMQ_MESSAGES),
-                (zmq.MAXMSGSIZE, max(limits.message_bytes, BUNDLE_BYTES)),
+                (zmq.MAXMSGSIZE, max(limits.message_bytes, BATCH_BYTES)),
                 # Its timer ends the process (stream_engine_base.cpp:310) if it fires
                 # while a lost connection waits to be read, that is, when a peer
                 # vanishes while this loop is blocked or does not read.

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..core.limits import KIB
-from ..net import BUNDLE_MESSAGES, Frame
+from ..core.messages import BATCH_ROWS, rows_claimed
+from ..net import Frame
 
 PORTION_HEADER_BYTES = 16 * KIB
 """Most bytes of headers in a portion.  The router takes 2 ms for a statement with gaps of
 this size."""
 
 
-def portions(batch: list[list[Frame]], peers: int) -> Iterator[list[list[Frame]]]:
-    """A batch in portions.  Each of the ``peers`` to which a portion is passed on gets a
-    bundle of it, and works on that while the router takes the next portion.  The headers,
-    which stand behind the routes, are few bytes in a portion, unless it is one message."""
-    size = BUNDLE_MESSAGES * max(peers, 1)
-    start = header_bytes = 0
-    for end, message in enumerate(batch, 1):
-        header_bytes += len(message[1]) if len(message) > 1 else 0
-        if end - start == size or end == len(batch) or header_bytes > PORTION_HEADER_BYTES:
+def of_client(message: list[Frame]) -> Frame:
+    """The header of a client's message, which stands behind the route."""
+    return message[1] if len(message) > 1 else b""
+
+
+def of_worker(message: list[Frame]) -> Frame:
+    """The header of a worker's message; of five frames the payload stands behind it."""
+    return message[-2 if len(message) == 5 else -1]
+
+
+def portions(
+    batch: list[list[Frame]], peers: int, header_of: Callable[[list[Frame]], Frame] = of_client
+) -> Iterator[list[list[Frame]]]:
+    """What was read, in portions.  Each of the ``peers`` to which a portion is passed on gets
+    a batch of it, and works on that while the router takes the next portion.  The headers
+    are few bytes in a portion, unless it is one message."""
+    most = BATCH_ROWS * max(peers, 1)
+    start = rows = header_bytes = 0
+    for end, message in enumerate(batch):
+        header = header_of(message)
+        claimed = rows_claimed(header)
+        header_bytes += len(header)
+        rows += claimed
+        if end > start and (rows > most or header_bytes > PORTION_HEADER_BYTES):
             yield batch[start:end]
-            start, header_bytes = end, 0
+            start, rows, header_bytes = end, claimed, len(header)
+    if batch:
+        yield batch[start:]

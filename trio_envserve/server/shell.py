@@ -34,7 +34,7 @@ from ..core.errors import (
 from ..core.heartbeat import Heartbeat
 from ..core.lag import LagMeter
 from ..core.limits import ServerLimits
-from ..core.messages import encode_record
+from ..core.messages import Said, encode_record, in_batches
 from ..core.router import Router
 from ..core.router_effects import (
     AskWorker,
@@ -73,16 +73,16 @@ from ..core.router_inputs import (
 )
 from ..core.stats import line
 from ..core.status import ServerStats, StatusRecord
-from ..core.terms import RequestId, Route
+from ..core.terms import Incarnation, RequestId, Route
 from ..host.folder_locks import FolderLocks
 from ..host.locks import AddressLocks
 from ..host.workers import Workers
-from ..net import Frame, Message, RouterSocket
+from ..net import Frame, RouterSocket
 from ..net.keypairs import ClientCurve
 from .curve import Doorkeeper
 from .hosts import EpochRecords, HostDesk
 from .journal import Journal
-from .portions import portions
+from .portions import of_worker, portions
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -316,7 +316,7 @@ class Server:
 
         def heard(batch: list[list[Frame]]) -> None:
             now_s = _now_s()
-            for portion in portions(batch, len(self._router.cache.sessions)):
+            for portion in portions(batch, len(self._router.cache.sessions), of_worker):
                 effects: list[RouterEffect] = []
                 for message in portion:
                     effects += take(WorkerMessage(message, now_s))
@@ -349,19 +349,18 @@ class Server:
         A message to a worker that is killed or retired here is lost with it, as it
         could be anyway."""
         self._inputs += 1
-        to_clients: dict[Route, list[Message]] = {}
-        to_workers: dict[bytes, list[Message]] = {}
+        to_clients: dict[Route, list[Said]] = {}
+        to_workers: dict[tuple[bytes, Incarnation], list[Said]] = {}
         for effect in effects:
             if self._desk is not None and self._desk.take(effect):
                 continue
             match effect:
                 case ToClient():
-                    to_clients.setdefault(effect.route, []).append(effect.frames)
+                    to_clients.setdefault(effect.route, []).append(effect[1:])
                 case ToWorker():
-                    to_workers.setdefault(effect.worker, []).append(effect.frames)
+                    to_workers.setdefault(effect[:2], []).append(effect[2:])
                 case TellStats():
-                    frames = self._stats_frames(effect)
-                    to_clients.setdefault(effect.route, []).append(frames)
+                    to_clients.setdefault(effect.route, []).append(self._stats(effect))
                 case AskWorker():
                     text = self._workers.stack(effect)
                     if text is not None:  # else the worker's next heartbeat says it
@@ -387,12 +386,13 @@ class Server:
                     pass  # the router has already taken it in
         if self._desk is not None:
             self._desk.flush()
-        for worker, messages in to_workers.items():
+        for (worker, incarnation), said in to_workers.items():
             # Not sent is no loss: the answer to the next beat repairs it.
+            messages = [(incarnation, *frames) for frames in in_batches(said)]
             self._workers.send_many_nowait(worker, messages)
-        for route, messages in to_clients.items():
+        for route, said in to_clients.items():
             # Not sent is no loss: the outcome is kept, and the next sync asks for it.
-            self._front.send_many_nowait(route, messages)
+            self._front.send_many_nowait(route, list(in_batches(said)))
         if self._changed:
             self._changed.unpark_all()
         if self._router.behind and not self._catching_up:
@@ -410,13 +410,13 @@ class Server:
             self._give(Resume(_now_s()))
         self._catching_up = False
 
-    def _stats_frames(self, effect: TellStats) -> Message:
+    def _stats(self, effect: TellStats) -> Said:
         """One record for all who ask in one turn: making it costs far more than asking."""
         stats, record = self._told
         if stats is not effect.stats:
             record = encode_record({**effect.stats, **self._own_stats()})
             self._told = effect.stats, record
-        return effect.frames(record)
+        return effect.told(record)[1:]
 
     async def _flush(self) -> None:
         if self._journal is not None:  # what waits for it is told then

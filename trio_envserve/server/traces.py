@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
 
 from .. import tracing
 from ..core import messages
@@ -36,7 +36,7 @@ from ..core.requests import RequestState
 from ..core.router import Router
 from ..core.router_effects import Closed, Lost, RouterEffect, ToClient, ToWorker
 from ..core.router_inputs import ClientMessage, RouterInput, Tick, WorkerMessage
-from ..core.terms import Body, RequestId, Status
+from ..core.terms import RequestId, Status
 
 SWEEP_S: Final = 1.0
 """The executions are looked through so often.  Workers have places for so many only."""
@@ -49,9 +49,6 @@ ENDED_AT_ONCE: Final = 256
 
 _REQUESTS: Final = b"\x01", b"\x07"
 """The second byte of a Request and of a KeyedRequest."""
-_OUTCOME: Final = b"\x11"
-_DISPATCH: Final = b"\x86\x18\x50"
-"""How a Dispatch with a traceparent begins."""
 _WORKER_OUTCOME: Final = b"\x18\x43"
 
 
@@ -75,12 +72,11 @@ class Traces:
 
     def take(self, given: RouterInput) -> list[RouterEffect]:
         """Hand an input on; gives what the router gives, with spans."""
-        entering: tuple[RequestId, tracing.Span] | None = None
+        entering: list[tuple[RequestId, tracing.Span]] = []
         if isinstance(given, ClientMessage):
             given, entering = self._entering(given)
         effects = self._take(given)
-        if entering is not None:
-            request, span = entering
+        for request, span in entering:
             if self._state(request) is not RequestState.NOT_SEEN:
                 self._rollouts[request] = span  # else it was refused, and no span has been
                 self._in_turn.append(request)
@@ -91,7 +87,7 @@ class Traces:
             if isinstance(effect, ToWorker):
                 effects[index] = self._dispatched(effect)
             elif isinstance(effect, ToClient):
-                self._answered(effect.frames[0])
+                self._answered(effect.message)
             elif isinstance(effect, Lost):
                 for span in self._executions.pop(effect.worker, {}).values():
                     span.end(error=f"worker lost: {effect.why}")
@@ -119,25 +115,36 @@ class Traces:
 
     def _entering(
         self, given: ClientMessage
-    ) -> tuple[ClientMessage, tuple[RequestId, tracing.Span] | None]:
-        """A request that may enter, with the traceparent of its span."""
+    ) -> tuple[ClientMessage, list[tuple[RequestId, tracing.Span]]]:
+        """Requests that may enter, with the traceparents of their spans."""
         route, frames, now_s = given
         if len(frames) != 2 or bytes(frames[0][1:2]) not in _REQUESTS:
-            return given, None
+            return given, []
         try:
-            message = messages.decode(frames[0], most_bytes=self._router.wire.header_bytes)
+            rows = messages.read(frames, most_bytes=self._router.wire.header_bytes)
         except ProtocolError:  # the router says so
-            return given, None
+            return given, []
+        entering: dict[RequestId, tracing.Span] = {}
+        said: list[messages.Said] = []
+        for message, body in rows:
+            said.append((self._below_span(message, entering), body))
+        if not entering:
+            return given, []
+        (frames,) = messages.in_batches(said)
+        return ClientMessage(route, frames, now_s), list(entering.items())
+
+    def _below_span(self, message: Any, entering: dict[RequestId, tracing.Span]) -> Any:
+        """A request that may enter, below a span of its own; else it is as it was."""
         if not isinstance(message, messages.Request | messages.KeyedRequest):
-            return given, None
+            return message
         if isinstance(message, messages.KeyedRequest) and message.act != KeyAct.ASK:
-            return given, None
+            return message
         request = RequestId(message.session, message.sequence)
         parent = message.traceparent
         if parent is not None and not tracing.is_sampled(parent):
-            return given, None
-        if self._state(request) is not RequestState.NOT_SEEN:
-            return given, None
+            return message
+        if request in entering or self._state(request) is not RequestState.NOT_SEEN:
+            return message
         client = self._router.cache.sessions[message.session].name
         span = tracing.begin(
             "rollout", parent, "SERVER",
@@ -147,20 +154,18 @@ class Traces:
             },
         )  # fmt: skip
         if span is None or not span.is_kept:
-            return given, None
-        header = messages.encode(message._replace(traceparent=span.traceparent))
-        return ClientMessage(route, (header, *frames[1:]), now_s), (request, span)
+            return message
+        entering[request] = span
+        return message._replace(traceparent=span.traceparent)
 
     def _state(self, request: RequestId) -> RequestState:
         """Where a request stands; FINISHED, too, in a session that is not known."""
         session = self._router.cache.sessions.get(request.session)
         return RequestState.FINISHED if session is None else session.state(request.sequence)
 
-    def _answered(self, header: Body) -> None:
-        if not self._rollouts or bytes(header[1:2]) != _OUTCOME:
+    def _answered(self, outcome: Any) -> None:
+        if not self._rollouts or not isinstance(outcome, messages.Outcome):
             return
-        outcome = messages.decode(header, most_bytes=len(header))
-        assert isinstance(outcome, messages.Outcome)
         span = self._rollouts.pop(RequestId(outcome.session, outcome.sequence), None)
         if span is not None:
             _end(span, outcome.status, {"envserve.executions": outcome.executions})
@@ -168,12 +173,9 @@ class Traces:
     # -- executions -------------------------------------------------------------
 
     def _dispatched(self, effect: ToWorker) -> ToWorker:
-        incarnation, header, *body = effect.frames
-        if bytes(header[:3]) != _DISPATCH:
+        dispatch = effect.message
+        if not isinstance(dispatch, messages.Dispatch) or dispatch.traceparent is None:
             return effect
-        dispatch = messages.decode(header, most_bytes=len(header))
-        assert isinstance(dispatch, messages.Dispatch)
-        assert dispatch.traceparent is not None
         if not tracing.is_sampled(dispatch.traceparent):
             return effect
         of_worker = self._executions.setdefault(effect.worker, {})
@@ -190,8 +192,7 @@ class Traces:
             if span is None or not span.is_kept:
                 return effect
             of_worker[dispatch.number] = span
-        header = messages.encode(dispatch._replace(traceparent=span.traceparent))
-        return ToWorker(effect.worker, (incarnation, header, *body))
+        return effect._replace(message=dispatch._replace(traceparent=span.traceparent))
 
     def _reported(self, given: WorkerMessage) -> None:
         """A worker has said something, and the router has taken it in."""
@@ -200,13 +201,14 @@ class Traces:
         if not of_worker or bytes(frames[3][1:3]) != _WORKER_OUTCOME:
             return
         try:
-            outcome = messages.decode(frames[3], most_bytes=self._router.wire.header_bytes)
+            rows = messages.read(frames[3:], most_bytes=self._router.wire.header_bytes)
         except ProtocolError:
             return
-        if not isinstance(outcome, messages.WorkerOutcome) or outcome.number not in of_worker:
-            return
-        if not self._lives(bytes(frames[0]), outcome.number):  # else the message was fenced
-            _end(of_worker.pop(outcome.number), outcome.status)
+        for outcome, _ in rows:
+            if not isinstance(outcome, messages.WorkerOutcome) or outcome.number not in of_worker:
+                continue
+            if not self._lives(bytes(frames[0]), outcome.number):  # else it was fenced
+                _end(of_worker.pop(outcome.number), outcome.status)
 
     def _lives(self, worker: bytes, number: int) -> bool:
         known = self._router.workforce.workers.get(worker)

@@ -48,7 +48,15 @@ from ..core.lag import LagMeter
 from ..core.limits import WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import WorkerCore, never_began
-from ..core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
+from ..core.worker_effects import (
+    CancelRun,
+    Exit,
+    Park,
+    Run,
+    ToRouter,
+    WorkerEffect,
+    frames_to_router,
+)
 from ..core.worker_inputs import (
     BeatDue,
     DeltaMade,
@@ -60,7 +68,7 @@ from ..core.worker_inputs import (
     SetUpFailed,
 )
 from ..envs.loading import LoadedEnvironment
-from ..net import Message, MessageStream
+from ..net import MessageStream
 from . import forks
 from .deltas import Deltas
 from .failures import EnvironmentFailure, log
@@ -111,7 +119,8 @@ async def run_worker(
             log(logging.ERROR, "the environment cannot be set up: %s", error)
             code = messages.UNLOADABLE if isinstance(error, ConfigError) else "broken"
             effects = core.take(SetUpFailed(described(error, code, worker.decode())))
-            stream.send_many_nowait([e.frames for e in effects if isinstance(e, ToRouter)])
+            said = [effect for effect in effects if isinstance(effect, ToRouter)]
+            stream.send_many_nowait(list(frames_to_router(said)))
         with trio.move_on_after(wire.flush_s):
             await stream.flush()
     return ready
@@ -154,7 +163,7 @@ class _Shell:
         """Whether another task was woken, and has not had its step yet."""
         self._failed = False
         """Whether the code of this module has failed in an execution."""
-        self._unsent: list[Message] = []
+        self._unsent: list[ToRouter] = []
         self._said = trio.Event()
         """Set while a message is unsent."""
         self._lag = LagMeter()
@@ -277,7 +286,7 @@ class _Shell:
             self._said = trio.Event()
         unsent, self._unsent = self._unsent, []
         if unsent:
-            self._stream.send_many_nowait(unsent)
+            self._stream.send_many_nowait(list(frames_to_router(unsent)))
 
     async def _beat(self) -> None:
         while True:
@@ -312,8 +321,8 @@ class _Shell:
     def _do(self, effects: Sequence[WorkerEffect]) -> None:
         for effect in effects:
             match effect:
-                case ToRouter(frames):
-                    self._unsent.append(frames)
+                case ToRouter():
+                    self._unsent.append(effect)
                 case Run():
                     self._arrived.append(effect)
                 case CancelRun(number):

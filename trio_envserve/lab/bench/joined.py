@@ -27,6 +27,7 @@ from ...core.client_inputs import (
 )
 from ...core.key_records import KeyAct, KeyName
 from ...core.limits import ServerLimits, WireLimits
+from ...core.messages import Said, in_batches
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Spawn, ToClient, ToWorker
 from ...core.router_inputs import (
@@ -37,9 +38,9 @@ from ...core.router_inputs import (
     Spawned,
     WorkerMessage,
 )
-from ...core.terms import DIGEST_BYTES, ID_BYTES, Status
+from ...core.terms import DIGEST_BYTES, ID_BYTES, Body, Status
 from ...core.worker import WorkerCore
-from ...core.worker_effects import Run, ToRouter, WorkerEffect
+from ...core.worker_effects import Run, ToRouter, WorkerEffect, frames_to_router
 from ...core.worker_inputs import EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
 
 BATCH = 16
@@ -159,28 +160,34 @@ class Joined:
             effects, self._asked = self._asked, []
             self._answers += [effect for effect in effects if isinstance(effect, Answer)]
             sent = [effect for effect in effects if isinstance(effect, ToServer)]
-            for effect in sent:
-                self._tell(ClientMessage, _ROUTE, effect.frames)
+            for frames in self._batches("client", sent):
+                self._tell(ClientMessage, _ROUTE, frames)
             said, self._said = self._said, []
             if not said and not sent:
                 return
             self._deliver(said)
 
     def _deliver(self, said: list[Any]) -> None:
-        """What the router said, to whom it is for."""
-        for effect in said:
-            if isinstance(effect, ToWorker):
-                runs = self._work(RouterMessage, effect.frames)
-                self._running += [run.number for run in runs if isinstance(run, Run)]
-                self._report(runs)
-            elif isinstance(effect, ToClient):
-                self._ask(ServerMessage, effect.frames)
+        """What the router said, to whom it is for, as the server's shell sends it."""
+        to_worker = [effect for effect in said if isinstance(effect, ToWorker)]
+        for frames in self._batches("router", [effect[2:] for effect in to_worker]):
+            runs = self._work(RouterMessage, (to_worker[0].incarnation, *frames))
+            self._running += [run.number for run in runs if isinstance(run, Run)]
+            self._report(runs)
+        to_client = [effect[1:] for effect in said if isinstance(effect, ToClient)]
+        for frames in self._batches("router", to_client):
+            self._ask(ServerMessage, frames)
 
     def _report(self, effects: Sequence[Any]) -> None:
         """What the worker says, to the router."""
-        for effect in effects:
-            if isinstance(effect, ToRouter):
-                self._tell(WorkerMessage, (self._worker_id, *effect.frames))
+        with self.counter.count("worker"):
+            said = list(frames_to_router([e for e in effects if isinstance(e, ToRouter)]))
+        for frames in said:
+            self._tell(WorkerMessage, (self._worker_id, *frames))
+
+    def _batches(self, machine: str, said: Sequence[Said]) -> list[tuple[Body, ...]]:
+        with self.counter.count(machine):
+            return list(in_batches(said))
 
     def _ask(self, kind: Callable[..., ClientInput], *what: Any) -> None:
         with self.counter.count("client"):  # to make the input is a part of it

@@ -108,15 +108,16 @@ async def _keep(
                     endpoint="oracle",
                     model_name="",
                 )
-                body = values.encode(request.to_body(), root="", limits=wire)
+                encoded = values.encode(request.to_body(), root="", limits=wire)
                 header = messages.Request(session, sequence, bytes(ID_BYTES), None, 1, None)
-                socket.send_nowait((messages.encode(header), body))
+                socket.send_nowait((messages.encode(header), encoded))
             got = 0
             while got < len(some):
                 for frames in await socket.receive():
-                    if isinstance(_decode(frames), messages.Outcome):
-                        size += len(frames[1])
-                        got += 1
+                    for message, body in _read(frames):
+                        if isinstance(message, messages.Outcome):
+                            size += len(body or b"")
+                            got += 1
             judge.load({"asked": len(some), "answered": got, "wrong": 0})
         if forgotten:
             socket.send_nowait((messages.encode(messages.Goodbye(session)),))
@@ -132,13 +133,13 @@ async def _session(socket: DealerSocket) -> bytes:
         with trio.move_on_after(0.5):
             while True:
                 for frames in await socket.receive():
-                    message = _decode(frames)
+                    message, _ = _read(frames)[0]
                     if isinstance(message, messages.Welcome):
                         return message.session
 
 
-def _decode(frames: Sequence[Any]) -> Any:
-    return messages.decode(bytes(frames[0]), most_bytes=WireLimits().header_bytes)
+def _read(frames: Sequence[Any]) -> Sequence[messages.Said]:
+    return messages.read(frames, most_bytes=WireLimits().header_bytes)
 
 
 async def idle_pending(judge: Judge, size: Size) -> Figures:

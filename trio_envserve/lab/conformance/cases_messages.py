@@ -117,40 +117,66 @@ async def a_message_of_65_frames_changes_nothing(bench: Bench) -> None:
         await peer.result(0)
 
 
-@case("Transport", "wire")
-async def small_messages_may_share_one(bench: Bench) -> None:
-    """The messages of a bundle are taken as if they had come one by one."""
+@case("Headers", "wire")
+async def requests_may_share_a_batch(bench: Bench) -> None:
+    """The rows of a batch are taken as if they had come one by one."""
     async with bench.client() as peer:
         asked = [bench.echo(n) for n in range(3)]
-        sent = [peer.prepared(n, each) for n, each in enumerate(asked)]
-        sync = messages.encode(messages.Sync(peer.session, peer.epoch, 1, 1, 3, [0, 3]))
-        peer.send_frames(cbor2.dumps([32, [*(each.frames for each in sent), [sync]]]))
-        synced, _ = await peer.next(messages.Synced, "the answer to a sync in a bundle")
+        bodies = [body_of(each) for each in asked]
+        sizes, digests = [len(each) for each in bodies], [bytes([n]) * 16 for n in range(3)]
+        header = [1, sizes, peer.session, [0, 1, 2], digests, None, [1, 1, 1], None]
+        peer.send_frames(cbor2.dumps(header), b"".join(bodies))
+        synced = await peer.sync(3, [0, 3])
         check(synced.missing == [], "all three requests were seen before it", synced)
         for n in range(3):
             check((await peer.result(n))["value"] == n, "an outcome of each", "another one")
         for each in asked:
-            await bench.ran(each, 1, "each request of the bundle runs once")
+            await bench.ran(each, 1, "each request of the batch runs once")
 
 
-@case("Transport", "wire")
-async def what_only_looks_like_a_bundle_changes_nothing(bench: Bench) -> None:
-    """A bundle that is empty, too long, nested or cut short is a malformed header."""
+@case("Headers", "G6")
+async def a_row_that_is_refused_harms_no_other(bench: Bench) -> None:
+    """Of a batch with a conflict and a repeated request the rest is run, and answered once."""
     async with bench.client() as peer:
-        goodbye = messages.encode(messages.Goodbye(peer.session))
-        inner = cbor2.dumps([32, [[goodbye]]])
-        for frame, why in (
-            (b"\x82\x18\x20\x80", "a bundle of nothing"),
-            (cbor2.dumps([32, [[goodbye]] * 33]), "a bundle of 33 messages"),
-            (cbor2.dumps([32, [[goodbye], []]]), "a message without frames in a bundle"),
-            (cbor2.dumps([32, [[goodbye], ["text"]]]), "a frame that is text in a bundle"),
-            (inner[:-1], "a bundle that ends too early"),
-            (inner + b"\x00", "bytes after a bundle"),
-            (cbor2.dumps([32, [[inner]]]), "a bundle in a bundle"),
+        first, second = bench.echo("first"), bench.echo("second")
+        one = peer.transmit(0, first, digest=S)
+        await peer.outcome(0)
+        bodies = [one.frames[1], body_of(bench.echo("another")), body_of(second)]
+        sizes, digests = [len(each) for each in bodies], [S, bytes(16), bytes(16)]
+        header = [1, sizes, peer.session, [0, 0, 1], digests, None, 1, None]
+        peer.send_frames(cbor2.dumps(header), b"".join(bytes(each) for each in bodies))
+        check((await peer.result(1))["value"] == "second", "the outcome of the last", "another")
+        refused, _ = await peer.next(messages.Refused, "the conflict is refused")
+        check((refused.sequence, refused.code) == (0, "conflict"), "a conflict of 0", refused)
+        await peer.outcome(0, "the kept outcome of the repeated one")
+        await bench.ran(first, 1, "the repeated one runs once")
+
+
+@case("Headers", "wire")
+async def what_only_looks_like_a_batch_changes_nothing(bench: Bench) -> None:
+    """Columns of other lengths, sizes that are not those of the bodies, and a batch of none
+    or of too many rows are malformed, and none of their rows is run."""
+    async with bench.client() as peer:
+        asked = bench.echo()
+        body = body_of(asked)
+        sizes, both = [len(body)] * 2, bytes(body) * 2
+        for header, blob, why in (
+            ([1, [], peer.session, 0, S, None, 1, None], b"", "a batch of none"),
+            ([1, [0] * 65, peer.session, [*range(65)], S, None, 1, None], b"", "65 rows"),
+            ([1, sizes, peer.session, [0], S, None, 1, None], both, "a column of one"),
+            ([1, sizes, peer.session, [0, 1, 2], S, None, 1, None], both, "a column of three"),
+            ([1, sizes, peer.session, [0, -1], S, None, 1, None], both, "a wrong row"),
+            ([1, sizes, peer.session, [0, 1], S, None, 1, None], body, "too few bytes"),
+            ([1, sizes, peer.session, [0, 1], S, None, 1, None], both + b"x", "too many"),
+            ([1, [1.0, 2], peer.session, [0, 1], S, None, 1, None], b"xxx", "sizes of floats"),
+            ([1, 2, peer.session, 0, S, None, 1, None], body, "sizes that are a number"),
+            ([2, None, peer.session, [0, 1]], b"", "a kind that has no batches"),
         ):
-            peer.send_frames(frame)
+            peer.send_frames(cbor2.dumps(header), blob)
             await answered_with_error(peer, why)
-        await peer.sync(0, [])
+        synced = await peer.sync(3, [0, 3])
+        check(synced.missing == [0, 3], "none of them was seen", synced)
+        await bench.ran(asked, 0, "nothing of that runs")
 
 
 # -- headers --------------------------------------------------------------------
@@ -213,7 +239,7 @@ async def malformed_messages_change_nothing(bench: Bench) -> None:
             [3, session, peer.epoch, 9, 9, 2, [0]], [3, session, peer.epoch, 9, 9, -1, []],
             [3, session, b"", 9, 9, 2, []], [4, session], [4, session, -1], [4, session, 0, 1],
             [4, session, 0.0], [6, session, 1], [6, [session]], [7, session], [-2, session, [0, 2]],
-            [2.0, session, [0, 2]], [True, session, 0, S, None, 1, None],
+            [2.0, session, [0, 2]], [True, None, session, 0, S, None, 1, None],
         ):  # fmt: skip
             peer.send_frames(cbor2.dumps(array))
             await answered_with_error(peer, repr(array[:1] + array[2:]))
@@ -238,12 +264,12 @@ async def integers_may_have_any_width(bench: Bench) -> None:
         asked = bench.echo("wide")
         body = body_of(asked)
         header = (
-            b"\x9a\x00\x00\x00\x07\x18\x01\x59\x00\x10" + peer.session + b"\x1a\x00\x00\x00\x00"
+            b"\x9a\x00\x00\x00\x08\x18\x01\xf6\x59\x00\x10" + peer.session + b"\x1a\x00\x00\x00\x00"
             b"\x58\x10" + S + b"\xf6\x1b" + (1).to_bytes(8, "big") + b"\xfb" + struct.pack(">d", 60)
         )
         peer.send_frames(header, body)
         check((await peer.result(0))["value"] == "wide", "its outcome", "another one")
-        narrow = cbor2.dumps([1, peer.session, 0, S, None, 1, 60])
+        narrow = cbor2.dumps([1, None, peer.session, 0, S, None, 1, 60])
         peer.send_frames(narrow, body)
         await peer.outcome(0, "the kept outcome, for the same request in another encoding")
         await bench.ran(asked, 1, "both are one request")

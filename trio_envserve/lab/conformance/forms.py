@@ -13,10 +13,6 @@ from .findings import CaseFailed, check
 HEADER_BYTES = 16 * MIB
 """What is read of a server's header: generous, it is the server that is judged."""
 
-_FRAMES = {
-    messages.Outcome: 2, messages.Stats: 2, messages.KnownKeys: 2, messages.Running: 2,
-    messages.Stack: 2,
-}  # fmt: skip
 _OF_SERVERS = (
     messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
     messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys, messages.Running,
@@ -25,22 +21,24 @@ _OF_SERVERS = (
 
 
 class Received(NamedTuple):
-    """A message of the server, and its frames."""
+    """A message of the server, and its frames, as if it had come alone."""
 
     message: Any
     frames: tuple[bytes, ...]
 
 
-def read(frames: tuple[bytes, ...]) -> Any:
-    """A server's message, its form checked."""
+def read(frames: tuple[bytes, ...]) -> list[Received]:
+    """A server's message, its form checked; the rows of a batch, each with the frames of a
+    batch of one."""
     try:
-        message = messages.decode(frames[0], most_bytes=HEADER_BYTES)
+        rows = messages.read(frames, most_bytes=HEADER_BYTES)
     except ProtocolError as error:
         raise CaseFailed("a message of this document", f"{frames[0][:64].hex()}: {error}") from None
+    message = rows[0][0]
     check(isinstance(message, _OF_SERVERS), "a message that a server sends to clients", message)
-    wanted = _FRAMES.get(type(message), 1)
-    check(len(frames) == wanted, f"{wanted} frames of {type(message).__name__}", len(frames))
-    return message
+    if len(rows) == 1:
+        return [Received(message, frames)]
+    return [Received(row, (messages.encode(row), bytes(body or b""))) for row, body in rows]
 
 
 def body_of(asked: Any, *, kind: str = "rollout", **fields: Any) -> bytes:

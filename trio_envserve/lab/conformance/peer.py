@@ -181,7 +181,7 @@ class Peer:
         """Take in what has come; waits for something."""
         for batch in await self._socket.receive():
             frames = tuple(bytes(frame) for frame in batch)
-            self.received.append(Received(read(frames), frames))
+            self.received += read(frames)
 
     def all(self, kind: type[T]) -> list[tuple[T, tuple[bytes, ...]]]:
         """Those of a kind that came and were not asked for; they stay."""

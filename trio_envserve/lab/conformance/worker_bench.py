@@ -99,13 +99,13 @@ class WorkerBench:
         incarnation, *rest = frames
         if incarnation != self.incarnation:
             self._break("its incarnation before each message", incarnation[:40].hex())
-        header = rest[-2 if len(rest) == 3 else -1]
-        message = messages.decode(header, most_bytes=WireLimits().header_bytes)
-        expected = 3 if isinstance(message, messages.WorkerOutcome) else 1
-        if len(rest) != expected:
-            kind = type(message).__name__
-            self._break(f"a {kind} of {expected + 1} frames", f"{len(frames)} frames")
-        self.heard.append(Heard(message, rest))
+        client = rest[:1] if len(rest) == 3 else []
+        said = rest[len(client) :]
+        for message, body in messages.read(said, most_bytes=WireLimits().header_bytes):
+            alone = [messages.encode(message)] if body is None else [rest[-2], rest[-1]]
+            if body is not None and messages.rows_claimed(said[0]) > 1:
+                alone = [messages.encode(message), bytes(body)]
+            self.heard.append(Heard(message, [*client, *alone]))
         self._tell()
 
     def _break(self, expected: str, seen: str) -> None:
@@ -208,11 +208,15 @@ class WorkerBench:
         if not self._stream.send_nowait(frames):
             raise CaseFailed("a worker that reads its link", "what was said is not read")
 
+    def body_of(self, of: str = "input") -> bytes:
+        """The body of a dispatch of an input."""
+        return request_body(self.subject.inputs[of])
+
     def dispatch(self, number: int = 0, of: str = "input", *, body: bytes | None = None) -> None:
         """Dispatch an input; its sequence is its number."""
         self.say(
             messages.Dispatch(self.session, number, number, CLIENT),
-            request_body(self.subject.inputs[of]) if body is None else body,
+            self.body_of(of) if body is None else body,
         )
 
     def state(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import cbor2
+
 from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
 from ...core.messages import (
@@ -15,6 +17,7 @@ from ...core.messages import (
     Hello,
     Missing,
     Retire,
+    Said,
     Stop,
     WorkerHello,
     WorkerOutcome,
@@ -79,6 +82,21 @@ async def a_dispatch_gets_one_outcome(b: WorkerBench) -> None:
     await _ends_as(b, Status.RESULT)
     since = len(b.heard)
     await b.nothing_of(WorkerOutcome, "no second outcome", since)
+
+
+@case(SAID, "G3")
+async def dispatches_may_share_a_batch(b: WorkerBench) -> None:
+    """The rows of a batch of dispatches are taken as if they had come one by one."""
+    await b.ready()
+    body = b.body_of()
+    rows: list[Said] = [(Dispatch(b.session, n, n, CLIENT), body) for n in (0, 1, 3)]
+    ((header, bodies),) = messages.in_batches([*rows, rows[0]])
+    b.send(b.incarnation, header, bodies)
+    for number in (0, 1, 3):
+        await b.outcome(number)
+    await b.quiet()
+    check(len(b.all(WorkerOutcome)) == 3, "three outcomes", b.all(WorkerOutcome))
+    check(b.all(Beat)[-1].seen == [0, 2, 3, 4], "seen [0, 2, 3, 4]", b.all(Beat)[-1])
 
 
 @case(SAID, "G1")
@@ -254,6 +272,8 @@ async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     b.send(token, b"\xff\x00 no header")
     b.send(token, messages.encode(Hello(PROTOCOL_VERSION, bytes(ID_BYTES), 1, "a client", 1000)))
     b.send(token, messages.encode(Dispatch(b.session, 7, 7, CLIENT)))  # it has no body
+    b.send(token, cbor2.dumps([80, [0, 0], b.session, [1, 2, 3], [1, 2, 3], CLIENT]), b"")
+    b.send(token, cbor2.dumps([80, [1, 1], b.session, [1, 2], [1, 2], CLIENT]), b"\xf6")
     b.send(token, messages.encode(Stop([5, 3])))
     b.send(token, messages.encode(Stop([0, 1])), b"a frame too many")
     b.dispatch()

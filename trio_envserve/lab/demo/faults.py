@@ -23,6 +23,8 @@ those is left alone.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import os
 import random
@@ -46,7 +48,7 @@ from .process import DemoServer
 T = TypeVar("T")
 
 _POLL_S = 0.01
-_HEAD = bytes((0x80 + len(Outcome._fields) + 1, KINDS[Outcome], 0x40 + ID_BYTES))
+_HEAD = bytes((0x80 + len(Outcome._fields) + 2, KINDS[Outcome]))
 """How the head of an outcome begins: an array, its kind, and a session follows."""
 _RESULT = b"completion"
 """A key of every result of the environment, as it stands in an encoded one."""
@@ -96,11 +98,14 @@ def schedule(seed: int, rollouts: int) -> list[tuple[int, str]]:
 def outcomes_in(data: bytes) -> list[RequestId]:
     """The requests whose results stand in bytes that a server has sent, in
     order; also of one that is not there to its end."""
-    found = []
+    found: list[RequestId] = []
     for message in data.split(_HEAD)[1:]:
-        session, rest = message[:ID_BYTES], message[ID_BYTES:]
-        if _RESULT in rest:
-            found.append((session, int(cbor2.loads(rest))))
+        stream = io.BytesIO(message)
+        with contextlib.suppress(cbor2.CBORError):  # it only looked like a header
+            _, session, sequence = (cbor2.load(stream) for _ in range(3))
+            sequences = sequence if isinstance(sequence, list) else [sequence]
+            if _RESULT in message and type(session) is bytes and len(session) == ID_BYTES:
+                found += [(session, number) for number in sequences]
     return found
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, final
 
 from ...core import values
 from ...core.errors import ProtocolError
 from ...core.limits import WireLimits
-from ...core.messages import Outcome, Refused, Request, Sync, Synced, decode
+from ...core.messages import Outcome, Refused, Request, Said, Sync, Synced, encode, read
 from ...net import ConnectionEvent, Message
 from ..logs import JsonLog
 
@@ -36,30 +37,31 @@ class CallerTap:
         self._log.write(event, caller=self._caller, session=session.hex(), **fields)
 
     def sent(self, frames: Message) -> None:
-        """A request, with the key in its body, or a ping."""
-        match _header(frames):
-            case Request(session, sequence):
-                key = self._keys.get((session, sequence))
-                if key is None:
-                    body: Any = values.decode(frames[1], limits=_LIMITS)
-                    key = self._keys[session, sequence] = str(body["input"]["key"])
-                self._write("request", session, sequence=sequence, key=key)
-            case Sync(session) as sync:
-                self._write("ping", session, probe=sync.probe)
+        """Requests, with the keys in their bodies, or a ping."""
+        for message, body in _rows(frames):
+            match message:
+                case Request(session, sequence):
+                    key = self._keys.get((session, sequence))
+                    if key is None:
+                        asked: Any = values.decode(body or b"", limits=_LIMITS)
+                        key = self._keys[session, sequence] = str(asked["input"]["key"])
+                    self._write("request", session, sequence=sequence, key=key)
+                case Sync(session) as sync:
+                    self._write("ping", session, probe=sync.probe)
 
     def received(self, frames: Message) -> None:
-        """An outcome, with a digest of all its bytes, a refusal, or a pong."""
-        match _header(frames):
-            case Outcome(session, sequence):
-                self._received.add((session, sequence))
-                digest = hashlib.blake2b(digest_size=16)
-                for frame in frames:
-                    digest.update(frame)
-                self._write("outcome", session, sequence=sequence, digest=digest.hexdigest())
-            case Refused(session, sequence, code):
-                self._write("refused", session, sequence=sequence, code=code)
-            case Synced(session, probe):
-                self._write("pong", session, probe=probe)
+        """Outcomes, with a digest of all their fields and bytes, a refusal, or a pong."""
+        for message, body in _rows(frames):
+            match message:
+                case Outcome(session, sequence):
+                    self._received.add((session, sequence))
+                    digest = hashlib.blake2b(encode(message), digest_size=16)
+                    digest.update(body or b"")
+                    self._write("outcome", session, sequence=sequence, digest=digest.hexdigest())
+                case Refused(session, sequence, code):
+                    self._write("refused", session, sequence=sequence, code=code)
+                case Synced(session, probe):
+                    self._write("pong", session, probe=probe)
 
     def happened(self, event: ConnectionEvent) -> None:
         """A connection that began or ended."""
@@ -67,8 +69,8 @@ class CallerTap:
             self._log.write(event.value, caller=self._caller)
 
 
-def _header(frames: Message) -> Any:
+def _rows(frames: Message) -> Sequence[Said]:
     try:
-        return decode(frames[0], most_bytes=_LIMITS.header_bytes)
+        return read(frames, most_bytes=_LIMITS.header_bytes)
     except ProtocolError:
-        return None  # the client will say what it thinks of it
+        return ()  # the client will say what it thinks of it

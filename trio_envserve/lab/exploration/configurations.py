@@ -363,6 +363,10 @@ BEYOND: dict[str, str] = {
     "what-is-refused-for-now-is-spent": "a client then says that it may have run, as it may of any",
     "work-half-done-is-done": "it speaks to a worker that is gone, which nobody can here",
     "work-half-done-is-lost": "it notes what was reported where no state here holds it",
+    "rows-are-shifted-by-one": "messages come one by one here",
+    "a-refused-row-drops-the-rest": "messages come one by one here",
+    "a-batch-is-freed-with-its-first": "messages come one by one here",
+    "a-lost-batch-was-never-dispatched": "clocks stand here, so all is dispatched in one turn",
     "answer-before-read": "no server reads outcomes from its journal here",
     "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "

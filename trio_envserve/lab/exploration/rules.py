@@ -180,8 +180,9 @@ RULES: dict[type, dict[str, Rule]] = {
     RetainedOutcome: {
         **_out("only compared with its session's; see there", "sent_probe"),
         **_out(_DERIVED, "size_bytes"),
-        "frames": Rule(
-            "decoded; texts are for people", lambda kept, frames, form: frames_form(frames)
+        **_out("in the form of the outcome", "payload"),
+        "outcome": Rule(
+            "texts are for people", lambda kept, outcome, form: frames_form(kept.frames)
         ),
     },
     KeyedRequests: {
@@ -292,7 +293,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("it is listed under its worker", "worker"),
         **_out(_CLOCK, "dispatched_s"),
         **_out("in the form of what the workforce has not sent", "after"),
-        **_out("a function of its number and its request", "header"),
+        **_out("a function of its number and its request", "dispatch"),
         **_out(_PEOPLE, "note", "serial"),
         "session": Rule("in the form of the cache", lambda owner, session, form: session.id),
         "entry": Rule("in the form of the cache", _is_set),
@@ -335,7 +336,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Call: {
         **_out(_CLOCK, "asked_s", "held_until_s", "cancel_until_s"),
-        **_out("a function of its id, number and options", "frames"),
+        **_out("a function of its id, number and options", "request"),
         "session": Rule("in the form of the client", lambda call, of, form: of and of.id),
         "sent_probe": Rule(
             "compared with answers only, once it was sent",
@@ -370,8 +371,9 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     _Kept: {
         **_out("nothing is parked here", "held_bytes"),
-        "frames": Rule("decoded", lambda kept, frames, form: frames_form(frames)),
-        "announcement": Rule("a function of the frames", _is_set),
+        **_out("in the form of what is said", "payload"),
+        "said": Rule("as frames", lambda kept, said, form: frames_form(said.frames)),
+        "announcement": Rule("a function of what is said", _is_set),
         "after_beat": Rule(
             "compared with answers only", lambda kept, beat, form: Counted("beat", 0, beat)
         ),

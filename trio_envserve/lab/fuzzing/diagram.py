@@ -24,7 +24,7 @@ from ..kit.diagram import EVERYWHERE, Lanes, Row, draw
 from ..kit.events import Record
 from ..kit.network import ARRIVED, LOST, STRAY
 from ..kit.violation import Violation
-from ..simulation.network import Frames, message_of
+from ..simulation.network import Frames, messages_of, singly
 
 CLIENT, ROUTER, WORKER, ENVIRONMENT = range(4)
 COLUMNS = (12, 38, 64, 90)
@@ -41,6 +41,11 @@ _RUNS = re.compile(r"runs (\S+ )?\(\S+\) as (\d+)")
 
 def sequence(trace: Trace, violation: Violation) -> list[str]:
     """The drawing's lines, its heading first and the violation last."""
+    trace = tuple(
+        record._replace(message=each) if each is not None else record
+        for record in trace
+        for each in ((None,) if record.message is None else singly(record.message))
+    )
     reader = _Reader(violation, trace)
     lanes = Lanes((reader.client or "client", "router", "worker", "environment"), COLUMNS)
     return draw(reader.rows(trace), lanes, statements=STATEMENTS)
@@ -66,9 +71,9 @@ class _Reader:
         ids: set[RequestId] = set()
         for record in trace:
             if self._key and record.message and bytes(record.message[-1][: len(start)]) == start:
-                message = message_of(record.message)
-                if isinstance(message, messages.Request):
-                    ids.add(RequestId(message.session, message.sequence))
+                for message in messages_of(record.message):
+                    if isinstance(message, messages.Request):
+                        ids.add(RequestId(message.session, message.sequence))
         return ids
 
     def rows(self, trace: Trace) -> Iterator[Row]:
@@ -128,9 +133,10 @@ class _Reader:
 
     def _carried(self, record: Record[Frames]) -> Iterator[Row]:
         assert record.message is not None
-        message = message_of(record.message)
-        if message is None:
+        found = messages_of(record.message)
+        if not found:
             return
+        (message,) = found
         up = record.what in (ARRIVED[True], STRAY[True], LOST[True])
         of_worker = "/" in record.who
         if of_worker:

@@ -1,16 +1,16 @@
 """Mutants of what is done to many at once: to each of them must come what is its own.
 
-A message names many requests, as spans.  A client cancels many calls with one input.
-Of requests that arrive together some are refused for now.  A worker that dies takes with
-it what it has not reported yet.  All of this must come to the same as if it were done to
-one after the other; each mutant treats many as one.
+A message names many requests, as spans, or is a batch of them, as columns.  A client
+cancels many calls with one input.  Of requests that arrive together some are refused.  A
+worker that dies takes with it what it has not reported yet.  All of this must come to the
+same as if it were done to one after the other; each mutant treats many as one.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...core import call_table, client, request_table
+from ...core import call_table, client, messages, request_table, router
 from ...core.call_steps import CallInput
 from ...core.calls import Stage
 from ...core.client_inputs import CallsCancelled
@@ -19,6 +19,8 @@ from ...core.heard import ExecutionEnded
 from ...core.ranges import Ranges
 from ...core.request_table import Effects, RequestAction, RequestInput
 from ...core.requests import RequestState
+from ...core.router import Router
+from ...core.router_inputs import ClientMessage
 from ...core.workforce import Workforce
 from ..simulation.faults import Fault
 from .patching import Family, Patches
@@ -112,13 +114,12 @@ def work_half_done_is_lost(patch: Patches) -> None:
     """When a worker dies at work, what it had reported is lost with the rest."""
     outcome, lost = Workforce._outcome, Workforce._lost
 
-    def note(self: Any, life: Any, message: Any, payload: Any, now_s: float) -> Any:
-        worker = self.workers.get(life.id)
-        execution = None if worker is None else worker.live.get(message.number)
+    def note(self: Any, worker: Any, message: Any, payload: Any, now_s: float) -> Any:
+        execution = worker.live.get(message.number)
         if execution is not None and execution.entry is not None:
-            reported = self.__dict__.setdefault("reported", {}).setdefault(life.id, [])
+            reported = self.__dict__.setdefault("reported", {}).setdefault(worker.id, [])
             reported.append((execution, execution.entry, execution.entry.body))
-        return outcome(self, life, message, payload, now_s)
+        return outcome(self, worker, message, payload, now_s)
 
     def lose(self: Any, lost_: Any) -> list[ExecutionEnded]:
         ended = lost(self, lost_)
@@ -144,3 +145,81 @@ def _unkeep(cache: Any, execution: Any, entry: Any, body: Any) -> None:
         counted.held_bytes += 0 if body is None else entry.body_bytes
     entry.state, entry.execution = RequestState.RUNNING, execution
     entry.kept, entry.body = None, body
+
+
+@FAMILY.mutant("G2", "G3", "G5", "G6", "G9")
+def rows_are_shifted_by_one(patch: Patches) -> None:
+    """Each row of a batch gets the body of the next one."""
+    rows = messages._rows
+
+    def shifted(*args: Any) -> Any:
+        said = rows(*args)
+        bodies = [body for _, body in said]
+        return list(zip((message for message, _ in said), bodies[1:] + bodies[:1], strict=True))
+
+    patch.attribute(messages, "_rows", shifted)
+
+
+@FAMILY.mutant("G9", needs=(Fault.TINY_BOUNDS,))
+def a_refused_row_drops_the_rest(patch: Patches) -> None:
+    """Behind a request that is refused, the rest of its batch counts as finished."""
+    request, message = Router._request, Router._client_message
+
+    def taken(self: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
+        session = self.cache.sessions.get(asked.session)
+        if session is not None and session in self.__dict__.get("refused", ()):
+            session.finished.add(asked.sequence)
+            return
+        request(self, route, asked, body, now_s)
+        if session is not None and asked.sequence not in session.entries:
+            self.__dict__.setdefault("refused", []).append(session)
+
+    def all_of(self: Any, given: Any) -> None:
+        message(self, given)
+        self.__dict__.pop("refused", None)
+
+    patch.attribute(Router, "_request", taken)
+    patch.item(router._INPUTS, ClientMessage, all_of)
+
+
+@FAMILY.mutant("G3", "G4", "G5", "G9", "CRASH")
+def a_batch_is_freed_with_its_first(patch: Patches) -> None:
+    """Outcomes that came together share memory, and that ends with the first of them."""
+    rows = messages._rows
+    finish = request_table.TABLE[RequestInput.FINISH][RequestState.COMPLETED]
+
+    def shared(cls: Any, checks: Any, fields: Any, sizes: Any, blob: Any) -> Any:
+        said = rows(cls, checks, fields, sizes, blob)
+        whole, at, views = bytearray(blob), 0, []
+        for size in sizes:
+            views.append(memoryview(whole)[at : at + size])
+            at += size
+        return list(zip((message for message, _ in said), views, strict=True))
+
+    def freed(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
+        payload = entry.kept.payload
+        if isinstance(payload, memoryview) and isinstance(payload.obj, bytearray):
+            payload.obj[:] = bytes(len(payload.obj))
+        return finish(cache, session, sequence, entry, arg)
+
+    patch.attribute(messages, "_rows", shared)
+    patch.item(request_table.TABLE[RequestInput.FINISH], RequestState.COMPLETED, freed)
+
+
+@FAMILY.mutant("G2")
+def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
+    """What was dispatched together, and lost with its worker, does not count as dispatched."""
+    lost = Workforce._lost
+
+    def uncounted(self: Any, lost_: Any) -> list[ExecutionEnded]:
+        ended = lost(self, lost_)
+        at_once: dict[float, int] = {}
+        for each in ended:
+            at_s = each.execution.dispatched_s
+            at_once[at_s] = at_once.get(at_s, 0) + 1
+        for each in ended:
+            if each.execution.entry is not None and at_once[each.execution.dispatched_s] > 1:
+                each.execution.entry.executions -= 1
+        return ended
+
+    patch.attribute(Workforce, "_lost", uncounted)

@@ -127,10 +127,8 @@ def a_second_answer_is_forwarded(patch: Patches) -> None:
         stray(self, late)
         session = self.cache.sessions.get(late.session)
         if session is not None:
-            header = messages.encode(
-                messages.Outcome(late.session, late.sequence, 0, "late", 0.0, 1)
-            )
-            self.out.append(ToClient(session.route, (header, b"late")))
+            outcome = messages.Outcome(late.session, late.sequence, 0, "late", 0.0, 1)
+            self.out.append(ToClient(session.route, outcome, b"late"))
             self.cache.kept_count += 1
 
     patch.attribute(Dispatcher, "stray", forward)

@@ -215,15 +215,12 @@ def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
                 worker.live[execution.number] = worker.live.pop(number)
                 session, entry = execution.session, execution.entry
                 if entry is not None:
-                    execution.header = _header(session, entry, execution.number)
+                    execution.dispatch = messages.Dispatch(
+                        session.id, entry.id.sequence, execution.number, session.name
+                    )
         missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
 
     patch.attribute(Workforce, "_missing", give_up)
-
-
-def _header(session: Any, entry: Any, number: int) -> bytes:
-
-    return messages.encode(messages.Dispatch(session.id, entry.id.sequence, number, session.name))
 
 
 @FAMILY.mutant("G9")

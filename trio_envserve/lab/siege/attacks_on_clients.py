@@ -21,7 +21,7 @@ from ...core.limits import KIB, MIB, PROTOCOL_VERSION
 from ...core.messages import Hello
 from . import wire
 from .attacks_bytes import CHUNK_BYTES, EMPTY_FRAMES, pour, throw_grammar, throw_random_bytes
-from .attacks_protocol import BATCH, bad_bundle, bomb, colliding_map
+from .attacks_protocol import BATCH, bad_batch, bomb, colliding_map
 from .context import Connection
 
 LINGER_S = 0.5
@@ -257,11 +257,11 @@ async def unknown_session(connection: Connection, rng: random.Random) -> None:
             )
 
 
-async def bad_bundles(connection: Connection, rng: random.Random) -> None:
-    """Bundles that are none."""
-    async with _welcomed(connection, rng):
+async def bad_batches(connection: Connection, rng: random.Random) -> None:
+    """Batches that are none, and outcomes for nobody."""
+    async with _welcomed(connection, rng) as welcome:
         for _ in range(20):
-            said = (wire.message(bad_bundle(rng)) for _ in range(BATCH))
+            said = (wire.message(*bad_batch(rng, welcome.session, kind=17)) for _ in range(BATCH))
             await connection.send(b"".join(said))
 
 
@@ -294,7 +294,7 @@ ATTACKS: Final[Mapping[str, ServerAttack]] = {
     "server-refusals": ServerAttack(refusals, "", "everything is refused for now, at once"),
     "server-missing": ServerAttack(missing_everything, "", "2^62 sequences are missing"),
     "server-unknown": ServerAttack(unknown_session, "", "the session is not known"),
-    "server-bad-bundles": ServerAttack(bad_bundles, "", "bundles that are none"),
+    "server-bad-batches": ServerAttack(bad_batches, "", "batches that are none, and for nobody"),
     "server-large-outcomes": ServerAttack(large_outcomes, "", "large outcomes for nobody"),
 }  # fmt: skip
 """By name; the names of those on servers begin otherwise."""

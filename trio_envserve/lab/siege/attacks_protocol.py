@@ -291,32 +291,44 @@ def _strange(rng: random.Random) -> bytes:
     return cbor2.dumps([rng.choice((0, 1, 2, 3, 4, 5, 6, 16, 17, 64, 66, 80, 255, "x")), *fields])
 
 
-async def bad_bundles(context: AttackContext) -> None:
-    """Bundles that are none, or hold what they may not."""
-    async with context.session() as (peer, _), trio.open_nursery() as nursery:
+async def bad_batches(context: AttackContext) -> None:
+    """Batches that are none, or whose rows are wrong, or are all of one request."""
+    async with context.session() as (peer, welcome), trio.open_nursery() as nursery:
         nursery.start_soon(peer.drain)
         for _ in range(20):
-            said = (wire.message(bad_bundle(context.rng)) for _ in range(BATCH))
+            said = (wire.message(*bad_batch(context.rng, welcome.session)) for _ in range(BATCH))
             await peer.send(b"".join(said))
             context.counts["messages"] += BATCH
         nursery.cancel_scope.cancel()
 
 
-def bad_bundle(rng: random.Random) -> bytes:
-    """A frame that begins like a bundle."""
-    mark = b"\x82\x18\x20"
-    stats = messages.encode(messages.AskStats(1))
-    good = cbor2.dumps([32, [[stats]] * rng.randint(2, 32)])
-    return rng.choice(
-        (
-            mark, mark + b"\x9f", mark + b"\x98\xff", mark + b"\x98\x20" + b"\x81" * 32,
-            mark + b"\x82" + cbor2.dumps([good]) * 2,
-            good[: rng.randrange(4, len(good))], good + b"\x00",
-            cbor2.dumps([32, [[]] * 20]), cbor2.dumps([32, [[b"x"] * 200] * 20]),
-            cbor2.dumps([32, [[stats, 5]] * 3]), mark + rng.randbytes(200),
-            cbor2.dumps([32, [[b""]] * 32]), good,
-        )
-    )  # fmt: skip
+def bad_batch(rng: random.Random, session: bytes, *, kind: int = 1) -> list[bytes]:
+    """What looks like a batch of 64, of requests or of outcomes."""
+    rows = 64
+    sizes: Any = [1] * rows
+    some, same = [rng.randrange(2**40) for _ in range(rows)], rng.randrange(2**40)
+    digest, ids = bytes(16), [rng.randbytes(16) for _ in range(rows)]
+    columns: list[Any] = (
+        [session, some, digest, None, 1, 0.0] if kind == 1 else [session, some, 0, "w", None, 1]
+    )
+    wrong = rng.randrange(10)
+    if wrong == 0:
+        sizes = rng.choice(([], [1] * 65, [2**62] * 64, [-1] * 64, [1] * 63, 64, "64", [None] * 64))
+    elif wrong == 1:
+        columns[rng.randrange(6)] = rng.choice(([], [1], [[]] * 64, [0] * 65, ids, {}, [None] * 64))
+    elif wrong == 2:
+        columns[1] = same  # all of them the same
+    elif wrong == 3:
+        columns[0] = ids  # each of a session that nobody has
+    elif wrong == 4:
+        columns = columns[: rng.randrange(6)]
+    elif wrong == 5:
+        columns[1][rng.randrange(rows)] = rng.choice((-1, 1.5, "1", None, 2**64))
+    blob = rng.randbytes(rng.choice((0, 1, rows - 1, rows, rows, rows, rows + 1)))
+    header = cbor2.dumps([kind, sizes, *columns])
+    if wrong == 6:
+        header = header[: rng.randrange(1, len(header))]
+    return [header, blob] if wrong != 7 else [header]
 
 
 async def stats_unread(context: AttackContext) -> None:
@@ -378,7 +390,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "strange-headers": Attack(strange_headers, "", "headers that are no messages"),
     "long-headers": Attack(long_headers, "", "headers at their bound"),
     "headers-at-once": Attack(headers_at_once, "A6", "long headers that all end in one moment"),
-    "bad-bundles": Attack(bad_bundles, "", "bundles that are none"),
+    "bad-batches": Attack(bad_batches, "", "batches that are none, and of wrong rows"),
     "stats-unread": Attack(stats_unread, "", "statistics that nobody reads"),
 }
 """By name."""

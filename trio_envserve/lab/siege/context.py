@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, NamedTuple, TypeAlias, final
 
-import cbor2
 import trio
 
 from ...core import messages
@@ -109,7 +108,7 @@ class Connection:
         await self.send(wire.message(messages.encode(header), *frames))
 
     async def hear(self, limit_s: float = ANSWER_S) -> Sequence[bytes]:
-        """The next message of the peer; those of a bundle one by one."""
+        """The next message of the peer."""
         await self._until(lambda: bool(self._messages), limit_s)
         return self._messages.popleft()
 
@@ -117,7 +116,7 @@ class Connection:
         with trio.move_on_after(limit_s):
             while not is_there():
                 for frames in self._reader.feed(await self.receive()):
-                    self._messages += unbundled(frames)
+                    self._messages.append(frames)
             return
         raise ConnectionEnded(f"nothing came for {limit_s:g} s")
 
@@ -128,13 +127,6 @@ class Connection:
     async def close(self) -> None:
         """Close it."""
         await trio.aclose_forcefully(self._stream)
-
-
-def unbundled(frames: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """The messages of a bundle, or the message itself."""
-    if len(frames) == 1 and frames[0][:3] == b"\x82\x18\x20":
-        return list(cbor2.loads(frames[0])[1])
-    return [frames]
 
 
 @final

@@ -30,7 +30,7 @@ from ..answers import is_right
 from ..logs import JsonLog
 from ..orders import given_options, say
 from .attacks_protocol import body_of
-from .context import digest_of, unbundled
+from .context import digest_of
 from .relay import beat
 
 AGAIN_MS = 1000
@@ -130,17 +130,17 @@ class _Dealer:
         """Take in a message, if one comes in time."""
         if not self._socket.poll(AGAIN_MS):
             return False
-        for frames in unbundled(self._socket.recv_multipart()):
-            self._take(list(frames))
+        for message, body in messages.read(self._socket.recv_multipart(), most_bytes=16 * MIB):
+            self._take(message, body)
         return True
 
-    def _take(self, frames: list[bytes]) -> None:
-        match messages.decode(frames[0], most_bytes=16 * MIB):
+    def _take(self, message: messages.Message, body: Any) -> None:
+        match message:
             case messages.Welcome() as welcome:
                 self._session, self._epoch = welcome.session, welcome.epoch
             case messages.Outcome(_, sequence, status) if sequence in self._pending:
                 del self._pending[sequence]
-                self._note(sequence, ok=status == 0, body=frames[1])
+                self._note(sequence, ok=status == 0, body=body)
                 self._say(messages.Finish(self._session, [sequence, sequence + 1]))
             case messages.Synced(missing=missing):
                 for sequence in Ranges.from_flat(missing):

@@ -27,7 +27,7 @@ from ...core.terms import RequestId
 from ..kit.process import Process
 from .faults import Ask, Fault
 from .judge_records import Call, key_of
-from .network import Frames, Link
+from .network import Frames, Link, Outgoing, singly
 
 if TYPE_CHECKING:
     from .simulator import World
@@ -46,6 +46,7 @@ class SimClient(Process):
             limits=world.plan.client, wire=world.wire, caller=b"caller of keys %d" % index,
         )  # fmt: skip
         self.link: Link | None = None
+        self._outgoing = Outgoing(world.network, grouped=world.grouped)
         self.route = world.network.new_route()
         self.away_s = 0.0
         """How long the next reconnecting takes."""
@@ -176,7 +177,8 @@ class SimClient(Process):
 
     def _message(self, frames: Frames) -> None:
         self._take(ServerMessage(frames, self.events.now_s))
-        self.world.judge.client_heard(self, frames)
+        for each in singly(frames):
+            self.world.judge.client_heard(self, each)
 
     # -- time -----------------------------------------------------------------
 
@@ -206,6 +208,7 @@ class SimClient(Process):
     def _carry_out(self, effects: list[ClientEffect]) -> None:
         for effect in effects:
             self._effect(effect)
+        self._outgoing.leave(up=True)
         if self.alive:
             self._arm()
 
@@ -213,8 +216,8 @@ class SimClient(Process):
         world = self.world
         match effect:
             case ToServer():
-                self._name(effect.frames)
-                world.network.send(self.link, effect.frames, up=True)
+                self._name(effect.message)
+                self._outgoing.say(self.link, effect, (), up=True)
             case Answer():
                 key = self._keys[effect.call]
                 world.judge.answered(key, effect.status, bytes(effect.body))
@@ -232,17 +235,16 @@ class SimClient(Process):
             case _:
                 pass
 
-    def _name(self, frames: Frames) -> None:
+    def _name(self, message: messages.Message) -> None:
         """Say which call this request is: with a key nothing on the wire says so."""
-        if not self.world.plan.has(Fault.KEYS) or len(frames) != 2:
+        if not self.world.plan.has(Fault.KEYS) or type(message) not in messages.BATCHED:
             return
         calls = self.world.judge.keys.calls
         for number, call in self.core.calls.live.items():
             asks = number in self._keys and call.key is not None
-            if call.frames is frames and asks and call.session is not None:
+            if call.request is message and asks and call.session is not None:
                 calls[RequestId(call.session.id, call.sequence)] = self._keys[number]
                 return
-        message = messages.decode(frames[0], most_bytes=len(frames[0]))
         if isinstance(message, messages.KeyedRequest):
             # The core withdraws by itself, for a call that is over.
             name = KeyName(message.namespace, message.key)

@@ -49,7 +49,7 @@ from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy
 from .coverage import count_key_pairs, count_pairs
 from .faults import Fault
-from .network import Frames, Link
+from .network import Frames, Link, Outgoing, singly
 
 if TYPE_CHECKING:
     from .simulator import World
@@ -69,6 +69,7 @@ class SimServer(Process):
         self.peak_live = 0
         """The most executions at once since what is kept was last below its bounds."""
         self._catching_up = False
+        self._outgoing = Outgoing(world.network, grouped=world.grouped)
         self._turns = 0
         """Inputs of which it carries out the effects: a process that it spawns says at once
         that it lives."""
@@ -103,14 +104,16 @@ class SimServer(Process):
 
     def _from_client(self, link: Link, frames: Frames) -> None:
         effects = self.router.take(ClientMessage(link.route, frames, self.events.now_s))
-        self.world.judge.server_heard(self, link.peer.name, frames)
+        for each in singly(frames):
+            self.world.judge.server_heard(self, link.peer.name, each)
         self._carry_out(effects)
         self.world.judge.server_has_dealt()
 
     def _from_worker(self, link: Link, frames: Frames) -> None:
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
         if worker is not None and worker.server is self:
-            self.world.judge.outcome_arrived(worker, frames)
+            for each in singly(frames):
+                self.world.judge.outcome_arrived(worker, each)
         given = WorkerMessage((link.route, *frames), self.events.now_s)
         self._carry_out(self.router.take(given))
 
@@ -204,15 +207,14 @@ class SimServer(Process):
         self._turns += 1
         for effect in effects:
             match effect:
-                case ToClient(route, frames):
-                    self._tell_client(route, frames)
-                case TellStats(route):
-                    self._tell_client(route, effect.frames(encode_record(effect.stats)))
-                case ToWorker():
-                    world.judge.statement_sent(self.workers[effect.worker], effect.frames)
-                    world.network.send(
-                        self.worker_links.get(effect.worker), effect.frames, up=False
-                    )
+                case ToClient():
+                    self._tell_client(effect)
+                case TellStats():
+                    self._tell_client(effect.told(encode_record(effect.stats)))
+                case ToWorker(name, incarnation, message, body):
+                    world.judge.statement_sent(self.workers[name], effect.frames)
+                    link = self.worker_links.get(name)
+                    self._outgoing.say(link, (message, body), (incarnation,), up=False)
                 case Spawn():
                     self._spawn(effect)
                 case Kill():
@@ -239,6 +241,7 @@ class SimServer(Process):
                         world.faults[Fault.ELASTIC] += 1
                     self.events.note(self.name, effect.text)
         self._turns -= 1
+        self._outgoing.leave(up=False)
         if not self._turns:
             world.judge.keys.work.dealt(self)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
@@ -250,13 +253,13 @@ class SimServer(Process):
         self._catching_up = False
         self._carry_out(self.router.take(Resume(self.events.now_s)))
 
-    def _tell_client(self, route: bytes, frames: Frames) -> None:
-        world, link = self.world, self.client_links.get(route)
+    def _tell_client(self, effect: ToClient) -> None:
+        world, link = self.world, self.client_links.get(effect.route)
         if link is None:
-            world.judge.server_told_nobody(frames)
+            world.judge.server_told_nobody(effect.frames)
         else:
-            world.judge.server_told_client(self, link.peer.name, frames)
-        world.network.send(link, frames, up=False)
+            world.judge.server_told_client(self, link.peer.name, effect.frames)
+        self._outgoing.say(link, (effect.message, effect.body), (), up=False)
 
     def _started(self) -> Iterator[Execution]:
         """Executions that were not there the last time."""

@@ -7,6 +7,7 @@ each start and each end goes to the judge.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ...core import error_records, messages
@@ -27,11 +28,18 @@ from ...core.worker_inputs import (
 from ..kit.process import Process
 from .faults import Fault
 from .judge_records import Execution
-from .network import Frames, Link
+from .network import Frames, Link, Outgoing, singly
 
 if TYPE_CHECKING:
     from .actor_server import SimServer
     from .simulator import World
+
+
+INSTANT_S = 1e-7
+"""What is no further apart happens at once."""
+
+TOGETHER_S = 0.1
+"""In worlds where messages are grouped, executions end at multiples of this."""
 
 
 class SimWorker(Process):
@@ -50,6 +58,7 @@ class SimWorker(Process):
             most_held_bytes=world.plan.server.worker_held_bytes,
         )  # fmt: skip
         self.link: Link | None = None
+        self._outgoing = Outgoing(world.network, grouped=world.grouped)
         self._running: dict[int, Execution] = {}
         self._ignoring: set[int] = set()
         self._huge: set[int] = set()
@@ -156,7 +165,8 @@ class SimWorker(Process):
     def _message(self, frames: Frames) -> None:
         effects = self.core.take(RouterMessage(frames))
         if frames[0] == self.core.incarnation:
-            self.world.judge.worker_heard(self, frames)
+            for each in singly(frames):
+                self.world.judge.worker_heard(self, each)
         self._do(effects)
 
     # -- effects and environment code -----------------------------------------
@@ -167,8 +177,9 @@ class SimWorker(Process):
     def _do(self, effects: list[WorkerEffect]) -> None:
         for effect in effects:
             match effect:
-                case ToRouter():
-                    self._send(effect.frames)
+                case ToRouter(_, message, body):
+                    before = effect.frames[: 1 if body is None else 2]
+                    self._outgoing.say(self.link, (message, body), before, up=True)
                 case Run():
                     self._run(effect)
                 case CancelRun():
@@ -180,6 +191,11 @@ class SimWorker(Process):
                     self.events.after(delay_s, self.post, self._take, parked)
                 case Exit():
                     self.events.after(0.1, self.die, "retired")
+        if self.world.grouped:  # what ends in the same instant is said together
+            self.events.after(INSTANT_S, self.post, self._leave)
+
+    def _leave(self) -> None:
+        self._outgoing.leave(up=True)
 
     def _send(self, frames: Frames) -> None:
         self.world.network.send(self.link, frames, up=True)
@@ -192,6 +208,9 @@ class SimWorker(Process):
         execution = self.world.judge.started(key, self, self.server, run.request, run.number)
         self._running[run.number] = execution
         duration_s = float(duration)
+        if self.world.grouped:  # some end together
+            now_s = self.events.now_s
+            duration_s = math.ceil((now_s + duration_s) / TOGETHER_S) * TOGETHER_S - now_s
         if behaviour == "block":
             self.world.faults[Fault.BLOCK_LOOP] += 1
             self._blocked_s = self.events.now_s

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ...core import messages
 from ...core.client import ClientCore
 from ...core.executions import Execution
 from ...core.key_records import Payload
@@ -48,7 +47,7 @@ def audit(router: Router, peak_live: int) -> list[str]:
                 if entry.key is not None:
                     continue  # its payload is that of the work of its key
                 if _is_large(entry.kept, limits.announce_bytes):
-                    large_bytes.append(len(entry.kept.frames[1]))
+                    large_bytes.append(len(entry.kept.payload))
                 elif entry.executions:
                     small_bytes.append(entry.kept.size_bytes)
         if len(session.entries) > limits.window and not session.own:
@@ -104,11 +103,7 @@ def _own(bound: int, limits: ServerLimits) -> int:
 
 def _is_large(kept: RetainedOutcome, announce_bytes: int) -> bool:
     """Whether it must have been announced: a result, and too large."""
-    header, payload = kept.frames
-    if len(payload) <= announce_bytes:
-        return False
-    outcome = messages.decode(header, most_bytes=1 << 20)
-    return isinstance(outcome, messages.Outcome) and outcome.status == Status.RESULT
+    return len(kept.payload) > announce_bytes and kept.outcome.status == Status.RESULT
 
 
 def announced(router: Router) -> list[Execution]:

@@ -37,7 +37,7 @@ class HostileClient(Process):
 
     def take_in(self, frames: Frames) -> None:
         """A message has arrived."""
-        message = messages.decode(frames[0], most_bytes=1 << 20)
+        message, _ = messages.read(frames, most_bytes=1 << 20)[0]
         if isinstance(message, messages.Welcome):
             self.session = message.session
             self._sent.clear()

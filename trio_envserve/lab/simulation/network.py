@@ -7,12 +7,13 @@ that outlives its connection reaches whoever has that name then.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Protocol, TypeAlias
 
 from ...core.errors import ProtocolError
-from ...core.messages import Message, decode
+from ...core.messages import KeyedRequest, Message, Said, in_batches, one_by_one, read
 from ...core.terms import Body
 from ..kit.events import Events
 from ..kit.network import ARRIVED, STRAY, BaseLink, BaseNetwork, Rates
@@ -20,21 +21,39 @@ from ..kit.network import ARRIVED, STRAY, BaseLink, BaseNetwork, Rates
 Frames: TypeAlias = Sequence[Body]
 
 
-def message_of(frames: Frames) -> Message | None:
-    """The message whose header is among these frames; None for garbage."""
-    for frame in frames:
+HEADER_BYTES = 1 << 20
+
+
+def messages_of(frames: Frames) -> list[Message]:
+    """The messages whose header is among these frames; none for garbage."""
+    for at in range(len(frames)):
         try:
-            return decode(frame, most_bytes=1 << 20)
+            return [message for message, _ in read(frames[at:], most_bytes=HEADER_BYTES)]
         except ProtocolError:
             continue
-    return None
+    return []
+
+
+def singly(frames: Frames) -> list[Frames]:
+    """The rows of a batch, each in one of its own, for those who look on."""
+    for at in range(len(frames)):
+        try:
+            alone = list(one_by_one(frames[at:], most_bytes=HEADER_BYTES))
+        except ProtocolError:
+            continue
+        return [(*frames[:at], *each) for each in alone] if len(alone) > 1 else [frames]
+    return [frames]
 
 
 def describe(frames: Frames) -> str:
     """A message for people, ids shortened."""
-    message = message_of(frames)
-    if message is None:
+    found = messages_of(frames)
+    if not found:
         return f"{len(frames)} frames of garbage"
+    return " + ".join(map(_text, found))
+
+
+def _text(message: Message) -> str:
     fields = [
         f"{name}={value.hex()[:6] if isinstance(value, bytes) else value!r}"
         for name, value in zip(message._fields, message, strict=True)
@@ -83,6 +102,47 @@ class Link(BaseLink):
     def links(self, server: Server) -> dict[bytes, Link]:
         """Where a server finds links of this kind by their route."""
         return server.worker_links if self.worker else server.client_links
+
+
+class Outgoing:
+    """What somebody says in one turn: grouped as the shells group it, or one by one.  Both
+    must come to the same."""
+
+    def __init__(self, network: Network, *, grouped: bool) -> None:
+        self._network = network
+        self._grouped = grouped
+        self._waiting: dict[Link, list[tuple[tuple[Body, ...], Said]]] = {}
+
+    def say(self, link: Link | None, said: Said, before: tuple[Body, ...], *, up: bool) -> None:
+        """A message, with what stands before its header."""
+        if link is not None and self._grouped:
+            self._waiting.setdefault(link, []).append((before, said))
+        else:
+            for frames in in_batches((said,)):
+                self._network.send(link, (*before, *frames), up=up)
+
+    def leave(self, *, up: bool) -> None:
+        """The turn is over."""
+        waiting, self._waiting = self._waiting, {}
+        for link, all_said in waiting.items():
+            for before, said in itertools.groupby(all_said, operator.itemgetter(0)):
+                for frames in _together(each for _, each in said):
+                    self._network.send(link, (*before, *frames), up=up)
+
+
+def _together(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]:
+    """Requests for keys travel alone.  What is right to tell one of them depends on whether
+    another came before it, and the judge sees what is told once all of a message is done.
+    (That their batches come to the same is shown of the router alone.)"""
+    company: list[Said] = []
+    for each in said:
+        if isinstance(each[0], KeyedRequest):
+            yield from in_batches(company)
+            yield from in_batches((each,))
+            company = []
+        else:
+            company.append(each)
+    yield from in_batches(company)
 
 
 class Network(BaseNetwork[Link, Frames]):

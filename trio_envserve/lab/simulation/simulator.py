@@ -101,6 +101,8 @@ class World(BaseWorld[Fault]):
         self.judge = Judge(lambda: self.events.now_s, self.events.note, self.plan)
         rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
         self.network = Network(self.events, rates)
+        self.grouped = self.luck_of("grouped").random() < 0.5
+        """Whether what is ready in one turn for one peer travels together."""
         self.worker_by_incarnation: dict[Incarnation, SimWorker] = {}
         self.servers: list[SimServer] = []
         self.disk = Disk(self.luck_of("disk")) if self.plan.has(Fault.JOURNAL) else None

@@ -35,7 +35,7 @@ FRAMED_BYTES: Final = 256 * KIB
 """Messages are framed while fewer bytes than this wait to be written."""
 
 SLICE_MESSAGES: Final = 8
-"""How many messages are decoded at a time: each may be a bundle."""
+"""How many messages are decoded at a time."""
 
 JOINED_MESSAGES: Final = 64
 """How many messages are framed at a time: small ones in one piece."""

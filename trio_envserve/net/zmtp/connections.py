@@ -28,9 +28,9 @@ from typing import Final
 
 import trio
 
-from ...core.limits import MIB, WireLimits
+from ...core.limits import BATCH_BYTES, MIB, WireLimits
 from ..framing import FrameLimits, FramingError
-from ..interface import BUNDLE_BYTES, FRAMES_MAX, ConnectionEvent
+from ..interface import FRAMES_MAX, ConnectionEvent
 from ..outbox import Outbox
 from ..pump import SocketPump
 from .connection import Connection, ConnectionEnded, ConnectionState
@@ -54,10 +54,10 @@ HANG_UP: Final = 0x2000
 
 def frame_limits(limits: WireLimits) -> FrameLimits:
     """The bounds of a connection: one frame of the largest size, and a header."""
-    frame_bytes = max(limits.message_bytes, BUNDLE_BYTES)
+    frame_bytes = max(limits.message_bytes, BATCH_BYTES)
     return FrameLimits(
         frame_bytes=frame_bytes,
-        message_bytes=frame_bytes + max(limits.header_bytes, BUNDLE_BYTES),
+        message_bytes=frame_bytes + max(limits.header_bytes, BATCH_BYTES),
         frames=FRAMES_MAX,
     )
 

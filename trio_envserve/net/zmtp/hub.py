@@ -26,7 +26,6 @@ from typing import Final
 import trio
 
 from ...core.limits import KIB, WireLimits
-from .. import bundle
 from ..forks import forget_in_children
 from ..framing import FrameTooLarge, FramingError
 from ..interface import BATCH_MESSAGES, Frame, Message, OnEvent
@@ -110,13 +109,7 @@ class Hub(Connections):
             # Counted in slices, because commands and parts of a message cost time, too.
             for _ in range(1 + share // SLICE_MESSAGES):
                 for message in connection.take():
-                    if len(message) == 1 and bundle.is_bundle(message[0]):
-                        members = bundle.unpack(message[0])
-                        batch += members if route is None else [route + each for each in members]
-                    elif route is None:
-                        batch.append(message)
-                    else:
-                        batch.append(route + message)
+                    batch.append(message if route is None else route + message)
                 if not decoder.is_backlogged or len(batch) >= most:
                     break
             if len(batch) > before:

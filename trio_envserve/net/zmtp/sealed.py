@@ -11,7 +11,7 @@ frame that comes again, or too late, is refused.
 :class:`SealedDecoder` has the interface of :class:`~..framing.Decoder`, and keeps the same
 bounds.  Bytes that are not sealed rightly raise FramingError, and nothing behind them is
 read.  :meth:`Sealer.encode` is the other direction.  A frame costs about 4 µs to seal or to
-open, so small messages that go together go as a bundle.
+open.
 
 A large frame is opened in the memory into which it was received.  It is sealed, and opened,
 in one step: so the frames of such connections have a bound of their own,
@@ -28,7 +28,6 @@ from functools import partial
 from typing import Final, final
 
 from ...core.limits import MIB
-from .. import bundle
 from ..framing import (
     MORE,
     Decoder,
@@ -73,7 +72,7 @@ class Sealer:
         later."""
         small: list[Piece | bytearray] = []
         pieces: list[Piece] = []
-        for message in messages if len(messages) == 1 else bundle.pack(messages):
+        for message in messages:
             left = len(message)
             for frame in message:
                 left -= 1

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from ...client import Outcome
 from ...core.messages import Outcome as OutcomeMessage
+from ...core.messages import encode
 from ...core.terms import short
 
 How: TypeAlias = Literal["runs", "returned", "raised", "cancelled"]
@@ -147,10 +148,10 @@ class History:
         why = f" {type(error).__name__}" if how == "raised" else ""
         self.tell(at_s, execution.ask, f"execution {execution.number} {how}{why}")
 
-    def sent(self, message: OutcomeMessage, header: bytes, body: bytes) -> None:
+    def sent(self, message: OutcomeMessage, body: bytes) -> None:
         """The server sends an outcome."""
         request = f"{short(message.session)}/{message.sequence}"
-        digest = hashlib.blake2b(header + body, digest_size=8).hexdigest()
+        digest = hashlib.blake2b(encode(message) + body, digest_size=8).hexdigest()
         self.outcomes_sent.setdefault(request, set()).add(digest)
 
     def tell(self, at_s: float, ask: int | None, text: str) -> None:

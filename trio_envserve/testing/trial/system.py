@@ -13,6 +13,7 @@ the same reason.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import random
@@ -30,7 +31,7 @@ from ...core.client import ClientCore
 from ...core.errors import CallError, ProtocolError, ServerNotClosed
 from ...core.limits import ClientLimits, ServerLimits
 from ...core.messages import Outcome as OutcomeMessage
-from ...core.messages import decode
+from ...core.messages import read
 from ...core.terms import ID_BYTES
 from ...envs.loading import LoadedEnvironment
 from ...net import MemoryNetwork, Message, Network, unwrap_single
@@ -337,12 +338,10 @@ class Trial:
         self._note(direction.encode(), header)
         self._counts["sent"] += 1
         if direction == "to_dealer":
-            try:
-                message = decode(header, most_bytes=len(header))
-            except ProtocolError:
-                message = None  # not for us to judge; its reader will
-            if isinstance(message, OutcomeMessage):
-                self.history.sent(message, header, b"".join(bytes(each) for each in frames[1:]))
+            with contextlib.suppress(ProtocolError):  # not for us to judge; its reader will
+                for message, body in read(frames, most_bytes=len(header)):
+                    if isinstance(message, OutcomeMessage):
+                        self.history.sent(message, bytes(body or b""))
         if any(self._losses.random() < share for share in self._shares):
             self._counts["lost"] += 1
             return False
