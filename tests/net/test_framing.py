@@ -130,6 +130,7 @@ def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
 def test_what_is_held_of_unfinished_messages_is_counted_to_the_byte():
     decoder = Decoder(LIMITS)
     assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
+    assert decoder.is_backlogged is False
     decoder.feed(bytes((MORE, 3)) + b"abc" + bytes((0, 5)) + b"de")
     assert decoder.take(9) == []
     assert not decoder.is_backlogged
@@ -164,6 +165,70 @@ def test_a_large_frame_counts_with_its_buffer_behind_what_is_whole():
     alone.feed(head)
     assert alone.take(9) == []
     assert not alone.is_between_messages
+
+
+def test_a_large_frame_may_be_fed_in_parts_and_what_follows_it_is_not_lost():
+    body = bytes(range(256)) * (COPY_THRESHOLD_BYTES // 256)
+    data = bytes((LONG,)) + len(body).to_bytes(8, "big") + body + bytes((0, 3)) + b"abc"
+    decoder = Decoder(LIMITS)
+    decoder.feed(data[:20])
+    assert decoder.take(9) == []
+    decoder.feed(b"")
+    decoder.feed(data[20:1000])
+    assert decoder.take(9) == []
+    decoder.feed(data[1000:])
+    assert [[bytes(frame) for frame in message] for message in decoder.take(9)] == [
+        [body],
+        [b"abc"],
+    ]
+
+
+def test_a_message_goes_on_behind_a_large_frame_that_came_in_parts():
+    body = b"a" * COPY_THRESHOLD_BYTES
+    data = b"".join(encode([[body, b"b"], [b"c"]]))
+    decoder = Decoder(LIMITS)
+    decoder.feed(data[:20])
+    assert decoder.take(9) == []
+    decoder.feed(data[20 : 9 + len(body)])
+    assert decoder.take(9) == []
+    assert not decoder.is_between_messages
+    decoder.feed(data[9 + len(body) :])
+    assert decoder.take(9) == [[body, b"b"], [b"c"]]
+
+
+def test_what_is_as_large_as_a_bound_passes():
+    decoder = Decoder(SMALL)
+    decoder.feed(encode_command(bytes(100)) + b"".join(encode([[bytes(1000)] * 2])))
+    assert decoder.take(9) == [[bytes(1000)] * 2]
+    assert list(decoder.commands) == [bytes(100)]
+
+
+def test_a_shared_frame_has_an_offset_in_the_place_of_its_body():
+    asked = []
+
+    def take(offset: int, size: int) -> memoryview:
+        asked.append((offset, size))
+        return memoryview(b"s" * size)
+
+    body = b"s" * COPY_THRESHOLD_BYTES
+    data = b"".join(encode([[body, b"x"], [body]], lambda frame: 4096))
+    decoder = Decoder(LIMITS, take)
+    decoder.feed(data[:16])
+    assert decoder.take(9) == []
+    assert asked == []
+    decoder.feed(data[16:])
+    assert decoder.take(9) == [[body, b"x"], [body]]
+    assert asked == [(4096, len(body))] * 2
+
+
+def test_what_is_not_decoded_can_be_given_to_another_decoder():
+    decoder = Decoder(LIMITS)
+    decoder.feed(bytes((0, 1)) + b"a" + bytes((0, 2)) + b"bc")
+    assert decoder.take(1) == [[b"a"]]
+    assert decoder.is_backlogged
+    other = Decoder(LIMITS)
+    other.feed(decoder.rest())
+    assert other.take(9) == [[b"bc"]]
 
 
 def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
