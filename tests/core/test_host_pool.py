@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
     NO_LEASE,
@@ -13,11 +13,19 @@ from trio_envserve.core.host import (
     StartWorker,
 )
 from trio_envserve.core.host_link import Item, What, to_frames
-from trio_envserve.core.host_pool import PAST_HOSTS, Hosts, ToHost, fitting, host_name
+from trio_envserve.core.host_pool import (
+    PAST_HOSTS,
+    Hosts,
+    ToHost,
+    check_amounts,
+    fitting,
+    host_name,
+)
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import Phase
+from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToWorker
-from trio_envserve.core.router_inputs import Exited
+from trio_envserve.core.router_inputs import Exited, PoolOpened
 from trio_envserve.core.slots import Pool
 
 from .host_rig import EPOCH, TERMS, Link, hello_of, joined, last
@@ -183,6 +191,19 @@ def test_the_names_of_hosts_are_plain_and_those_that_are_gone_are_few():
     past = link.hosts.records({}, link.now_s)["past_hosts"]
     assert len(past) == PAST_HOSTS
     assert past[-1]["host"] == f"h{PAST_HOSTS + 2}"
+
+
+@pytest.mark.parametrize("amount", [-1, True, "many", float("nan"), float("inf")])
+def test_what_is_no_amount_is_neither_needed_nor_offered(amount):
+    check_amounts("needs", {"gpu": 1, "memory": 0.5})
+    with pytest.raises(ConfigError, match="gpu"):
+        check_amounts("needs", {"gpu": amount})
+
+
+def test_a_router_without_hosts_says_that_none_is_here():
+    router = Router(epoch=EPOCH, slots=0, now_s=0.0, new_id=Link().ids)
+    router.take(PoolOpened(set(), 0.0))
+    assert router.status()["reason"] == "no host is here that may start workers"
 
 
 def test_what_is_taken_together_goes_together():
