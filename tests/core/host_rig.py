@@ -19,13 +19,19 @@ from trio_envserve.core.host import (
     ToRouter,
 )
 from trio_envserve.core.host_pool import Hosts, ToHost
-from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.lease import EarlierEpochs, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput
 from trio_envserve.core.messages import Beat, WorkerHello
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
-from trio_envserve.core.router_inputs import Exited, HeartbeatFelt, WorkerMessage
+from trio_envserve.core.router_inputs import (
+    Exited,
+    HeartbeatFelt,
+    HostsDead,
+    WorkerBack,
+    WorkerMessage,
+)
 from trio_envserve.core.slots import Pool
 
 TERMS = LeaseTerms(fence_s=20.0)
@@ -61,6 +67,7 @@ class Link:
         self.logged: list[str] = []
         self.deadline_s: float | None = None
         self.cut = False
+        self.epochs = 0
 
     def carry(self) -> None:
         """What the host has to have done."""
@@ -111,6 +118,13 @@ class Link:
         """The router's part, as far as processes go."""
         for each in inputs:
             self.inputs.append(each)
+            if isinstance(each, HostsDead):
+                continue
+            if isinstance(each, WorkerBack):
+                life = self.pool.take_back(each, each.now_s)
+                if each.hello and not each.is_to_end:
+                    self.pool.step(life, LifeInput.HELLO, each.now_s)
+                continue
             life = self.pool.lives[about(each)]
             if isinstance(each, Exited):
                 self.pool.step(life, LifeInput.EXITED, each.now_s, each.how)
@@ -162,6 +176,20 @@ class Link:
         self.host.connect()
         self.settle()
         self.second(3)
+
+    def follow(self, **given: Any) -> None:
+        """The router is killed, and another one has its journal."""
+        waits = [*self.hosts.leases.earlier.waits, self.hosts.leases.own()]
+        self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
+        self.epochs += 1
+        epoch, earlier = b"%016d" % self.epochs, EarlierEpochs(waits, self.now_s)
+        given = {"serves": SERVES, **given}
+        self.hosts = Hosts(self.pool, TERMS, epoch, earlier=earlier, **given)
+        self.up.clear()
+        self.down.clear()
+        self.inputs.clear()
+        self.host.connect()
+        self.settle()
 
     def ready(self) -> None:
         for worker, incarnation in self.alive.items():

@@ -120,11 +120,11 @@ def test_a_refusal_is_logged_once_and_is_over_with_the_welcome():
     link = Link()
     link.host.connect()
     link.host.message(
-        (encode(HostRefused(link.host.lease.tenure, 1, IN_USE, "another is here\n")),), 0.0
+        (encode(HostRefused(link.host.lease.tenure, 1, EPOCH, IN_USE, "another is here\n")),), 0.0
     )
     link.host.connect()
     link.host.message(
-        (encode(HostRefused(link.host.lease.tenure, 2, IN_USE, "another is here\n")),), 0.0
+        (encode(HostRefused(link.host.lease.tenure, 2, EPOCH, IN_USE, "another is here\n")),), 0.0
     )
     assert link.host.refusal == (IN_USE, "another is here?")
     link.joined()

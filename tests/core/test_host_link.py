@@ -30,11 +30,27 @@ from trio_envserve.core.messages import ForeignVersion
 TENURE = b"t" * 16
 MOST = 100_000
 ONE_EACH: list[Any] = [
-    HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, {"gpu": 2}),
+    HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, {"gpu": 2}, [], b"", []),
+    HostHello(
+        1,
+        "a",
+        TENURE,
+        1,
+        [],
+        b"e" * 16,
+        2,
+        {},
+        [b"c" * 16],
+        b"o" * 16,
+        [
+            [b"w0-1", b"i" * 16, 7, b"hello", 5, [1, 2, 4, 5], 0],
+            [b"w1-1", b"j" * 16, 0, b"", 0, [], 1],
+        ],
+    ),
     HostBeat(TENURE, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),
     HostLeaves(TENURE),
     HostWelcome(1, TENURE, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
-    HostRefused(TENURE, 1, "over", "its tenure is over"),
+    HostRefused(TENURE, 1, b"e" * 16, "over", "its tenure is over"),
     HostAnswer(TENURE, 3, 5, 7),
 ]
 

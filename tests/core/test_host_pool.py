@@ -96,7 +96,7 @@ def test_a_leaving_host_starts_nothing():
     link = joined()
     link.host.is_leaving = True
     have = link.host._inbox.have
-    spawn = to_frames(link.host.lease.tenure, have + 1, [Item(What.SPAWN, b"x", (b"i" * 16,))])
+    spawn = to_frames(link.host.lease.tenure, have + 1, [Item(What.SPAWN, b"x", (b"i" * 16, b"0"))])
     link.host.message(spawn, link.now_s)
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
 

@@ -21,7 +21,7 @@ from trio_envserve.core.lease import (
 )
 
 EPOCH, OTHER = b"e" * 16, b"o" * 16
-T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
+T1, T2, T3, T4 = b"1" * 16, b"2" * 16, b"3" * 16, b"4" * 16
 TERMS = LeaseTerms(fence_s=20.0)
 
 
@@ -274,11 +274,82 @@ def test_tenures_that_are_over_are_remembered_within_a_bound():
 # -- the routers before ---------------------------------------------------------------
 
 
-def test_each_earlier_epoch_is_dead_after_its_own_time():
+def test_earlier_epochs_are_dead_after_the_longest_of_their_times():
     earlier = EarlierEpochs([EpochWait(b"long", 60.0), EpochWait(b"short", 10.0)], 100.0)
-    assert earlier.take_dead(109.9) == []
-    assert earlier.take_dead(110.0) == [b"short"]
+    assert earlier.take_dead(159.9) == [], "a host of the later one may live by the first one"
     own = EpochWait(b"own", 5.0)
-    assert earlier.record(own) == (EpochWait(b"long", 60.0), own), "a successor waits for it, too"
-    assert earlier.take_dead(160.0) == [b"long"]
+    both = (*earlier.waits, own)
+    assert earlier.record(own, 100.0) == both, "a successor waits for them, too"
+    assert b"short" in earlier
+    assert earlier.take_dead(160.0) == [b"long", b"short"]
+    assert b"short" not in earlier
+    assert earlier.record(own, 160.0) == (own,)
     assert earlier.take_dead(200.0) == []
+
+
+def test_earlier_epochs_are_dead_once_all_of_their_hosts_are_accounted_for():
+    known = EpochWait(EPOCH, 90.0, frozenset((T1, T2)))
+    leases = Leases(TERMS, OTHER, EarlierEpochs([known], 100.0))
+    earlier, own = leases.earlier, EpochWait(OTHER, TERMS.wait_s, frozenset())
+    assert leases.own() == own
+    assert earlier.take_dead(101.0) == []
+    leases.hello("b", T3, 1, (T2,), 102.0)
+    assert earlier.take_dead(102.0) == []
+    leases.hello("a", T4, 1, (), 103.0, with_epoch=EPOCH, continues=[T1], to=OTHER)
+    assert earlier.take_dead(103.0) == [EPOCH]
+    # T4 may live by what the first one has said: so the next router waits as long.
+    (written,) = earlier.record(leases.own(), 110.0)
+    assert written == EpochWait(OTHER, 90.0, frozenset((T3, T4)))
+    assert earlier.record(leases.own(), 190.0) == (leases.own(),)
+
+
+def followed(now_s: float = 100.0) -> Leases:
+    """A router that follows the one of EPOCH, whose hosts may live for 90 seconds."""
+    return Leases(TERMS, OTHER, EarlierEpochs([EpochWait(EPOCH, 90.0)], now_s))
+
+
+def test_a_tenure_of_the_router_before_may_be_continued():
+    leases = followed()
+    assert leases.hello("a", T1, 3, (), 101.0, with_epoch=EPOCH) == (Reception.MOVED, None)
+    assert not leases.holdings
+    received = leases.hello("a", T2, 1, (), 102.0, with_epoch=EPOCH, continues=[T1], to=OTHER)
+    assert received == (Reception.WELCOME, None)
+    assert leases.lost(102.0 + TERMS.wait_s) == [], "by what the router before has written down"
+    assert leases.lost(189.9) == []
+    (lost,) = leases.lost(190.0)
+    assert lost.tenure == T2
+
+
+def test_what_is_continued_is_counted_from_its_own_beats_after_that():
+    leases = followed()
+    leases.hello("a", T2, 1, (), 102.0, with_epoch=EPOCH, continues=[T1], to=OTHER)
+    assert leases.beat("a", T2, LeaseBeat(1, 0, OTHER), 120.0)
+    assert leases.beat("a", T2, LeaseBeat(2, 1, OTHER), 140.0)
+    assert leases.beat("a", T2, LeaseBeat(3, 2, OTHER), 165.0)
+    assert leases.beat("a", T2, LeaseBeat(4, 3, OTHER), 189.0)
+    assert leases.lost(189.0 + TERMS.wait_s - 0.1) == []
+    assert len(leases.lost(189.0 + TERMS.wait_s)) == 1
+
+
+def test_a_tenure_of_a_router_that_is_dead_by_now_is_over():
+    leases = followed()
+    assert leases.earlier.take_dead(190.0) == [EPOCH]
+    for continues in ((), (T1,)):
+        reception, _ = leases.hello(
+            "a", T2, 1, (), 191.0, with_epoch=EPOCH, continues=continues, to=OTHER
+        )
+        assert reception is Reception.OVER
+
+
+def test_a_host_that_goes_on_keeps_its_deadline_and_nothing_else():
+    lease = joined()
+    lease.beat(100.0)
+    assert lease.answer(T1, 1) == 120.0
+    lease.beat(110.0)
+    lease.go_on(T2)
+    assert lease.holds(119.9)
+    assert not lease.holds(120.0)
+    assert lease.answer(T1, 2) is None, "what the router before has answered comes too late"
+    assert lease.welcomed(lease.hello(), OTHER, 5.0)
+    lease.beat(111.0)
+    assert lease.answer(T2, 1) is None or lease.deadline_s == 120.0, "nothing makes it shorter"

@@ -126,7 +126,8 @@ def test_g4_an_outcome_is_kept_and_sent_again_until_the_router_has_it():
     core.take(BeatDue({}))
     assert state(core, 3, 1, [], []) == []  # the router has it
     core.take(BeatDue({}))
-    assert state(core, 4, 1, [0, 1], []) == []  # an old statement, late
+    # An old statement, late: the router does not take that for the end of what it knows.
+    assert state(core, 4, 1, [0, 1], []) == [messages.Declined([0, 1])]
 
 
 def test_a_statement_from_before_the_dispatch_says_nothing_of_it():

@@ -39,6 +39,9 @@ FIRST = {
     "any-router-answers-a-beat": 180,
     "a-host-that-hears-nothing-is-answered-for-ever": 415,
     "the-guard-is-told-for-how-long": 520,
+    "a-successor-waits-for-each-epoch-by-its-own-words": 610,
+    "a-router-is-written-off-while-its-work-is-stopped": 510,
+    "what-goes-on-is-counted-by-the-limits-of-the-new-router-alone": 190,
 }
 """Where to begin: some rules matter in few seeds, and a test is not to look for long."""
 

@@ -31,6 +31,8 @@ from trio_envserve.core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatFelt,
+    HostsDead,
+    HostsLive,
     Loaded,
     PeerKnown,
     PoolOpened,
@@ -43,6 +45,7 @@ from trio_envserve.core.router_inputs import (
     Spawned,
     StackTaken,
     Tick,
+    WorkerBack,
     WorkerMessage,
 )
 from trio_envserve.lab.recording import Player, load, replay
@@ -144,7 +147,8 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     player = played(bench, tmp_path)
     assert player.identical
     inputs = list(load(tmp_path / "a.rec"))
-    assert {type(each.given) for each in inputs} == set(get_args(RouterInput))
+    of_hosts = {HostsLive, HostsDead, WorkerBack}  # a server with hosts records nothing
+    assert {type(each.given) for each in inputs} == set(get_args(RouterInput)) - of_hosts
     assert player.router.starting == "waiting for nobody"
     assert player.at_s == pytest.approx(bench.now_s + 5)
 

@@ -43,6 +43,8 @@ from trio_envserve.net import DealerSocket, open_zmtp_network
 from trio_envserve.server.hosts import EpochRecords
 from trio_envserve.server.shell import Server
 
+T1, T2 = b"1" * 16, b"2" * 16
+
 HOST = """
 import sys, trio
 from trio_envserve import ServerLimits
@@ -236,12 +238,26 @@ async def test_an_id_is_in_use_until_the_lease_has_ended():
 def test_a_later_server_reads_how_long_the_hosts_of_earlier_ones_may_have_workers(tmp_path):
     locks = [tmp_path / "address.epochs", tmp_path / "epochs.lock"]
     records = EpochRecords(locks)
-    assert records.read() == 0.0
+    assert records.read() == []
     records.write([EpochWait(b"e" * 16, 31.5)])
     # Of a server with the same journal, at another address.
-    assert EpochRecords([tmp_path / "other.epochs", locks[1]]).read() == 31.5
+    assert EpochRecords([tmp_path / "other.epochs", locks[1]]).read() == [
+        EpochWait(b"e" * 16, 31.5)
+    ]
     records.clear()
-    assert EpochRecords(locks).read() == 0.0
+    assert EpochRecords(locks).read() == []
+
+
+def test_a_later_server_reads_which_hosts_may_have_workers(tmp_path):
+    locks = [tmp_path / "address.epochs", tmp_path / "epochs.lock"]
+    one, both = (EpochWait(b"e" * 16, 31.5, frozenset(ids)) for ids in ([b"t" * 16], [T1, T2]))
+    EpochRecords(locks).write([both])
+    assert EpochRecords(locks).read() == [both]
+    EpochRecords(locks[:1]).write([one])  # it was killed before it wrote the other file
+    (found,) = EpochRecords(locks).read()
+    assert found.tenures == frozenset((b"t" * 16, T1, T2))
+    EpochRecords(locks[:1]).write([EpochWait(b"e" * 16, 40.0)])
+    assert EpochRecords(locks).read() == [EpochWait(b"e" * 16, 40.0)]
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -256,7 +272,7 @@ async def test_a_server_waits_for_the_hosts_of_the_one_before():
             await until(lambda: "hosts of an earlier server" in server.status().reason)
             assert not server.status().ready
         # It has not waited to the end: so the next one has to.
-        assert EpochRecords([locks.epochs.path]).read() == 1000.0
+        assert EpochRecords([locks.epochs.path]).read() == [EpochWait(b"e" * 16, 1000.0)]
 
 
 @pytest.mark.parametrize("text", ["nonsense", "00 1.0\n", "xy 1.0\n"])

@@ -29,13 +29,16 @@ from .executions import Execution
 from .heard import ExecutionEnded, Noted, Said, Stray
 from .journal import Journal
 from .key_answers import Say
+from .key_records import GenerationState
 from .keyed import KeyedRequests
 from .keyed_at_rest import RestingRequests
 from .limits import KeyLimits, ServerLimits, WireLimits
+from .lives import Life
 from .ranges import Ranges
 from .request_table import REFUSALS, Effects, RequestAction, RequestInput
 from .requests import Entry, RequestState, RetainedOutcome, Session
 from .router_effects import Report, RouterEffect, ToClient
+from .router_inputs import WorkerBack
 from .scheduler import Scheduler
 from .slots import Pool
 from .terms import Route, SessionId
@@ -82,6 +85,9 @@ class Dispatcher:
         self._closing = closing
         self.is_starting = True
         """Whether earlier epochs may still live."""
+        self.earlier_lives = False
+        """Whether hosts may still run something for an earlier epoch: then no work of keys
+        begins, since it may be for one whose last generation was not known to end."""
         made = RestingRequests if journal.reads else KeyedRequests
         self.keyed: KeyedRequests = made(self, keys, new_id, journal)
         self._most_deadlines = 1024
@@ -168,13 +174,43 @@ class Dispatcher:
             self.step(session, entry.id.sequence, RequestInput.OUTCOME, kept)
         else:
             entry.suspicion = ended.suspicion
-            outcome = outcomes.lost(
-                execution.worker, ended.why, declared_rerun=self.cache.declared_rerun
-            )
+            outcome: Outcome = outcomes.lost_with_server
+            if ended.suspicion is not None:
+                outcome = outcomes.lost(
+                    execution.worker, ended.why, declared_rerun=self.cache.declared_rerun
+                )
             self.step(session, entry.id.sequence, RequestInput.WORKER_DEAD, outcome)
             # It may wait again, but nothing will be started any more.
             if self._closing.begun and entry.id.sequence in session.entries:
                 self.answer_stopping(session, entry.id.sequence)
+
+    def take_back(self, life: Life, back: WorkerBack) -> None:
+        """A worker of an earlier epoch lives on.  What the journal knows of its work goes on
+        as it was; the rest is stopped.  Only then anything is said to it."""
+        awake_s, workforce, keys = self.clock.awake_s, self.workforce, self.keyed.keys
+        started = keys.started_as.pop(life.incarnation, {})
+        worker = workforce.take_back(life, back, awake_s)
+        if worker is None:
+            return
+        # What was sent last may not have reached the host: it may be sent again.
+        worker.next_number = max([back.next, *(number + 1 for number in started)])
+        self.cache.declared_rerun = keys.declared_rerun = workforce.rerun
+        running = Ranges.from_flat(back.running)
+        for number in sorted({*started, *running}):
+            generation = started.get(number)
+            if (
+                generation is None or generation.state is not GenerationState.HELD
+                or self._closing.begun
+            ):  # fmt: skip
+                if number in running:
+                    workforce.stop_unknown(worker, number, awake_s)
+                continue
+            session, entry = self.keyed.take_back(generation)
+            execution = workforce.go_on(worker, number, session, entry, awake_s)
+            keys.dispatched(entry.id.sequence, None)
+            self.cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
+        workforce.state(worker)
+        self.take_from_workforce()
 
     def said(self, said: Said) -> None:
         """One piece of an outcome goes to who waits for that, and is kept by nobody."""
@@ -233,7 +269,8 @@ class Dispatcher:
                 session = cache.sessions[entry.id.session]
                 after = 0
                 if session.own:
-                    self.keyed.keys.dispatched(entry.id.sequence)
+                    where = worker.incarnation, worker.next_number
+                    self.keyed.keys.dispatched(entry.id.sequence, where)
                     after = self.journal.appended
                 execution = workforce.dispatch(session, entry, worker, awake_s, after)
                 self.waits.add(awake_s - entry.queued_s)
@@ -268,7 +305,9 @@ class Dispatcher:
     def _share_left(self, session_id: SessionId) -> bool:
         session = self.cache.sessions[session_id]
         if session.own and (
-            self.journal.failed or not self.keyed.keys.room.may_retain(session.own)
+            self.earlier_lives
+            or self.journal.failed
+            or not self.keyed.keys.room.may_retain(session.own)
         ):
             return False
         return self.cache.share_left(session)

@@ -59,6 +59,8 @@ class Execution:
     """So many records of the journal are safe before it is sent."""
     stop_s: float | None = None
     """When it was told to stop, on the awake clock."""
+    taken_back: bool = False
+    """Whether an earlier epoch has dispatched it, for a session of its own."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -132,6 +134,23 @@ class Worker:
         self.running += 1
         self.site.running += 1
         session.live_executions += 1
+        return execution
+
+    def take_back(
+        self, number: int, session: Session, entry: Entry | None, now_s: float
+    ) -> Execution:
+        """An execution that an earlier epoch has dispatched here.  Without a request it is
+        to stop.  They come in the order of their numbers, before any other."""
+        sequence, body = (0, None) if entry is None else (entry.id.sequence, entry.body)
+        execution = Execution(
+            self, number, session, entry, sequence, now_s, None, body, taken_back=True
+        )
+        self.live[number] = execution
+        self.running += 1
+        self.site.running += 1
+        session.live_executions += 1
+        if entry is None:
+            self.abandon(execution, now_s)
         return execution
 
     def announce(self, execution: Execution, size_bytes: int) -> None:

@@ -51,7 +51,8 @@ def _is_record(value: Any) -> bool:
     return type(value) is dict and all(type(key) is str for key in value)
 
 
-def _is_ranges(value: Any) -> bool:
+def is_ranges(value: Any) -> bool:
+    """Whether this is the wire form of :class:`~.ranges.Ranges`."""
     if type(value) is not list or not {int}.issuperset(map(type, value)):
         return False
     return not value or (is_flat(value) and is_uint(value[-1]))
@@ -89,7 +90,7 @@ Choice: TypeAlias = Annotated[
     "bool | None", Field("bool / null", lambda v: v is None or type(v) is bool)
 ]
 Seconds: TypeAlias = Annotated["float | None", Field("seconds / null", is_seconds)]
-Spans: TypeAlias = Annotated["list[int]", Field("spans", _is_ranges)]
+Spans: TypeAlias = Annotated["list[int]", Field("spans", is_ranges)]
 NoteList: TypeAlias = Annotated["list[bytes]", Field("[* note]", _is_notes)]
 Record: TypeAlias = Annotated[dict[str, Any], Field("{* tstr => any}", _is_record)]
 Traceparent: TypeAlias = Annotated[

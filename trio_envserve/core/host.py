@@ -6,6 +6,9 @@ The host decides nothing about work.  It starts and kills the workers that the r
 forwards what they say and what they are told, and keeps what they said, outcomes above all,
 until the router has it (:mod:`.host_link`).  A worker's end comes after all that it said.
 
+It remembers which dispatches it has passed on, and which have ended.  A router with a
+journal that follows the one before is told so, and takes over what runs.
+
 It holds the lease (:mod:`.lease`).  If that runs out, or its tenure is over, every worker is
 to end; the next tenure, with this router or another one, begins when all of them are reaped.
 The guard has killed them by then; the host kills them too, since it costs nothing.
@@ -16,6 +19,7 @@ what is to be done is in :attr:`Host.out`, in order.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +28,7 @@ from .heartbeat import Heartbeat
 from .host_link import Inbox, Item, Outbox, What, to_frames
 from .host_messages import (
     ENDED_MOST,
+    MOVED,
     OVER,
     VERSION,
     ForeignHost,
@@ -40,8 +45,20 @@ from .host_messages import (
 from .lease import HostLease, Tenure
 from .limits import PROTOCOL_VERSION, WireLimits
 from .messages import KINDS as WORKER_KINDS
-from .messages import Beat, Message, WorkerDelta, WorkerNotes
-from .terms import Body, Incarnation, one_line
+from .messages import (
+    Announced,
+    Beat,
+    Declined,
+    Dispatch,
+    Message,
+    WorkerDelta,
+    WorkerHello,
+    WorkerNotes,
+    WorkerOutcome,
+)
+from .messages import decode as decode_worker
+from .ranges import Ranges
+from .terms import Body, Epoch, Incarnation, one_line
 
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
@@ -51,6 +68,39 @@ answers no beat of it."""
 REFUSAL_BYTES = 1_000
 """A longer refusal of a router is cut."""
 UNANSWERED = "the router has not answered for as long as the lease holds"
+
+
+@dataclasses.dataclass(slots=True)
+class WorkerLife:
+    """What a host says of a worker to the router that takes it over."""
+
+    incarnation: Incarnation
+    place: int
+    pid: int = 0
+    hello: bytes = b""
+    """The header of what it said when it was ready."""
+    next: int = 0
+    """One more than the greatest number of a dispatch to it."""
+    running: set[int] = dataclasses.field(default_factory=set)
+    """The dispatches that were passed on to it, and whose end it has not said."""
+
+    def told(self, message: Message) -> None:
+        """This is for the worker."""
+        if isinstance(message, Dispatch):
+            self.next = max(self.next, message.number + 1)
+            self.running.add(message.number)
+
+    def said(self, header: Body, message: Message) -> None:
+        """The worker says this."""
+        match message:
+            case WorkerHello():
+                self.hello = bytes(header)
+            case WorkerOutcome() | Announced():
+                self.running.discard(message.number)
+            case Declined():
+                self.running.difference_update(Ranges.from_flat(message.numbers))
+            case _:
+                pass
 
 
 class ToRouter(NamedTuple):
@@ -118,6 +168,8 @@ def _first_bytes(kinds: Sequence[type[Message]]) -> frozenset[int]:
     return frozenset(WORKER_KINDS[each] for each in kinds)
 
 
+_TOLD = _first_bytes([WorkerHello, WorkerOutcome, Announced, Declined, Dispatch])
+"""Messages to and from workers that say what they are, and what runs."""
 _PASSING = _first_bytes([Beat, WorkerDelta, WorkerNotes])
 """Messages of workers of which the next one says more: they are not kept."""
 
@@ -137,11 +189,22 @@ class Host:
         self.workers: set[bytes] = set()
         """Those that were started, or are to be, and are not reaped."""
         self.is_leaving = False
+        self._lives: dict[bytes, WorkerLife] = {}
+        """Of those workers, and of those of whose end the router may not know."""
+        self._continues: list[Tenure] = []
+        """The tenures that this one continues, until its router has said that it is welcome;
+        and with which router one of them was, with which this one is to be, and what was
+        there when it began."""
+        self._moved_from: Epoch = b""
+        self._moved_to: Epoch = b""
+        self._left_lives: list[list[Any]] = []
         self._past = list(past)
         self._new_id = new_id
         self._wire = wire or WireLimits()
         self._ending = ""
         """Why all workers are to end, while they do."""
+        self._serves: dict[str, Any] = {}
+        """What its workers were started for."""
         self._boot_s = 0.0
         """The newest time that it was told."""
         self._connected = False
@@ -151,10 +214,34 @@ class Host:
         self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
 
     def _begin(self) -> None:
-        self._past.append(self.lease.tenure)
+        self._past += [*self._continues, self.lease.tenure]
         self.lease.begin(self._new_id())
         self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
+        self._lives.clear()
+        self._stay()
         self._connected = False
+
+    def _stay(self) -> None:
+        """Nothing is to be continued."""
+        self._continues, self._left_lives = [], []
+        self._moved_from = self._moved_to = b""
+
+    def _go_over(self, to: Epoch) -> None:
+        """The next router takes over what runs: nothing of the one before counts any more,
+        and what may not have reached that is for this one."""
+        lease = self.lease
+        self._continues = [*self._continues, lease.tenure][-ENDED_MOST:]
+        self._moved_from, self._moved_to = lease.epoch or self._moved_from, to
+        self._left_lives = [
+            [
+                worker, life.incarnation, life.pid, life.hello, life.next,
+                Ranges(sorted(life.running)).flat(), life.place,
+            ]
+            for worker, life in self._lives.items()
+        ]  # fmt: skip
+        lease.go_on(self._new_id())
+        self._outbox, self._inbox = self._outbox.move(lease.tenure), Inbox()
+        self.connect()
 
     @property
     def is_joined(self) -> bool:
@@ -171,7 +258,8 @@ class Host:
             return
         hello = HostHello(
             PROTOCOL_VERSION, self.name, lease.tenure, lease.hello(), self._past[-ENDED_MOST:],
-            lease.epoch, self.capacity, self.offers,
+            lease.epoch or self._moved_from, self.capacity, self.offers, self._continues,
+            self._moved_to, self._left_lives,
         )  # fmt: skip
         self.out.append(ToRouter((encode(hello),)))
 
@@ -208,22 +296,35 @@ class Host:
         if self.lease.welcomed(message.hello, message.epoch, message.fence_s):
             self._connected = True
             self.refusal = None
-            if is_first:
+            if is_first and not self.workers:
+                self._serves = message.serves
                 self.out.append(Serve(message.serves))
+            elif message.serves != self._serves:
+                self.out.append(Say("warning", "the router wants other workers than there are"))
+                self.lease.refused(message.hello)
+            self._stay()
             self._outbox.again()
 
     def _refused(self, message: HostRefused) -> None:
+        if message.code == MOVED and not self._ending:
+            if message.hello == self.lease.hellos:
+                self.out.append(Say("info", f"the router has gone: {message.text}"))
+                self._go_over(message.epoch)
+            return
         refusal = message.code, one_line(message.text, REFUSAL_BYTES)
         if refusal != self.refusal:  # it is asked again and again
             self.out.append(Say("warning", f"the router refuses this host: {refusal[1]}"))
         self.refusal = refusal
-        if message.code == OVER:
+        if message.code in (OVER, MOVED):
             self.lease.refused(message.hello)
 
     def _answered(self, answer: HostAnswer, boot_s: float) -> None:
         before_s = self.lease.deadline_s
         deadline_s = self.lease.answer(answer.tenure, answer.beat)
         self._outbox.received(answer.have, answer.beat)
+        if len(self._lives) > len(self.workers):
+            left = self.workers | self._outbox.ends()
+            self._lives = {worker: self._lives[worker] for worker in self._lives if worker in left}
         if before_s is not None and boot_s >= before_s and not self._ending:
             self._end(UNANSWERED)  # the guard is dead, or dies now: no answer brings it back
         if deadline_s is not None and not self._ending:
@@ -239,15 +340,18 @@ class Host:
         match item.what:
             case What.SPAWN:
                 self.workers.add(worker)
+                incarnation, slot = _start_of(item)
+                self._lives[worker] = WorkerLife(incarnation, slot)
                 if self.is_leaving:
                     self.exited(worker, LEAVING)
                 elif self._ending or not self.lease.holds(boot_s):
                     self.exited(worker, NO_LEASE)
                 else:
-                    incarnation, slot = _start_of(item)
                     self.out.append(StartWorker(worker, incarnation, slot))
             case What.TELL:
                 if worker in self.workers:
+                    if (message := self._read(item.frames[1:2])) is not None:
+                        self._lives[worker].told(message)
                     self.out.append(TellWorker(worker, item.frames))
             case What.KILL:
                 if worker in self.workers:
@@ -258,14 +362,26 @@ class Host:
 
     # -- workers --------------------------------------------------------------
 
+    def _read(self, header: Sequence[Body]) -> Message | None:
+        """A message that concerns what runs.  What is none is for its receiver to judge."""
+        if not header or _kind(header[0]) not in _TOLD:
+            return None
+        try:
+            return decode_worker(header[0], most_bytes=self._wire.header_bytes)
+        except ProtocolError:
+            return None
+
     def spawned(self, worker: bytes, pid: int) -> None:
         """A process was started."""
+        self._lives[worker].pid = pid
         self._put(Item(What.SPAWNED, worker, (str(pid).encode(),)))
 
     def said(self, worker: bytes, frames: Sequence[Body]) -> None:
         """A message of a worker: its incarnation, a header, and more."""
         header = frames[-2 if len(frames) == 4 else -1]
         item = Item(What.SAID, worker, tuple(frames))
+        if (message := self._read([header])) is not None:
+            self._lives[worker].said(header, message)
         if _kind(header) in _PASSING:
             self._pass(item)
         else:

@@ -100,6 +100,17 @@ class Outbox:
         if self._have < before:
             self.again()
 
+    def move(self, tenure: Tenure) -> Outbox:
+        """What may not have arrived is for another router."""
+        moved = Outbox(tenure)
+        for item in self._kept:
+            moved.put(item)
+        return moved
+
+    def ends(self) -> set[bytes]:
+        """The workers of which the other side may not know that they have ended."""
+        return {item.worker for item in self._kept if item.what is What.EXITED}
+
     def again(self) -> None:
         """All that may be lost is to be sent again, as after a reconnect."""
         self.sent = self._have

@@ -17,7 +17,7 @@ import cbor2
 
 from . import strict_cbor
 from .errors import ProtocolError
-from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, is_seconds, is_uint
+from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, is_ranges, is_seconds, is_uint
 from .limits import PROTOCOL_VERSION
 from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
 from .terms import ID_BYTES, Body
@@ -43,6 +43,17 @@ def _is_ids(value: Any) -> bool:
     return all(type(each) is bytes and len(each) == ID_BYTES for each in value)
 
 
+def _is_life(value: Any) -> bool:
+    if type(value) is not list or len(value) != 7:
+        return False
+    worker, incarnation, pid, hello, after, running, place = value
+    return (
+        type(worker) is type(incarnation) is type(hello) is bytes
+        and len(incarnation) == ID_BYTES and is_uint(pid) and is_uint(after)
+        and is_ranges(running) and is_uint(place)
+    )  # fmt: skip
+
+
 def _is_length(value: Any) -> bool:
     return type(value) in (int, float) and value > 0 and is_seconds(value)
 
@@ -51,6 +62,10 @@ Ids: TypeAlias = Annotated["list[bytes]", Field("[* id]", _is_ids)]
 Uints: TypeAlias = Annotated["list[int]", Field("[* uint]", _is_list_of(is_uint))]
 Names: TypeAlias = Annotated[
     "list[bytes]", Field("[* bstr]", _is_list_of(lambda value: type(value) is bytes))
+]
+Lives: TypeAlias = Annotated[
+    "list[list[Any]]",
+    Field("[* [bstr, id, uint, bstr, uint, [* uint], uint]]", _is_list_of(_is_life)),
 ]
 Length: TypeAlias = Annotated[float, Field("seconds", _is_length)]
 
@@ -68,6 +83,13 @@ class HostHello(NamedTuple):
     epoch: Bytes
     workers: Uint
     offers: Record
+    continues: Ids
+    to: Bytes
+    lives: Lives
+    """Of the tenures that it continues, of which one was with ``epoch``, to that router: each
+    worker with its incarnation, process id, hello (empty if it has not said one), the number
+    that no dispatch to it has reached, the spans of the dispatches whose code may run, and its
+    place among the workers of the host."""
 
 
 class HostBeat(NamedTuple):
@@ -104,12 +126,13 @@ class HostWelcome(NamedTuple):
 
 
 class HostRefused(NamedTuple):
-    """The answer to a hello of a tenure that is over (``over``), or of a host whose id
-    another one has (``in-use``), that the router has no use for (``unfit``), or that speaks
-    another version (``version``)."""
+    """The answer to a hello of a tenure that is over (``over``), or was with a router before
+    and may be continued (``moved``), or of a host whose id another one has (``in-use``), that
+    the router has no use for (``unfit``), or that speaks another version (``version``)."""
 
     tenure: Id
     hello: Uint
+    epoch: Id
     code: Text
     text: Text
 
@@ -139,7 +162,7 @@ HostMessage: TypeAlias = (
     HostHello | HostBeat | HostLeaves | HostWelcome | HostRefused | HostAnswer | Items
 )
 
-OVER, IN_USE, UNFIT, VERSION = "over", "in-use", "unfit", "version"
+OVER, MOVED, IN_USE, UNFIT, VERSION = "over", "moved", "in-use", "unfit", "version"
 """The codes of :class:`HostRefused`."""
 
 KINDS: dict[Any, int] = {
@@ -192,8 +215,10 @@ def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, lis
             raise ProtocolError(f"{cls.__name__}.{name} is not {field.cddl}")
     message: HostMessage = cls(*array[1:])
     rest = list(frames[1:])
-    if isinstance(message, HostHello) and len(message.epoch) not in (0, ID_BYTES):
-        raise ProtocolError("HostHello.epoch is not an id, nor empty")
+    if isinstance(message, HostHello):
+        for name, value in (("epoch", message.epoch), ("to", message.to)):
+            if len(value) not in (0, ID_BYTES):
+                raise ProtocolError(f"HostHello.{name} is not an id, nor empty")
     _check_frames(message, len(rest))
     return message, rest
 

@@ -25,6 +25,7 @@ from .host import LEAVING, NO_LEASE
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
     IN_USE,
+    MOVED,
     OVER,
     UNFIT,
     VERSION,
@@ -39,13 +40,22 @@ from .host_messages import (
     decode,
     encode,
 )
-from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
+from .lease import EarlierEpochs, Holding, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Phase
 from .messages import KINDS as WORKER_KINDS
 from .messages import WorkerHello
+from .ranges import Ranges
 from .router_effects import Kill, Report, RouterEffect, Spawn, ToWorker
-from .router_inputs import Exited, HeartbeatFelt, RouterInput, Spawned, WorkerMessage
+from .router_inputs import (
+    Exited,
+    HeartbeatFelt,
+    HostsDead,
+    RouterInput,
+    Spawned,
+    WorkerBack,
+    WorkerMessage,
+)
 from .slots import Pool, Slot
 from .terms import Body, Epoch, Route
 
@@ -55,6 +65,8 @@ PAST_HOSTS = 16
 _PLAIN = frozenset(ascii_letters + digits + "._-")
 _BUSY = ("load", "memory_bytes")
 _BUSY_MOST = 1e18
+NUMBERS_MOST = 1 << 16
+"""No worker runs so many dispatches."""
 
 
 class ToHost(NamedTuple):
@@ -136,8 +148,11 @@ class Hosts:
         self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
         needs: dict[str, float] | None = None, wire: WireLimits | None = None,
         serves: dict[str, Any] | None = None,
+        earlier: EarlierEpochs | None = None,
     ) -> None:  # fmt: skip
-        self.leases = Leases(terms, epoch)
+        """``earlier``: the routers before whose journal this one has, if it has one."""
+        self.leases = Leases(terms, epoch, earlier)
+        self._tag = "" if earlier is None else f"-{epoch[:3].hex()}"
         self.out: list[ToHost | RouterEffect] = []
         self.hosts: dict[Tenure, RemoteHost] = {}
         self._pool = pool
@@ -237,9 +252,16 @@ class Hosts:
             self._refuse(route, hello.tenure, hello.hello, UNFIT, text)
             self._remember(name, "refused", text, now_s)
             return []
+        lives = [_life(each) for each in hello.lives]
+        names = {life.worker for life in lives}
+        if len(names) < len(lives) or (
+            hello.tenure not in self.hosts and not names.isdisjoint(self._pool.lives)
+        ):
+            raise ProtocolError("workers of a host that have one name")
         reception, over = self.leases.hello(
-            name, hello.tenure, hello.hello, hello.ended, now_s, with_epoch=hello.epoch
-        )
+            name, hello.tenure, hello.hello, hello.ended, now_s,
+            with_epoch=hello.epoch, continues=hello.continues, to=hello.to,
+        )  # fmt: skip
         inputs = [] if over is None else self._gone(over, now_s, "its next tenure says so")
         if reception is Reception.IN_USE:
             text = f"another host is here as {name}"
@@ -248,12 +270,49 @@ class Hosts:
         elif reception is Reception.OVER:
             text = "its tenure is over; it may join anew"
             self._refuse(route, hello.tenure, hello.hello, OVER, text)
+        elif reception is Reception.MOVED:
+            text = "this is another one, which takes over what runs"
+            self._refuse(route, hello.tenure, hello.hello, MOVED, text)
         elif reception is Reception.WELCOME:
+            is_new = hello.tenure not in self.hosts
             self._welcome(route, hello, name, capacity)
+            if is_new:
+                inputs += self._take_back(self.hosts[hello.tenure], lives, now_s)
+        return inputs
+
+    def _take_back(self, host: RemoteHost, lives: list[_Life], now_s: float) -> list[RouterInput]:
+        """What lives on of the tenure that this one continues, each in its place, if that is
+        still one.  Where there are fewer places those are kept that run most."""
+        if not lives:
+            return []
+        host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
+        inputs: list[RouterInput] = []
+        free = set(range(host.capacity))
+        for life in sorted(lives, key=lambda life: -len(life.running)):
+            is_to_end = not free
+            place = life.place if life.place in free else min(free, default=0)
+            free.discard(place)
+            slot = host.slots[place].index
+            self._of_worker[life.worker] = host
+            host.workers.add(life.worker)
+            if not life.hello:
+                host.unready.add(life.worker)
+            inputs.append(
+                WorkerBack(
+                    life.worker, slot, life.incarnation, life.pid, is_to_end, life.hello,
+                    life.next, life.running.flat(), now_s,
+                )
+            )  # fmt: skip
+            if is_to_end:
+                host.outbox.put(Item(What.KILL, life.worker, (b"there is no place for it",)))
+        count = sum(len(life.running) for life in lives)
+        text = f"host {host.name} is back with {len(lives)} workers, which run {count} requests"
+        self.out.append(Report("info", text))
+        self._flush(host)
         return inputs
 
     def _refuse(self, route: Route, tenure: Tenure, hello: int, code: str, text: str) -> None:
-        refused = HostRefused(tenure, hello, code, text)
+        refused = HostRefused(tenure, hello, self.leases.epoch, code, text)
         self.out.append(ToHost(route, (encode(refused),)))
 
     def _remember(self, name: str, state: str, why: str, now_s: float) -> None:
@@ -373,16 +432,22 @@ class Hosts:
 
     # -- time -----------------------------------------------------------------
 
-    def tick(self, now_s: float) -> list[RouterInput]:
-        """Before each tick of the router: which hosts are lost, and which get work."""
+    def tick(self, now_s: float, *, unknown: int = 0) -> list[RouterInput]:
+        """Before each tick of the router: which hosts are lost, and which get work.
+
+        ``unknown``: so many executions have come back that are not known here, and are to
+        stop.  While one lives, the router that has started it is not dead; nor may a later
+        router think so."""
         inputs: list[RouterInput] = []
+        if not unknown and (dead := self.leases.earlier.take_dead(now_s)):
+            inputs.append(HostsDead(dead, now_s))
         for over in self.leases.lost(now_s):
             why = f"nothing was heard of it for {self.leases.terms.wait_s:.0f} s"
             inputs += self._gone(over, now_s, why)
         for host in self.hosts.values():
             host.fresh = self.leases.is_fresh(host.holding, now_s)
             if host.fresh and not host.slots and not host.set_aside:
-                host.slots = self._pool.open_slots(host.capacity, host.name)
+                host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
                 self.out.append(Report("info", f"host {host.name}: {host.capacity} workers"))
             for worker in host.workers:
                 self._pool.lives[worker].held = not host.fresh
@@ -423,6 +488,27 @@ def _busy(said: Mapping[str, Any]) -> dict[str, float]:
         if type(value) in (int, float) and 0 <= value < _BUSY_MOST:
             busy[name] = float(value) if name == "load" else int(value)
     return busy
+
+
+class _Life(NamedTuple):
+    """What a host says of a worker that lives on."""
+
+    worker: bytes
+    incarnation: bytes
+    pid: int
+    hello: bytes
+    next: int
+    running: Ranges
+    place: int
+    """Among the workers of its host."""
+
+
+def _life(said: list[Any]) -> _Life:
+    worker, incarnation, pid, hello, after, running, place = said
+    life = _Life(worker, incarnation, pid, hello, after, Ranges.from_flat(running), place)
+    if len(life.running) > NUMBERS_MOST or any(n >= life.next for n in life.running):
+        raise ProtocolError(f"a worker that runs {len(life.running)} dispatches")
+    return life
 
 
 def _is_hello(frames: Sequence[Body]) -> bool:

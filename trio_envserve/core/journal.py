@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
-from .terms import Body
+from .terms import Body, Incarnation
 
 _P = ParamSpec("_P")
 
@@ -44,6 +44,9 @@ class Opened(NamedTuple):
     """Those that epochs without this journal may have started."""
     caller: bytes
     body: Body
+    incarnation: Incarnation = b""
+    """Of the last of the earlier ones, where that was started with it; else as below."""
+    dispatch: int = 0
 
 
 class Joined(NamedTuple):
@@ -54,9 +57,12 @@ class Joined(NamedTuple):
 
 
 class Started(NamedTuple):
-    """It is dispatched once more."""
+    """It is dispatched once more, to this life of a worker, and with this number there: so
+    a later epoch knows it again where that worker lives on.  An old journal may not say."""
 
     number: int
+    incarnation: Incarnation = b""
+    dispatch: int = 0
 
 
 class Completed(NamedTuple):
@@ -107,7 +113,8 @@ def plain_of(record: Record, body: Callable[[Body], bytes | int] = bytes) -> lis
     kind = KINDS.index(type(record))
     match record:
         case Opened():
-            return [kind, *record[:-1], body(record.body)]
+            where = [record.incarnation, record.dispatch] if record.incarnation else []
+            return [kind, *record[:8], *where, body(record.body)]
         case Completed(number, (header, payload)):
             return [kind, number, bytes(header), body(payload)]
         case _:
@@ -122,7 +129,7 @@ def record_of(plain: Sequence[Any]) -> Record:
         number, header, payload = fields
         return Completed(number, (header, bytes(payload)))
     if made is Opened:
-        fields[-1] = bytes(fields[-1])
+        fields = [*fields[:8], bytes(fields[-1]), *fields[8:-1]]
     record: Record = made(*fields)
     return record
 

@@ -38,7 +38,7 @@ from .key_records import (
     Tag,
 )
 from .requests import Ask, Entry, RetainedOutcome
-from .terms import Body, RequestId, SessionId
+from .terms import Body, Incarnation, RequestId, SessionId
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -194,12 +194,14 @@ def _remember(keys: Keys, generation: None, command: KeyCommand, now_s: float) -
     return ()
 
 
-def _run(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffects:
+def _run(
+    keys: Keys, generation: Generation, where: tuple[Incarnation, int] | None, now_s: float
+) -> KeyEffects:
     generation.state = GenerationState.RUNNING
     generation.executions += 1
     generation.live = True
-    if keys.journal.on:
-        keys.journal.append(Started, generation.number)
+    if keys.journal.on and where is not None:
+        keys.journal.append(Started, generation.number, *where)
     return ()
 
 

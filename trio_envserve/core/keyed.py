@@ -99,7 +99,7 @@ class KeyedRequests:
         dispatcher = self._dispatcher
         if not self._restored or dispatcher.is_closing:
             return bool(self._restored)
-        if dispatcher.is_starting:
+        if dispatcher.is_starting or dispatcher.earlier_lives:
             return False
         return not self._restored[0][0].started or bool(dispatcher.workforce.environment)
 
@@ -119,6 +119,10 @@ class KeyedRequests:
                 self.keys.enter_held(generation)
                 lost = outcomes.lost_before(generation.earlier)
                 self._do(self.keys.outcome(generation.number, lost, self._clock.awake_s))
+
+    def take_back(self, generation: Generation) -> tuple[Session, Entry]:
+        """The work of what lives on, to be dispatched as it was."""
+        return self._place_work(self.keys.take_back(generation))
 
     # -- what callers ask -------------------------------------------------------
 
@@ -317,6 +321,11 @@ class KeyedRequests:
         this epoch starts as many as :func:`~.calls.grant` says, which callers count.  What a
         journal has left has been counted, and all that is left may be started.  No bound
         refuses it: those of keys have let it in."""
+        session, entry = self._place_work(work)
+        self._dispatcher.enqueue(entry)
+        self._dispatcher.answer_fresh(session, entry.id.sequence)
+
+    def _place_work(self, work: Enter) -> tuple[Session, Entry]:
         generation, body, allowance, traceparent, counted = work
         namespace, number = generation.name[0], generation.number
         session = self._sessions.get(namespace)
@@ -328,8 +337,7 @@ class KeyedRequests:
             RequestState.WAITING, None, traceparent,
         )  # fmt: skip
         place(self._cache, session, entry)
-        self._dispatcher.enqueue(entry)
-        self._dispatcher.answer_fresh(session, number)
+        return session, entry
 
     def _finish_work(self, finish: Finish) -> None:
         number = finish.generation.number

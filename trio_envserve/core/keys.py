@@ -82,7 +82,7 @@ from .key_table import TABLE, KeyCommand, KeyInput, Withdrawn
 from .limits import KeyLimits
 from .requests import Ask, Entry, RetainedOutcome
 from .restored import Remains, generation_of
-from .terms import RequestId, SessionId
+from .terms import Incarnation, RequestId, SessionId
 
 ENDED_AT_ONCE = 1024
 """Waiters that leave in one turn, and generations that it ends by time; none of these after
@@ -118,6 +118,9 @@ class Keys:
         """Those that leave, or are lost, and for which there was no time yet."""
         self._late = False
         """More was due by time at the last tick than one turn may end."""
+        self.started_as: dict[Incarnation, dict[int, Generation]] = {}
+        """What an earlier epoch has dispatched to each life of a worker, and with which
+        numbers, and of which the journal has no outcome."""
         self.room = KeyRoom(limits)
         self.usage = self.room.all
 
@@ -142,6 +145,8 @@ class Keys:
             self.room.charge(generation, +1)
             if left.frames is None:
                 waiting.append((generation, ask))
+                incarnation, dispatch = left.last
+                self.started_as.setdefault(incarnation, {})[dispatch] = generation
             else:
                 self.retain(generation, RetainedOutcome.of_frames(left.frames))
                 generation.state = GenerationState.COMPLETED
@@ -217,6 +222,16 @@ class Keys:
         consent = self.declared_rerun if generation.rerun is None else generation.rerun
         return consent and ask.allowance > 0
 
+    def take_back(self, generation: Generation) -> Enter:
+        """What an earlier epoch has started last lives on: it waits to be dispatched, and
+        that execution is counted then, in the place of before."""
+        ask = generation.ask
+        assert ask is not None
+        self._drop_ask(generation)
+        generation.state = GenerationState.WAITING
+        generation.earlier -= 1
+        return Enter(generation, ask.body, ask.allowance + 1, ask.traceparent, True)
+
     def enter_held(self, generation: Generation, *, counted: bool = False) -> KeyEffects:
         """Nothing of its key lives any more that it had to wait for."""
         ask = generation.ask
@@ -271,9 +286,10 @@ class Keys:
 
     # -- work ---------------------------------------------------------------------------
 
-    def dispatched(self, number: int) -> None:
-        """An execution of this generation was dispatched."""
-        self.step(self.generations[number], KeyInput.DISPATCH, None, 0.0)
+    def dispatched(self, number: int, where: tuple[Incarnation, int] | None = (b"", 0)) -> None:
+        """An execution of this generation was dispatched, to this life of a worker, and with
+        this number there; or (None) the one that the journal knows is known to live on."""
+        self.step(self.generations[number], KeyInput.DISPATCH, where, 0.0)
 
     def execution_ended(self, number: int) -> KeyEffects:
         """Its worker has reported it, or is proven dead."""

@@ -20,6 +20,12 @@ arrive: where only one direction is cut, both sides still come to the same end.
 A *tenure* is one host with one router: it has random bits of its own, begins with a
 hello, and is never taken up by another router.  The numbers of hellos and beats are those
 of one tenure, so what is left of an older one is never taken for a new one.
+
+A router with a journal knows which executions the one before has started.  It says so to
+a host whose tenure was with that one, and the host begins a tenure that *continues* the
+old one: its workers live on, and the deadline stands, since only answers move it.  The old
+router's answers may have moved it for as long as that router has written down: so the new
+one takes no host that continues for dead before that time.
 """
 
 from __future__ import annotations
@@ -128,6 +134,13 @@ class HostLease:
         self._read: dict[int, float] = {}
         """When each beat that may still be answered was read."""
 
+    def go_on(self, tenure: Tenure) -> None:
+        """Begin a tenure that continues the one before: its workers live on, until the
+        deadline at which they would have ended anyway."""
+        deadline_s = self.deadline_s
+        self.begin(tenure)
+        self.deadline_s = deadline_s
+
     def hello(self) -> int:
         """The number of the next hello: one for each connection."""
         self.hellos += 1
@@ -188,6 +201,7 @@ class Reception(enum.Enum):
     OLD = "a newer hello of it came before, and nothing is said"
     IN_USE = "another tenure has this id, and may have workers"
     OVER = "this tenure is over"
+    MOVED = "it was with the router before; the next one may continue it"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -205,42 +219,56 @@ class Holding:
     """When each of the answered beats came whose answers may not have arrived."""
     confirmed_s: float | None = None
     """When the newest beat came whose answer is known to have arrived."""
+    not_before_s: float = 0.0
+    """It may live until then by what an earlier router has said."""
 
 
 class Leases:
     """The hosts of one router.  Times are of a clock that never runs ahead of time by more
     than the drift; that it stands still in sleep does no harm here."""
 
-    def __init__(self, terms: LeaseTerms, epoch: Epoch) -> None:
+    def __init__(
+        self, terms: LeaseTerms, epoch: Epoch, earlier: EarlierEpochs | None = None
+    ) -> None:
+        """``earlier``: the routers before whose journal this one has."""
         self.terms = terms
         self.epoch = epoch
+        self.earlier = earlier or EarlierEpochs((), 0.0)
         self.holdings: dict[str, Holding] = {}
         self._over: OrderedDict[Tenure, None] = OrderedDict()
 
     def hello(
         self, host: str, tenure: Tenure, number: int, ended: Collection[Tenure], now_s: float,
-        *, with_epoch: Epoch = b"",
+        *, with_epoch: Epoch = b"", continues: Collection[Tenure] = (), to: Epoch = b"",
     ) -> tuple[Reception, Holding | None]:  # fmt: skip
         """A host wants to join, or is back.
 
         ``ended``: earlier tenures of this id whose workers it knows to be dead: it has reaped
         them, or holds the lock that they have held.  Nothing else that it says proves that.
-        ``with_epoch``: the router that the tenure is with, if it has one.
+        ``with_epoch``: the router that the tenure is with, if it has one, or that the one was
+        with which it ``continues``: then ``to`` is the router to which it says what runs.
+        It may be late, and come to the next one, which would take it for the whole.
 
         Also the tenure that has ended by that, whose executions are over."""
+        self.earlier.accounted_for(ended)
         holding = self.holdings.get(host)
         if holding is not None and holding.tenure == tenure:
             if number <= holding.hello:
                 return Reception.OLD, None
             holding.hello = number
             return Reception.WELCOME, None
-        if tenure in self._over or with_epoch:  # of a router before, or of this one, long ago
-            return Reception.OVER, None
+        if tenure in self._over or (with_epoch and with_epoch not in self.earlier):
+            return Reception.OVER, None  # of a router before, or of this one, long ago
+        if with_epoch and not (continues and to == self.epoch):
+            return Reception.MOVED, None
         if holding is not None:
             if holding.tenure not in ended:
                 return Reception.IN_USE, None
             self._end(holding)
-        self.holdings[host] = Holding(host, tenure, now_s, number)
+        begun = self.holdings[host] = Holding(host, tenure, now_s, number)
+        self.earlier.accounted_for((tenure, *continues))
+        if continues:
+            begun.not_before_s = self.earlier.until_s
         return Reception.WELCOME, holding
 
     def beat(self, host: str, tenure: Tenure, beat: LeaseBeat, now_s: float) -> bool:
@@ -263,6 +291,11 @@ class Leases:
         kept = sorted(n for n in holding.received if n >= beat.answered)[-UNCONFIRMED_MOST:]
         holding.received = {n: holding.received[n] for n in kept}
         return True
+
+    def own(self) -> EpochWait:
+        """What a later router must know of this one."""
+        tenures = frozenset(each.tenure for each in self.holdings.values())
+        return EpochWait(self.epoch, self.terms.wait_s, tenures)
 
     def is_fresh(self, holding: Holding, now_s: float) -> bool:
         """Whether the host is known to hold its lease for some time yet: then it may get
@@ -287,7 +320,7 @@ class Leases:
 
     def _dead_at_s(self, holding: Holding) -> float:
         counted_s = holding.begun_s if holding.received_s is None else holding.received_s
-        return counted_s + self.terms.wait_s
+        return max(counted_s + self.terms.wait_s, holding.not_before_s)
 
     def _end(self, holding: Holding) -> None:
         del self.holdings[holding.host]
@@ -300,31 +333,51 @@ class Leases:
 
 
 class EpochWait(NamedTuple):
-    """What a router writes down before it welcomes its first host."""
+    """What a router writes down, before it welcomes its first host and each other one."""
 
     epoch: Epoch
     wait_s: float
     """By its own limits: those of a later router may be others."""
+    tenures: frozenset[Tenure] | None = None
+    """Those that may have workers.  None: nobody knows."""
 
 
 class EarlierEpochs:
     """The epochs before this one whose hosts may still have workers.
 
-    ``now_s`` is read when this router holds the lock: so the earlier ones answer no more,
-    and each is dead after the time that it has written down itself."""
+    ``now_s`` is read when this router holds the lock: so the earlier ones answer no more.
+    They are dead once each tenure of theirs was continued here, or is known to have ended;
+    or after the longest of the times that they have written down.  Not each after its own:
+    a host that one has taken over lives by what the one before has said."""
 
     def __init__(self, waits: Iterable[EpochWait], now_s: float) -> None:
-        self._since_s = now_s
         self.waits = tuple(waits)
+        self.longest_s = max((each.wait_s for each in self.waits), default=0.0)
+        self.until_s = now_s + self.longest_s
 
-    def record(self, own: EpochWait) -> tuple[EpochWait, ...]:
-        """All that a later router must know: it must wait for those before, too."""
+    def __contains__(self, epoch: Epoch) -> bool:
+        """Whether hosts of this epoch may still have workers."""
+        return any(each.epoch == epoch for each in self.waits)
+
+    def accounted_for(self, tenures: Iterable[Tenure]) -> None:
+        """Nothing of these tenures lives that this router does not know."""
+        gone = frozenset(tenures)
+        self.waits = tuple(
+            each if each.tenures is None else each._replace(tenures=each.tenures - gone)
+            for each in self.waits
+        )
+
+    def record(self, own: EpochWait, now_s: float) -> tuple[EpochWait, ...]:
+        """All that a later router must know: it must wait for those before, too, and for as
+        long as hosts live that were taken over from them."""
+        if not self.waits and now_s < self.until_s:
+            own = own._replace(wait_s=max(own.wait_s, self.longest_s))
         return (*self.waits, own)
 
     def take_dead(self, now_s: float) -> list[Epoch]:
         """Those that are dead by now, and were not told before.  The record may then be
         written anew without them."""
-        passed_s = now_s - self._since_s
-        dead = [each.epoch for each in self.waits if passed_s >= each.wait_s]
-        self.waits = tuple(each for each in self.waits if passed_s < each.wait_s)
+        if now_s < self.until_s and any(each.tenures != frozenset() for each in self.waits):
+            return []
+        dead, self.waits = [each.epoch for each in self.waits], ()
         return dead

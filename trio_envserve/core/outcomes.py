@@ -203,6 +203,11 @@ def lost_before(executions: int) -> RetainedOutcome:
     return RetainedOutcome.made(outcome, error_records.encode(info))
 
 
+def lost_with_server(entry: Entry) -> RetainedOutcome:
+    """It has run on a worker that lives, and what came of it was lost with the server before."""
+    return lost_before(entry.executions)
+
+
 def fitting(kept: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:
     """The outcome, or, if its client could not receive it, an error that says so."""
     size_bytes = len(kept.payload)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from .journal import Cancelled, Closed, Commanded, Completed, Joined, Opened, Record, Started
 from .key_records import Generation, GenerationState, KeyName
 from .requests import Ask
-from .terms import Body
+from .terms import Body, Incarnation
 
 
 @dataclasses.dataclass(slots=True)
@@ -27,6 +27,9 @@ class Left:
     """How many may have been started."""
     frames: tuple[Body, ...] | None = None
     """Its outcome."""
+    last: tuple[Incarnation, int] = b"", 0
+    """The life of the worker to which the last one of them was dispatched, and its number
+    there."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -51,12 +54,14 @@ def remains_of(records: Iterable[Record]) -> Remains:
 def _read(left: Remains, record: Record) -> None:
     match record:
         case Opened():
-            left.generations[record.number] = Left(record, {record.caller})
+            last = record.incarnation, record.dispatch
+            left.generations[record.number] = Left(record, {record.caller}, last=last)
             left.next_number = max(left.next_number, record.number + 1)
         case Joined(number, caller):
             left.generations[number].callers.add(caller)
-        case Started(number):
+        case Started(number, incarnation, dispatch):
             left.generations[number].executions += 1
+            left.generations[number].last = incarnation, dispatch
         case Completed(number, frames):
             left.generations[number].frames = frames
         case Closed(number):
@@ -73,7 +78,7 @@ def _read(left: Remains, record: Record) -> None:
 def generation_of(left: Left, now_s: float) -> tuple[Generation, Ask]:
     """The generation as it goes on, and what is left to be run of it.  It is held until
     somebody knows whether that may be."""
-    number, namespace, key, digest, rerun, allowance, earlier, _, body = left.opened
+    number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
     ask = Ask(digest, body, rerun, allowance - left.executions)
     generation = Generation(
         number, KeyName(namespace, key), digest, len(body), rerun, earlier + left.executions,

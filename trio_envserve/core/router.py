@@ -48,6 +48,8 @@ from .router_inputs import (
     Exited,
     Flushed,
     HeartbeatFelt,
+    HostsDead,
+    HostsLive,
     Loaded,
     PeerKnown,
     PoolOpened,
@@ -60,6 +62,7 @@ from .router_inputs import (
     Spawned,
     StackTaken,
     Tick,
+    WorkerBack,
     WorkerMessage,
 )
 from .running import RunningPages
@@ -185,8 +188,27 @@ class Router:
 
     def _pool_opened(self, given: PoolOpened) -> None:
         self.dead_epochs, now_s = given
+        if not self.dispatcher.earlier_lives:
+            self.keys.started_as.clear()
         self.starting = ""
         self.dispatcher.is_starting = False
+        self._time(now_s)
+
+    def _worker_back(self, given: WorkerBack) -> None:
+        awake_s = self._clock.read(given.now_s)
+        life = self.pool.take_back(given, awake_s)
+        self.dispatcher.take_back(life, given)
+        self.dispatcher.schedule()
+
+    def _hosts_live(self, given: HostsLive) -> None:
+        self._clock.read(given.now_s)
+        self.dispatcher.earlier_lives = True
+
+    def _hosts_dead(self, given: HostsDead) -> None:
+        dead_epochs, now_s = given
+        self.dead_epochs = {*self.dead_epochs, *dead_epochs}
+        self.dispatcher.earlier_lives = False
+        self.keys.started_as.clear()
         self._time(now_s)
 
     def _client_message(self, given: ClientMessage) -> None:
@@ -496,6 +518,9 @@ _INPUTS: dict[type, Callable[..., None]] = {
     StackTaken: Router._stack_taken,
     SaveFailed: Router._save_failed,
     PeerKnown: Router._peer_known,
+    WorkerBack: Router._worker_back,
+    HostsLive: Router._hosts_live,
+    HostsDead: Router._hosts_dead,
 }
 
 _HANDLERS: dict[type, Callable[..., None]] = {

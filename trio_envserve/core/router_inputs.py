@@ -73,6 +73,39 @@ class PoolOpened(NamedTuple):
     now_s: float
 
 
+class HostsLive(NamedTuple):
+    """Hosts may still run something for earlier epochs, of which :class:`PoolOpened` says
+    nothing; :class:`HostsDead` comes later."""
+
+    now_s: float
+
+
+class WorkerBack(NamedTuple):
+    """A worker that an earlier epoch has started lives on, at a host that has come back."""
+
+    worker: bytes
+    slot: int
+    incarnation: bytes
+    pid: int
+    is_to_end: bool
+    """Whether there is no place for it: the slot is another one's."""
+    hello: bytes
+    """The header of what it said when it was ready; empty if it has not."""
+    next: int
+    """No dispatch to it that its host knows had this number, or a greater one."""
+    running: Sequence[int]
+    """The spans of the dispatches whose code may run."""
+    now_s: float
+
+
+class HostsDead(NamedTuple):
+    """What hosts ran for these epochs is proven dead, but for what has come back and is known
+    here: nothing of the rest lives."""
+
+    dead_epochs: Collection[Epoch]
+    now_s: float
+
+
 class CloseAsked(NamedTuple):
     """Take no more work in, and close: from this stage on, whatever an earlier one
     would still wait for.  ``drain_s``: in place of the limit of that name."""
@@ -164,6 +197,7 @@ class Loaded(NamedTuple):
 RouterInput: TypeAlias = (
     ClientMessage | WorkerMessage | HeartbeatFelt | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
-    | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded
+    | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded | WorkerBack
+    | HostsLive | HostsDead
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""

@@ -23,6 +23,7 @@ from typing import Any
 from .limits import ServerLimits
 from .lives import TABLE, Life, LifeInput, Phase
 from .router_effects import PoolEffect, Report, Spawn
+from .router_inputs import WorkerBack
 from .worker_range import WorkerRange, most_of
 
 BROKEN_CHARACTERS = 4_000
@@ -45,6 +46,8 @@ class Slot:
     """How long it waited, or waits, for its next life."""
     unloadable: bool = False
     """Whether its last worker could not even load the environment."""
+    tag: str = ""
+    """What the names of its workers end with: a host may know those of two routers."""
     closed: bool = False
     """Whether its host has gone: no life begins in it, until another host takes it."""
     host: str = ""
@@ -160,7 +163,7 @@ class Pool:
             pause_s = min(doubled_s, limits.restart_pause_max_s)
         slot.pause_s, slot.start_at_s = pause_s, now_s + pause_s
 
-    def open_slots(self, count: int, host: str = "") -> list[Slot]:
+    def open_slots(self, count: int, host: str = "", tag: str = "") -> list[Slot]:
         """So many places more, for a host that has joined; those that are closed and empty
         are taken again."""
         free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
@@ -169,7 +172,7 @@ class Pool:
         fresh = [Slot(len(self.slots) + index) for index in range(count - len(free))]
         self.slots += fresh
         for slot in free + fresh:
-            slot.host = host
+            slot.host, slot.tag = host, tag
         return free + fresh
 
     def open(self, slot: Slot) -> None:
@@ -184,6 +187,20 @@ class Pool:
         slot.spare, slot.awaited, slot.unloadable = True, False, False
         slot.failures = slot.failed_starts = 0
         slot.pause_s = 0.0
+
+    def take_back(self, back: WorkerBack, now_s: float) -> Life:
+        """A worker that an earlier epoch has started lives on at its host.  It gets no work
+        before that is known to hold its lease."""
+        life = Life(back.worker, back.slot, back.incarnation, now_s, now_s, self._heartbeats)
+        life.pid, life.held = back.pid or None, True
+        life.host = self.slots[back.slot].host
+        if back.is_to_end:
+            life.phase, life.left_s, life.why = Phase.ENDING, now_s, "there is no place for it"
+        else:
+            self.slots[back.slot].life = life
+            self.slots[back.slot].lives += 1
+        self.lives[back.worker] = life
+        return life
 
     def stop(self) -> None:
         """Start no more."""
@@ -235,7 +252,7 @@ class Pool:
     def _start(self, slot: Slot, now_s: float) -> Spawn:
         slot.lives += 1
         self.restarts += slot.lives > slot.lives_before + 1
-        worker = f"w{slot.index}-{slot.lives}".encode()
+        worker = f"w{slot.index}-{slot.lives}{slot.tag}".encode()
         life = Life(worker, slot.index, self._new_id(), now_s, now_s, self._heartbeats)
         life.host = slot.host
         slot.life = self.lives[worker] = life

@@ -270,6 +270,9 @@ class WorkerCore:
     def _state(self, state: Statement, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
         """The router's statement: repair what differs."""
         self.acknowledged = True
+        if not state.beat:  # it may be another router than the one that knows of outcomes
+            for kept in self._kept.values():
+                kept.known = False
         self._deltas_bytes = 0
         self._notes.answered()
         effects = self._stop(Ranges(n for n in cancelled if n in self.running))
@@ -287,14 +290,17 @@ class WorkerCore:
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
-        """Live dispatches that never arrived: decline the cancelled, ask for the rest."""
+        """Live dispatches that never arrived: decline the cancelled, ask for the rest.  And
+        decline those of which nothing is kept: an earlier router has had the outcome."""
         missing, declined = Ranges(), Ranges()
         for number in live:
-            if number in cancelled and number not in self.running and number not in self._kept:
+            if number in self.running or number in self._kept:
+                continue
+            if number in cancelled or number in self.seen:
                 self.seen.add(number)
                 self._stopped_early.discard(number)
                 declined.add(number)
-            elif number not in self.seen:
+            else:
                 missing.add(number)
         effects: list[WorkerEffect] = []
         if declined:

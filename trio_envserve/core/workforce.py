@@ -47,6 +47,7 @@ from .pausing import Pausing
 from .ranges import Ranges
 from .requests import Entry, RetainedOutcome, Session
 from .router_effects import Lost, RouterEffect, ToWorker
+from .router_inputs import WorkerBack
 from .slots import Pool
 from .terms import Body, Status, one_line
 from .turnover import Turnover
@@ -96,6 +97,8 @@ class Workforce:
         """Outcomes of workers that are errors."""
         self.history = WorkerHistory()
         self.turnover = Turnover(pool, self.workers, limits)
+        self.unknown = Session(b"", b"", "an earlier server", b"", 0, 0.0)
+        """Whose executions are those of an earlier epoch that are to stop."""
 
     # -- work -----------------------------------------------------------------
 
@@ -104,11 +107,8 @@ class Workforce:
     ) -> Execution:
         """Number an execution, and send it once so many records of the journal are safe."""
         execution = worker.start(session, entry, now_s)
-        execution.serial, self.dispatched = self.dispatched, self.dispatched + 1
+        self._number(execution)
         execution.after = after
-        execution.dispatch = messages.Dispatch(
-            session.id, entry.id.sequence, execution.number, session.name, entry.traceparent
-        )
         if self._journal.is_safe(after):
             self._send_dispatch(execution)
         else:
@@ -207,19 +207,63 @@ class Workforce:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self.workers.get(life.id)
         if worker is None and life.phase is Phase.READY:
-            # Every client is told its name with every answer to a ping: a short one.
-            self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
-            self.rerun = hello.rerun
-            worker = Worker(
-                life.id, life.incarnation, self.limits.worker_capacity,
-                most=self.limits.recycle_executions,
-            )  # fmt: skip
-            worker.host = life.host
-            worker.site = self.sites.setdefault(life.host, Site())
-            worker.site.workers += 1
-            self.workers[life.id] = worker
+            worker = self._enlist(life, hello)
         if worker is not None:
-            self._send(worker, worker.statement(0))
+            self.state(worker)
+
+    def _enlist(self, life: Life, hello: WorkerHello) -> Worker:
+        # Every client is told its name with every answer to a ping: a short one.
+        self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
+        self.rerun = hello.rerun
+        worker = self.workers[life.id] = Worker(
+            life.id, life.incarnation, self.limits.worker_capacity,
+            most=self.limits.recycle_executions,
+        )  # fmt: skip
+        worker.host = life.host
+        worker.site = self.sites.setdefault(life.host, Site())
+        worker.site.workers += 1
+        return worker
+
+    # -- what an earlier epoch has left -----------------------------------------
+
+    def take_back(self, life: Life, back: WorkerBack, now_s: float) -> Worker | None:
+        """A worker of an earlier epoch, if it has said hello; nothing is said to it yet."""
+        hello = None
+        if back.hello:
+            hello = messages.decode(back.hello, most_bytes=self.header_bytes)
+        if not isinstance(hello, WorkerHello):
+            return None
+        self.out += self.pool.step(life, LifeInput.HELLO, now_s)
+        worker = self._enlist(life, hello)
+        self.turnover.refresh(now_s)
+        return worker
+
+    def go_on(
+        self, worker: Worker, number: int, session: Session, entry: Entry, now_s: float
+    ) -> Execution:
+        """An execution of an earlier epoch that the journal knows."""
+        execution = worker.take_back(number, session, entry, now_s)
+        self._number(execution)
+        return execution
+
+    def stop_unknown(self, worker: Worker, number: int, now_s: float) -> None:
+        """One that it does not know: it is to stop."""
+        self._number(worker.take_back(number, self.unknown, None, now_s))
+
+    def state(self, worker: Worker) -> None:
+        """Say what this epoch holds of a worker."""
+        self._send(worker, worker.statement(0))
+
+    def _number(self, execution: Execution) -> None:
+        execution.serial, self.dispatched = self.dispatched, self.dispatched + 1
+        entry = execution.entry
+        execution.dispatch = messages.Dispatch(
+            execution.session.id,
+            execution.sequence,
+            execution.number,
+            execution.session.name,
+            None if entry is None else entry.traceparent,
+        )
 
     def _beat(self, life: Life, beat: Beat) -> None:
         worker = self.workers.get(life.id)
@@ -246,14 +290,18 @@ class Workforce:
                 self._send_dispatch(execution)
 
     def _declined(self, life: Life, declined: Declined) -> list[ExecutionEnded | Stray]:
-        """Cancelled dispatches that never arrived, and will not be run."""
+        """Cancelled dispatches that never arrived, and will not be run; or those of an
+        earlier epoch of which the worker has kept nothing."""
         worker = self.workers.get(life.id)
         if worker is None:
             return []
         numbers = Ranges.from_flat(declined.numbers)
-        over = [e for n, e in worker.stopping.items() if n in numbers]
+        over = [
+            e for n, e in worker.live.items()
+            if n in numbers and (n in worker.stopping or e.taken_back)
+        ]  # fmt: skip
         for execution in over:
-            worker.end(execution)
+            self._end(execution)
         return [ExecutionEnded(execution, None, "") for execution in over]
 
     def _announced(
@@ -312,6 +360,9 @@ class Workforce:
             self.durations.append(outcome.duration_s)
         self.out += self.pausing.reported(outcome.status, payload, now_s)
         entry = execution.entry
+        if execution.taken_back and entry is not None and outcome.status == Status.CANCELLED:
+            why = "the server before had begun to cancel it"  # and nobody was told so
+            return ExecutionEnded(execution, None, why)
         said = messages.Outcome(
             outcome.session,
             outcome.sequence,
@@ -395,8 +446,8 @@ class Workforce:
 def _reported(worker: Worker, report: Announced | WorkerOutcome | WorkerDelta) -> Execution | None:
     """The live execution that a report is about."""
     execution = worker.live.get(report.number)
-    if execution is None:
-        return None
+    if execution is None or execution.taken_back:  # that of an earlier epoch has another name
+        return execution
     if execution.sequence != report.sequence or execution.session.id != report.session:
         raise ProtocolError(f"dispatch {report.number} is of another request")
     return execution

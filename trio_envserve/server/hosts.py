@@ -20,12 +20,12 @@ import trio
 from ..core.errors import ProtocolError, ServerStartError
 from ..core.executions import Worker
 from ..core.host_pool import Hosts, ToHost
-from ..core.lease import EpochWait, LeaseTerms
+from ..core.lease import EarlierEpochs, EpochWait, LeaseTerms
 from ..core.limits import WireLimits
 from ..core.router import Router
 from ..core.router_effects import RouterEffect
 from ..core.router_inputs import RouterInput
-from ..core.terms import ID_BYTES
+from ..core.terms import ID_BYTES, Route
 from ..net import RouterSocket
 from ..net.zmtp.sockets import ZmtpRouter
 from .curve import Doorkeeper
@@ -40,22 +40,18 @@ class EpochRecords:
 
     def __init__(self, locks: Sequence[Path]) -> None:
         self._paths = [path.with_suffix(".hosts") for path in locks]
-        self.written = False
 
-    def read(self) -> float:
-        """Read them; all locks are held.  How long to wait from now for the hosts of those
-        epochs."""
-        waits: dict[bytes, float] = {}
-        for path in self._paths:
-            for epoch, wait_s in _read(path):
-                waits[epoch] = max(wait_s, waits.get(epoch, 0.0))
-        return max(waits.values(), default=0.0)
+    def read(self) -> list[EpochWait]:
+        """Read them; all locks are held.  How long to wait from now for the hosts of each of
+        those epochs."""
+        found: dict[bytes, EpochWait] = {}
+        for each in (wait for path in self._paths for wait in _read(path)):
+            found[each.epoch] = _both(each, found.get(each.epoch, each))
+        return list(found.values())
 
     def write(self, waits: Sequence[EpochWait]) -> None:
-        """Write them anew, safely, after the earlier ones were waited for.  Raises
-        ServerStartError."""
-        self.written = True
-        text = "".join(f"{each.epoch.hex()} {each.wait_s!r}\n" for each in waits)
+        """Write them anew, safely.  Raises ServerStartError."""
+        text = "".join(map(_line, waits))
         for path in self._paths:
             draft = path.with_suffix(".hosts-new")
             try:
@@ -81,17 +77,35 @@ class EpochRecords:
             path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> list[tuple[bytes, float]]:
-    found = []
+def _line(wait: EpochWait) -> str:
+    words = [wait.epoch.hex(), repr(wait.wait_s)]
+    if wait.tenures is not None:
+        words += ["hosts", *sorted(each.hex() for each in wait.tenures)]
+    return " ".join(words) + "\n"
+
+
+def _wait(line: str) -> EpochWait:
+    epoch, wait_s, *words = line.split()
+    tenures = frozenset(map(bytes.fromhex, words[1:])) if words[:1] == ["hosts"] else None
+    return EpochWait(bytes.fromhex(epoch), float(wait_s), tenures)
+
+
+def _both(one: EpochWait, other: EpochWait) -> EpochWait:
+    """What two files say of an epoch: it may have been written to one of them only."""
+    known = one.tenures is not None and other.tenures is not None
+    tenures = (one.tenures or frozenset()) | (other.tenures or frozenset())
+    wait_s = max(one.wait_s, other.wait_s)
+    return EpochWait(one.epoch, wait_s, tenures if known else None)
+
+
+def _read(path: Path) -> list[EpochWait]:
     try:
-        for line in path.read_text("ascii").splitlines():
-            epoch, wait_s = line.split()
-            found.append((bytes.fromhex(epoch), float(wait_s)))
+        found = [_wait(line) for line in path.read_text("ascii").splitlines()]
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         raise ServerStartError(f"{path} cannot be read: {error}") from error
-    if any(len(epoch) != ID_BYTES for epoch, _ in found):
+    if any(len(each.epoch) != ID_BYTES for each in found):
         raise ServerStartError(f"{path} has what is no epoch")
     return found
 
@@ -132,13 +146,59 @@ class HostDesk:
         self, router: Router, socket: RouterSocket, terms: LeaseTerms, wire: WireLimits,
         serves: dict[str, Any], needs: Mapping[str, float], door: HostDoor | None = None,
     ) -> None:  # fmt: skip
-        self.hosts = Hosts(
-            router.pool, terms, router.epoch, needs=dict(needs), wire=wire, serves=serves
-        )
-        self.wait = EpochWait(router.epoch, terms.wait_s)
-        """To be written before the first host is welcomed."""
+        self._router = router
+        self._terms = terms
+        self._wire = wire
+        self._written: tuple[EpochWait, ...] = ()
+        self._unwritten: set[Route] = set()
+        """Of hosts that are new, and of which a later server would not know."""
+        self._holds = False
+        """Whether what is for hosts waits until it is written down who is here."""
+        self._records: EpochRecords | None = None
+        self._earlier = EarlierEpochs((), 0.0)
+        self._serves, self._needs = serves, dict(needs)
+        self.hosts = self._new_hosts(None)
         self._socket = socket
         self._door = door
+
+    def open(self, records: EpochRecords, earlier: EarlierEpochs | None) -> None:
+        """Before the first host is welcomed.  ``earlier``: those whose journal this server
+        has, if it has one; their hosts may come back."""
+        self._records, self._earlier = records, earlier or self._earlier
+        self.hosts = self._new_hosts(earlier)
+        self._write(trio.current_time())
+
+    def _new_hosts(self, earlier: EarlierEpochs | None) -> Hosts:
+        return Hosts(
+            self._router.pool, self._terms, self._router.epoch, needs=self._needs,
+            wire=self._wire, serves=self._serves, earlier=earlier,
+        )  # fmt: skip
+
+    def _write(self, now_s: float) -> None:
+        """Write down what a later server must know, if it has changed.  If that cannot be,
+        nothing is said to hosts that are new: they ask again."""
+        record = self._earlier.record(self.hosts.leases.own(), now_s)
+        if self._records is None or record == self._written:
+            return
+        try:
+            self._records.write(record)
+        except ServerStartError as error:
+            if not self._written:  # it has only begun
+                raise
+            if not self._unwritten:
+                _log.error("no other host can join: %s", error)
+            known = self._written[-1].tenures or frozenset()
+            hosts = self.hosts.hosts.items()
+            self._unwritten = {host.route for tenure, host in hosts if tenure not in known}
+        else:
+            self._written, self._unwritten = record, set()
+
+    def closed(self) -> None:
+        """All workers of this server's hosts have ended."""
+        if self._records is not None and self._earlier.waits:
+            self._records.write(self._earlier.waits)
+        elif self._records is not None:
+            self._records.clear()
 
     @property
     def address(self) -> str:
@@ -168,28 +228,39 @@ class HostDesk:
         """Before each tick of the router: what follows, in this order."""
         if self._door is not None:
             self._door.look()
-        inputs = self.hosts.tick(now_s)
+        unknown = self._router.workforce.unknown.live_executions
+        inputs = self.hosts.tick(now_s, unknown=unknown)
+        self._write(now_s)
         return self._send(), inputs
 
     async def serve(self, give: Callable[[list[RouterEffect], list[RouterInput]], None]) -> None:
         """Take in what hosts say, until cancelled."""
         while True:
-            for route, *frames in await self._socket.receive():
+            batch = await self._socket.receive()
+            now_s, self._holds = trio.current_time(), True
+            for route, *frames in batch:
                 inputs: list[RouterInput] = []
                 try:
                     inputs = self.hosts.message(
-                        bytes(route), [bytes(frame) for frame in frames], trio.current_time()
+                        bytes(route), [bytes(frame) for frame in frames], now_s
                     )
                 except ProtocolError as error:
                     _log.warning("what is no message came from a host: %s", error)
                 give(self._send(), inputs)
+            self._write(now_s)  # once for all of them, and before any is welcomed
+            self._holds = False
+            give(self._send(), [])
 
     def _send(self) -> list[RouterEffect]:
-        """Send what is for hosts; the rest is the router's."""
+        """Send what is for hosts, unless it is to wait; the rest is the router's."""
         out, self.hosts.out = self.hosts.out, []
         rest: list[RouterEffect] = []
         for effect in out:
-            if isinstance(effect, ToHost):
+            if isinstance(effect, ToHost) and self._holds:
+                self.hosts.out.append(effect)
+            elif isinstance(effect, ToHost):
+                if effect.route in self._unwritten:
+                    continue
                 # Not sent is no loss: the host's next beat repairs it.
                 self._socket.send_nowait(effect.route, effect.frames)
             else:

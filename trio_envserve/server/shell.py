@@ -33,6 +33,7 @@ from ..core.errors import (
 )
 from ..core.heartbeat import Heartbeat
 from ..core.lag import LagMeter
+from ..core.lease import EarlierEpochs
 from ..core.limits import ServerLimits
 from ..core.messages import Said, encode_record, in_batches
 from ..core.router import Router
@@ -58,6 +59,7 @@ from ..core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatFelt,
+    HostsLive,
     Loaded,
     PoolOpened,
     PoolWaits,
@@ -108,7 +110,6 @@ class Server:
         self._journal = journal
         self._doorkeeper = doorkeeper
         self._desk = desk
-        self._records: EpochRecords | None = None
         self._left: tuple[bytes, ...] = ()
         """The workers that did not end in time."""
         self._lag = LagMeter(limits.tick_s)
@@ -274,23 +275,32 @@ class Server:
                     raise ServerStartError(f"{self._router.starting}; {each.find_workers()}")
                 await trio.sleep(min(0.01 + waited_s / 10, 0.5))
             dead |= earlier
-        self._records = EpochRecords([each.epochs.path for each in locks])
-        await self._wait_for_hosts(self._records)
-        self._give(PoolOpened(dead, _now_s()))
-
-    async def _wait_for_hosts(self, records: EpochRecords) -> None:
-        """Until the hosts of earlier epochs have no workers any more, by what those wrote;
-        then this one's may join."""
-        until_s = trio.current_time() + records.read()
-        while (left_s := until_s - trio.current_time()) > 0:
-            text = f"waiting for the workers of hosts of an earlier server to end ({left_s:.0f} s)"
-            self._give(PoolWaits(text))
-            await trio.sleep(min(left_s, 0.5))
+        records = EpochRecords([each.epochs.path for each in locks])
+        hosted = EarlierEpochs(records.read(), _now_s())
+        if self._desk is None or self._journal is None:
+            await self._wait_for_hosts(hosted)
         if self._desk is None:
             records.clear()
         else:
-            records.write([self._desk.wait])
+            self._desk.open(records, None if self._journal is None else hosted)
             self._nursery.start_soon(self._desk.serve, self._give_all)
+        wait = {each.epoch for each in hosted.waits}
+        if wait:
+            left_s = hosted.until_s - _now_s()
+            _log.info(
+                "hosts of an earlier server may still run work of keys: what they run is taken "
+                "over; other such work begins once all of them are back, or in %.0f s", left_s,
+            )  # fmt: skip
+            self._give(HostsLive(_now_s()))
+        self._give(PoolOpened(dead - wait, _now_s()))
+
+    async def _wait_for_hosts(self, earlier: EarlierEpochs) -> None:
+        """Until the hosts of earlier epochs have no workers any more, by what those wrote."""
+        while not earlier.take_dead(_now_s()) and earlier.waits:
+            left_s = earlier.until_s - _now_s()
+            text = f"waiting for the workers of hosts of an earlier server to end ({left_s:.0f} s)"
+            self._give(PoolWaits(text))
+            await trio.sleep(max(min(left_s, 0.5), 0.0))
 
     async def _keep_saved(self, journal: Journal) -> None:
         """Tell the router what is safe."""
@@ -430,8 +440,8 @@ class Server:
         self._give(CloseAsked(_now_s(), ClosingStage.CANCELLING))
         while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
-        if self._records is not None and self._records.written and not self._left:
-            self._records.clear()
+        if self._desk is not None and not self._left:
+            self._desk.closed()
 
     def _left_behind(self) -> str:
         """What of this machine did not end in time, in words; empty if all did."""

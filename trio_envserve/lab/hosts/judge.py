@@ -24,6 +24,7 @@ class Judge:
         self._world = world
         self.violations: list[Violation] = []
         self._dead: set[tuple[Tenure, Epoch]] = set()
+        self._taken: dict[int, tuple[Tenure, Epoch]] = {}
 
     def _say(self, guarantee: str, text: str) -> None:
         self.violations.append(Violation(guarantee, self._world.now_s, text))
@@ -37,6 +38,10 @@ class Judge:
         for worker in machine.workers.values():
             self._alive(worker)
 
+    def taken_over(self, number: int, tenure: Tenure, epoch: Epoch) -> None:
+        """A router takes over this execution of an earlier one, which is of this tenure now."""
+        self._taken[number] = tenure, epoch
+
     def declared(self, tenure: Tenure, epoch: Epoch) -> None:
         """A router takes all workers of a tenure with this epoch for dead; without a tenure:
         of all tenures with it."""
@@ -47,7 +52,8 @@ class Judge:
                 self._say("declared lost", f"{worker.number} lives on {name}")
 
     def _is_dead(self, worker: Worker) -> bool:
-        return not self._dead.isdisjoint(((worker.tenure, worker.epoch), (b"", worker.epoch)))
+        tenure, epoch = self._taken.get(worker.number, (worker.tenure, worker.epoch))
+        return not self._dead.isdisjoint(((tenure, epoch), (b"", epoch)))
 
     def _alive(self, worker: Worker) -> None:
         if self._is_dead(worker):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.lease import HostLease, Tenure
 
@@ -32,6 +32,16 @@ class Worker:
     tenure: Tenure
     epoch: bytes
     machine: Machine
+
+
+class Left(NamedTuple):
+    """What a hello says of tenures before."""
+
+    epoch: bytes = b""
+    """The router that one of them was with."""
+    continues: tuple[Tenure, ...] = ()
+    to: bytes = b""
+    running: tuple[int, ...] = ()
 
 
 class Queue:
@@ -83,6 +93,7 @@ class Machine:
         """Which guard it is; even: none runs."""
         self.deadline_s: float | None = None
         self.doomed = False
+        self.left = Left()
         self.seen: set[int] = set()
         self.ended: dict[int, bool] = {}
 
@@ -143,6 +154,7 @@ class Machine:
 
     def _begin(self) -> None:
         self.lease.begin(self.world.new_id())
+        self.left = Left()
         self.seen, self.ended = set(), {}
         self.unanswered = 0
         self._new_guard()
@@ -153,7 +165,7 @@ class Machine:
         lease = self.lease
         if lease.over:
             self.kill_guard()
-            self.past = [*self.past[-3:], lease.tenure]
+            self.past = [*self.past[-3:], *self.left.continues, lease.tenure]
             self._begin()
         self.unanswered += 1
         if not lease.epoch or self.unanswered % HELLO_AFTER == 0:
@@ -169,7 +181,8 @@ class Machine:
         """Join, or come back over a new connection."""
         lease = self.lease
         hello = lease.hello()
-        self.world.to_router(self, "hello", lease.tenure, hello, tuple(self.past), lease.epoch)
+        left = Left(lease.epoch) if lease.epoch else self.left
+        self.world.to_router(self, "hello", lease.tenure, hello, tuple(self.past), left)
 
     def receive(self, process: int, kind: str, tenure: Tenure, *rest: Any) -> None:
         """A message of a router has arrived."""
@@ -178,19 +191,34 @@ class Machine:
 
     def on_welcome(self, hello: int, epoch: bytes, fence_s: float) -> None:
         """A hello was answered."""
-        self.lease.welcomed(hello, epoch, fence_s)
+        if self.lease.welcomed(hello, epoch, fence_s):
+            self.left = Left()
+
+    def on_moved(self, hello: int, epoch: bytes) -> None:
+        """Another router is there, and takes over what runs."""
+        lease, left = self.lease, self.left
+        if hello == lease.hellos and not lease.over:
+            running = tuple(sorted(n for n in self.seen if n not in self.ended))
+            continues = (*left.continues, lease.tenure)
+            self.left = Left(lease.epoch or left.epoch, continues, epoch, running)
+            lease.go_on(self.world.new_id())
+            self.hello()
 
     def on_refused(self, hello: int) -> None:
         """The tenure is over."""
         self.lease.refused(hello)
 
-    def on_answer(self, number: int, wanted: tuple[tuple[int, int], ...]) -> None:
-        """A beat was answered, with what the router wants to run here."""
+    def on_answer(
+        self, number: int, wanted: tuple[tuple[int, int], ...], stop: tuple[int, ...] = ()
+    ) -> None:
+        """A beat was answered, with what the router wants to run here, and to stop."""
         deadline_s = self.lease.answer(self.lease.tenure, number)
         self.unanswered = 0
         if deadline_s is not None:
             self.tell_guard(deadline_s)
         self.on_wanted(wanted)
+        for each in stop:
+            self.guard.run(self._stop, each)
 
     def on_wanted(self, wanted: tuple[tuple[int, int], ...]) -> None:
         """Start what was not seen yet, as long as the lease holds."""
@@ -267,6 +295,14 @@ class Machine:
         """Whether the guard has a deadline that has not come."""
         return self.deadline_s is not None and not self.is_due()
 
+    def _stop(self, number: int) -> None:
+        worker = self.workers.get(number)
+        if worker is not None:
+            self.world.after(self.world.luck.uniform(0.1, 5.0), self._end, worker)
+        elif number not in self.seen:  # it never came, and never will run
+            self.seen.add(number)
+            self.ended[number] = False
+
     def _end(self, worker: Worker) -> None:
         if self.workers.get(worker.number) is not worker:
             return
@@ -277,5 +313,5 @@ class Machine:
         self.host.run(self._worker_ended, worker, True)
 
     def _worker_ended(self, worker: Worker, done: bool) -> None:
-        if worker.tenure == self.lease.tenure:
+        if worker.number in self.seen:
             self.ended.setdefault(worker.number, done)

@@ -61,9 +61,9 @@ def counted_from_receipt(patch: Patches) -> None:
     """An answer renews from when it has come, not from when its beat was read."""
     original = Machine.on_answer
 
-    def on_answer(self: Any, number: Any, wanted: Any) -> None:
+    def on_answer(self: Any, number: Any, *wanted: Any) -> None:
         before = self.lease.answered
-        original(self, number, wanted)
+        original(self, number, *wanted)
         if self.lease.answered > before:
             _renew_from_now(self)
 
@@ -270,7 +270,7 @@ def a_tenure_is_kept_with_another_router(patch: Patches) -> None:
     """The next router renews what runs under the one before."""
     original = Leases.hello
 
-    def hello(self: Any, *rest: Any, with_epoch: bytes = b"") -> Any:
+    def hello(self: Any, *rest: Any, **epoch: Any) -> Any:
         return original(self, *rest)
 
     def welcomed(self: Any, hello: int, epoch: bytes, fence_s: float) -> bool:
@@ -290,8 +290,7 @@ def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
 
     def init(self: Any, world: Any, terms: Any) -> None:
         original(self, world, terms)
-        waits = [each._replace(wait_s=terms.wait_s) for each in self.earlier.waits]
-        self.earlier.waits = tuple(waits)
+        self.earlier.until_s += terms.wait_s - self.earlier.longest_s
 
     patch.attribute(Router, "__init__", init)
 
@@ -299,4 +298,78 @@ def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
 @_mutant
 def a_successor_writes_down_itself_alone(patch: Patches) -> None:
     """Of two routers before, only the last one is known."""
-    patch.attribute(EarlierEpochs, "record", lambda self, own: (own,))
+    patch.attribute(EarlierEpochs, "record", lambda self, own, now_s: (own,))
+
+
+@_mutant
+def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
+    """What one has taken over from another is dead when the first one says so."""
+
+    def take_dead(self: Any, now_s: float) -> Any:
+        since_s = self.until_s - self.longest_s
+        dead = [e for e in self.waits if not e.tenures or now_s >= since_s + e.wait_s]
+        self.waits = tuple(each for each in self.waits if each not in dead)
+        return [each.epoch for each in dead]
+
+    patch.attribute(EarlierEpochs, "take_dead", take_dead)
+
+
+# -- what is taken over -----------------------------------------------------------------
+
+
+@_mutant
+def what_goes_on_is_counted_by_the_limits_of_the_new_router_alone(patch: Patches) -> None:
+    """A host that was taken over is dead when its new router would have it so."""
+
+    def dead_at_s(self: Any, holding: Any) -> Any:
+        counted_s = holding.begun_s if holding.received_s is None else holding.received_s
+        return counted_s + self.terms.wait_s
+
+    patch.attribute(Leases, "_dead_at_s", dead_at_s)
+
+
+@_mutant
+def unknown_work_is_not_stopped(patch: Patches) -> None:
+    """What a host has brought, and the journal does not know, runs on as if it were not."""
+    original = Router._take_over
+
+    def take_over(self: Any, tenure: Any, left: Any) -> None:
+        original(self, tenure, left._replace(running=()))
+
+    patch.attribute(Router, "_take_over", take_over)
+
+
+@_mutant
+def a_router_is_written_off_while_its_work_is_stopped(patch: Patches) -> None:
+    """All of its hosts are back: so the next router is told nothing of it."""
+    original = EarlierEpochs.record
+
+    def record(self: Any, own: Any, now_s: Any) -> Any:
+        return tuple(each for each in original(self, own, now_s) if each is own or each.tenures)
+
+    patch.attribute(EarlierEpochs, "record", record)
+
+
+@_mutant
+def a_host_is_welcomed_before_it_is_written_down(patch: Patches) -> None:
+    """A successor knows of no host, and so waits for none."""
+    original = Leases.own
+
+    def own(self: Any) -> Any:
+        return original(self)._replace(tenures=frozenset())
+
+    patch.attribute(Leases, "own", own)
+
+
+@_mutant
+def what_runs_is_said_before_the_tenure_begins(patch: Patches) -> None:
+    """State is said with the old tenure: what comes from the old router later is not in it."""
+    original = Machine.on_moved
+
+    def on_moved(self: Any, hello: int, epoch: bytes) -> None:
+        before = set(self.seen) - {max(self.seen, default=0)}
+        seen, self.seen = self.seen, before
+        original(self, hello, epoch)
+        self.seen = seen
+
+    patch.attribute(Machine, "on_moved", on_moved)

@@ -65,6 +65,8 @@ class Plan:
     strikes: tuple[Strike, ...]
     calm_s: float
     """From then on nothing strikes."""
+    journal: bool
+    """Whether routers have one."""
 
 
 def plan_of(seed: int, *, beyond: str = "") -> Plan:
@@ -90,6 +92,7 @@ def plan_of(seed: int, *, beyond: str = "") -> Plan:
         luck.choice((0.0, 0.5 * fence_s, 2 * fence_s)),
         tuple(strikes),
         calm_s,
+        luck.random() < 0.6,
     )
 
 

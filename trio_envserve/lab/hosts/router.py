@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ...core.lease import EarlierEpochs, EpochWait, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
+from ...core.lease import EarlierEpochs, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
 from ...core.terms import Epoch
-from .machine import Machine, Queue
+from .machine import Left, Machine, Queue
 
 if TYPE_CHECKING:
     from .world import World
@@ -23,6 +23,8 @@ class Request:
     """Of its execution; None: it waits."""
     tenure: Tenure = b""
     epoch: bytes = b""
+    keyed: bool = False
+    """Whether the journal has it, if there is one: then it can be taken over."""
 
 
 class Router:
@@ -35,11 +37,16 @@ class Router:
         self.queue = Queue()
         self.stood_s = 0.0
         """How long its clock stood still."""
-        self.leases = Leases(terms, self.epoch)
         self.earlier = EarlierEpochs(world.disk, self.now_s())
-        self.own = EpochWait(self.epoch, terms.wait_s)
-        world.disk = self.earlier.record(self.own)  # before the first host is welcomed
+        self.leases = Leases(terms, self.epoch, self.earlier if world.plan.journal else None)
+        self.unknown: dict[int, Tenure] = {}
+        """What was taken over, is not known here, and is to stop."""
+        self._write()
         self._tick()
+
+    def _write(self) -> None:
+        """Before anything is said to a host that is new."""
+        self.world.disk = self.earlier.record(self.leases.own(), self.now_s())
 
     def now_s(self) -> float:
         """Its own clock."""
@@ -52,18 +59,35 @@ class Router:
 
     def _hello(
         self, machine: Machine, tenure: Tenure, number: int, ended: tuple[Tenure, ...],
-        epoch: bytes,
+        left: Left,
     ) -> None:  # fmt: skip
+        before = self.leases.holdings.get(machine.name)
         reception, over = self.leases.hello(
-            machine.name, tenure, number, ended, self.now_s(), with_epoch=epoch
-        )
+            machine.name, tenure, number, ended, self.now_s(),
+            with_epoch=left.epoch, continues=left.continues, to=left.to,
+        )  # fmt: skip
         if over is not None:
             self._dead(over.tenure, self.epoch)
         if reception is Reception.WELCOME:
+            if before is None or before.tenure != tenure:
+                self._take_over(tenure, left)
+                self._write()
             fence_s = self.leases.terms.fence_s
             self.world.to_host(machine, "welcome", tenure, number, self.epoch, fence_s)
         elif reception is Reception.OVER:
             self.world.to_host(machine, "refused", tenure, number)
+        elif reception is Reception.MOVED:
+            self.world.to_host(machine, "moved", tenure, number, self.epoch)
+
+    def _take_over(self, tenure: Tenure, left: Left) -> None:
+        """What the journal knows goes on; the rest is to stop."""
+        unknown = set(left.running)
+        for request in self.world.requests.values():
+            if request.number is not None and request.keyed and request.tenure in left.continues:
+                unknown.discard(request.number)
+                request.tenure, request.epoch = tenure, self.epoch
+                self.world.judge.taken_over(request.number, tenure, self.epoch)
+        self.unknown |= dict.fromkeys(unknown, tenure)
 
     def _beat(
         self, machine: Machine, tenure: Tenure, beat: LeaseBeat, ended: tuple[tuple[int, bool], ...]
@@ -72,10 +96,12 @@ class Router:
         if holding is None or holding.tenure != tenure:
             return
         for number, done in ended:
-            self.world.ended(number, done)
+            if self.unknown.pop(number, None) is None:
+                self.world.ended(number, done)
         if self.leases.beat(machine.name, tenure, beat, self.now_s()):
             wanted = self._wanted(tenure)
-            self.world.to_host(machine, "answer", tenure, beat.number, wanted)
+            stop = [n for n, its in self.unknown.items() if its == tenure]
+            self.world.to_host(machine, "answer", tenure, beat.number, wanted, tuple(stop))
 
     def _wanted(self, tenure: Tenure) -> tuple[tuple[int, int], ...]:
         return tuple(
@@ -87,6 +113,8 @@ class Router:
     def _dead(self, tenure: Tenure, epoch: Epoch) -> None:
         """Of this tenure, or of all of this epoch, nothing lives: what ran may run again."""
         self.world.judge.declared(tenure, epoch)
+        for number in [n for n, its in self.unknown.items() if its == tenure]:
+            del self.unknown[number]
         for request in self.world.requests.values():
             if request.epoch == epoch and tenure in (b"", request.tenure):
                 request.number, request.tenure, request.epoch = None, b"", b""
@@ -97,9 +125,10 @@ class Router:
         now_s = self.now_s()
         for lost in self.leases.lost(now_s):
             self._dead(lost.tenure, self.epoch)
-        for epoch in self.earlier.take_dead(now_s):
-            self._dead(b"", epoch)
-            self.world.disk = self.earlier.record(self.own)
+        if not self.unknown:
+            for epoch in self.earlier.take_dead(now_s):
+                self._dead(b"", epoch)
+        self._write()
         fresh = [h for h in self.leases.holdings.values() if self.leases.is_fresh(h, now_s)]
         for request in self.world.requests.values():
             if request.number is None and fresh:

@@ -30,7 +30,7 @@ class World:
         self._pushed = 0
         self._numbers = 0
         self.judge = Judge(self)
-        self.requests = {index: Request() for index in range(REQUESTS)}
+        self.requests = {index: self._new_request() for index in range(REQUESTS)}
         """Those that are not answered; until it is calm each answer makes a new one."""
         self._asked = REQUESTS
         self.disk: tuple[EpochWait, ...] = ()
@@ -93,8 +93,11 @@ class World:
             if done:
                 del self.requests[index]
                 if self.now_s < self.plan.calm_s:
-                    self.requests[self._asked] = Request()
+                    self.requests[self._asked] = self._new_request()
                     self._asked += 1
+
+    def _new_request(self) -> Request:
+        return Request(keyed=self.plan.journal and self.luck.random() < 0.7)
 
     # -- the network ----------------------------------------------------------
 
@@ -184,7 +187,8 @@ class World:
 
     def _kill_host(self, machine: Machine, lasts_s: float) -> None:
         def again() -> None:
-            machine.host.run(machine.start_host, [machine.lease.tenure])
+            past = [*machine.left.continues, machine.lease.tenure]
+            machine.host.run(machine.start_host, past)
 
         if machine.is_running() and not machine.sleeps:
             machine.kill_host()

@@ -124,7 +124,7 @@ class _Reading:
 
     def _rest(self, rows: list[_Values]) -> None:
         asked = cbor2.loads(rows[0][3])
-        _, number, namespace, key, digest, rerun, _, executions, _, body_bytes = asked
+        _, number, namespace, key, digest, rerun, _, executions, *_, body_bytes = asked
         _, _, header, payload_bytes = cbor2.loads(rows[-1][3])
         for values in rows:
             executions += values[3][1] == _STARTED

@@ -191,8 +191,9 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
         elif isinstance(record, Started) and record.number in opened:
             place, earlier = opened.pop(record.number)
             rows[place] = earlier._replace(
-                allowance=earlier.allowance - 1, earlier=earlier.earlier + 1
-            )
+                allowance=earlier.allowance - 1, earlier=earlier.earlier + 1,
+                incarnation=record.incarnation, dispatch=record.dispatch,
+            )  # fmt: skip
         else:
             if isinstance(record, Opened):
                 opened[record.number] = len(rows), record

@@ -112,6 +112,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "float | None": _exactly(float, int, type(None)), "ClosingStage": ClosingStage,
     "Sequence[Record]": lambda records: [journal.record_of(each) for each in records],
     "Sequence[bytes]": lambda packed: list(map(_exactly(bytes), packed)),
+    "Sequence[int]": lambda numbers: list(map(_exactly(int), numbers)),
     "Sequence[Body]": _frames, "Collection[Epoch]": lambda ids: list(map(_exactly(bytes), ids)),
 }  # fmt: skip
 """By the type of a field, as it is written: how it is read; raises if it is not right."""
