@@ -366,8 +366,11 @@ class RawClient:
                     del self.received[index]
                     return message, frames
             for batch in await self.socket.receive():
-                frames = tuple(bytes(frame) for frame in batch)
-                self.received.append((messages.decode(frames[0], most_bytes=1 << 20), frames))
+                whole = [bytes(frame) for frame in batch]
+                for row in messages.one_by_one(whole, most_bytes=1 << 20):
+                    frames = tuple(map(bytes, row))
+                    message = messages.decode(frames[0], most_bytes=1 << 20)
+                    self.received.append((message, frames))
 
     async def barrier(self, next_sequence: int, pending: list[int]) -> None:
         """Until the server has taken in everything that was sent before."""
