@@ -240,7 +240,7 @@ async def test_log_json_is_json_to_the_last_line(tmp_path: Path) -> None:
         assert expected in texts
     wrong = await run(tmp_path, "serve", "--log-json", "--workers", "many")
     (line,) = wrong.err.splitlines()
-    assert "'many' is not a valid integer" in json.loads(line)["message"]
+    assert "a number or a range such as 2..64, not 'many'" in json.loads(line)["message"]
     assert wrong.code == 2
     await check_nothing_left(tmp_path)
 
@@ -282,7 +282,7 @@ async def test_what_is_written_past_python_is_json_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("serve", "--workers", "many"), "'many' is not a valid integer"),
+        (("serve", "--workers", "many"), "a number or a range such as 2..64, not 'many'"),
         (("serve", "--no-such-option"), "No such option"),
         (("serv",), "no command"),
         (("serve", "missing:factory"), "missing"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trio_envserve.core import messages
@@ -154,8 +154,12 @@ def vars_of(counters: Any) -> dict[str, int]:
     return {name: getattr(counters, name) for name in counters.__slots__}
 
 
-@settings(derandomize=True, database=None, deadline=None)
+@settings(derandomize=True, database=None, deadline=None, max_examples=100)
 @given(BATCHES, BOUNDS)
+@example(
+    [[("ask", 0, n, n % 2) for n in (0, 1, 9, 2)], [("end", 0, 0), ("end", 1, 0)]],
+    {"worker_capacity": 128, "window": 3},
+)
 def test_a_batch_comes_to_the_same_as_its_rows_one_by_one(
     batches: list[list[Row]], bounds: dict[str, int]
 ) -> None:

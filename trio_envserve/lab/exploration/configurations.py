@@ -367,6 +367,15 @@ BEYOND: dict[str, str] = {
     "a-refused-row-drops-the-rest": "messages come one by one here",
     "a-batch-is-freed-with-its-first": "messages come one by one here",
     "a-lost-batch-was-never-dispatched": "clocks stand here, so all is dispatched in one turn",
+    **dict.fromkeys(
+        (
+            "a-worker-that-is-not-needed-is-killed",
+            "a-pool-shrinks-below-its-least",
+            "a-pool-grows-without-need",
+            "a-pool-grows-beyond-its-most",
+        ),
+        "the number of workers is fixed here",
+    ),
     "answer-before-read": "no server reads outcomes from its journal here",
     "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "
