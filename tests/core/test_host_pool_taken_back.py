@@ -211,6 +211,19 @@ def test_what_was_cancelled_meanwhile_is_stopped():
     assert other.unknown == 1
 
 
+def test_what_was_cancelled_meanwhile_and_never_arrived_is_nothing():
+    first = Journaled()
+    first.lose = lambda message: isinstance(message, messages.Dispatch)
+    first.call()
+    first.disk()
+    other = Followed(first)
+    other.request(other.stranger(), act=KeyAct.CANCEL, tag=other.ids())
+    other.disk()
+    other.back(next=0)
+    assert not other.cancels
+    assert not other.unknown
+
+
 def test_a_router_that_closes_takes_nothing_back():
     first = running()
     other = Followed(first)

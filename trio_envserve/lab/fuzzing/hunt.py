@@ -14,7 +14,7 @@ from ..mutants import Mutant
 from ..simulation.simulator import Run, plan_of, run
 from .failure import is_harsh
 
-MOST_RUNS = 600
+MOST_RUNS = 1200
 """A mutant that has survived so many runs counts as not caught."""
 
 MOST_SEEDS = 100_000
