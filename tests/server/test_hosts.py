@@ -208,7 +208,7 @@ async def open_simulated(address: str, count: int) -> AsyncIterator[list[Host]]:
         async with trio.open_nursery() as nursery:
             hosts = [Host(f"h{number}", 1, lambda: os.urandom(16)) for number in range(count)]
             for host, socket in zip(hosts, sockets, strict=True):
-                nursery.start_soon(serve, host, socket)
+                nursery.start_soon(serve, host, socket)  # noqa: ASYNC113
             yield hosts
             nursery.cancel_scope.cancel()
 

@@ -403,7 +403,7 @@ class _Shell:
             if asked is None:
                 asked = await self._outcomes.decoded(run.body)
         except trio.Cancelled:  # noqa: ASYNC103  # the scope is the caller's, and is left next
-            return _never_began(run)
+            return _never_began(run)  # noqa: ASYNC104  # as above
         make = self._outcomes.of if run.traceparent is None else self._traced
         return await make(
             request,
