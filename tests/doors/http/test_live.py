@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.notes import Note
 from trio_envserve.core.pages import RunningPage, RunningRollout
 from trio_envserve.core.status import HostStats, PastHost, ServerStats, WorkerDeath, WorkerStats
-from trio_envserve.doors.http import live
+from trio_envserve.doors.http import HttpLimits, live
 from trio_envserve.doors.http.live import TEXT_CHARACTERS, VIEW_BYTES, event, view
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
@@ -125,6 +126,32 @@ async def test_g8_the_viewers_are_bounded_and_the_others_are_told():
     assert refused.status_code == 429
     assert refused.json()["code"] == "busy"
     assert "1 look already" in refused.json()["detail"]
+
+
+async def test_g8_five_hundred_want_to_look_and_rollouts_end_all_the_same():
+    """Those beyond the bound are told; one of those within it reads nothing."""
+    viewers = 500
+    heads: list[bytes] = []
+    async with open_door("arithmetic") as door, asking(door) as client, AsyncExitStack() as later:
+        peers = [await later.enter_async_context(raw(door)) for _ in range(viewers)]
+        for peer in peers:
+            await peer.send("GET /v1/events HTTP/1.1", "Host: 127.0.0.1")
+
+        async def look(peer: Raw) -> None:
+            heads.append(await peer.stream.receive_some(12))
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers[1:]:
+                nursery.start_soon(look, peer)
+            answer = await client.post(
+                "/v1/rollouts", json={"input": {"index": 0}, "model": "oracle"}
+            )
+    assert answer.status_code == 200
+    bound = HttpLimits().viewers
+    assert sorted(Counter(heads).items()) == [
+        (b"HTTP/1.1 200", bound - 1),
+        (b"HTTP/1.1 429", viewers - bound),
+    ]
 
 
 async def test_g10_who_reads_nothing_is_cut_off_and_the_others_go_on(
