@@ -33,6 +33,7 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.slots import Pool
+from trio_envserve.core.worker_range import WorkerRange
 
 TERMS = LeaseTerms(fence_s=20.0)
 EPOCH = b"e" * 16
@@ -49,7 +50,7 @@ def about(given: Any) -> bytes:
 class Link:
     """A host, the router's side, and what is under way between them."""
 
-    def __init__(self, workers: int = 1, **given) -> None:
+    def __init__(self, workers: int | WorkerRange = 1, **given) -> None:
         count = itertools.count(1)
         self.ids = lambda: next(count).to_bytes(16, "big")
         self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)

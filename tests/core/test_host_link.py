@@ -30,7 +30,7 @@ from trio_envserve.core.messages import ForeignVersion
 TENURE = b"t" * 16
 MOST = 100_000
 ONE_EACH: list[Any] = [
-    HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, {"gpu": 2}, [], b"", []),
+    HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, 2, {"gpu": 2}, [], b"", []),
     HostHello(
         1,
         "a",
@@ -38,6 +38,7 @@ ONE_EACH: list[Any] = [
         1,
         [],
         b"e" * 16,
+        2,
         2,
         {},
         [b"c" * 16],
@@ -84,9 +85,9 @@ def test_every_message_is_tried():
         cbor2.dumps([136, TENURE, 1, [0], [b"w"], [1]]),
         cbor2.dumps([136, TENURE, 1, [0], ["w"], [0]]),
         cbor2.dumps([136, TENURE, 1, 0, [b"w"], [0]]),
-        cbor2.dumps([128, 1, "a", TENURE, 1, [b"x"], b"", 1, {}]),
-        cbor2.dumps([128, 1, "a", TENURE, 1, 7, b"", 1, {}]),
-        cbor2.dumps([128, 1, "a", TENURE, 1, [], b"x", 1, {}]),
+        cbor2.dumps([128, 1, "a", TENURE, 1, [b"x"], b"", 1, 1, {}]),
+        cbor2.dumps([128, 1, "a", TENURE, 1, 7, b"", 1, 1, {}]),
+        cbor2.dumps([128, 1, "a", TENURE, 1, [], b"x", 1, 1, {}]),
         cbor2.dumps([144, 1, TENURE, 1, b"e" * 16, 0]),
     ],
 )

@@ -242,7 +242,7 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
 )
 def test_a_statement_that_is_none_is_refused(lives):
     link = Link()
-    hello = HostHello(1, "a", b"t" * 16, 1, [], EPOCH, 1, {}, [b"c" * 16], b"n" * 16, lives)
+    hello = HostHello(1, "a", b"t" * 16, 1, [], EPOCH, 1, 1, {}, [b"c" * 16], b"n" * 16, lives)
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", (encode(hello),), link.now_s)
 
@@ -250,7 +250,7 @@ def test_a_statement_that_is_none_is_refused(lives):
 def test_a_name_that_another_worker_has_is_refused():
     link = joined()
     lives = [[b"w0-1", b"i" * 16, 7, b"", 1, [], 0]]
-    hello = HostHello(1, "b", b"t" * 16, 1, [], EPOCH, 1, {}, [b"c" * 16], b"n" * 16, lives)
+    hello = HostHello(1, "b", b"t" * 16, 1, [], EPOCH, 1, 1, {}, [b"c" * 16], b"n" * 16, lives)
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", (encode(hello),), link.now_s)
 
@@ -267,7 +267,7 @@ def test_a_name_that_another_worker_has_is_refused():
     ],
 )
 def test_a_life_that_is_none_is_refused(life):
-    hello = HostHello(1, "a", b"t" * 16, 1, [], EPOCH, 1, {}, [], b"", [life])
+    hello = HostHello(1, "a", b"t" * 16, 1, [], EPOCH, 1, 1, {}, [], b"", [life])
     with pytest.raises(ProtocolError, match="lives"):
         decode((encode(hello),), most_bytes=1 << 20)
 

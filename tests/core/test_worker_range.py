@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.core.worker_range import WorkerRange, check_workers, most_of
+from trio_envserve.core.worker_range import WorkerRange, check_workers, least_of, most_of
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,7 @@ def test_a_range_has_whole_numbers(bound: Any):
 
 def test_the_most_of_a_number_is_itself():
     assert (most_of(4), most_of(WorkerRange(2, 64))) == (4, 64)
+    assert (least_of(4), least_of(WorkerRange(2, 64))) == (4, 2)
 
 
 @pytest.mark.parametrize("workers", [-1, True, 2.5, "2..4", None])

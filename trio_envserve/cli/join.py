@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import click
 import trio
 
+from ..core.worker_range import WorkerRange
 from ..host.allocator import keep_freed_memory
 from ..host.collector import collect_seldom
 from ..host.joined import JoinedHost, open_host
@@ -37,6 +38,7 @@ from .options import (
     pairs,
     python_option,
     worker_environ,
+    workers_of,
 )
 
 SAY_EVERY_S = 3.0
@@ -48,7 +50,8 @@ SAY_FIRST_S = 0.5
 class _Options(NamedTuple):
     as_json: bool
     drain_s: float
-    workers: int
+    workers: int | str
+    """A number, or a range as text."""
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_host`."""
 
@@ -58,8 +61,10 @@ class _Options(NamedTuple):
 @click.argument("environment", metavar="[ENV]", required=False)
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
-    help="Worker processes of this host. [default: one for each processor]",
+    type=workers_of,
+    metavar="N|A..B",
+    help="Worker processes of this host; 2..64: as many as the router has work for. [default: "
+    "one for each processor]",
 )
 @click.option(
     "--name",
@@ -97,7 +102,7 @@ class _Options(NamedTuple):
 @log_options("INFO", "host.log and worker-SLOT.log")
 @json_option
 def join(
-    address: str, environment: str | None, workers: int | None, name: str,
+    address: str, environment: str | None, workers: int | WorkerRange | None, name: str,
     offers: tuple[str, ...], worker_command: str | None, worker_python: str | None,
     args: tuple[str, ...], worker_env: tuple[str, ...], drain_s: float,
     log_level: str, log_json: bool, log_dir: str, as_json: bool,
@@ -134,10 +139,10 @@ def join(
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
-        count = workers or len(os.sched_getaffinity(0))
+        count = len(os.sched_getaffinity(0)) if workers is None else workers
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
-            as_json, drain_s, count,
+            as_json, drain_s, count if isinstance(count, int) else str(count),
             {
                 "address": address,
                 "environment": environment,

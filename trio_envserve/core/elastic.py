@@ -17,6 +17,9 @@ A worker in a spare slot takes no new work and ends when it has none.  If it is 
 again before, it is taken back: that is quicker than a new one, and so there are never
 more processes than the range allows.  Nothing is killed for it.
 
+The slots of a host are a part of their own.  While it is not known to hear the router, it
+gets no more workers, and nobody waits for those that it starts.
+
 Times are awake time.
 """
 
@@ -107,10 +110,11 @@ class Elastic:
 
     def _grow(self, most: int) -> None:
         pool = self._pool
-        if any(slot.awaited for part in pool.parts for slot in part.open()):
+        parts = [part for part in pool.parts if not part.held]
+        if any(slot.awaited for part in parts for slot in part.open()):
             return
         for _ in range(most):
-            spare = [part for part in pool.parts if part.spare()]
+            spare = [part for part in parts if part.spare()]
             if not spare:
                 break
             part = min(spare, key=lambda each: len(each.open()))

@@ -59,6 +59,7 @@ from .messages import (
 from .messages import decode as decode_worker
 from .ranges import Ranges
 from .terms import Body, Epoch, Incarnation, one_line
+from .worker_range import WorkerRange, least_of, most_of
 
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
@@ -178,12 +179,13 @@ class Host:
     """One host.  ``past`` are tenures that its lock proves dead."""
 
     def __init__(
-        self, name: str, workers: int, new_id: Callable[[], bytes], *,
+        self, name: str, workers: int | WorkerRange, new_id: Callable[[], bytes], *,
         offers: dict[str, Any] | None = None, past: Sequence[Tenure] = (),
         wire: WireLimits | None = None,
     ) -> None:  # fmt: skip
         self.name = name
-        self.capacity = workers
+        self.capacity = most_of(workers)
+        self._least = least_of(workers)
         self.offers = offers or {}
         self.out: list[HostEffect] = []
         self.workers: set[bytes] = set()
@@ -258,8 +260,8 @@ class Host:
             return
         hello = HostHello(
             PROTOCOL_VERSION, self.name, lease.tenure, lease.hello(), self._past[-ENDED_MOST:],
-            lease.epoch or self._moved_from, self.capacity, self.offers, self._continues,
-            self._moved_to, self._left_lives,
+            lease.epoch or self._moved_from, self.capacity, self._least, self.offers,
+            self._continues, self._moved_to, self._left_lives,
         )  # fmt: skip
         self.out.append(ToRouter((encode(hello),)))
 

@@ -82,6 +82,8 @@ class HostHello(NamedTuple):
     ended: Ids
     epoch: Bytes
     workers: Uint
+    """How many it may have at most, and at least: more than that as there is work for them."""
+    least: Uint
     offers: Record
     continues: Ids
     to: Bytes

@@ -56,7 +56,7 @@ from .router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from .slots import Pool, Slot
+from .slots import Part, Pool, Slot
 from .terms import Body, Epoch, Route
 
 NAME_BYTES = 64
@@ -84,9 +84,13 @@ class RemoteHost:
     route: Route
     capacity: int
     """How many workers it is good for."""
+    least: int
+    """How many it is to have at least."""
     outbox: Outbox
     inbox: Inbox
     slots: list[Slot] = dataclasses.field(default_factory=list)
+    part: Part | None = None
+    """These slots, if not all of them are always to have a worker."""
     workers: set[bytes] = dataclasses.field(default_factory=set)
     """Those that were to be started there and have not ended."""
     unready: set[bytes] = dataclasses.field(default_factory=set)
@@ -245,6 +249,10 @@ class Hosts:
 
     def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
         name = host_name(hello.host)
+        if hello.least > hello.workers:
+            raise ProtocolError(
+                f"a host of {hello.least} workers at least, {hello.workers} at most"
+            )
         capacity = fitting(hello.workers, hello.offers, self._needs)
         if not capacity and hello.tenure not in self.hosts:
             wanted = ", ".join(f"{what}={need:g}" for what, need in self._needs.items())
@@ -285,7 +293,7 @@ class Hosts:
         still one.  Where there are fewer places those are kept that run most."""
         if not lives:
             return []
-        host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
+        self._open(host)
         inputs: list[RouterInput] = []
         free = set(range(host.capacity))
         for life in sorted(lives, key=lambda life: -len(life.running)):
@@ -297,6 +305,8 @@ class Hosts:
             host.workers.add(life.worker)
             if not life.hello:
                 host.unready.add(life.worker)
+            if not is_to_end and host.slots[place].spare:
+                self._pool.open(host.slots[place])
             inputs.append(
                 WorkerBack(
                     life.worker, slot, life.incarnation, life.pid, is_to_end, life.hello,
@@ -326,7 +336,8 @@ class Hosts:
         host = self.hosts.get(hello.tenure)
         if host is None:
             outbox = Outbox(hello.tenure)
-            host = RemoteHost(holding, route, capacity, outbox, Inbox())
+            least = min(hello.least, capacity)
+            host = RemoteHost(holding, route, capacity, least, outbox, Inbox())
             self.hosts[hello.tenure] = host
         host.route = route
         welcome = HostWelcome(
@@ -390,7 +401,16 @@ class Hosts:
         self._close(host)
         self.out.append(Report(level, f"host {host.name} gets no more workers: {why}"))
 
+    def _open(self, host: RemoteHost) -> None:
+        host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
+        if host.least < host.capacity:
+            host.part = self._pool.vary(host.slots, host.least)
+            host.part.held = not host.fresh
+
     def _close(self, host: RemoteHost) -> None:
+        if host.part is not None:
+            self._pool.parts.remove(host.part)
+            host.part = None
         for slot in host.slots:
             slot.closed = True
 
@@ -447,8 +467,11 @@ class Hosts:
         for host in self.hosts.values():
             host.fresh = self.leases.is_fresh(host.holding, now_s)
             if host.fresh and not host.slots and not host.set_aside:
-                host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
-                self.out.append(Report("info", f"host {host.name}: {host.capacity} workers"))
+                self._open(host)
+                count = host.capacity if host.part is None else host.part.bounds
+                self.out.append(Report("info", f"host {host.name}: {count} workers"))
+            if host.part is not None:
+                host.part.held = not host.fresh
             for worker in host.workers:
                 self._pool.lives[worker].held = not host.fresh
         return inputs

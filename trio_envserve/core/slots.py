@@ -78,6 +78,8 @@ class Part:
 
     bounds: WorkerRange
     slots: list[Slot]
+    held: bool = False
+    """Whether its host is not known to hear the router: more workers there would not help."""
 
     def open(self) -> list[Slot]:
         """Those in which there is to be a worker."""
@@ -175,6 +177,13 @@ class Pool:
             slot.host, slot.tag = host, tag
         return free + fresh
 
+    def vary(self, slots: list[Slot], least: int) -> Part:
+        """Of these places of a host as many are open as there is work for, at first
+        ``least``."""
+        part = _part(WorkerRange(least, len(slots)), slots)
+        self.parts.append(part)
+        return part
+
     def open(self, slot: Slot) -> None:
         """There is to be a worker in it again: the one that is still there, or another."""
         slot.spare = False
@@ -261,7 +270,7 @@ class Pool:
 
 def _part(bounds: WorkerRange, slots: list[Slot]) -> Part:
     """These slots, of which the first ones are open."""
-    for slot in slots:
-        slot.spare = slot.index - slots[0].index >= bounds.least
+    for place, slot in enumerate(slots):
+        slot.spare = place >= bounds.least
         slot.awaited = not slot.spare
     return Part(bounds, list(slots))

@@ -180,7 +180,7 @@ class HostStats:
     why: str = ""
     """Why it is set aside."""
     slots: int = 0
-    """How many workers it is to have."""
+    """How many workers it may have at most."""
     workers: int = 0
     """How many of them were to be started and have not ended."""
     ready: int = 0

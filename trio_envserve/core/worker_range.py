@@ -43,6 +43,11 @@ def most_of(workers: int | WorkerRange) -> int:
     return workers.most if isinstance(workers, WorkerRange) else workers
 
 
+def least_of(workers: int | WorkerRange) -> int:
+    """How many there are at least."""
+    return workers.least if isinstance(workers, WorkerRange) else workers
+
+
 def check_workers(workers: Any, *, least: int) -> None:
     """ConfigError if it is no range, and no number from ``least`` on."""
     if isinstance(workers, WorkerRange):

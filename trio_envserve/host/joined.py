@@ -46,6 +46,7 @@ from ..core.lease import Tenure
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router_effects import Spawn
 from ..core.terms import ID_BYTES
+from ..core.worker_range import WorkerRange, check_workers
 from ..net import (
     ConnectionEvent,
     DealerSocket,
@@ -376,7 +377,7 @@ class JoinedHost:
 async def open_host(
     address: str, environment: str | None = None, *,
     args: Mapping[str, Any] | None = None,
-    workers: int = 1,
+    workers: int | WorkerRange = 1,
     name: str = "",
     offers: Mapping[str, Any] | None = None,
     worker_command: str | Sequence[str] | None = None,
@@ -394,7 +395,8 @@ async def open_host(
     interpreter, variables for each slot, and limits.  What is given here counts more: an
     ``environment`` (or ``worker_command``), with its ``args``, takes the place of the
     router's; ``args`` without one, ``worker_python``, ``worker_environ`` (variables for each
-    of the ``workers``) and ``limits`` are laid over it.
+    of the ``workers``) and ``limits`` are laid over it.  ``workers`` may be a
+    :class:`~trio_envserve.WorkerRange`: as many as the router has work for.
 
     ``name``: the id of this host, which no other host of the router has (default: that of the
     machine).  ``offers``: what there is of it for the needs of workers, such as ``{"gpu": 8}``.
@@ -406,8 +408,7 @@ async def open_host(
     before to let them finish.  Raises ConfigError, and ServerStartError if processes of
     another host of this name are still there."""
     need_trio("open_host")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"workers must be a number >= 1, not {workers!r}")
+    check_workers(workers, least=1)
     parse_address(address)
     check_amounts("offers", offers or {})
     command = parse_command(worker_command)
