@@ -32,7 +32,7 @@ FLUSH_S = 1.0
 """How long a process waits at its end for its last spans to be sent."""
 
 SEND_EVERY_S = 1.0
-"""What has ended is sent so often, unless OTEL_BSP_SCHEDULE_DELAY says otherwise."""
+"""Ended spans are sent so often, unless OTEL_BSP_SCHEDULE_DELAY says otherwise."""
 
 ENDPOINTS = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Either of these variables asks for spans, as ``--otlp`` does."""
@@ -51,7 +51,7 @@ class OtlpSetup:
 
 @final
 class _Sending:
-    """What this process has set up.  Global, as the tracer provider of OpenTelemetry is that
+    """The exporter of this process.  Global, as the tracer provider of OpenTelemetry is that
     it belongs to: a process can set that once, and its last lines (:func:`finish`, before
     ``os._exit``) come from places that nothing is handed to."""
 

@@ -65,7 +65,7 @@ class _Known:
 
 @contextmanager
 def _contained() -> Iterator[None]:
-    """What the provider raises in this block ends here."""
+    """Exceptions of the provider in this block end here."""
     try:
         yield
     except Exception as error:  # of samplers, processors and whatever else is not ours

@@ -95,7 +95,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
 
 
 def _tell(error: Exception, address: str, namespace: str) -> None:
-    """What went wrong, and what to do next."""
+    """Tell the user the error, and the next step."""
     say(f"error: {error}")
     if isinstance(error, UnknownKey):
         say(

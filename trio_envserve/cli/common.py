@@ -84,7 +84,7 @@ class Stop:
         self.at_once = False
         """A second signal came, or the parent has ended."""
         self.on_first: Callable[[], object] = lambda: None
-        """What else the first signal does, such as cancelling the verb's work."""
+        """A further action of the first signal, such as cancelling the verb's work."""
         self.hurry = trio.CancelScope()
         """Around all waiting that a second signal must end."""
         self.left_behind = False

@@ -83,7 +83,7 @@ class Options(NamedTuple):
     """Each rollout has a key that begins with it; empty: none has one."""
 
     def run(self) -> dict[str, Any]:
-        """What decides what the rollouts are asked, besides their inputs."""
+        """The options that decide what the rollouts are asked, besides their inputs."""
         asked = ("model", "model_name", "sampling_args", "state_columns")
         about = {name: self.call[name] for name in asked}
         size = self.repeat if self.grouped else None

@@ -93,7 +93,7 @@ def any_tables(
     tally: BaseTally[Any], figures: dict[str, Any], sizes: Sequence[str],
     more: Sequence[tuple[str, str]] = (),
 ) -> list[Table]:  # fmt: skip
-    """What many runs of any protocol came to; ``sizes`` are those that a tally knows."""
+    """The totals of many runs of any protocol; ``sizes`` are those that a tally knows."""
     average, least = figures["average"], figures["least"]
     rows = [
         ("runs", f"{tally.runs:,}"),

@@ -31,7 +31,7 @@ hosts_options = decorate(
 
 
 class HostsAsked(NamedTuple):
-    """What ``serve`` was told of hosts."""
+    """The options of ``serve`` that concern hosts."""
 
     bind: str | None
     fence_s: float

@@ -45,7 +45,7 @@ class Reverse:
         }
 
     def inputs(self, n, seed):
-        """What `eval` asks for: n inputs, which follow from the seed."""
+        """The inputs of `eval`: n of them, which follow from the seed."""
         rng = random.Random(seed)
         return [{"word": rng.choice(WORDS)} for _ in range(n)]
 '''

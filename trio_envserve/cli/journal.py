@@ -38,7 +38,7 @@ class _Asked(NamedTuple):
     as_json: bool
 
     def found(self) -> tuple[Found, list[Kept]]:
-        """What is there, of the namespace."""
+        """The journal's contents, of the namespace."""
         found = tools.look(self.folder)
         if found.problems:
             say(f"damaged: {told(found.problems)}")

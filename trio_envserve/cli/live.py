@@ -1,4 +1,4 @@
-"""What people see while an evaluation runs: a live view on a terminal, a line now and
+"""The progress of an evaluation, for people: a live view on a terminal, a line now and
 then everywhere else.
 
 The view is drawn by a task, four times a second, from what the evaluation counts.  What
@@ -39,11 +39,11 @@ class Seen:
     """The server's last status."""
 
     before: Mapping[str, float]
-    """What its model calls had come to when the evaluation began."""
+    """The totals of its model calls when the evaluation began."""
     running: dict[str, int] = dataclasses.field(default_factory=dict)
-    """What runs on each worker; empty while nothing is known."""
+    """The number of rollouts on each worker; empty while nothing is known."""
     usage: dict[str, float] = dataclasses.field(default_factory=dict)
-    """What model calls have come to since then."""
+    """The totals of its model calls since then."""
 
     def take(self, stats: ServerStats) -> None:
         """Take what it says now."""

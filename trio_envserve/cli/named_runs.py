@@ -48,7 +48,7 @@ def own_key_limits(limits: Sequence[str], run_name: str | None) -> KeyLimits:
 
 
 def caller_of(run_name: str, asked: Mapping[str, Any]) -> str:
-    """Who asks: the same evaluation started again takes its old place among those that wait.
+    """The caller's name: the same evaluation started again takes its old place among the waiting.
     One that asks something else under this name by mistake must not."""
     return f"eval {run_name} {run_digest(**asked)}" if run_name else ""
 

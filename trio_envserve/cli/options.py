@@ -75,7 +75,7 @@ def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
 
 
 def workers_of(given: Any) -> int | WorkerRange:
-    """What ``4`` and ``2..64`` stand for, as a type of an option."""
+    """The type of an option that is ``4`` or ``2..64``."""
     try:
         return WorkerRange.of(str(given))
     except ConfigError as error:

@@ -37,7 +37,7 @@ SAY_EVERY_S = 3.0
 
 
 class Serving(NamedTuple):
-    """What is served, and how."""
+    """The server's options, parsed."""
 
     served: str
     """The environment's name, or the worker command."""
@@ -49,7 +49,7 @@ class Serving(NamedTuple):
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_server`."""
     beside: Callable[[Server], Awaitable[None]] | None = None
-    """What is to go on beside the server, and a little longer."""
+    """A task that runs beside the server, and ends a little later."""
 
 
 async def serve_until_asked(options: Serving, stop: Stop) -> Result:

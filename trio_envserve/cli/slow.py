@@ -42,7 +42,7 @@ async def oldest(client: Client, most: int) -> dict[str, Any]:
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """What the commands ``cancel`` and ``stack`` are told to name it; of a request without a
+    """The name that the commands ``cancel`` and ``stack`` take; of a request without a
     key its id."""
     if row["key"] is None:
         return str(row["request"])

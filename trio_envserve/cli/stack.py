@@ -66,7 +66,7 @@ def stack(
 
 
 async def _find(client: Client, key: str, namespace: str) -> RunningRollout | None:
-    """What runs under the key, or as this request."""
+    """The rollout that runs under the key, or as this request."""
     first: int | None = 0
     while first is not None:
         page = await client.list_running(first=first)

@@ -240,7 +240,7 @@ def host_tables(stats: dict[str, Any]) -> list[Table]:
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a stopping server waits for."""
+    """The work that a stopping server waits for."""
     closing = stats.get("closing")
     if not closing:
         return []
@@ -265,7 +265,7 @@ def _resting(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_calls(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the model calls of its rollouts came to, if there were any."""
+    """The totals of the rollouts' model calls, if there were any."""
     usage, took = stats["model_usage"], dict(stats["model_calls"])
     sum_s, ended = took.pop("sum_s", 0.0), sum(took.values())
     if not ended:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .shell import Client
 
 _RETAINED: Final = "keys-full"
-"""What is retained leaves no room for another key."""
+"""The code of a refusal: retained keys leave no room for another one."""
 
 _NO_ROOM: Final = (_RETAINED, "key-queue-full")
 

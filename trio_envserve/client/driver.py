@@ -59,7 +59,7 @@ _TROUBLE = {
 }
 
 Ended: TypeAlias = Answer | Fail
-"""What a call came to."""
+"""The end of a call."""
 
 OnDelta: TypeAlias = Callable[[int, Body], None]
 """Is told the number and the bytes of each delta of a call that arrives."""

@@ -1,4 +1,4 @@
-"""What can be asked of a key without an input: its outcome, a cancel, a forget.
+"""Requests about a key, without an input: its outcome, a cancel, a forget.
 
 The functions are those of the trio client; the other clients run them in its thread.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeyEnded:
-    """What a cancel or a forget by key has done."""
+    """The effect of a cancel or a forget by key."""
 
     known: bool
     """Whether there was work, or its outcome, under the key."""

@@ -156,7 +156,7 @@ def _check_name(name: str) -> str:
 
 
 def _token(caller: str) -> bytes:
-    """What is said of a caller to the server."""
+    """The token that names a caller to the server."""
     if not isinstance(caller, str):
         raise ConfigError(f"caller must be text, not {caller!r}")
     if not caller:

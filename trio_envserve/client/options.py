@@ -22,7 +22,7 @@ from ..envs.request import Kind, RolloutRequest, check_members
 
 
 class CallOptions(TypedDict, total=False):
-    """What every call takes besides its input; see :meth:`.Client.run_rollout`."""
+    """The options of every call; see :meth:`.Client.run_rollout`."""
 
     model: str
     """``"oracle"``, ``"random"``, or an endpoint that the server knows."""
@@ -81,7 +81,7 @@ _KNOWN_BYTES = 4 * KIB
 
 
 class Asked(NamedTuple):
-    """What a call asks for, and on which terms."""
+    """A call's input and options."""
 
     form: values.Form
     """The body, but for its input: the same for all calls with equal options."""

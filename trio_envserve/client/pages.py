@@ -1,4 +1,4 @@
-"""What a server knows, asked a page at a time.
+"""The lists of a server, read a page at a time.
 
 The functions are those of the trio client; the other clients run them in its thread.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .shell import Client
 
 YOUNG_S = 0.5
-"""Who has run for less is not asked about: there may be thousands of those a second."""
+"""Younger rollouts are not asked about: there may be thousands of those a second."""
 
 
 async def places(

@@ -124,7 +124,7 @@ class Client:
         self, asked: Asked, submitted: Callable[[], object] | None = None,
         on_delta: OnDelta | None = None, on_note: OnNote | None = None,
     ) -> Coroutine[Any, Any, Outcome]:  # fmt: skip
-        """What :meth:`outcome` does, to be awaited.  No coroutine: each that a caller waits in
+        """The awaitable of :meth:`outcome`.  No coroutine: each that a caller waits in
         is run through whenever it goes to sleep and wakes up."""
         try:
             body = asked.encoded(self._wire, at_once=True)
@@ -146,7 +146,7 @@ class Client:
         return await self._run_encoded(encoded, submitted, on_delta, on_note)
 
     async def _encode(self, asked: Asked) -> Encoded:
-        """What takes long is done in a thread.  Raises NotEncodable."""
+        """Encode a call's input, a large one in a thread.  Raises NotEncodable."""
         try:
             try:
                 body = asked.encoded(self._wire, at_once=True)
@@ -206,7 +206,7 @@ class Client:
         return box[0]
 
     async def _outcome(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """What the caller gets.  A large answer is decoded in a thread."""
+        """The caller's outcome.  A large answer is decoded in a thread."""
         try:
             return self._outcome_at_once(ended, began_s, now_s)
         except values.TooMuchWork:
@@ -369,7 +369,7 @@ class Client:
 
 
 async def encode(client: Client, asked: Asked) -> Encoded:
-    """What is asked as it goes to the server, for doors, which let their callers' values go
+    """The request as it goes to the server, for doors, which let their callers' values go
     while they wait.  Raises NotEncodable."""
     return await client._encode(asked)
 

@@ -91,7 +91,7 @@ class ClientThread:
         self._open_client = open_client
         self._pid = os.getpid()
         self._posted: deque[tuple[Callable[[Job], None], Job]] = deque()
-        """What to do in the loop, from any thread."""
+        """The jobs for the loop, from any thread."""
         self._idle = False
         """Whether the loop must be woken to look there.  Only its own task writes this."""
         self._stopping = False
@@ -319,14 +319,14 @@ def _deliver(job: Job, result: Any, error: BaseException | None) -> None:
 
 
 def _never_begun(job: Job) -> tuple[Any, BaseException | None]:
-    """What comes of a job that the thread has not taken before it ended."""
+    """The result of a job that the thread had not taken when it ended."""
     if job.body is not None:
         return Outcome.failed(NeverStarted("the client was closed")), None
     return None, ServerNotReady("the client was closed")
 
 
 def _cut_off(job: Job) -> tuple[Any, BaseException | None]:
-    """What comes of a job that the thread had begun."""
+    """The result of a job that the thread had begun when it ended."""
     if job.body is not None:
         text = "the client was closed while the request was under way; it is cancelled"
         return Outcome.failed(Abandoned(text)), None
@@ -340,7 +340,7 @@ async def encode(client: Client, asked: Asked) -> bytes:
 
 
 async def health(client: Client) -> ServerHealth:
-    """What the client knows, as a job."""
+    """The client's view of its server, as a job."""
     return client.health()
 
 

@@ -17,7 +17,7 @@ class Shared:
         """By place; a place without anything has no entry."""
 
     def by(self, place: str) -> int:
-        """What a place has taken."""
+        """The share that a place has taken."""
         return self._taken.get(place, 0)
 
     def has_room(self, place: str, more: int) -> bool:

@@ -117,7 +117,7 @@ class ClassEnvironment:
         self._make = functools.partial(kind, **args)
 
     def inputs(self, n: int, seed: int) -> list[Any]:
-        """What the class offers, or ``n`` inputs for a ``reset`` that needs none."""
+        """The inputs that the class offers, or ``n`` for a ``reset`` that needs none."""
         if hasattr(self._kind, "inputs"):
             return list(self._kind.inputs(n, seed))
         parameters = list(inspect.signature(self._kind.reset).parameters.values())[1:]

@@ -58,7 +58,7 @@ def first_messages(asked: Mapping[str, Any], observation: Any, system: str) -> l
 
 
 def observed(value: Any) -> Any:
-    """What ``reset`` returned, with its images as parts of messages.  Takes long with
+    """The observation of ``reset``, with its images as parts of messages.  Takes long with
     large images."""
     if isinstance(value, list) and value and all(_is_message(each) for each in value):
         return [{**each, "content": observed(each.get("content"))} for each in value]

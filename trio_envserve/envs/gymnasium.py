@@ -152,7 +152,7 @@ class Episode:
             yield _answer(self._env.action_space.sample())
 
     def rollout_state(self) -> Mapping[str, Any]:
-        """What is added to the result's state."""
+        """The additions to the result's state."""
         return {
             "steps": len(self._rewards),
             "rewards": self._rewards,
@@ -231,7 +231,7 @@ def _format_of(env: Any) -> str:
 
 
 def _manual(env: Any) -> str:
-    """What the environment's documentation says of its actions and observations."""
+    """The environment's documentation of its actions and observations."""
     text = inspect.getdoc(env.unwrapped) or ""
     sections = re.split(r"^## +(.*)$", text, flags=re.MULTILINE)
     titles = dict(zip(sections[1::2], sections[2::2], strict=True))

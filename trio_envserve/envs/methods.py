@@ -39,7 +39,7 @@ def same(value: Any) -> Any:
 
 
 Then: TypeAlias = Callable[[Any], Any]
-"""What becomes of a method's value, where the method runs."""
+"""A function of a method's value, called where the method runs."""
 
 
 class Methods(Protocol):

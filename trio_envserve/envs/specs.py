@@ -138,7 +138,7 @@ def is_file(head: str) -> bool:
 
 
 def attribute(path: str) -> Any:
-    """What ``package.module:a.b`` or ``file.py:a.b`` names.  Raises :class:`ConfigError`."""
+    """The object that ``package.module:a.b`` or ``file.py:a.b`` names.  Raises ConfigError."""
     module_name, _, attributes = path.partition(":")
     module_name = module_name.strip()
     found: Any = _import_file(module_name) if is_file(module_name) else _import(module_name)
@@ -190,7 +190,7 @@ def _import_file(name: str) -> ModuleType:
 
 
 def _in_file(name: str) -> str:
-    """What somebody may mean who names a file, or its module, and nothing in it."""
+    """A suggestion for a name of a file, or of its module, with nothing in it."""
     path = Path(name if is_file(name) else f"{name}.py")
     try:
         found = ast.parse(path.read_bytes()).body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def tagged(text: str, tag: str) -> list[str]:
-    """What stands between ``<tag>`` and ``</tag>``, each from the first mark on."""
+    """The texts between ``<tag>`` and ``</tag>``, each from the first mark on."""
     return [inner for _, inner in _split(text, tag) if inner is not None]
 
 

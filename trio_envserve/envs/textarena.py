@@ -152,7 +152,7 @@ class Game:
             yield self._at_random(self._player)
 
     def rollout_state(self) -> Mapping[str, Any]:
-        """What is added to the result's state."""
+        """The additions to the result's state."""
         rewards = None if self._rewards is None else [*map(self._rewards.get, self._players())]
         return {"done": self._done, "rewards": rewards, "info": self._info}
 
@@ -166,7 +166,7 @@ class Game:
             self._info = {str(key): value for key, value in (info or {}).items()}
 
     def _until_our_turn(self) -> str | None:
-        """What is new to the model; None if the game is over."""
+        """The observation that is new to the model; None if the game is over."""
         for _ in range(_MOVES):
             if self._done:
                 return None

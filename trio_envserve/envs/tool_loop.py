@@ -38,7 +38,7 @@ ARGUMENTS_CHARS = 200_000
 """Longest arguments of one call: they are read on the event loop."""
 
 _WRONG_LOOP = ("no running event loop", "framework like asyncio")
-"""What asyncio code says on trio: no mistake of the model's."""
+"""Errors of asyncio code on trio: no mistake of the model's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +148,7 @@ class ToolLoop:
             self._messages.append(tool_message(call, content))
 
     async def _tool(self, call: ToolCall) -> tuple[Any, bool]:
-        """What the model is told of one call, and whether it is a mistake."""
+        """The model's answer to one call, and whether the call was a mistake."""
         tool = self._tools.get(call.name)
         if len(call.arguments) > ARGUMENTS_CHARS:
             return told(f"the arguments have more than {ARGUMENTS_CHARS} characters"), True
@@ -200,11 +200,11 @@ class ToolLoop:
         return {"no_reward": f"get_reward() returned {shown}"}
 
     async def _own(self, name: str) -> Any:
-        """What a method returns that the class may have; None without it."""
+        """The value of an optional method of the class; None without it."""
         return await self._value(getattr(self._made, name)) if hasattr(self._made, name) else None
 
     async def _value(self, method: Callable[[], Any], then: Then = same) -> Any:
-        """What one of the reserved methods returns, or ``then`` makes of that; raises what it
+        """The value of a reserved method, or what ``then`` makes of it; raises what it
         raises.  It waits for a tool that is overdue."""
         await self._methods.settle()
         return (await self._methods.call(method, then=then)).unwrap()
@@ -249,7 +249,7 @@ def _given(reset: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _script(turns: Any) -> Iterator[str | None]:
-    """What the environment's own answer is, turn by turn; None where it has none."""
+    """The environment's own answers, turn by turn; None where it has none."""
     if turns is None:
         while True:
             yield None

@@ -31,7 +31,7 @@ _SECTION = re.compile(
 )
 _ARGUMENT = re.compile(r"(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What endpoints take as the name of a tool."""
+"""The names of tools that endpoints accept."""
 
 _NOTHING = inspect.Parameter.empty
 
@@ -124,7 +124,7 @@ def _tool(name: str, function: Callable[..., Any], where: str) -> Tool:
 def _arguments(
     function: Callable[..., Any], where: str
 ) -> tuple[dict[str, _Kind], tuple[str, ...]]:
-    """What a method takes after its first argument, and what of it has no default."""
+    """The parameters of a method after its first, and those of them without a default."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -150,7 +150,7 @@ def _arguments(
 
 
 def _described(text: str) -> tuple[str, dict[str, str]]:
-    """What a docstring in Google's style says of the function, and of its arguments."""
+    """The descriptions of a function and its arguments, by a docstring in Google's style."""
     about: list[str] = []
     meanings: dict[str, str] = {}
     section, name, indent = "", "", 0

@@ -152,7 +152,7 @@ class Verifiers:
     async def _run_of_wire(
         self, asked: Mapping[str, Any], said: Callable[[bytes], None]
     ) -> dict[str, Any]:
-        """What the library's server would have sent for a run of its client."""
+        """The answer that the library's server would send for a run of its client."""
         from verifiers.v1.clients import ModelContext
         from verifiers.v1.serve.delta import TraceSummary, dump, pack, unpack
         from verifiers.v1.serve.types import RunRequest, RunResponse

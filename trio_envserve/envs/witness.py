@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final
 
 Predecessor: TypeAlias = Literal["none", "dead", "alive"]
-"""Who began a key before: nobody, a process that is proven dead, or one that is
+"""The process that began a key before: none, one that is proven dead, or one that is
 alive (perhaps this one)."""
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

@@ -150,7 +150,7 @@ def _end_of_lines(fd: int) -> int:
 
 
 def take_up(opened: ResultsFile, check: Check = nothing) -> Found:
-    """What the file has already, before more is written to it; a line that was left
+    """The records in the file, before more is written to it; a line that was left
     unfinished is cut off.  Raises ConfigError if it has anything but results."""
     found = Found([], set(), {})
     if opened._end is None:

@@ -41,7 +41,7 @@ def records(path: str, check: Check = nothing) -> Iterator[tuple[int, dict[str, 
 
 
 def overview(path: str, check: Check = nothing, see: See | None = None) -> Overview:
-    """What a file has.  Raises ConfigError, also if it has no results.  ``see`` gets each
+    """The totals of a file.  Raises ConfigError, also if it has no results.  ``see`` gets each
     record on the way."""
     found: dict[tuple[int, int], Entry] = {}
     about: dict[str, str] = {}

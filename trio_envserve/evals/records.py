@@ -61,7 +61,7 @@ class Failure:
     """The class of the error, such as ``RolloutFailed``."""
     verdict: str
     type: str = ""
-    """What the environment raised."""
+    """The type of the environment's exception."""
     message: str = ""
     traceback: str = ""
     cause: str = "infrastructure"
@@ -90,7 +90,7 @@ class RolloutResult:
 
     @property
     def name(self) -> Name:
-        """What tells it from the other rollouts of its evaluation."""
+        """Its name among the rollouts of its evaluation."""
         return self.index, self.repeat
 
     @property
@@ -110,7 +110,7 @@ class RolloutResult:
 def result_of(
     index: int, repeat: int, outcome: Outcome, *, ended_s: float | None = None
 ) -> RolloutResult:
-    """What is counted of an outcome."""
+    """The figures of an outcome that are counted."""
     reward, bad, metrics = scores_of(outcome.value)
     return RolloutResult(
         index=index, repeat=repeat, reward=reward, bad_reward=bad, metrics=metrics,
@@ -146,7 +146,7 @@ def scores_of(value: Any) -> tuple[float | None, str, dict[str, float]]:
 
 
 def usage_of(value: Any) -> dict[str, float]:
-    """What a result says of tokens and model calls: the numbers in ``usage``,
+    """The tokens and model calls of a result: the numbers in ``usage``,
     ``model_calls``, and the lengths of arrays of tokens where usage has no count."""
     if not isinstance(value, Mapping):
         return {}
@@ -166,7 +166,7 @@ def usage_of(value: Any) -> dict[str, float]:
 
 
 def usage_words(name: str) -> str:
-    """What a count of usage is called for people."""
+    """The name of a count of usage, for people."""
     return _USAGE_WORDS.get(name, name.replace("_", " "))
 
 
@@ -224,7 +224,7 @@ def record_of(
 
 
 def result_from(record: Mapping[str, Any]) -> RolloutResult:
-    """What is counted of a record.  ValueError if it is not the record of a rollout.
+    """The figures of a record that are counted.  ValueError if it is not the record of a rollout.
 
     Records of other programs, with ``index`` and ``value`` alone, are taken, too.
     """

@@ -35,7 +35,7 @@ HELD = 64
 """Most outcomes that are taken and not written yet."""
 
 LAST_S = 0.3
-"""What was taken before a cancel is written for so long."""
+"""After a cancel, results that were taken before it may be written for so long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

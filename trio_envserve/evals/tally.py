@@ -152,7 +152,7 @@ class Tally:
 
 
 def retries(counters: ClientCounters, rerun: int) -> dict[str, int]:
-    """What was sent or run more than once."""
+    """The requests that were sent or run more than once."""
     return {
         "retransmitted": counters.retransmitted, "reissued": counters.reissued, "rerun": rerun,
     }  # fmt: skip

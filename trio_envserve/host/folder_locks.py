@@ -23,7 +23,7 @@ _ADVICE = (
 
 @final
 class FolderLocks:
-    """Who uses a folder, and the workers of all that have used it."""
+    """The lock of a folder's user, and those of the workers of all earlier users."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -40,10 +40,10 @@ from pathlib import Path
 from typing import Final, NoReturn, final
 
 DEADLINE, START, KILL = range(3)
-"""What the host says: a time in nanoseconds, the bytes of a start, nothing; each with the
+"""Messages of the host: a time in nanoseconds, the bytes of a start, nothing; each with the
 number of a worker."""
 READY, STARTED, FAILED, ENDED = range(4)
-"""What the guard says: its id and why its memory is not locked, then for the number of a
+"""Messages of the guard: its id and why its memory is not locked, then for the number of a
 worker the process id, why it did not start, how it ended."""
 
 RECORD: Final = struct.Struct("<qqq")

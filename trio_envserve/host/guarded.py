@@ -50,7 +50,7 @@ GUARD_DEAD = "its guard has ended, and all workers with it"
 
 @final
 class GuardedChild:
-    """What is known here of a process of the guard."""
+    """A process of the guard, as it is known here."""
 
     def __init__(self) -> None:
         self.pid = 0

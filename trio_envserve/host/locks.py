@@ -250,7 +250,7 @@ def holders_of(path: Path) -> list[int]:
 
 
 def _target_of(entry: Path) -> str:
-    """What a descriptor refers to; nothing if it was closed meanwhile."""
+    """The target of a descriptor; nothing if it was closed meanwhile."""
     try:
         return os.readlink(entry)
     except OSError:

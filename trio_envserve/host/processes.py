@@ -58,7 +58,7 @@ ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
 class Child(Protocol):
-    """What is used here of a :class:`subprocess.Popen`."""
+    """The part of :class:`subprocess.Popen` that is used here."""
 
     pid: int
     returncode: int | None

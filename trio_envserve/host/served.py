@@ -1,4 +1,4 @@
-"""What the workers of a host run: as its router says, and as it was told itself.
+"""The environment of a host's workers: as its router says, and by its own options.
 
 The router says it in its welcome, so that a host need not be told anything.  What a host was
 told itself counts more: an environment, with its arguments, takes the place of the router's;
@@ -28,7 +28,7 @@ TOLD_LIMITS: Final = (
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What is to be run; what is empty was not said."""
+    """An environment and how to run it; an empty field was not said."""
 
     environment: str | None = None
     args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -54,7 +54,7 @@ class Served:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Served:
-        """What a router has said.  ConfigError if it makes no sense here."""
+        """Read a router's statement.  ConfigError if it makes no sense here."""
         given: dict[str, Any] = {
             "environment": None, "args": {}, "command": [], "python": None, "environ": [],
             "limits": {},

@@ -175,7 +175,7 @@ class ProcessWorkers:
         """Listen to a process until it is reaped; returns how it ended."""
         why = ""
         arrived: deque[list[Frame]] = deque()
-        """What was received and not heard."""
+        """The messages that were received and not handled."""
 
         async def receive() -> None:
             nonlocal why

@@ -90,7 +90,7 @@ class _Kept:
         self._again_s = 0.0
 
     async def look(self) -> None:
-        """What has ended, how many there should be, and what follows."""
+        """Look at what has ended and how many there should be, and start or end some."""
         now_s = trio.current_time()
         await self._forget_ended(now_s)
         stats = self._server.stats()

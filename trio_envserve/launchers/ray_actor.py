@@ -1,4 +1,4 @@
-"""What runs in an actor of Ray: one host.  It knows nothing of Ray."""
+"""The code of an actor of Ray: one host.  It knows nothing of Ray."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def check_installed() -> None:
 
 
 def script(join: Sequence[str], *, name: str, folder: Path, leave_s: int, log: str) -> str:
-    """What is submitted for a host; ``join`` are the arguments of that verb."""
+    """The script that is submitted for a host; ``join`` are the arguments of that verb."""
     program = [sys.executable, "-m", "trio_envserve", "join", *join, "--name", name]
     return "\n".join(
         [

@@ -228,7 +228,7 @@ class _Draft:
         )
 
     def completion(self) -> Completion:
-        """What was put together.  Raises :class:`ChatProblem`."""
+        """The completion, put together.  Raises :class:`ChatProblem`."""
         ids, logprobs = self._response_ids, self._logprobs
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
             raise ChatProblem(

@@ -56,7 +56,7 @@ MAX_STREAM_BYTES = 256 * MIB
 MAX_ERROR_BYTES = 64 * 1024
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-"""What OpenSSL, in its versions, calls an answer that is not of TLS."""
+"""OpenSSL's names, in its versions, of an answer that is not of TLS."""
 
 TOLD_CHARS = 400
 """Most characters of an error's text about what an endpoint said."""
@@ -177,7 +177,7 @@ class HttpModel:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
 
     def _hint(self, status: int, request: chat.Request) -> str:
-        """What a status mostly comes of."""
+        """The usual cause of a status."""
         if status in (400, 404, 422) and not request.named:
             return " (the request names no model: --model-name, or model_name)"
         if status == 404 and not self._endpoint.url.endswith("/v1"):
@@ -203,7 +203,7 @@ class HttpModel:
         self._untold, self._tell_at_s = 0, now_s + TELL_EVERY_S
 
     def _told(self, failure: Failure) -> str:
-        """What happened, without the key: an endpoint may repeat it."""
+        """The failure in words, without the key: an endpoint may repeat it."""
         text = failure.text
         if self._key:
             # Before it is shortened, which could leave a part of the key.

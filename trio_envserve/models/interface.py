@@ -88,7 +88,7 @@ class Completion:
     """``stop``, ``length``, ``tool_calls``, or whatever else the endpoint says."""
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
-    """What the model thought, if the endpoint keeps that apart from ``text``."""
+    """The model's reasoning, if the endpoint keeps that apart from ``text``."""
     prompt_ids: TokenIds | None = None
     response_ids: TokenIds | None = None
     logprobs: Logprobs | None = None

@@ -33,7 +33,7 @@ class Failure:
     """A request that was not answered with a completion."""
 
     text: str
-    """What happened, as the end of a sentence about the endpoint."""
+    """The failure, as the end of a sentence about the endpoint."""
     again: bool
     """The call may be sent again."""
     retry_after_s: float | None = None
@@ -43,7 +43,7 @@ class Failure:
 def failure_of_status(
     status: int, headers: Mapping[str, str], text: str, *, now_s: float
 ) -> Failure:
-    """What a status other than 200 says.  ``now_s`` is the calendar's time, in seconds
+    """The failure of a status other than 200.  ``now_s`` is the calendar's time, in seconds
     since 1970; ``headers`` finds lower-case names."""
     wait_s = _retry_after_s(headers, now_s)
     again = status in _COME_AGAIN or wait_s is not None

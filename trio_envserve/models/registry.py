@@ -41,7 +41,7 @@ CLOSE_S = 5.0
 """How long one client may take to close; then it is left behind."""
 
 _ADDRESS = re.compile(r"https?:|[\w.-]+:\d+(/|$)|localhost(/|$)|[\w.-]+\.[\w.-]+/")
-"""What is an address, though not one with ``://`` before it."""
+"""Addresses without ``://``."""
 
 MODEL_GROUP = "trio_envserve.models"
 """Entry points that are factories of models."""
@@ -121,7 +121,7 @@ def check_endpoint(endpoint: str) -> None:
 
 
 def _factory(factories: Mapping[str, ModelFactory], endpoint: str) -> ModelFactory:
-    """Who makes the client for ``endpoint``.  Raises :class:`ConfigError`."""
+    """The factory of the client for ``endpoint``.  Raises :class:`ConfigError`."""
     names = _names(endpoint)
     for name in names:
         if name in factories:

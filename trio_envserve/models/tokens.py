@@ -31,7 +31,7 @@ class TokenRecord:
     """
 
     prompt_ids: TokenIds
-    """What the endpoint read for the first turn of the segment."""
+    """The tokens that the endpoint read for the first turn of the segment."""
     response_ids: TokenIds
     """All tokens after it: those that were sampled, and those in between."""
     response_mask: array.array[int]

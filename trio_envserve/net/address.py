@@ -122,7 +122,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _suggestion(text: str) -> str:
-    """What the writer probably meant."""
+    """The address that was probably meant."""
     if "://" not in text and re.fullmatch(r"[^/\s]+:(\d+|\*)", text):
         return f"; did you mean tcp://{text}?"
     if text.startswith("/"):

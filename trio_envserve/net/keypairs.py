@@ -95,13 +95,13 @@ class ClientCurve:
         return key_bytes(self.server, "the server's key")
 
     def to_text(self) -> str:
-        """What a client's file has: a secret."""
+        """The text of a client's file: a secret."""
         names = {"server": self.server, "public": self.keys.public, "secret": self.keys.secret}
         return "".join(f'{name} = "{value}"\n' for name, value in names.items())
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> ClientCurve:
-        """What ``trio-envserve curve new`` wrote for a client.  Raises ConfigError."""
+        """Read a file that ``trio-envserve curve new`` wrote for a client.  Raises ConfigError."""
         read = read_secret_file(path)
         for name in ("server", "secret"):
             if name not in read:

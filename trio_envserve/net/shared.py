@@ -104,7 +104,7 @@ class SharedMemory:
 
     def __init__(self, descriptor: int, *, offered: bool) -> None:
         self.descriptor = descriptor
-        """What to send to the other end; -1 once it was closed."""
+        """The descriptor for the other end; -1 once it was closed."""
         self._mapping = _map(descriptor)
         whole = memoryview(self._mapping)
         halves = whole[:HALF_BYTES], whole[HALF_BYTES:]
@@ -150,7 +150,7 @@ class SharedMemory:
         return news
 
     def heard(self, command: bytes) -> None:
-        """What the other end says.  Raises FramingError if it makes no sense."""
+        """Take a command of the other end.  Raises FramingError if it makes no sense."""
         if not command.startswith(_FREED) or len(command) != len(_FREED) + _COUNT.size:
             raise FramingError("a command that streams between processes do not have")
         (count,) = _COUNT.unpack_from(command, len(_FREED))

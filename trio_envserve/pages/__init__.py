@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 _FOLDER: Final = files(__package__)
 _LOADS_NOTHING: Final = "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'"
 _HARMFUL: Final = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""What could end the element, is no JavaScript, or is no UTF-8."""
+"""Characters that could end the element, or are no JavaScript or no UTF-8."""
 
 
 class Page(NamedTuple):

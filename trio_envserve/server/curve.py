@@ -81,7 +81,7 @@ class ServerCurve:
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> ServerCurve:
-        """What ``trio-envserve curve new`` wrote in a folder.  Raises ConfigError."""
+        """Read a folder that ``trio-envserve curve new`` wrote.  Raises ConfigError."""
         place = Path(folder)
         read = read_secret_file(place / SERVER_FILE)
         keys = KeyPair.of_secret(read.get("secret", ""))
@@ -178,7 +178,7 @@ class Doorkeeper:
         self._news.append(PeerKnown(b"", "", "", "", 0.0))
 
     def news(self) -> list[PeerKnown]:
-        """What the router has not been told."""
+        """The changes that the router has not been told."""
         news, self._news = self._news, []
         return news
 

@@ -280,7 +280,7 @@ async def open_sealed(setup: Setup, doorkeeper: Doorkeeper) -> AsyncIterator[Zmt
 
 
 def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
-    """Who owns the workers: processes, or this one."""
+    """The owner of the workers: of processes, or of tasks in this one."""
     if not setup.workers and setup.hosts_bind is None:
         return InProcessWorkers(setup.environment, dict(setup.args), setup.limits, setup.wire)
     return ProcessWorkers(
@@ -291,7 +291,7 @@ def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
 
 
 def _serves(setup: Setup) -> dict[str, Any]:
-    """What hosts are told to run.  ConfigError if that does not fit into a welcome."""
+    """The environment that hosts are told to run.  ConfigError if no welcome can hold it."""
     environment = setup.environment
     record = Served(
         environment=None if environment is None else str(environment), args=setup.args,

@@ -13,7 +13,7 @@ from .curve import ServerCurve
 
 
 class ServerOptions(TypedDict, total=False):
-    """What a server takes besides its environment; see :func:`.open_server`."""
+    """The options of a server; see :func:`.open_server`."""
 
     args: Mapping[str, Any] | None
     bind: str

@@ -1,4 +1,4 @@
-"""What was read at once, in portions: other tasks have a turn after each."""
+"""A batch that was read at once, in portions: other tasks have a turn after each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_worker(message: list[Frame]) -> Frame:
 def portions(
     batch: list[list[Frame]], peers: int, header_of: Callable[[list[Frame]], Frame] = of_client
 ) -> Iterator[list[list[Frame]]]:
-    """What was read, in portions.  Each of the ``peers`` to which a portion is passed on gets
+    """Split a batch into portions.  Each of the ``peers`` to which a portion is passed on gets
     a batch of it, and works on that while the router takes the next portion.  The headers
     are few bytes in a portion, unless it is one message."""
     most = BATCH_ROWS * max(peers, 1)

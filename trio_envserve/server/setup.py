@@ -1,4 +1,4 @@
-"""What a server is made of: the options of :func:`.open_server`, checked."""
+"""The options of :func:`.open_server`, checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Setup:
 
     environment: str | object | None
     name: str
-    """What is served, for logs and recordings."""
+    """The environment's name, for logs and recordings."""
     args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bind: str
     workers: int | WorkerRange

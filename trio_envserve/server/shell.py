@@ -444,7 +444,7 @@ class Server:
             self._desk.closed()
 
     def _left_behind(self) -> str:
-        """What of this machine did not end in time, in words; empty if all did."""
+        """The processes of this machine that did not end in time, in words; empty if all did."""
         here: list[bytes] = []
         away: Counter[str] = Counter()
         for worker in self._left:

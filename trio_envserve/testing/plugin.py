@@ -202,7 +202,7 @@ def _address_of(server: HasAddress | str) -> str:
 
 @pytest.fixture
 async def _envserve_opened() -> AsyncIterator[Opened]:
-    """What the factories of one test have opened."""
+    """The servers and clients that the factories of one test have opened."""
     import trio
 
     async with trio.open_nursery() as nursery:

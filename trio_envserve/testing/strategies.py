@@ -148,7 +148,7 @@ def request_bodies(inputs: SearchStrategy[Any] | None = None) -> SearchStrategy[
 
 
 def normal(value: object, *, key: bool = False) -> object:
-    """What a value comes back as: tuples as lists, where lists can be."""
+    """The value that comes back: tuples as lists, where lists can be."""
     if isinstance(value, list | tuple):
         members = [normal(member, key=key) for member in value]
         return tuple(members) if key else members
@@ -186,13 +186,13 @@ def same(left: object, right: object) -> bool:
 # -- messages ---------------------------------------------------------------------
 
 TO_ROUTER = tuple(cls for cls in MESSAGES if KINDS[cls] < 16)
-"""What clients send."""
+"""The messages of clients."""
 TO_CLIENT = tuple(cls for cls in MESSAGES if 16 <= KINDS[cls] < 64)
-"""What the router sends to clients."""
+"""The messages of the router to clients."""
 FROM_WORKER = tuple(cls for cls in MESSAGES if 64 <= KINDS[cls] < 80)
-"""What workers send."""
+"""The messages of workers."""
 TO_WORKER = tuple(cls for cls in MESSAGES if KINDS[cls] >= 80)
-"""What the router sends to workers."""
+"""The messages of the router to workers."""
 
 WITH_BODY = (
     wire.Request, wire.KeyedRequest, wire.Outcome, wire.Stats, wire.KnownKeys, wire.Running,

@@ -93,7 +93,7 @@ _MISTAKES = (
     (("'coroutine' object ",), "A coroutine must be awaited: answer = await rollout.ask(...)."),
     (("'Rollout' object ",), "What the rollout is asked is rollout.input."),
 )
-"""What is written wrong whatever runs the code: what the error says, and what to write."""
+"""Mistakes on every backend: the text of the error, and what to write instead."""
 
 
 def _hint(exc: BaseException | None, signs: tuple[str, ...], note: str) -> None:

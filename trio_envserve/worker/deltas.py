@@ -31,8 +31,8 @@ from .forks import end_if_forked
 
 @final
 class Deltas:
-    """What the executions of one worker say, until ``take`` gets it on the trio loop, in the
-    order in which it was said."""
+    """The deltas of one worker's executions, until ``take`` gets them on the trio loop, in the
+    order in which they were said."""
 
     def __init__(self, take: Callable[[list[DeltaMade]], None]) -> None:
         self._take = take
@@ -50,7 +50,7 @@ class Deltas:
         has said, and its loop has not taken, makes it so."""
 
     def of(self, number: int) -> Callable[[bytes], None]:
-        """What an execution calls with each piece, in any thread."""
+        """The function that an execution calls with each piece, in any thread."""
         skipped = 0
 
         def say(piece: bytes) -> None:

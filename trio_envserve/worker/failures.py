@@ -72,11 +72,11 @@ class EnvironmentFailure(Exception):
     def __init__(self, exception: BaseException, *, attempts: int, during: Stage) -> None:
         super().__init__(exception, attempts, during)
         self.exception = exception
-        """What the last attempt raised; any ``BaseException``."""
+        """The exception of the last attempt; any ``BaseException``."""
         self.attempts = attempts
         """How many attempts there were in this execution."""
         self.during = during
-        """What the environment was doing."""
+        """The environment's stage at the time."""
 
     def __str__(self) -> str:
         tried = f" after {self.attempts} attempts" if self.attempts > 1 else ""

@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class HeartbeatThread:
-    """What the event loop and the heartbeat thread share.
+    """The state that the event loop and the heartbeat thread share.
 
     The loop calls :meth:`touch`; the thread reads how long ago that was.
     """
@@ -58,7 +58,7 @@ class HeartbeatThread:
         self._root: trio.lowlevel.Task | None = None
         """Of the tasks of the loop, once that runs."""
         self._question: StackQuestion | None = None
-        """What the server has asked last, and was not told."""
+        """The server's last question that has no answer yet."""
 
     def touch(self, period_s: float) -> None:
         """The loop runs, and will call this again after ``period_s``."""

@@ -1,4 +1,4 @@
-"""What environment code leaves behind in the task that ran it."""
+"""Checks of what environment code leaves behind in the task that ran it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio
 
 
 def innermost_scope(task: trio.lowlevel.Task) -> object:
-    """What stands for the innermost open cancel scope of a task.
+    """A token of a task's innermost open cancel scope.
 
     trio has no public name for it.  A scope that is left open is seen when the one around it
     is closed, too; but one for each execution costs more than an empty rollout.

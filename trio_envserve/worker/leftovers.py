@@ -28,14 +28,14 @@ class Snapshot(NamedTuple):
     descriptors: Counter[str]
 
     def more_than(self, before: Snapshot) -> dict[str, Counter[str]]:
-        """What is here and was not there, by kind."""
+        """The things that are here and were not there, by kind."""
         kinds = zip(self._fields, self, before, strict=True)
         found = {kind: now - then for kind, now, then in kinds}
         return {kind: names for kind, names in found.items() if names}
 
 
 def snapshot() -> Snapshot:
-    """What this process has now.  Call it on the trio loop."""
+    """The things that this process has now.  Call it on the trio loop."""
     return Snapshot(
         Counter(task.name for task in _tasks()),
         Counter(

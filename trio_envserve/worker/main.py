@@ -37,7 +37,7 @@ _EXEC_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Inherited(NamedTuple):
-    """What a server passes to a worker process."""
+    """The arguments that a server passes to a worker process."""
 
     link: int
     signs: int
@@ -46,7 +46,7 @@ class Inherited(NamedTuple):
 
     @classmethod
     def of(cls, words: list[str]) -> Inherited:
-        """What the arguments say."""
+        """Read the arguments."""
         link, signs, locks, parent = words
         held = tuple(number for number in map(int, locks.split(",")) if number >= 0)
         return cls(int(link), int(signs), held, int(parent))

@@ -33,7 +33,7 @@ from .forks import end_if_forked
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunContext:
-    """What environment code gets from the backend that runs it."""
+    """The context that a backend gives to environment code."""
 
     cancelled: Callable[[], bool]
     adapt: Callable[[Model], Model]

@@ -65,7 +65,7 @@ class Runner:
         self._models = models
         self.took = Durations()
         self.usage = ModelUsage(took=self.took)
-        """What the model calls of all rollouts came to, and how long they took."""
+        """The totals of all rollouts' model calls, and how long these took."""
 
     def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
@@ -251,7 +251,7 @@ class _Job:
         self._usage = usage
 
     def rollout(self, context: RunContext, member: int, attempt: int) -> Rollout:
-        """What the environment is given for one attempt."""
+        """The environment's argument for one attempt."""
         request = self.request
         alone = request.kind == "rollout"
         given = request.input if alone else request.input[member]
@@ -284,7 +284,7 @@ class _Job:
 
 
 def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
-    """What the environment's code calls with a delta, which goes nowhere if nobody is told."""
+    """The function that environment code calls with a delta, which is dropped if nobody is told."""
 
     def delta(piece: bytes) -> None:
         if type(piece) is not bytes:  # other kinds may change, or have code of their own

@@ -148,7 +148,7 @@ class _Shell:
         """Executions that were cancelled before they began."""
         self._deltas = Deltas(self._pieces_said)
         self._noted: dict[int, bytes] = {}
-        """What executions have noted since the last beat; the last one counts.  It is set in
+        """The notes of executions since the last beat; the last one counts.  Each is set in
         any thread, so it is only ever popped: however many there are, they cost the loop
         nothing until then."""
         self._arrived: deque[Run] = deque()

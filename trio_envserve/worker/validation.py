@@ -44,7 +44,7 @@ HELD_S = 0.2
 """A loop that is held for longer is worth a warning."""
 
 SETTLE_S = 2.0
-"""What a rollout has left may take so long to go."""
+"""Leftovers of a rollout may take so long to go."""
 
 _NEVER = "never"
 
@@ -103,7 +103,7 @@ class Validation:
         """How long the loop was held at most."""
         self._values: list[Any] = []
         self._asyncio_tasks: Counter[str] = Counter()
-        """What was on the environment's asyncio loop when the last rollout had ended."""
+        """The leftovers on the environment's asyncio loop after the last rollout."""
 
     async def run(self) -> None:
         """All checks, as far as they can be made."""
@@ -148,7 +148,7 @@ class Validation:
         return dataclasses.replace(environment, run_rollout=run_rollout)
 
     async def _with(self, environment: LoadedEnvironment, inputs: list[Any]) -> None:
-        """What needs the environment set up."""
+        """The checks that need the environment set up."""
         self._findings.begin("setup")
         factories = {**BUILT_IN, _NEVER: lambda _: self._never}
         models = Models(factories)
@@ -278,7 +278,7 @@ class Validation:
         self._left(before, await self._settled(before), 1, "the cancelled rollout")
 
     async def _settled(self, before: Snapshot | None) -> Snapshot:
-        """What is there, once what ends by itself has had time to."""
+        """A snapshot, after a time for things to end by themselves."""
         until_s = trio.current_time() + (0.1 if before is None else SETTLE_S)
         while True:
             gc.collect()

@@ -106,7 +106,7 @@ def check_rewards(findings: Findings, results: Sequence[Any], model: str) -> Non
 
 
 def _reward_problem(value: Any) -> str:
-    """What is wrong with the reward of a result; empty if it is a number."""
+    """The fault of a result's reward; empty if it is a number."""
     if not isinstance(value, Mapping):
         if number_of(value) is not None:
             return _not_finite(value)

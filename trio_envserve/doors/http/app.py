@@ -64,7 +64,7 @@ _OPEN: Final = ("/livez", "/readyz", "/")
 """Paths for probes and browsers, which carry no token, and say nothing of what runs."""
 
 _UNDER: Final = KEY_PATH.removesuffix("{key}")
-"""What is behind it in a path is a key."""
+"""The part of a path before a key."""
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
@@ -143,7 +143,7 @@ class HttpApp:
         )  # fmt: skip
 
     def _handler(self, exchange: Exchange) -> Handler:
-        """Who answers; Problem if nobody may."""
+        """The handler of a request; Problem if there is none, or it is not allowed."""
         if exchange.header_bytes > self._limits.header_bytes:
             close = (b"connection", b"close")
             most = self._limits.header_bytes
@@ -204,7 +204,7 @@ class HttpApp:
     async def _asked(
         self, exchange: Exchange, body: bytes, named: Named | None
     ) -> tuple[str, Encoded]:
-        """What a body asks for.  Its value goes with this."""
+        """The request in a body.  Its value goes with this."""
         async with self._codec.alone(body):
             fields = await self._fields(exchange, body, ROLLOUT)
             kind: str = fields.get("kind", "rollout")

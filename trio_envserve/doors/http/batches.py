@@ -24,7 +24,7 @@ class Feed:
         self._client, self._inputs, self._in_flight = client, inputs, in_flight
         self._options, self._to = options, to
         self._left = False
-        """Whoever asked has hung up."""
+        """The client has hung up."""
 
     async def run(self) -> None:
         """Run the batch.  When nobody takes outcomes any more, nothing further is begun,

@@ -232,7 +232,7 @@ def to_json(value: Any) -> bytes:
 
 
 def _weight(value: Any, most: int, of_array: int = 1024) -> int:
-    """What writing it takes, in items and kilobytes; more than ``most`` if it is more.
+    """The cost of writing it, in items and kilobytes; more than ``most`` if it is more.
     So many bytes ``of_array`` weigh one."""
     weight, stack = 0, [value]
     while stack and weight <= most:

@@ -42,10 +42,10 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 _READ_BYTES: Final = 32 * 1024
 _WRITE_BYTES: Final = 64 * 1024
 _AHEAD: Final = 2
-"""What a peer may send while it waits for an answer, in reads.  Its end is noticed so far."""
+"""A peer may send so much while it waits for an answer, in reads.  Its end is noticed so far."""
 
 _ENDS: Final = ("http.disconnect", "websocket.disconnect")
-"""What says that nothing more will come."""
+"""The messages that say that nothing more will come."""
 
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
@@ -115,12 +115,12 @@ class Connection:
         self._nursery: trio.Nursery | None = None
         self._peer_gone = False
         self.written_bytes = 0
-        """What the kernel has taken for the peer, as long as the peer was there."""
+        """The bytes that the kernel has taken for the peer, as long as the peer was there."""
         self.lost = False
         """Something could not be written, or the peer had gone before it was."""
         self._holds = False
         self._held = b""
-        """What is written with what follows it."""
+        """Bytes that are written together with those that follow."""
 
     async def run(self) -> None:
         """Serve the peer until it has gone, or is to go."""

@@ -122,7 +122,7 @@ class Live:
             await trio.sleep_until(began_s + EVERY_S)
 
     async def _ask(self) -> tuple[ServerStats | None, RunningPage | None, str]:
-        """What the server says, or why it says nothing."""
+        """The server's answers, or the reason why there are none."""
         try:
             stats = await self._client.stats(self._limits.view_s)
             page = await self._client.list_running(timeout_s=self._limits.view_s)
@@ -149,7 +149,7 @@ def view(
     stats: ServerStats | None, page: RunningPage | None, why: str, *, tokens: bool,
     lines: Mapping[int, str] = NO_LINES,
 ) -> dict[str, Any]:  # fmt: skip
-    """What there is to see, as plain data.  ``tokens``: whether the door asks for them;
+    """The view, as plain data.  ``tokens``: whether the door asks for them;
     ``lines``: where some of the rollouts stand."""
     found: dict[str, Any] = {"at_s": time.time(), "tokens": tokens, "why": _cut(why)}
     if stats is None or page is None:

@@ -27,7 +27,7 @@ from .problems import Problem
 NAMESPACE: Final = "nemo-gym"
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What that library takes for an id."""
+"""The ids that the library accepts."""
 
 _SHOWN: Final = 128
 """Characters of an id that are shown in a key."""
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
     @property
     def sampling_args(self) -> dict[str, Any]:
-        """What it says of how the model is asked."""
+        """The row's sampling arguments for the model."""
         asked = self.fields.get("responses_create_params")
         if not isinstance(asked, dict):
             return {}
@@ -94,7 +94,7 @@ def _is_number(value: object) -> bool:
 
 
 def answer_of(row: Row, result: object) -> dict[str, Any]:
-    """What is answered for a row.  Problem if the environment's result will not do."""
+    """The answer to a row.  Problem if the environment's result will not do."""
     reward = _number(result.get("reward")) if isinstance(result, dict) else None
     if reward is None:
         raise Problem("no-reward", "the result of the environment has no reward that is a number")

@@ -29,7 +29,7 @@ class Kind(NamedTuple):
     status: int
     title: str
     advice: str
-    """What to do."""
+    """The next step for the caller."""
 
 
 _MEND = "Mend the request, and send it again."
@@ -133,10 +133,10 @@ WITH_KEY: Final[Mapping[str, str]] = {
     "server-lost": _JOINS, "no-answer": _JOINS, "abandoned": _JOINS,
     "cancelled": "Asking again under the key runs it anew.",
 }  # fmt: skip
-"""What to do where a request names a key."""
+"""The next step where a request names a key."""
 
 _EARLIER: Final = ("busy", "not-ready", "body-too-slow", "server-unreachable")
-"""What says nothing of the same request that was sent earlier under its key."""
+"""Codes that say nothing of the same request that was sent earlier under its key."""
 
 _UNKNOWN: Final[Mapping[Verdict, Kind]] = {
     Verdict.DID_NOT_RUN: Kind(503, "It did not run", _LATER),
@@ -145,7 +145,7 @@ _UNKNOWN: Final[Mapping[Verdict, Kind]] = {
 }
 
 RETRY_AFTER_S: Final = 1
-"""What Retry-After says.  Nobody can know when there will be room."""
+"""The value of Retry-After.  Nobody can know when there will be room."""
 
 LATER: Final[Header] = (b"retry-after", str(RETRY_AFTER_S).encode())
 

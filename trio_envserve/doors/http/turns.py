@@ -62,7 +62,7 @@ class Turns:
         self._taken_us = 0.0
         """Of this turn."""
         self._waiting: OrderedDict[trio.Event, float] = OrderedDict()
-        """Who waits for one of the next turns, and how much of it each takes."""
+        """The tasks that wait for one of the next turns, and how much of it each takes."""
         self._began = trio.lowlevel.ParkingLot()
 
     async def take(self, cost_us: float) -> None:

@@ -22,7 +22,7 @@ class Run(NamedTuple):
     name: bytes
     """The request id: a key."""
     payload: Frame
-    """What to run; for the environment alone."""
+    """The run's payload, for the environment alone."""
 
 
 class Cancel(NamedTuple):

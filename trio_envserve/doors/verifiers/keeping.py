@@ -13,12 +13,12 @@ from .places import Places
 from .records import Outcome, Run, Stage
 
 RECORD_BYTES: Final = 4096
-"""What an outcome counts besides its bytes."""
+"""An outcome counts so many bytes besides its own."""
 
 
 @final
 class Keeping:
-    """What is kept for whom.  What may go was sent to all that wait, or nobody waits."""
+    """The kept outcomes, by place.  One may go if it was sent to all that wait, or nobody waits."""
 
     def __init__(self, limits: VerifiersLimits) -> None:
         self.sent = Places()
@@ -46,7 +46,7 @@ class Keeping:
         self.bytes.take(run.place, run.size_bytes)
 
     def give_up(self, run: Run) -> None:
-        """What it has come to is kept no longer."""
+        """Keep the run's outcome no longer."""
         self.bytes.give(run.place, run.size_bytes)
 
     def kept_orphans(self, place: str) -> list[Run]:
@@ -54,7 +54,7 @@ class Keeping:
         return [run for run in self.orphans.at(place) if run.messages]
 
     def first(self, place: str) -> Run | None:
-        """What is to make room at a place, if anything may go."""
+        """The run that makes room at a place, if any may go."""
         return next(self._may_go(place), None)
 
     def half(self) -> list[Run]:

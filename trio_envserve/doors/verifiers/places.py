@@ -62,7 +62,7 @@ class Line:
         self._others.drop(run)
 
     def move(self, run: Run) -> None:
-        """Who waits for a run has changed, and the run may be in this line."""
+        """Move a run, which may be in this line, after its waiters have changed."""
         if run in self._wanted or run in self._others:
             self.drop(run)
             self.add(run)

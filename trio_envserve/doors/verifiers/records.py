@@ -49,7 +49,7 @@ class Run:
     place: str
     asked_bytes: int
     payload: bytes | None
-    """What to run, until it is started."""
+    """The run's payload, until it is started."""
     newest: int
     """The number of the last connection that asked for it."""
     stage: Stage = Stage.WAITING
@@ -61,7 +61,7 @@ class Run:
     messages: Sequence[Message] = ()
     """Of the outcome: the deltas, and the reply."""
     afresh: Sequence[Message] = ()
-    """What comes before them for a client that may have some of them."""
+    """The messages before them for a client that may have some of them."""
     size_bytes: int = 0
     """Of the outcome."""
     since_s: float = 0.0

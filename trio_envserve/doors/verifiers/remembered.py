@@ -13,7 +13,7 @@ class Over(NamedTuple):
 
     digest: bytes
     why: str
-    """What a repeated one is told."""
+    """The reason that a repeated one is told."""
 
 
 @final

@@ -62,7 +62,7 @@ from .remembered import Remembered
 from .wires import WIRES, understand
 
 CROWDED_S: Final = 0.5
-"""What makes room at the server does so by then, and what was refused is tried again."""
+"""After this time there may be room at the server, and refused runs are tried again."""
 
 CONFLICT: Final = "the id of this run was used for another one (it did not run)"
 FULL: Final = "there are too many runs here, or too many of this client's (it did not run)"

@@ -24,7 +24,7 @@ from .records import Deliver, Run
 
 SHARE_MESSAGES: Final = 64
 SHARE_BYTES: Final = 1024 * 1024
-"""What is put into one outbox before the others have their turn."""
+"""One outbox gets so many bytes before the others have their turn."""
 
 SAID_MOST: Final = 1000
 """Messages that may wait in one line, besides outcomes.  Who lets more wait does not read."""
@@ -44,7 +44,7 @@ class _Line:
         self.turn: Deliver | None = None
         """The outcomes whose turn has come."""
         self.names: Iterator[bytes] = iter(())
-        """What is left of them."""
+        """The rest of them."""
         self.going: tuple[bytes, Iterator[Message]] | None = None
         """The outcome that is being sent, and what is left of it."""
         self.next: Message | None = None

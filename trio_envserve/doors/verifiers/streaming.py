@@ -12,7 +12,7 @@ from .limits import VerifiersLimits
 
 @final
 class Streaming:
-    """What was streamed of one run, and to whom.  Nothing of it is kept but a hash."""
+    """The deltas streamed of one run, and their receivers.  Only a hash of them is kept."""
 
     def __init__(self) -> None:
         self.followers: set[bytes] = set()

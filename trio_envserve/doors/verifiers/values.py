@@ -25,12 +25,12 @@ _OTHER: Final = (
 
 
 def input_of(wire: str, payload: bytes) -> dict[str, Any]:
-    """What the environment gets."""
+    """The environment's input."""
     return {"wire": wire, "run": payload}
 
 
 def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
-    """What the client gets: never an exception, whatever the environment has returned."""
+    """The client's outcome: never an exception, whatever the environment has returned."""
     error = ended.error
     if error is not None:
         code = error.code or (error.info.code if error.info is not None else "")

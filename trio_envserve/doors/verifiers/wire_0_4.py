@@ -22,7 +22,7 @@ from . import msgpack
 from .asks import Ask, Cancel, Health, Message, NotUnderstood, Run
 
 NAME: Final = "verifiers-0.4"
-"""What an environment is told, so that it reads the run as that release does."""
+"""The name that an environment is told, so that it reads the run as that release does."""
 
 ID_BYTES: Final = 128
 """Longest request id: the library's has 32 hex characters."""
@@ -31,7 +31,7 @@ _FRAMES: Final = 3
 
 
 def read(frames: Sequence[Frame]) -> Ask | None:
-    """What a client asks; None if this is no message of this wire.  Raises NotUnderstood
+    """Read a client's message; None if it is none of this wire.  Raises NotUnderstood
     for one that is wrong."""
     if len(frames) != _FRAMES:
         return None

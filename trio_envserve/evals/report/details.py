@@ -20,7 +20,7 @@ ALL_CHARS = 64_000_000
 """Of all rollouts together, as long as each has :data:`FEWEST_CHARS`."""
 
 _PART_CHARS = 200
-"""What is left of a part that is cut, at least; else whole parts are left out."""
+"""The least that is left of a part that is cut; else whole parts are left out."""
 
 _NAMES = 100
 _NAME_CHARS = 60

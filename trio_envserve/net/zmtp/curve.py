@@ -40,7 +40,7 @@ _WRONG_SERVER: Final = (
 )
 
 STRANGER: Final = "400"
-"""What libzmq, and its clients, say and hear of a key that nobody knows."""
+"""The refusal of an unknown key, as libzmq and its clients know it."""
 
 HANDSHAKE_LIMITS: Final = FrameLimits(frame_bytes=0, message_bytes=0, frames=1)
 """Before the end of the handshake there are only commands."""
@@ -248,7 +248,7 @@ class CurveServer(_Curve):
 
 
 def _refusal(body: bytes) -> str:
-    """What an ERROR says."""
+    """The reason in an ERROR."""
     reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
     text = reason.decode("utf-8", "backslashreplace")
     if text == STRANGER:

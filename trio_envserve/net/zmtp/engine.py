@@ -176,7 +176,7 @@ _ADVICE: Final = {
     (b"CURVE", b"NULL"): ": give this side keys (--curve, or curve=)",
     (b"NULL", b"CURVE"): ": give that side keys, too, or leave out those of this one",
 }
-"""What to do if only one side has keys, by the peer's mechanism and our own."""
+"""Advice if only one side has keys, by the peer's mechanism and our own."""
 
 
 def _check_greeting(greeting: bytes, mechanism: bytes) -> None:

@@ -46,7 +46,7 @@ _NAME: Final = b"\x07MESSAGE"
 _COUNTER: Final = slice(8, 16)
 _FLAGS_AT: Final = boxes.ROOM_BYTES
 _HEAD_BYTES: Final = boxes.ROOM_BYTES + 1
-"""What a sealed frame has before its body: name, counter, seal and flags."""
+"""The bytes of a sealed frame before its body: name, counter, seal and flags."""
 _INNER_COMMAND: Final = 2
 """The flag of a command inside a box; outside it is another one."""
 

@@ -181,8 +181,11 @@ class ZmtpRouter(Hub):
         return True
 
     def _longest_silent(self) -> Connection | None:
-        """Who was silent for longest, and for :data:`SILENT_S`.  All are looked at once
-        in a sweep: until the next one nobody else comes to have been silent for so long."""
+        """The connection that was silent for longest, and for :data:`SILENT_S`.
+
+        A sweep looks at all of them once: until the next one no other can have been silent
+        for so long.
+        """
         if self._looked_s != self._pumped_s:
             self._looked_s = self._pumped_s
             latest_s = self._pumped_s - SILENT_S

@@ -36,7 +36,7 @@ NETWORK_FILE_SYSTEMS = frozenset({
 """Locks on them may not hold, what was synced may not be there, and other machines may use them."""
 
 IMAGE_FILE_SYSTEMS = frozenset({"aufs", "fuse.fuse-overlayfs", "overlay"})
-"""What is on them may come from an image."""
+"""File systems whose files may come from an image."""
 
 MACHINE_ID, BOOT_ID, MOUNTS = (
     "/etc/machine-id", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo",

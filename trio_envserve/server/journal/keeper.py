@@ -93,12 +93,12 @@ class Journal:
         self._readers = trio.CapacityLimiter(1)
 
     def records(self) -> Iterator[Record]:
-        """What an earlier server has left; once."""
+        """The records of an earlier server; once."""
         found, self._found = self._found, type(self._found)(self._found.state)
         return found.records()
 
     def at_rest(self) -> list[bytes]:
-        """What it has left with outcomes, packed, if it was opened so; before the records."""
+        """Its finished keys, packed, if it was opened so; before the records."""
         return self._found.at_rest
 
     def load(self, number: int) -> None:
@@ -162,7 +162,7 @@ class Journal:
                 self._trio.run_sync_soon(self._ended.set)
 
     def _next_group(self, began_s: float) -> tuple[list[Record], int] | None:
-        """What is to be committed next; None at the end."""
+        """The next records to commit; None at the end."""
         with self._condition:
             if not self._waiting and not self._closing:
                 self._condition.wait_for(lambda: self._waiting or self._closing, UPTIME_S)

@@ -20,7 +20,7 @@ _NEWEST = "SELECT * FROM records WHERE number = ? ORDER BY row DESC LIMIT 1"
 
 
 class Outcome(NamedTuple):
-    """What the journal has of a generation."""
+    """The outcome of a generation, as the journal has it."""
 
     number: int
     frames: tuple[Body, ...] = ()

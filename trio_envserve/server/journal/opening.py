@@ -98,7 +98,7 @@ def _check_identity(folder: Path, connection: sqlite3.Connection, now: Identity)
 
 
 def damaged(folder: Path, problems: list[str]) -> str:
-    """What is said of a journal that is not whole."""
+    """The message about a journal that is not whole."""
     return (
         f"the journal {folder} is damaged: {told(problems)}. Put back what is missing, if you "
         f"can; or keep what can be proven, and be told what cannot: trio-envserve journal "
@@ -108,7 +108,7 @@ def damaged(folder: Path, problems: list[str]) -> str:
 
 @contextmanager
 def words(folder: Path) -> Iterator[None]:
-    """What a disk or a database says, in words.  Raises ServerStartError."""
+    """Put errors of a disk or a database in words.  Raises ServerStartError."""
     try:
         yield
     except sqlite3.Error as error:

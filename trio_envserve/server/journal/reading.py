@@ -1,4 +1,4 @@
-"""What a journal has: its records, and all that is wrong with it.
+"""Reading a journal: its records, and all that is wrong with it.
 
 Nothing here writes.  A record is taken for what it says only if its sum is right; what is
 wrong is told in words, with the key where that is known.

@@ -27,12 +27,12 @@ NUMBERS_SKIPPED = 1_000_000
 """More generations than can have been lost with their records."""
 
 _PARTS = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", BODIES)
-"""What is put aside.  ``safe`` stays: until all is done, it says that something is missing."""
+"""The files that are put aside.  ``safe`` stays: it says to the end that something is missing."""
 
 
 @dataclasses.dataclass(slots=True)
 class Repaired:
-    """What became of a journal."""
+    """The result of a repair."""
 
     kept: int = 0
     """Generations whose records are all there."""

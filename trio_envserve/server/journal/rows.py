@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known of all records together."""
+    """The state of all records together."""
 
     records: int
     """So many there have ever been."""
@@ -77,7 +77,7 @@ class State(NamedTuple):
 def sum_of(
     row: int, number: int | None, uptime_s: float, record: bytes, file: int, body: bytes | None
 ) -> bytes:
-    """What proves that a row is whole."""
+    """The proof that a row is whole."""
     numbers = _NUMBERS.pack(row, -1 if number is None else number, uptime_s, file)
     # Joined, which is quicker than one after the other: a body is no larger than FILE_BYTES.
     all_of_it = b"%b%d,%b%b" % (numbers, len(record), record, b"" if body is None else body)
@@ -99,7 +99,7 @@ def whole_sums(rows: Iterable[Sequence[Any]]) -> int | None:
 
 
 def digest_of(body: Body) -> bytes:
-    """What proves that a file has the body that it was written with."""
+    """The proof that a file has the body that it was written with."""
     return blake2b(body, digest_size=16).digest()
 
 

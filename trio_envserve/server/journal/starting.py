@@ -1,4 +1,4 @@
-"""What a server needs of a journal when it starts, of which most stays on the disk.
+"""The part of a journal that a server needs at its start; most stays on the disk.
 
 Theory of operation
 -------------------
@@ -53,7 +53,7 @@ class _Wrong(Exception):
 
 
 def read_start(folder: Path, connection: sqlite3.Connection) -> Found | None:
-    """What is open, and what rests; None if anything is wrong, or may be."""
+    """The open records and those at rest; None if anything is wrong, or may be."""
     try:
         with ThreadPoolExecutor(1) as beside:
             problems = beside.submit(_problems_of_pages, folder)

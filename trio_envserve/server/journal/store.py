@@ -71,7 +71,7 @@ class Store:
         """So long commands are kept."""
         self._pruned = state.records
         self._last = connection.execute(GET_STATE).fetchone()
-        """What the last commit has left."""
+        """The state after the last commit."""
         self._files = {name: _place(folder / name) for name in (DATABASE, LOG)}
         """Where the database and its log are; None: it is not known yet."""
 
@@ -181,7 +181,7 @@ def portions(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 
 def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
-    """What gets a row, and the numbers of what is closed."""
+    """The records that get a row, and the numbers of those that are closed."""
     rows: list[Record] = []
     closed: list[int] = []
     opened: dict[int, tuple[int, Opened]] = {}

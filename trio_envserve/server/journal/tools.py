@@ -1,4 +1,4 @@
-"""What a person may do with a journal without a server: look, check, repair, adopt, compact.
+"""Tools for a journal without a server: look, check, repair, adopt, compact.
 
 Looking takes no lock: a server may use the folder meanwhile, and what it removes then is
 left out.  All else needs the folder for itself.
@@ -67,7 +67,7 @@ def kept(found: Found) -> list[Kept]:
 
 
 def look(folder: Path) -> Found:
-    """What is there.  Raises ServerStartError if that is no journal."""
+    """The contents of a folder.  Raises ServerStartError if that is no journal."""
     _need(folder)
     with _connected(folder, "ro") as connection:
         connection.execute("BEGIN")  # one moment of it

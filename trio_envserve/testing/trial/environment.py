@@ -177,7 +177,7 @@ def guarded(code: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
 
 
 class _Passed:
-    """What a checkpoint gets that is passed without the loop."""
+    """The task of a checkpoint that is passed without the loop."""
 
     @staticmethod
     def unwrap() -> None:

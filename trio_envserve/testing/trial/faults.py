@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .system import Trial
 
 Fault: TypeAlias = "Callable[[Trial], Awaitable[object]]"
-"""What goes wrong: any async callable that takes the trial."""
+"""A fault: any async callable that takes the trial."""
 
 
 async def cut(trial: Trial) -> object:

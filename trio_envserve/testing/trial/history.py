@@ -55,9 +55,9 @@ class Execution:
     """None while it runs."""
     how: How = "runs"
     value: Any = None
-    """What it returned, its ``state`` trimmed."""
+    """Its value, the ``state`` trimmed."""
     error: BaseException | None = None
-    """What it raised."""
+    """Its exception."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -77,13 +77,13 @@ class AskRecord:
     cancelled_s: float | None = None
     """When a fault cancelled its caller; None: never."""
     outcome: Outcome | None = None
-    """What the caller got; for a group, without its value: see ``members``."""
+    """The caller's outcome; for a group, without its value: see ``members``."""
     members: list[Outcome] = dataclasses.field(default_factory=list)
     """The outcomes of a group's members; for a rollout its one outcome."""
     came_from: list[int] = dataclasses.field(default_factory=list)
     """The executions whose values the caller got, by number."""
     foreign: list[str] = dataclasses.field(default_factory=list)
-    """What the caller got that belongs to another ask."""
+    """The parts of the caller's outcome that belong to another ask."""
 
     @property
     def answered(self) -> bool:
@@ -123,7 +123,7 @@ class History:
         self.patience_s = patience_s
         """After a longer time of that, client and server may give up."""
         self.left: dict[str, int] = {}
-        """What the server still held when everything should have ended: ``running``,
+        """The requests that the server still held when everything should have ended: ``running``,
         ``waiting``, ``kept``."""
         self.ended_s = 0.0
         """The virtual time at the end."""
@@ -168,6 +168,6 @@ class History:
 
 
 def _member(execution: Execution) -> str:
-    """What distinguishes the execution from others of its ask."""
+    """The execution's name among those of its ask."""
     member = f", member {execution.member}" if execution.member else ""
     return member + (f", attempt {execution.attempt}" if execution.attempt > 1 else "")

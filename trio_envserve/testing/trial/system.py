@@ -70,7 +70,7 @@ class Trial:
         self.address = ADDRESS
         patience_s = min(limits.lease_s, client_limits.recovery_s)
         self.history = History(rerun=loaded.rerun, patience_s=patience_s)
-        """What has happened so far."""
+        """The events so far."""
         self.server: Server | None = None
         """The server that runs now; None while there is none."""
         self._environment = environment
