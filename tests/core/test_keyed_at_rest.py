@@ -287,7 +287,7 @@ def test_a_command_that_names_another_generation_leaves_one_that_is_read():
 
 
 def test_a_key_that_cannot_be_packed_stays_awake(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keyed_at_rest, "pack", lambda fields: None)
+    monkeypatch.setattr(keyed_at_rest, "pack_generation", lambda generation: None)
     pair = AtDisk()
     pair.run_one()
     assert not pair.resting.all.keys

@@ -29,7 +29,7 @@ from .keyed import KeyedRequests
 from .keys import ENDED_AT_ONCE
 from .limits import KeyLimits
 from .requests import Entry, RetainedOutcome, Session
-from .resting import RestedFields, Resting, fields_of, generation_of, pack
+from .resting import RestedFields, Resting, generation_of, pack_generation
 from .router_effects import Load
 from .terms import Body
 
@@ -109,7 +109,7 @@ class RestingRequests(KeyedRequests):
         )  # fmt: skip
 
     def _rest(self, generation: Generation) -> None:
-        keys, rested = self.keys, pack(fields_of(generation))
+        keys, rested = self.keys, pack_generation(generation)
         if rested is None:
             return
         assert generation.outcome is not None

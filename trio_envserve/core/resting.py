@@ -32,14 +32,18 @@ from .terms import DIGEST_BYTES, ID_BYTES, Status
 CHUNK = 1024
 """So many numbers of generations make a chunk."""
 GRAINS = 64
-BUCKET = 16
+BUCKET = 32
 """So many keys at rest share a bucket, about."""
 
 _PACKED = struct.Struct("<QddQIHb32sB")
-_WHAT_COUNTS = struct.Struct("<Q16xQI35xB")
-"""Of what is packed: number, sizes of outcome and input, and how long the namespace is."""
+_WHAT_COUNTS = struct.Struct("<Qd8xQI35xB")
+"""Of what is packed: number, since when, sizes of outcome and input, and how long the namespace
+is."""
 _NAME = _PACKED.size - 1
 """Where the names begin: how long the namespace is, that, and the key."""
+_MARK = 40
+"""Which bits of a hash are marks: none of those that say in which bucket it is."""
+_BYTES = [bytes((each,)) for each in range(256)]
 _RERUN = (None, False, True)
 
 
@@ -111,10 +115,15 @@ def unpack(rested: Rested) -> RestedFields:
 @final
 class Names:
     """Keys at rest by their names: a hash table without an object for each, which grows by
-    one bucket at a time, so that no turn makes all of it anew (G10)."""
+    one bucket at a time, so that no turn makes all of it anew (G10).
+
+    Each bucket has its marks, a byte of the hash of each one in it.  Most names that are
+    looked for are new, and are not there: that is told by these, without a look at others,
+    which lie anywhere in memory."""
 
     def __init__(self) -> None:
         self._buckets: list[list[Rested]] = [[]]
+        self._marks: list[bytes] = [b""]
         self._level = 1
         """A power of two: so many there were when all had last been split."""
         self._count = 0
@@ -127,7 +136,7 @@ class Names:
 
     def add(self, rested: Rested) -> None:
         """One more; its name is not there."""
-        self._bucket(rested[_NAME:]).append(rested)
+        self._place(rested)
         self._count += 1
         if self._count > BUCKET * len(self._buckets):
             self._split()
@@ -136,55 +145,78 @@ class Names:
         """All of these, while there is none: with as many buckets as they need at once."""
         count = max(1, len(many) // BUCKET)
         buckets: list[list[Rested]] = [[] for _ in range(count)]
+        marks = [bytearray() for _ in range(count)]
         self._buckets, self._count = buckets, len(many)
         self._level = 1 << (count.bit_length() - 1)
         upper, lower = 2 * self._level - 1, self._level - 1
         for rested in many:
             at = hash(rested[_NAME:])
             number = at & upper
-            buckets[number if number < count else at & lower].append(rested)
+            if number >= count:
+                number = at & lower
+            buckets[number].append(rested)
+            marks[number].append(at >> _MARK & 255)
+        self._marks = list(map(bytes, marks))
 
     def find(self, name: bytes) -> Rested | None:
         """The one of this name, as it is packed."""
-        size = _NAME + len(name)
-        for rested in self._bucket(name):
-            if len(rested) == size and rested.endswith(name):
+        at = hash(name)
+        number, mark = self._number(at), at >> _MARK & 255
+        marks = self._marks[number]
+        place = marks.find(mark)
+        while place >= 0:
+            rested = self._buckets[number][place]
+            if len(rested) == _NAME + len(name) and rested.endswith(name):
                 return rested
+            place = marks.find(mark, place + 1)
         return None
 
     def remove(self, rested: Rested) -> None:
         """It is there."""
-        self._bucket(rested[_NAME:]).remove(rested)
+        number = self._number(hash(rested[_NAME:]))
+        bucket, marks = self._buckets[number], self._marks[number]
+        place = bucket.index(rested)
+        del bucket[place]
+        self._marks[number] = marks[:place] + marks[place + 1 :]
         self._count -= 1
 
     def has(self, rested: Rested) -> bool:
         """Whether it is this one that is there."""
-        return any(each is rested for each in self._bucket(rested[_NAME:]))
+        bucket = self._buckets[self._number(hash(rested[_NAME:]))]
+        return any(each is rested for each in bucket)
 
-    def _bucket(self, name: bytes) -> list[Rested]:
-        at, buckets = hash(name), self._buckets
+    def _number(self, at: int) -> int:
+        """In which bucket is what has this hash."""
         number = at & (2 * self._level - 1)
-        return buckets[number if number < len(buckets) else at & (self._level - 1)]
+        return number if number < len(self._buckets) else at & (self._level - 1)
+
+    def _place(self, rested: Rested) -> None:
+        at = hash(rested[_NAME:])
+        number = self._number(at)
+        self._buckets[number].append(rested)
+        self._marks[number] += _BYTES[at >> _MARK & 255]
 
     def _split(self) -> None:
         old = len(self._buckets) - self._level
-        both, self._buckets[old] = self._buckets[old], []
+        both, self._buckets[old], self._marks[old] = self._buckets[old], [], b""
         self._buckets.append([])
+        self._marks.append(b"")
         for rested in both:
-            self._bucket(rested[_NAME:]).append(rested)
+            self._place(rested)
         if len(self._buckets) == 2 * self._level:
             self._level *= 2
 
 
-def fields_of(generation: Generation) -> RestedFields:
-    """What rests of a generation with an outcome for which nobody waits."""
+def pack_generation(generation: Generation) -> Rested | None:
+    """What rests of a generation with an outcome for which nobody waits; None if that does not
+    fit."""
     assert generation.outcome is not None
     shared: Payload = generation.outcome.shared
-    return RestedFields(
+    return _packed(
         generation.number, generation.since_s, generation.opened_s,
         shared.size_bytes or generation.outcome.size_bytes, generation.body_bytes,
         generation.earlier + generation.executions, generation.rerun, generation.digest,
-        generation.name,
+        *generation.name,
     )  # fmt: skip
 
 
@@ -253,8 +285,13 @@ class Resting:
 
     def may_open(self, namespace: bytes) -> bool:
         """Whether the journal has room for what another key will leave in it."""
-        mine, limits = self.usage(namespace), self.limits
+        limits, taken = self.limits, self.all
         share = limits.namespace_share
+        # Where all together have no more than the share of one, each may go on.
+        few = taken.keys < share * limits.journal_keys
+        if few and taken.disk_bytes < share * limits.journal_bytes:
+            return True
+        mine = self.usage(namespace)
         most = share * (limits.journal_keys - (self.all.keys - mine.keys))
         others_bytes = self.all.disk_bytes - mine.disk_bytes
         most_bytes = share * (limits.journal_bytes - others_bytes)
@@ -262,15 +299,16 @@ class Resting:
 
     def add(self, rested: Rested) -> None:
         """One more."""
-        fields = unpack(rested)
+        number, since_s, size_bytes, body_bytes, length = _WHAT_COUNTS.unpack_from(rested)
         self._names.add(rested)
-        self._count(fields, +1)
-        number = fields.number // CHUNK
+        namespace = rested[_PACKED.size : _PACKED.size + length]
+        self._count(namespace, +1, size_bytes + body_bytes + len(rested) - _PACKED.size)
+        number //= CHUNK
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = _Chunk()
         chunk.keys.append(rested)
-        self._look_at(number, chunk, fields.since_s or self.restored_s)
+        self._look_at(number, chunk, since_s or self.restored_s)
 
     def take(self, name: KeyName) -> RestedFields | None:
         """The one of this name, which rests no more."""
@@ -281,7 +319,7 @@ class Resting:
             return None
         self._names.remove(rested)
         fields = unpack(rested)
-        self._count(fields, -1)
+        self._count(name.namespace, -1, -fields.disk_bytes)
         number = fields.number // CHUNK
         chunk = self._chunks[number]
         chunk.holes += 1
@@ -336,7 +374,7 @@ class Resting:
         size, all_bytes = _PACKED.size, 0
         last, chunk = -1, _Chunk()
         for rested in many:
-            number, size_bytes, body_bytes, length = _WHAT_COUNTS.unpack_from(rested)
+            number, _, size_bytes, body_bytes, length = _WHAT_COUNTS.unpack_from(rested)
             if number // CHUNK != last:
                 last = number // CHUNK
                 chunk = self._restored_chunk(last)
@@ -371,11 +409,12 @@ class Resting:
             chunk.look_s = look_s
             heapq.heappush(self._looks, (look_s, number))
 
-    def _count(self, fields: RestedFields, sign: int) -> None:
-        namespace, disk_bytes = fields.name.namespace, sign * fields.disk_bytes
-        mine = self._of_namespace.setdefault(namespace, RestingUsage())
+    def _count(self, namespace: bytes, keys: int, disk_bytes: int) -> None:
+        mine = self._of_namespace.get(namespace)
+        if mine is None:
+            mine = self._of_namespace[namespace] = RestingUsage()
         for usage in (self.all, mine):
-            usage.keys += sign
+            usage.keys += keys
             usage.disk_bytes += disk_bytes
         if not mine.keys:
             del self._of_namespace[namespace]
