@@ -106,19 +106,18 @@ KINDS: Final[tuple[type[Record], ...]] = (
     Opened, Joined, Started, Completed, Closed, Cancelled, Commanded,
 )  # fmt: skip
 """By number.  A new one comes last."""
+_OPENED, _COMPLETED = map(KINDS.index, (Opened, Completed))
 
 
 def plain_of(record: Record, body: Callable[[Body], bytes | int] = bytes) -> list[Any]:
     """The record as a list of plain values.  ``body``: what stands for an input or a payload."""
-    kind = KINDS.index(type(record))
-    match record:
-        case Opened():
-            where = [record.incarnation, record.dispatch] if record.incarnation else []
-            return [kind, *record[:8], *where, body(record.body)]
-        case Completed(number, (header, payload)):
-            return [kind, number, bytes(header), body(payload)]
-        case _:
-            return [kind, *record]
+    if isinstance(record, Completed):  # no patterns: each call leaves two of these
+        number, (header, payload) = record
+        return [_COMPLETED, number, bytes(header), body(payload)]
+    if isinstance(record, Opened):
+        where = record[9:] if record.incarnation else ()
+        return [_OPENED, *record[:8], *where, body(record.body)]
+    return [KINDS.index(type(record)), *record]
 
 
 def record_of(plain: Sequence[Any]) -> Record:

@@ -127,7 +127,7 @@ class Store:
                 next_number = record.number + 1
             row, body = row_of(count, record, uptime_s)
             rows.append(row)
-            all_sums ^= int.from_bytes(row.sum, "little")
+            all_sums ^= number_of(row.sum)
             if body is not None:
                 files[count] = body
         for number, body in files.items():
@@ -186,18 +186,19 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
     closed: list[int] = []
     opened: dict[int, tuple[int, Opened]] = {}
     for record in records:
-        if isinstance(record, Closed):
-            closed.append(record.number)
+        if isinstance(record, Opened):
+            opened[record.number] = len(rows), record
         elif isinstance(record, Started) and record.number in opened:
             place, earlier = opened.pop(record.number)
-            rows[place] = earlier._replace(
-                allowance=earlier.allowance - 1, earlier=earlier.earlier + 1,
-                incarnation=record.incarnation, dispatch=record.dispatch,
+            rows[place] = Opened(
+                *earlier[:5], earlier.allowance - 1, earlier.earlier + 1, earlier.caller,
+                earlier.body, record.incarnation, record.dispatch,
             )  # fmt: skip
-        else:
-            if isinstance(record, Opened):
-                opened[record.number] = len(rows), record
-            rows.append(record)
+            continue
+        elif isinstance(record, Closed):
+            closed.append(record.number)
+            continue
+        rows.append(record)
     return rows, closed
 
 
