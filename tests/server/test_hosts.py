@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -62,12 +65,34 @@ async def main():
 trio.run(main)
 """
 
+ROUTER = """
+import json, sys, trio
+from trio_envserve import ServerLimits, open_server
+from tests.real.support import ACTOR, PATIENCE_S, QUICK
+
+async def main():
+    options = json.loads(sys.argv[1])
+    limits = ServerLimits(**{**QUICK, "start_s": PATIENCE_S})
+    args = {"directory": options.pop("directory")}
+    async with open_server(ACTOR, args=args, workers=0, limits=limits, **options):
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+def free_port() -> int:
+    """One that was free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        return int(made.getsockname()[1])
+
 
 @asynccontextmanager
 async def open_router(judge, **options) -> AsyncIterator[Server]:
     async with open_server(
-        ACTOR, args={"directory": str(judge.directory)}, workers=0, hosts_bind=ANY_PORT,
-        limits=ServerLimits(**{**QUICK, "start_s": PATIENCE_S}), **options,
+        ACTOR, args={"directory": str(judge.directory)}, workers=0,
+        limits=ServerLimits(**{**QUICK, "start_s": PATIENCE_S}),
+        **{"hosts_bind": ANY_PORT, **options},
     ) as server:  # fmt: skip
         yield server
 
@@ -273,6 +298,31 @@ async def test_a_server_waits_for_the_hosts_of_the_one_before():
             assert not server.status().ready
         # It has not waited to the end: so the next one has to.
         assert EpochRecords([locks.epochs.path]).read() == [EpochWait(b"e" * 16, 1000.0)]
+
+
+@pytest.mark.real
+async def test_hosts_of_a_router_without_a_journal_waited_for_the_whole_lease(judge, tmp_path):
+    """The next router answered nobody for so long; the hosts had only to end their workers."""
+    options: dict[str, Any] = {
+        "fence_s": 10 * PATIENCE_S, "bind": f"tcp://127.0.0.1:{free_port()}",
+        "hosts_bind": f"tcp://127.0.0.1:{free_port()}",
+    }  # fmt: skip
+    serving = json.dumps({"directory": str(judge.directory), **options})
+    words = [sys.executable, "-c", ROUTER, serving]
+    with trio.fail_after(PATIENCE_S):
+        router = await trio.lowlevel.open_process(words)
+        try:
+            async with open_host(options["hosts_bind"], workers=1) as host:
+                async with open_client(options["bind"]) as client:
+                    await client.wait_ready()
+                router.kill()
+                await router.wait()
+                async with open_router(judge, **options) as server:
+                    await server.wait_ready()
+                    assert host.is_joined
+        finally:
+            router.kill()
+            await router.wait()
 
 
 @pytest.mark.parametrize("text", ["nonsense", "00 1.0\n", "xy 1.0\n"])

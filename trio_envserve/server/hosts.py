@@ -19,6 +19,7 @@ import trio
 
 from ..core.errors import ProtocolError, ServerStartError
 from ..core.executions import Worker
+from ..core.host_messages import OVER, HostHello, HostRefused, decode, encode
 from ..core.host_pool import Hosts, ToHost
 from ..core.lease import EarlierEpochs, EpochWait, LeaseTerms
 from ..core.limits import WireLimits
@@ -160,6 +161,28 @@ class HostDesk:
         self.hosts = self._new_hosts(None)
         self._socket = socket
         self._door = door
+
+    async def end_tenures(self, earlier: EarlierEpochs) -> None:
+        """Until cancelled: tell the hosts of ``earlier`` that their tenures are over, and hear
+        which have ended.  For a server that takes nothing over, before :meth:`open`; nobody is
+        welcomed yet, and who asks in vain asks again."""
+        while True:
+            for route, *frames in await self._socket.receive():
+                try:
+                    hello, _ = decode(
+                        [bytes(frame) for frame in frames], most_bytes=self._wire.header_bytes
+                    )
+                except ProtocolError:
+                    continue  # whoever it is hears that once this server welcomes hosts
+                if not isinstance(hello, HostHello):
+                    continue
+                earlier.accounted_for(hello.ended)
+                if hello.epoch:
+                    text = "this is another router, and its tenure is over; it may join anew"
+                    refused = HostRefused(
+                        hello.tenure, hello.hello, self._router.epoch, OVER, text
+                    )  # fmt: skip
+                    self._socket.send_nowait(bytes(route), (encode(refused),))
 
     def open(self, records: EpochRecords, earlier: EarlierEpochs | None) -> None:
         """Before the first host is welcomed.  ``earlier``: those whose journal this server

@@ -296,11 +296,19 @@ class Server:
 
     async def _wait_for_hosts(self, earlier: EarlierEpochs) -> None:
         """Until the hosts of earlier epochs have no workers any more, by what those wrote."""
-        while not earlier.take_dead(_now_s()) and earlier.waits:
-            left_s = earlier.until_s - _now_s()
-            text = f"waiting for the workers of hosts of an earlier server to end ({left_s:.0f} s)"
-            self._give(PoolWaits(text))
-            await trio.sleep(max(min(left_s, 0.5), 0.0))
+        async with trio.open_nursery() as nursery:
+            if self._desk is not None:
+                nursery.start_soon(self._desk.end_tenures, earlier)
+            while not earlier.take_dead(_now_s()) and earlier.waits:
+                left_s = earlier.until_s - _now_s()
+                self._give(
+                    PoolWaits(
+                        "waiting for the workers of hosts of an earlier server to end "
+                        f"({left_s:.0f} s)"
+                    )
+                )
+                await trio.sleep(max(min(left_s, 0.5), 0.0))
+            nursery.cancel_scope.cancel()
 
     async def _keep_saved(self, journal: Journal) -> None:
         """Tell the router what is safe."""
