@@ -25,7 +25,7 @@ from .at_server import address_option
 from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
 from .group import LazyGroup, Verb
 from .options import asked_curve, client_options, decorate, json_option, log_options
-from .parent import wait_parent_gone
+from .parent import stop_with_parent
 from .waiting import LOOK_S, HasHealth, tell_health
 
 DOORS = {
@@ -115,7 +115,7 @@ async def _keep_open(
             nursery.start_soon(tell_health, there.door, float("inf"))
             nursery.start_soon(_tell_ready, options, there)
             if options.parent is not None:
-                nursery.start_soon(_follow_parent, options.parent, stop)
+                nursery.start_soon(stop_with_parent, options.parent, stop)
             await stop.asked.wait()
             say(f"{stop.why or 'asked to stop'}: no new requests; what is under way is answered")
             nursery.cancel_scope.cancel()
@@ -145,9 +145,3 @@ async def _tell_ready(options: DoorOptions, there: Opened) -> None:
     while there.door.health().health is not Health.HEALTHY:  # noqa: ASYNC110  # it sets no event
         await trio.sleep(LOOK_S)
     _announce(options, "ready", there.place)
-
-
-async def _follow_parent(parent: int, stop: Stop) -> None:
-    await wait_parent_gone(parent)
-    say("the parent process has ended; stopping at once")
-    await stop.end_at_once()

@@ -40,6 +40,7 @@ from .options import (
     worker_environ,
     workers_of,
 )
+from .parent import stop_with_parent
 
 SAY_EVERY_S = 3.0
 """The pause between lines about what the command waits for."""
@@ -52,6 +53,7 @@ class _Options(NamedTuple):
     drain_s: float
     workers: int | str
     """A number, or a range as text."""
+    parent: int | None
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_host`."""
 
@@ -99,13 +101,18 @@ class _Options(NamedTuple):
     show_default=True,
     help="How long a stop waits for running work.",
 )
+@click.option(
+    "--exit-with-parent",
+    is_flag=True,
+    help="Stop at once when the process that started this one has ended.",
+)
 @log_options("INFO", "host.log and worker-SLOT.log")
 @json_option
 def join(
     address: str, environment: str | None, workers: int | WorkerRange | None, name: str,
     offers: tuple[str, ...], worker_command: str | None, worker_python: str | None,
     args: tuple[str, ...], worker_env: tuple[str, ...], drain_s: float,
-    log_level: str, log_json: bool, log_dir: str, as_json: bool,
+    exit_with_parent: bool, log_level: str, log_json: bool, log_dir: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Own workers on this machine for the router that `serve --hosts-bind` opened at ADDRESS.
 
@@ -137,12 +144,14 @@ def join(
       {"event": "apart", "reason": ...}                               the router is gone
       {"event": "stopped", ..., "exit": 0}                            the last line
     """  # noqa: D301  # click wants the character itself
+    # At once: a parent that ends meanwhile would be taken for another.
+    parent = os.getppid() if exit_with_parent else None
 
     async def main(stop: Stop) -> Result:
         count = len(os.sched_getaffinity(0)) if workers is None else workers
         logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
-            as_json, drain_s, count if isinstance(count, int) else str(count),
+            as_json, drain_s, count if isinstance(count, int) else str(count), parent,
             {
                 "address": address,
                 "environment": environment,
@@ -174,6 +183,8 @@ async def _join(options: _Options, stop: Stop) -> Result:
         async with trio.open_nursery() as background:
             if is_first():
                 background.start_soon(reap_orphans, STARTED)
+            if options.parent is not None:
+                background.start_soon(stop_with_parent, options.parent, stop)
             tell = partial(_tell_manager, manager, host, options, stop)
             if manager is not None:
                 background.start_soon(_keep_told, manager, tell)
@@ -190,7 +201,7 @@ async def _join(options: _Options, stop: Stop) -> Result:
     seconds = round(trio.current_time() - began_s, 3)
     summary = {
         "event": "stopped", "host": host.name, "address": host.address, "pid": os.getpid(),
-        "why": stop.why, "drained": drained, "seconds": seconds,
+        "why": stop.why or "parent ended", "drained": drained, "seconds": seconds,
     }  # fmt: skip
     if stop.at_once:
         say("stopped at once; the workers and what they ran were killed")

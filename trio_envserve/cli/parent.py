@@ -12,8 +12,17 @@ import os
 
 import trio
 
+from .common import Stop, say
+
 POLL_S = 0.25
 """The pause between two checks if the system has no pidfd."""
+
+
+async def stop_with_parent(parent: int, stop: Stop) -> None:
+    """Stop the command at once when ``parent`` has ended."""
+    await wait_parent_gone(parent)
+    say("the parent process has ended; stopping at once")
+    await stop.end_at_once()
 
 
 async def wait_parent_gone(parent: int) -> None:

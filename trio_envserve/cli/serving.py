@@ -30,7 +30,7 @@ from ..server import Server, open_server
 from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, emit, put, say
 from .doors import ServeDoors, open_asked_doors
 from .notify import Manager, Seen
-from .parent import wait_parent_gone
+from .parent import stop_with_parent
 
 SAY_EVERY_S = 3.0
 """The pause between lines about what the command waits for."""
@@ -58,16 +58,10 @@ async def serve_until_asked(options: Serving, stop: Stop) -> Result:
     manager = Manager.of(os.environ)
     async with trio.open_nursery() as nursery:
         if options.parent is not None:
-            nursery.start_soon(_follow_parent, options.parent, stop)
+            nursery.start_soon(stop_with_parent, options.parent, stop)
         result = await _until_asked(options, stop, manager, nursery)
         nursery.cancel_scope.cancel()
     return result
-
-
-async def _follow_parent(parent: int, stop: Stop) -> None:
-    await wait_parent_gone(parent)
-    say("the parent process has ended; stopping at once")
-    await stop.end_at_once()
 
 
 async def _until_asked(
