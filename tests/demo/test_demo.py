@@ -57,11 +57,12 @@ def processes_with(token: str) -> list[str]:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_a_thousand_rollouts_run_once_each(tmp_path):
+@pytest.mark.parametrize("host", [(), ("--remote-host",)], ids=["here", "on a host"])
+def test_a_thousand_rollouts_run_once_each(tmp_path, host):
     token = f"DEMO_TEST={tmp_path}"
     name, _, value = token.partition("=")
     run = run_demo(
-        "--keep", str(tmp_path / "logs"), "--seconds-limit", str(LIMIT_S),
+        *host, "--keep", str(tmp_path / "logs"), "--seconds-limit", str(LIMIT_S),
         environ={name: value},
     )  # fmt: skip
     figures = json.loads(run.stdout.splitlines()[-1])
@@ -74,6 +75,7 @@ def test_a_thousand_rollouts_run_once_each(tmp_path):
     assert min(figures["cuts"], figures["cuts_before_receipt"], figures["worker_restarts"]) >= 3
     assert figures["connections_cut"] >= 6
     assert figures["server_restarts"] == 1
+    assert figures.get("host_restarts") == (1 if host else None)
     assert min(figures["replayed"], figures["coalesced"], figures["rerun_with_consent"]) > 0
     assert figures["received_after_cut"] > 0
     assert processes_with(token) == []
@@ -98,6 +100,7 @@ def test_a_thousand_rollouts_run_once_each(tmp_path):
         (CALLERS, without("pong")),
         (KILLER, without("dead")),
         (KILLER, without("serving")),
+        *([(KILLER, without("joined"))] if host else []),
     ):
         lines = (logs / name).read_text().splitlines()
         (logs / name).write_text("\n".join(change(lines)) + "\n")

@@ -385,6 +385,47 @@ def test_a_server_whose_worker_lives_on_has_not_come_back(history):
     assert history.judge()["server_restarts"] == 0
 
 
+def kill_host(history, *, dead=True, again=5):
+    """All workers are its own, and one of them runs something; another host takes its place."""
+    history.killer.append({"event": "begin", "monotonic": 1.0, "workers": 2, "hosts": 1})
+    history.ask("mine")
+    history.start("mine", "on-host")
+    history.killer.append(
+        {"event": "kill", "what": "host", "pid": 4, "sent_s": history.tick(),
+         "monotonic": history.now}
+    )  # fmt: skip
+    living = {line["process"] for line in history.environment} - {
+        line["process"] for line in history.killer if line["event"] == "dead"
+    }  # fmt: skip
+    for process in living if dead else living - {"on-host"}:
+        history.died(process, history.now - 1.0)
+    history.killer.append({"event": "joined", "monotonic": history.tick(), "pid": again})
+    history.start("mine", "on-the-next", "dead")
+    history.end("mine", "on-the-next")
+    history.answer("mine")
+
+
+def test_a_host_that_was_killed_and_replaced_counts(history):
+    kill_host(history)
+    figures = history.judge()
+    assert figures["ok"], figures["problems"]
+    assert figures["host_restarts"] == 1
+
+
+def test_a_host_that_was_not_killed_shows_nothing(history):
+    kill_host(history)
+    history.killer = [line for line in history.killer if line.get("what") != "host"]
+    figures = history.judge()
+    assert figures["host_restarts"] == 0
+    assert "kills of a host" in figures["problems"][0]
+
+
+@pytest.mark.parametrize("how", [{"dead": False}, {"again": 4}], ids=str)
+def test_a_host_whose_workers_live_on_or_that_is_the_same_was_not_replaced(history, how):
+    kill_host(history, **how)
+    assert history.judge()["host_restarts"] == 0
+
+
 def test_a_cut_without_an_outcome_on_the_way_does_not_count(history):
     cut = next(x for x in history.killer if x.get("how") == "before receipt")
     cut["withheld"] = []

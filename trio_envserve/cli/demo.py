@@ -20,7 +20,14 @@ import trio
 from ..lab.demo.process import SERVER_COMMAND
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
 from .common import Result, Stop, run_verb, say
-from .judged import folder, judged, keep_option, run_shown, show_figures
+from .judged import (
+    folder,
+    judged,
+    keep_option,
+    remote_host_option,
+    run_shown,
+    show_figures,
+)
 from .options import json_option
 from .render import Table
 
@@ -46,6 +53,7 @@ _ROWS = (
     ("received_after_cut", "outcomes withheld by such a cut, received later"),
     ("worker_restarts", "workers killed with 20 executions or more, and replaced"),
     ("server_restarts", "times the server was killed, and replaced at its address"),
+    ("host_restarts", "times the remote host was killed, and another one joined"),
     ("replayed", "outcomes sent again: received by callers or withheld by a cut"),
     ("coalesced", "duplicates received while the first ran, without an answer of their own"),
     ("seconds", "the duration"),
@@ -70,6 +78,7 @@ _ROWS = (
     show_default=True,
     help="Worker processes.",
 )
+@remote_host_option
 @keep_option
 @click.option(
     "--seconds-limit",
@@ -86,8 +95,8 @@ _ROWS = (
 )
 @json_option
 def demo(
-    rollouts: int, seed: int, workers: int, keep: Path | None, seconds_limit: float,
-    server_command: str | None, as_json: bool,
+    rollouts: int, seed: int, workers: int, remote_host: bool, keep: Path | None,
+    seconds_limit: float, server_command: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Run 1,000 rollouts while connections are cut and processes are killed.
 
@@ -109,7 +118,7 @@ def demo(
         with folder(keep, "demo") as directory:
             options = DemoOptions(
                 directory=directory, rollouts=rollouts, seed=seed, workers=workers,
-                seconds_limit=seconds_limit, server_command=command,
+                seconds_limit=seconds_limit, server_command=command, remote_host=remote_host,
             )  # fmt: skip
             return await _run(options, stop, as_json=as_json, kept=keep)
 
@@ -137,7 +146,10 @@ async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | 
 
 def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:
     how = "passed" if figures["ok"] else "FAILED"
-    rows = [(f"{name.replace('_', ' ')}: {text}", str(figures.get(name))) for name, text in _ROWS]
+    rows = [
+        (f"{name.replace('_', ' ')}: {text}", str(figures.get(name))) for name, text in _ROWS
+        if name != "host_restarts" or name in figures
+    ]  # fmt: skip
     return [Table(f"demo {how} (seed {options.seed}), judged from its logs", (), rows)]
 
 

@@ -24,6 +24,12 @@ keep_option = click.option(
     help="Keep the logs, in a folder that has none yet.",
 )
 
+remote_host_option = click.option(
+    "--remote-host",
+    is_flag=True,
+    help="Let the workers be those of a host that has joined, on this machine: see join.",
+)
+
 
 @contextmanager
 def folder(keep: Path | None, verb: str) -> Iterator[Path]:

@@ -41,6 +41,7 @@ from ...core.messages import KINDS, Outcome
 from ...core.terms import ID_BYTES
 from ...testing.proxy import FaultProxy
 from ..logs import EnvironmentLog, JsonLog, WorkerLife
+from ..remote_host import RemoteHost
 from .judge_logs import LEAST_FAULTS, LEAST_LIVING
 from .logs import RequestId
 from .process import DemoServer
@@ -83,10 +84,10 @@ class Callers(Protocol):
         ...
 
 
-def schedule(seed: int, rollouts: int) -> list[tuple[int, str]]:
+def schedule(seed: int, rollouts: int, hosts: int = 0) -> list[tuple[int, str]]:
     """The faults of a seed, in order: (answers at which it is due, kind)."""
     rng = random.Random(seed)
-    kinds = ["cut", "receipt", "worker"] * LEAST_FAULTS + ["server"]
+    kinds = ["cut", "receipt", "worker"] * LEAST_FAULTS + ["server"] + ["host"] * hosts
     rng.shuffle(kinds)
     step = (_LAST - _FIRST) / len(kinds)
     return [
@@ -122,10 +123,12 @@ class Faults:
     """Carries the schedule out."""
 
     def __init__(
-        self, server: DemoServer, proxy: FaultProxy, environment: EnvironmentLog, log: JsonLog,
-        callers: Callers, *, rollouts: int, workers: int, say: Callable[[str], None],
+        self, server: DemoServer, host: RemoteHost | None, proxy: FaultProxy,
+        environment: EnvironmentLog, log: JsonLog, callers: Callers, *, rollouts: int,
+        workers: int, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._server = server
+        self._host = host
         self._proxy = proxy
         self._environment = environment
         self._log = log
@@ -144,7 +147,7 @@ class Faults:
         """The schedule, until it is done or the scope is cancelled."""
         acts = {
             "cut": self._cut, "receipt": self._cut_before_receipt,
-            "worker": self._kill_worker, "server": self._kill_server,
+            "worker": self._kill_worker, "server": self._kill_server, "host": self._kill_host,
         }  # fmt: skip
         following = [answers for answers, _ in due[1:]] + [self._rollouts]
         for (answers, kind), next_due in zip(due, following, strict=True):
@@ -237,10 +240,7 @@ class Faults:
     def _in_full_work(self) -> bool:
         """Whether no worker is missing, and none is left alone for what it runs:
         if too few executions live now, that is how fast the machine is."""
-        at_work = [life for life in self._environment.lives.values() if not life.dead]
-        return len(at_work) > 1 and all(
-            life.living and self._spent.isdisjoint(life.living) for life in at_work
-        )
+        return self._at_work() > 1
 
     def _busy_worker(self) -> WorkerLife | None:
         """One with enough executions that will not end in this very moment."""
@@ -256,6 +256,31 @@ class Faults:
             if not life.dead and young >= LEAST_LIVING and self._spent.isdisjoint(life.living):
                 return life
         return None
+
+    async def _kill_host(self) -> None:
+        """Kill it while all of its workers run something; another one joins."""
+        assert self._host is not None
+        await poll(self._all_busy)
+        sent_s, pid = time.monotonic(), self._host.pid
+        await self._host.kill()
+        self._log.write("kill", what="host", pid=pid, sent_s=sent_s)
+        self._say("killed the host")
+        await self._host.start()
+        self._log.write("joined", pid=self._host.pid)
+        await poll(lambda: self._appeared_since(sent_s))
+        self._say("another host has joined")
+
+    def _all_busy(self) -> bool:
+        """Whether all workers are there, run something, and none is left alone for it."""
+        self._environment.look(self._log)
+        return self._at_work() == self._workers
+
+    def _at_work(self) -> int:
+        """How many workers there are, if each runs something and none is left alone; else 0."""
+        at_work = [life for life in self._environment.lives.values() if not life.dead]
+        if all(life.living and self._spent.isdisjoint(life.living) for life in at_work):
+            return len(at_work)
+        return 0
 
     async def _kill_server(self) -> None:
         sent_s = time.monotonic()

@@ -13,7 +13,8 @@ The logs, and what a further start of a key must prove, are those of
   for what it took, ``outcome``, ``refused`` and ``pong`` for what it gave, ``connected``
   and ``disconnected``.  A request is named by ``session`` and ``sequence``; a pong has
   the ``probe`` of its ping.
-- in ``killer.jsonl``: ``begin`` (with the number of ``workers``), ``kill``, ``cut``
+- in ``killer.jsonl``: ``begin`` (with the number of ``workers`` and of ``hosts``), ``kill``,
+  ``joined`` (a host has taken the place of one that was killed), ``cut``
   (``withheld``: the requests whose outcomes were on their way) and ``serving`` (a server
   is there).
 
@@ -111,6 +112,7 @@ def _faults(history: History, sockets: Sockets) -> dict[str, Any]:
         "server_restarts": sum(
             _came_back(history, line) for line in history.faults("kill", what="server")
         ),
+        **_hosts(history),
     }  # fmt: skip
 
 
@@ -141,6 +143,38 @@ def _was_replaced(history: History, kill: Line) -> bool:
     next_s = min((each_s for each_s in kills_s if each_s > killed_s), default=math.inf)
     replaced = any(killed_s < began_s < next_s for began_s in history.began_s.values())
     return at_work >= workers and replaced
+
+
+def _hosts(history: History) -> Figures:
+    """What was done to the remote host, if there is one."""
+    if not any(line.get("hosts") for line in history.faults("begin")):
+        return {}
+    kills = history.faults("kill", what="host")
+    return {"host_restarts": sum(_joined_again(history, line) for line in kills)}
+
+
+def _joined_again(history: History, kill: Line) -> bool:
+    """Whether a killed host had executions, and after the death of all its workers another
+    one ran something."""
+    killed_s = kill["sent_s"]
+    joined_s = [
+        line["monotonic"] for line in history.faults("joined")
+        if line["monotonic"] > killed_s and line["pid"] != kill["pid"]
+    ]  # fmt: skip
+    died = [
+        process for process, began_s in history.began_s.items()
+        if began_s < killed_s and not _died_before(history, process, killed_s)
+    ]  # fmt: skip
+    return (
+        bool(joined_s)
+        and any(history.living.get(process) for process in died)
+        and all(process in history.deaths for process in died)
+        and any(began_s > min(joined_s) for began_s in history.began_s.values())
+    )
+
+
+def _died_before(history: History, process: str, moment_s: float) -> bool:
+    return process in history.deaths and history.deaths[process]["monotonic"] < moment_s
 
 
 def _came_back(history: History, kill: Line) -> bool:
@@ -186,10 +220,11 @@ def _problems(figures: dict[str, Any]) -> Iterator[str]:
             f"kills of a worker with {LEAST_LIVING} executions, and replacements",
         ),
         ("server_restarts", 1, "kills of the server"),
+        ("host_restarts", 1, "kills of a host with executions"),
         ("replayed", 1, "replays"),
         ("coalesced", 1, "coalesced requests"),
     ):
-        if figures[name] < least:
+        if figures.get(name, least) < least:  # without a host, none is killed
             yield f"only {figures[name]} {text}, so nothing is shown: {least} wanted"
 
 

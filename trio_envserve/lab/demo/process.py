@@ -31,6 +31,8 @@ class DemoServer:
         cwd: Path | None = None,
     ) -> None:  # fmt: skip
         self.address = ""
+        self.hosts_address = ""
+        """Where its hosts join; empty if it has workers of its own."""
         self.ended_by_itself = False
         """Whether the process was found dead when nobody had killed it."""
         self._command = command
@@ -54,11 +56,14 @@ class DemoServer:
         """Start it; returns once the address is bound.  ServerStartError, with
         the end of its log, if that comes to nothing."""
         options = {**self._options, "bind": self.address or "tcp://127.0.0.1:0"}
+        if self.hosts_address:
+            options["hosts_bind"] = self.hosts_address
         self._program = await start_program(
             [*self._command, json.dumps(options)], {"XDG_RUNTIME_DIR": str(self._directory)},
             what="the demo's server", cwd=self._cwd, errors=self._directory / "server-stderr.log",
         )  # fmt: skip
-        self.address = str((await self._program.line())["address"])
+        said = await self._program.line()
+        self.address, self.hosts_address = str(said["address"]), str(said.get("hosts", ""))
 
     async def kill(self) -> None:
         """``kill -9``, and reap it.  Its workers end by themselves."""

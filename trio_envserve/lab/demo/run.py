@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -34,6 +34,7 @@ from ...testing.proxy import open_fault_proxy
 from ...testing.retransmit import RetransmittingNetwork
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
+from ..remote_host import open_remote_host, with_host
 from .faults import Faults, poll, schedule
 from .judge_logs import judge
 from .logs import CallerTap, RequestId
@@ -71,6 +72,8 @@ class DemoOptions:
     workers: int = 2
     seconds_limit: float = 60.0
     """The demonstration ends after this time, and what has no answer is lost."""
+    remote_host: bool = False
+    """The workers are those of a host that has joined, and it is killed, too."""
     server_command: Sequence[str] = SERVER_COMMAND
     """What is started as the server, with options as its last argument."""
 
@@ -102,7 +105,10 @@ async def run_demo(options: DemoOptions, progress: Progress | None = None) -> di
     progress = progress or Progress(options.rollouts)
     killer, callers = JsonLog(directory / KILLER), JsonLog(directory / CALLERS)
     try:
-        killer.write("begin", rollouts=options.rollouts, seed=options.seed, workers=options.workers)
+        killer.write(
+            "begin", rollouts=options.rollouts, seed=options.seed, workers=options.workers,
+            hosts=int(options.remote_host),
+        )  # fmt: skip
         with unwrap_single():
             await _run(options, directory, progress, killer, callers)
         killer.write("end")
@@ -125,15 +131,22 @@ async def _run(
         "workers": options.workers,
         "log_directory": str(directory),
     }  # fmt: skip
+    if options.remote_host:
+        serving = with_host(serving)
     # Everything is told to end in the order in which it depends on each other,
     # and deaths are watched to the very last.
     with trio.move_on_after(options.seconds_limit) as limit:
         async with open_demo_server(serving, directory, options.server_command) as server:
             killer.write("serving", pid=server.pid, address=server.address)
-            async with open_fault_proxy(server.address, seed=options.seed) as proxy:
+            joining = (
+                open_remote_host(server.hosts_address, options.workers, directory)
+                if options.remote_host else nullcontext()
+            )  # fmt: skip
+            proxying = open_fault_proxy(server.address, seed=options.seed)
+            async with joining as host, proxying as proxy:
                 callers = _Callers(options, progress, log)
                 faults = Faults(
-                    server, proxy, environment, killer, callers, rollouts=options.rollouts,
+                    server, host, proxy, environment, killer, callers, rollouts=options.rollouts,
                     workers=options.workers, say=progress.said.append,
                 )  # fmt: skip
                 async with trio.open_nursery() as nursery:
@@ -180,7 +193,8 @@ class _Callers:
                 )
                 self._clients.append(await stack.enter_async_context(opened))
             async with trio.open_nursery() as making, trio.open_nursery() as asking:
-                making.start_soon(faults.run, schedule(seed, self._options.rollouts))
+                due = schedule(seed, self._options.rollouts, hosts=int(self._options.remote_host))
+                making.start_soon(faults.run, due)
                 for number, client in enumerate(self._clients):
                     asking.start_soon(self._ask_all, number, client, faults)
                 asking.start_soon(self._cancel_when_done, making.cancel_scope)

@@ -4,9 +4,9 @@
 
 The argument is one JSON object with the arguments of
 :func:`~trio_envserve.server.open_server` (``environment``, ``args``, ``bind``,
-``workers``, ``limits`` as an object of those that are not the default) and
+``workers``, ``hosts_bind``, ``limits`` as an object of those that are not the default) and
 ``log_directory``.  When the address is bound it prints one
-line, ``{"address": ..., "pid": ...}``.  It stops when its standard input ends,
+line, ``{"address": ..., "hosts": ..., "pid": ...}``.  It stops when its standard input ends,
 so nothing is left behind however the demonstration ends.
 """
 
@@ -38,7 +38,8 @@ def main() -> None:
 async def _serve(options: dict[str, Any], logging: dict[str, str]) -> None:
     async with open_server(**options, worker_logging=logging) as server:
         set_title(f"trio-envserve demo server at {server.address}")
-        print(json.dumps({"address": server.address, "pid": os.getpid()}), flush=True)
+        said = {"address": server.address, "hosts": server.hosts_address, "pid": os.getpid()}
+        print(json.dumps(said), flush=True)
         async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
             while await stdin.receive_some(1024):
                 pass  # nothing is said here but its end
