@@ -13,7 +13,6 @@ from random import Random
 import pytest
 
 from trio_envserve.lab.exploration.configurations import Configuration, configuration
-from trio_envserve.lab.exploration.rest import at_rest, is_quiet
 from trio_envserve.lab.exploration.state import SystemState
 from trio_envserve.lab.exploration.world import World
 
@@ -39,7 +38,7 @@ def successors(world: World, state: SystemState) -> set[bytes]:
 
 def actions(world: World, state: SystemState):
     certain = world.certain(state)
-    if is_quiet(world, state, certain) and not at_rest(world, state):
+    if world.is_quiet(state, certain) and not world.at_rest(state):
         certain += world.timers(state)
     return [*certain, *world.trouble(state)]
 

@@ -20,6 +20,13 @@ class Described:
     __slots__ = ()
     ALWAYS: ClassVar[tuple[str, ...]] = ()
     """What is named even if it is as usual."""
+    BOUNDED: ClassVar[tuple[str, ...]] = ()
+    """The kinds of trouble that are counted, in the order in which a state counts them."""
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """How often each kind of trouble may come."""
+        return {name: getattr(self, name) for name in self.BOUNDED}
 
     def describe(self) -> str:
         """One line for people: what is not as usual."""
@@ -42,6 +49,10 @@ class Configuration(Described):
     of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
 
     ALWAYS: ClassVar = ("clients", "requests", "workers")
+    BOUNDED: ClassVar = (
+        "pings", "beats", "losses", "strays", "cuts", "worker_cuts", "crashes", "kills", "restarts",
+        "cancels", "limits", "leases", "despairs", "closes", "forgeries",
+    )  # fmt: skip
 
     name: str
     clients: int = 1
@@ -72,7 +83,7 @@ class Configuration(Described):
     """Executions after which a worker is replaced."""
 
     pings: int = 0
-    """A client states what it holds, though nothing has gone wrong (see :mod:`.rest`)."""
+    """A client states what it holds, though nothing has gone wrong (see :mod:`.explored`)."""
     beats: int = 0
     """The same for a worker."""
     losses: int = 0
@@ -106,11 +117,6 @@ class Configuration(Described):
     """Somebody sends another payload under the id of a request that the server knows."""
 
     @property
-    def bounds(self) -> dict[str, int]:
-        """How often each kind of trouble may come."""
-        return {name: getattr(self, name) for name in BOUNDED}
-
-    @property
     def most(self) -> int:
         """Executions of one call that are allowed."""
         consent = self.declared if self.consent is None else self.consent
@@ -129,13 +135,6 @@ class Configuration(Described):
         return ClientLimits(max_executions=self.allowance)
 
 
-BOUNDED = (
-    "pings", "beats", "losses", "strays", "cuts", "worker_cuts", "crashes", "kills", "restarts",
-    "cancels", "limits", "leases", "despairs", "closes", "forgeries",
-)  # fmt: skip
-"""The kinds of trouble that are counted, in the order in which a state counts them."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeyConfiguration(Described):
     """Callers, one key, one worker, and how much may happen (:mod:`.keyed_world`).  What
@@ -143,6 +142,10 @@ class KeyConfiguration(Described):
     again or withdrawing there, ends of executions and of times."""
 
     ALWAYS: ClassVar = ("callers", "asks")
+    BOUNDED: ClassVar = (
+        "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases",
+        "deaths", "goodbyes", "crashes", "closes", "falls",
+    )  # fmt: skip
 
     name: str
     callers: int = 2
@@ -175,18 +178,6 @@ class KeyConfiguration(Described):
     falls: int = 0
     """The server falls, and the next one has what is left of its journal: it has one if it may
     fall (:mod:`.disk_step`)."""
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """How often each kind of trouble may come."""
-        return {name: getattr(self, name) for name in KEY_BOUNDED}
-
-
-KEY_BOUNDED = (
-    "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases", "deaths",
-    "goodbyes", "crashes", "closes", "falls",
-)  # fmt: skip
-"""The kinds of trouble that are counted, in the order in which a state counts them."""
 
 
 TABLE: tuple[Configuration, ...] = (

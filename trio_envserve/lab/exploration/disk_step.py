@@ -35,7 +35,6 @@ class DiskStep(KeyStep):
         self._server("saved", self.judge.synced(groups))
 
     def _fall(self, kept: int) -> None:
-        self._spend("falls")
         rows = self.judge.fell(kept)
         self._life += 1
         self._router = self._world.routers.restored(self._life, rows)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ...core import error_records, messages
 from ...core.ranges import Ranges
 from ...core.terms import Status, Verdict
+from .actions import BaseJudge
 
 Run = tuple[int, bytes, int]
 """An execution: life of its server, id of its worker, number of its dispatch."""
@@ -54,24 +55,20 @@ class Past(NamedTuple):
     """Dispatches that their worker was told to stop and has not begun."""
 
 
-class Judge:
+class Judge(BaseJudge):
     """Judges one step: starts from a past, ends with the next and violations."""
 
     def __init__(self, past: Past, most: int, requests: int) -> None:
+        super().__init__()
         self.calls = list(past.calls)
         self.finished = past.finished
         self.stopped = past.stopped
-        self.violations: list[str] = []
         self._most = most
         self._requests = requests
 
     def past(self) -> Past:
         """The past for the next step."""
         return Past(tuple(self.calls), self.finished, self.stopped)
-
-    def violation(self, guarantee: str, text: str) -> None:
-        """A guarantee does not hold."""
-        self.violations.append(f"{guarantee}: {text}")
 
     def _index(self, key: bytes) -> int:
         for index, call in enumerate(self.calls):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from ...core.calls import grant
 from ...core.key_records import Tag
+from .actions import BaseJudge
 from .judge import Request
 
 Told: TypeAlias = tuple[Any, ...]
@@ -75,12 +76,12 @@ class KeyPast(NamedTuple):
     """Whether the server drains."""
 
 
-class KeyJudge:
+class KeyJudge(BaseJudge):
     """Judges one step: starts from a past, ends with the next and violations."""
 
     def __init__(self, past: KeyPast, consent: bool, allowance: int) -> None:
+        super().__init__()
         self.opened, self.open, self.ending, self.early, self.said, self.closing = past
-        self.violations: list[str] = []
         self._consent = consent
         self._allowance = allowance
         self._in_vain = False
@@ -93,10 +94,6 @@ class KeyJudge:
     def past(self) -> KeyPast:
         """The past for the next step."""
         return KeyPast(self.opened, self.open, self.ending, self.early, self.said, self.closing)
-
-    def violation(self, guarantee: str, text: str) -> None:
-        """A guarantee does not hold."""
-        self.violations.append(f"{guarantee}: {text}")
 
     # -- what callers do ----------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import cbor2
 
@@ -11,11 +11,10 @@ from ...core import error_records, messages
 from ...core.key_records import KeyAct, Tag, input_digest
 from ...core.terms import Status
 from . import names
-from .configurations import KEY_BOUNDED
+from .actions import CLIENT, SERVER, WORKER, Action, BaseStep, Kind
 from .keyed_judge import KeyJudge, KeyPast, Told
 from .keyed_state import INPUT, OTHER, KeyState, Row, Said, session_of, token
 from .state import DEAD, Running, WorkerPart
-from .step import Action
 
 if TYPE_CHECKING:
     from .keyed_world import KeyWorld
@@ -23,13 +22,53 @@ if TYPE_CHECKING:
 NAMESPACE, KEY = b"a", b"k"
 MOST_BYTES = 1 << 20
 
+KINDS: Final[Mapping[str, Kind]] = {
+    "back": Kind(CLIENT, "c{0} opens a session"),
+    "ask": Kind(CLIENT, "c{0} asks: {1}"),
+    "again": Kind(CLIENT, "c{0} asks again what it asked in an earlier session; proven over: {1}"),
+    "withdraw": Kind(CLIENT, "c{0} wants nothing of what it asked in an earlier session"),
+    "attach": Kind(CLIENT, "c{0} attaches", "attaches"),
+    "command": Kind(CLIENT, "{act} by key: {1}", "commands"),
+    "copy": Kind(CLIENT, "{act} by key comes again: {1}", "copies"),
+    "repeat": Kind(CLIENT, "c{0} sends request {1} again", "repeats"),
+    "cancel": Kind(CLIENT, "c{0} gives up request {1}", "cancels"),
+    "take": Kind(CLIENT, "the caller of c{0}'s request {1} has it"),
+    "goodbye": Kind(CLIENT, "c{0} says goodbye", "goodbyes"),
+    "gone": Kind(CLIENT, "c{0}'s process dies", "deaths"),
+    "lease": Kind(SERVER, "the server ends the lease of {1}"),
+    "open": Kind(SERVER, "the server may start workers"),
+    "start": Kind(SERVER, "the server starts a worker"),
+    "settle": Kind(SERVER, "the server takes {0} for dead", given="settle"),
+    "limit": Kind(SERVER, "the deadline of {0}, {1} passes", "limits"),
+    "close": Kind(SERVER, "the server closes: {0}", "closes"),
+    "unwanted": Kind(
+        SERVER, "nobody has waited for so long that the deadline for orphans, or the retention, "
+        "ends",
+    ),
+    "expire": Kind(SERVER, "the oldest command is forgotten"),
+    "end": Kind(WORKER, "execution {0} ends; with a result: {1}"),
+    "crash": Kind(WORKER, "the worker crashes", "crashes"),
+    "die": Kind(WORKER, "the worker exits"),
+    "reap": Kind(WORKER, "the worker is reaped"),
+    "sync": Kind(SERVER, "groups of the journal become safe: {0}"),
+    "fall": Kind(
+        SERVER, "the server falls; groups of the journal that were not safe and are there: {0}",
+        "falls",
+    ),
+}  # fmt: skip
+"""By name; in words by all of its places."""
 
-class KeyStep:
-    """The step from a state to the next.  One method for each action."""
+
+class KeyStep(BaseStep[KeyState]):
+    """A method for each action that is more than an input."""
+
+    KINDS: ClassVar = KINDS
+    judge: KeyJudge
 
     def __init__(self, world: KeyWorld, state: KeyState) -> None:
+        super().__init__(world.configuration, state.left)
         self._world = world
-        self._router, self._worker, callers, self._commands, self._left, past = state[:6]
+        self._router, self._worker, callers, self._commands, _, past = state[:6]
         self._disk, self._life = state.disk, state.life
         self._callers = list(callers)
         asked = world.configuration
@@ -39,9 +78,8 @@ class KeyStep:
         return KeyJudge(past, consent, allowance)
 
     def take(self, action: Action) -> None:
-        """Let it happen."""
-        name, *where = action
-        getattr(self, f"_{name}")(*where)
+        """Let it happen, and look whether it is what the model says."""
+        super().take(action)
         worker, live, free = self._worker, dict[int, bool](), False
         if worker is not None and worker.core != DEAD and not worker.doomed:
             live = {run.number: run.cancelled for run in self._of_generations(worker)}
@@ -53,7 +91,7 @@ class KeyStep:
     def state(self) -> KeyState:
         """The state after it."""
         return KeyState(
-            self._router, self._worker, tuple(self._callers), self._commands, self._left,
+            self._router, self._worker, tuple(self._callers), self._commands, self.left,
             self.judge.past(), self._disk, self._life,
         )  # fmt: skip
 
@@ -61,10 +99,6 @@ class KeyStep:
         """What it runs, by the number of the generation."""
         for run in worker.runs:
             yield run._replace(number=int(run.key))
-
-    def _spend(self, kind: str) -> None:
-        index = KEY_BOUNDED.index(kind)
-        self._left = (*self._left[:index], self._left[index] - 1, *self._left[index + 1 :])
 
     def _session(self, c: int) -> bytes:
         return session_of(c, self._callers[c], self._life)
@@ -104,19 +138,16 @@ class KeyStep:
         self._take(c, caller.next)
 
     def _attach(self, c: int) -> None:
-        self._spend("attaches")
         self.judge.attached((self._session(c), self._callers[c].next))
         self._request(c, KeyAct.ATTACH)
 
     def _command(self, act: int, tag: Tag) -> None:
-        self._spend("commands")
         if isinstance(tag, bytes):
             self._commands = (*self._commands, (act, tag))
         self._by_key(act, tag)
 
     def _copy(self, act: int, tag: bytes) -> None:
         """A command comes once more, in whatever session."""
-        self._spend("copies")
         self._by_key(act, tag)
 
     def _by_key(self, act: int, tag: Tag) -> None:
@@ -148,14 +179,12 @@ class KeyStep:
 
     def _repeat(self, c: int, sequence: int) -> None:
         """A transmission comes again."""
-        self._spend("repeats")
         caller = self._callers[c]
         said = next(each for each in caller.said if each.sequence == sequence)
         self.judge.repeated((self._session(c), sequence), said.told)
         self._send(c, said.message)
 
     def _cancel(self, c: int, sequence: int) -> None:
-        self._spend("cancels")
         session = self._session(c)
         self.judge.cancelled((session, sequence))
         self._client(c, messages.KeyedCancel(session, sequence))
@@ -174,7 +203,6 @@ class KeyStep:
         self._callers[c] = caller._replace(said=said)
 
     def _goodbye(self, c: int) -> None:
-        self._spend("goodbyes")
         session = self._session(c)
         self._callers[c] = self._callers[c]._replace(here=False, said=())
         self.judge.said_goodbye(session)
@@ -182,7 +210,6 @@ class KeyStep:
 
     def _gone(self, c: int) -> None:
         """Its process dies, and its session stays until the lease ends."""
-        self._spend("deaths")
         caller = self._callers[c]
         self._leave(c, (*caller.left, self._session(c)))
 
@@ -211,11 +238,7 @@ class KeyStep:
     def _start(self, slot: int) -> None:
         self._server("start", slot)
 
-    def _settle(self, worker: bytes) -> None:
-        self._server("settle", worker)
-
     def _limit(self, session: bytes, sequence: int) -> None:
-        self._spend("limits")
         self.judge.out_of_time((session, sequence))
         self._server("deadline", session, sequence)
 
@@ -228,7 +251,6 @@ class KeyStep:
         self._server("command")
 
     def _close(self, stage: str) -> None:
-        self._spend("closes")
         self.judge.closed(cancelling=stage == "CANCELLING")
         self._server("close", stage)
 
@@ -315,10 +337,7 @@ class KeyStep:
                 case ("router", message):
                     self._server("worker", worker.id, message)
                 case ("cancel", number):
-                    runs = [
-                        r._replace(cancelled=r.cancelled or r.number == number) for r in worker.runs
-                    ]
-                    self._worker = worker._replace(runs=tuple(runs))
+                    self._worker = worker.told_to_stop(number)
                 case ("exit",):
                     self._worker = worker._replace(doomed=True)
                 case ("crash", text):
@@ -326,10 +345,8 @@ class KeyStep:
 
     def _end(self, number: int, result: bool) -> None:
         """Environment code ends: with a result, or, if it was told to, without."""
-        worker = self._worker
-        assert worker is not None
-        run = next(each for each in worker.runs if each.number == number)
-        self._worker = worker._replace(runs=tuple(r for r in worker.runs if r is not run))
+        assert self._worker is not None
+        run, self._worker = self._worker.ended(number)
         generation = int(run.key)
         payload = b"%d@%d" % (generation, number)
         self.judge.ended(generation, ("result", payload))
@@ -338,7 +355,6 @@ class KeyStep:
         self._work("beat")  # and the router says that it has the outcome
 
     def _crash(self) -> None:
-        self._spend("crashes")
         self._die()
 
     def _die(self) -> None:

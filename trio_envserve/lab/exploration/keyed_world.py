@@ -12,27 +12,29 @@ them the server's.  :mod:`.keyed_judge` says for each step what must come of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
 from ...core.key_records import KeyAct, Tag
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits, WireLimits
-from .canonical import Newest, digest, lower, renamings
-from .configurations import KEY_BOUNDED, KeyConfiguration
+from .actions import Action
+from .canonical import Newest
+from .configurations import KeyConfiguration
 from .disk_step import DiskStep
+from .explored import Explored
 from .forms import form
 from .keyed_judge import KeyPast
-from .keyed_state import INPUT, OTHER, CallerPart, KeyState, session_of
+from .keyed_state import INPUT, OTHER, CallerPart, DiskPart, KeyState, session_of
 from .keyed_step import KeyStep
 from .mail import Mail
 from .servers import Routers
-from .state import DEAD
-from .step import Action
+from .state import DEAD, WorkerPart
 from .workers import Workers
 
 
-class KeyWorld:
-    """A configuration with keys, with everything that was ever found out about it."""
+class KeyWorld(Explored[KeyState]):
+    """A configuration with keys."""
 
     def __init__(self, configuration: KeyConfiguration) -> None:
         self.configuration = configuration
@@ -43,15 +45,10 @@ class KeyWorld:
         journaled = configuration.falls > 0
         self.routers = Routers(self.mail, limits, 1, 2, journaled=journaled)
         self.workers = Workers(self.mail, limits, False, ANNOUNCE_BYTES)
-        self._renamings = renamings(configuration.callers, 1)
-        self._digests: dict[Any, bytes] = {}
-
-    def sizes(self) -> dict[str, int]:
-        """How many local states there are of each kind."""
-        return {
-            "router": len(self.routers), "worker": len(self.workers),
-            "messages": len(self.mail.frames),
-        }  # fmt: skip
+        super().__init__({"router": self.routers, "worker": self.workers}, configuration.callers, 1)
+        self._of_machines = cache(self._digest_of_machines)
+        self._of_callers = cache(self._digest_of_callers)
+        self._of_past = cache(self._digest_of_past)
 
     # -- states -------------------------------------------------------------------
 
@@ -70,54 +67,9 @@ class KeyWorld:
         for caller in range(self.configuration.callers):
             yield ("back", caller)
 
-    def move(self, state: KeyState, action: Action) -> tuple[KeyState, list[str]]:
-        """The state after an action, and what it violates."""
-        step = self.step(state)
-        step.take(action)
-        return step.state(), step.judge.violations
-
     def step(self, state: KeyState) -> KeyStep:
         """What takes one action from this state."""
         return DiskStep(self, state) if self.configuration.falls else KeyStep(self, state)
-
-    def canonical(self, state: KeyState) -> bytes:
-        """8 bytes that are the same for the same states, and for no others."""
-        least = b"\xff" * 8
-        worker, number = state.worker, None
-        if worker is not None and worker.core != DEAD:
-            number = self.workers.info[worker.core].beat
-        newest = Newest({} if number is None else {("beat", 0): number}, {"beat": 1 << 30})
-        rest = bytes(state.left)
-        for r, renaming in enumerate(self._renamings):
-            parts = (
-                (state.router, worker, number), (state.callers, state.commands), state.past,
-                (state.disk, state.life),
-            )  # fmt: skip
-            found = []
-            for at, part in enumerate(parts):
-                known = self._digests.get((r, at, part))
-                if known is None:
-                    made = self._form(state, at, r)
-                    known = self._digests[r, at, part] = digest(lower(made, renaming, newest))
-                found.append(known)
-            least = min(least, blake2b(rest + b"".join(found), digest_size=8).digest())
-        return least
-
-    def _form(self, state: KeyState, at: int, r: int) -> Any:
-        if at == 0:
-            worker = state.worker
-            if worker is None:
-                return self.routers.form[state.router]
-            core = None if worker.core == DEAD else self.workers.form[worker.core]
-            return self.routers.form[state.router], core, form(worker._replace(core=0))
-        if at == 1:
-            order = sorted(range(len(state.callers)), key=lambda c: self._renamings[r].clients[c])
-            return tuple(self._caller(state.callers[c]) for c in order), form(state.commands)
-        return form(state.past) if at == 2 else form((state.disk, state.life))
-
-    def _caller(self, caller: CallerPart) -> Any:
-        said = tuple((s.sequence, self.mail.form[s.message], form(s.told)) for s in caller.said)
-        return form(caller._replace(said=())), said
 
     # -- what can happen ----------------------------------------------------------
 
@@ -165,7 +117,7 @@ class KeyWorld:
 
     def trouble(self, state: KeyState) -> list[Action]:
         """What may happen as well, as often as its bound allows."""
-        left = dict(zip(KEY_BOUNDED, state.left, strict=True))
+        left = dict(zip(self.configuration.BOUNDED, state.left, strict=True))
         actions: list[Action] = []
         if left["commands"]:
             for act in (KeyAct.CANCEL, KeyAct.FORGET):
@@ -205,20 +157,45 @@ class KeyWorld:
         if left["goodbyes"]:
             actions.append(("goodbye", c))
 
-    # Nothing is on its way here, so there is nothing to repair.
+    # -- rest: nothing is on its way here, so there is nothing to repair ------------
 
-    def is_quiet(self, state: KeyState, certain: list[Action]) -> bool:
-        """Whether nothing more happens by itself."""
-        return not certain
+    def left(self, state: KeyState) -> list[str]:
+        """What the router holds."""
+        return [f"G8: {what}" for what in self.routers.info[state.router].left]
 
-    def run_to_rest(self, state: KeyState) -> tuple[list[str], list[Action]]:
-        """What a server at rest should not hold any more."""
-        return [f"G8: {what}" for what in self.routers.info[state.router].left], []
+    # -- which states are the same --------------------------------------------------
 
-    def at_rest(self, state: KeyState) -> bool:
-        """It is, where nothing happens by itself."""
-        return True
+    def _digest(self, state: KeyState, r: int) -> bytes:
+        whole = b"".join(
+            (
+                bytes(state.left), self._of_machines(r, state.router, state.worker),
+                self._of_callers(r, state.callers, state.commands),
+                self._of_past(r, state.past, state.disk, state.life),
+            )
+        )  # fmt: skip
+        return blake2b(whole, digest_size=8).digest()
 
-    def timers(self, state: KeyState) -> list[Action]:
-        """None: see above."""
-        return []
+    def _digest_of_machines(self, r: int, router: int, worker: WorkerPart | None) -> bytes:
+        numbers: dict[tuple[str, int], int] = {}
+        parts: tuple[Any, ...] = (self.routers.form[router],)
+        if worker is not None:
+            core = None
+            if worker.core != DEAD:
+                core = self.workers.form[worker.core]
+                numbers["beat", 0] = self.workers.info[worker.core].beat
+            parts = *parts, core, form(worker._replace(core=0))
+        return self._lowered(parts, r, Newest(numbers, {"beat": 1 << 30}))
+
+    def _digest_of_callers(
+        self, r: int, callers: tuple[CallerPart, ...], commands: tuple[tuple[int, bytes], ...]
+    ) -> bytes:
+        order = sorted(range(len(callers)), key=lambda c: self._renamings[r].clients[c])
+        whole = tuple(self._caller(callers[c]) for c in order), form(commands)
+        return self._lowered(whole, r, Newest({}, {}))
+
+    def _caller(self, caller: CallerPart) -> Any:
+        said = tuple((s.sequence, self.mail.form[s.message], form(s.told)) for s in caller.said)
+        return form(caller._replace(said=())), said
+
+    def _digest_of_past(self, r: int, past: KeyPast, disk: DiskPart, life: int) -> bytes:
+        return self._lowered(form((past, disk, life)), r, Newest({}, {}))

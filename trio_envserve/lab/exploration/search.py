@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 States are found layer by layer: all that take n actions, then all that take
-n + 1.  Each is looked at once, by its digest (:meth:`World.canonical`); of a
+n + 1.  Each is looked at once, by its digest (:meth:`.Explored.canonical`); of a
 state that was found only its predecessor and the action between are kept.  So
 the first violation that is met has a shortest path to it, and the path can be
 walked again.
@@ -25,9 +25,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
+from .actions import Action
 from .configurations import Configuration, KeyConfiguration
+from .explored import Explored
 from .keyed_world import KeyWorld
-from .step import Action
 from .world import World
 
 CHUNK = 2_000
@@ -106,7 +107,11 @@ class Search:
     def __init__(
         self, configuration: Configuration | KeyConfiguration, *, most_states: int | None = None
     ) -> None:
-        self.world = _world(configuration)
+        self.world: Explored[Any] = (
+            KeyWorld(configuration)
+            if isinstance(configuration, KeyConfiguration)
+            else World(configuration)
+        )
         self.figures = Figures(configuration)
         self._most_states = most_states
         self._opening: list[Action] = []
@@ -185,7 +190,6 @@ class Search:
                 return False
             if not world.at_rest(state):
                 actions += world.timers(state)
-        after: Any
         for action in (*actions, *world.trouble(state)):
             after, violations = world.move(state, action)
             figures.transitions += 1
@@ -235,12 +239,6 @@ def _no_collections() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-def _world(configuration: Configuration | KeyConfiguration) -> World | KeyWorld:
-    if isinstance(configuration, KeyConfiguration):
-        return KeyWorld(configuration)
-    return World(configuration)
 
 
 def explore(

@@ -47,6 +47,17 @@ class WorkerPart(NamedTuple):
     """It was killed or told to exit, and will be dead soon."""
     reaped: bool = False
 
+    def told_to_stop(self, number: int) -> WorkerPart:
+        """The same after an execution was told to stop."""
+        return self._replace(
+            runs=tuple(r._replace(cancelled=r.cancelled or r.number == number) for r in self.runs)
+        )
+
+    def ended(self, number: int) -> tuple[Running, WorkerPart]:
+        """An execution, and the same without it."""
+        run = next(each for each in self.runs if each.number == number)
+        return run, self._replace(runs=tuple(each for each in self.runs if each is not run))
+
 
 class SystemState(NamedTuple):
     """A whole system at one moment."""

@@ -10,11 +10,11 @@ environment code does is shown to the judge, which also sees what the wires carr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core import messages
 from . import names
-from .configurations import BOUNDED
+from .actions import BaseStep
 from .judge import Judge, Request, Run
 from .state import DEAD, ClientPart, Running, SystemState, WorkerPart
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from .world import World
 
 Part = TypeVar("Part", ClientPart, WorkerPart)
-
-Action: TypeAlias = tuple[Any, ...]
-"""Its name, and where: the index of a client or worker, a slot, an id."""
 
 
 def without_first(part: Part, way: str) -> Part:
@@ -34,16 +31,18 @@ def without_first(part: Part, way: str) -> Part:
     return part._replace(down=part.down[1:])
 
 
-class Step:
-    """The step from a state to the next.  Actions are added by :mod:`.moves`."""
+class Step(BaseStep[SystemState]):
+    """The machines of a system.  Actions are added by :mod:`.moves`."""
+
+    judge: Judge
 
     def __init__(self, world: World, state: SystemState) -> None:
+        super().__init__(world.configuration, state.left)
         self.world = world
         self.life = state.life
         self.router = state.router
         self.clients = list(state.clients)
         self.workers = list(state.workers)
-        self.left = state.left
         self._repairing = False
         asked = world.configuration
         self.judge = Judge(state.past, asked.most, asked.requests)
@@ -65,10 +64,6 @@ class Step:
         """An earlier server's worker of which nothing is left."""
         old = worker.core == DEAD and worker.life < self.life
         return old and not (worker.up or worker.late)
-
-    def _spend(self, kind: str) -> None:
-        index = BOUNDED.index(kind)
-        self.left = (*self.left[:index], self.left[index] - 1, *self.left[index + 1 :])
 
     def _client(self, c: int, *given: Any) -> None:
         """A client's machine steps."""
@@ -194,10 +189,7 @@ class Step:
                 case ("run", number, request, key):
                     self._begin(w, number, request, key)
                 case ("cancel", number):
-                    runs = (
-                        r._replace(cancelled=r.cancelled or r.number == number) for r in part.runs
-                    )
-                    self.workers[w] = part._replace(runs=tuple(runs))
+                    self.workers[w] = part.told_to_stop(number)
                 case ("exit",):
                     self.workers[w] = part._replace(doomed=True)
                 case ("crash", text):

@@ -10,12 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core import messages
+from ...core.key_records import KeyAct
 from ...core.ranges import Ranges
-from .keyed_story import tell_of_keys
-from .keyed_world import KeyWorld
+from .actions import CLIENT, SERVER, Action, BaseStep
+from .explored import Explored
+from .keyed_state import KeyState
+from .keyed_step import KINDS as KEY_KINDS
+from .keyed_step import KeyStep
+from .moves import KINDS, Move
 from .search import Counterexample
-from .state import DEAD, SystemState
-from .step import Action
+from .state import DEAD, ClientPart, SystemState, WorkerPart
 from .world import World
 
 _HIDDEN = {
@@ -25,99 +29,88 @@ _HIDDEN = {
 _SPANS = {"finished", "pending", "missing", "numbers", "live", "cancelled", "seen"}
 
 
-def tell(world: World | KeyWorld, found: Counterexample) -> list[str]:
+def tell(world: Explored[Any], found: Counterexample) -> list[str]:
     """The lines of a counterexample, violations last."""
-    if isinstance(world, KeyWorld):
-        return tell_of_keys(world, found)
-    state = world.blank()
-    lines: list[str] = []
+    state, lines = world.blank(), []
+    if found.opening < len(found.path) or found.aftermath:
+        lines.append(f"      -- {_opening(world)} --")
     whole = (*found.path, *found.aftermath)
     for count, action in enumerate(whole, 1):
-        after, violations = world.move(state, action)
+        step = world.step(state)
+        step.take(action)
+        after = step.state()
         if count > found.opening or count == len(whole):
             if count == len(found.path) + 1:
                 lines.append("      -- from here on nothing goes wrong any more --")
-            lines += _step(world, max(0, count - found.opening), state, action, after)
+            says, *follows = _told(step, state, action, after)
+            lines.append(f"{max(0, count - found.opening):4}  {says}")
+            lines += (f"          {line}" for line in follows)
         state = after
-        if violations:
+        if step.judge.violations:
             break
-    if found.opening < len(found.path) or found.aftermath:
-        clients = ", ".join(f"c{c}" for c in range(len(state.clients)))
-        workers = ", ".join(f"w{w}-1" for w in range(world.configuration.workers))
-        lines.insert(0, f"      -- the server, {workers}, and {clients} are up and connected --")
     return lines + [f"VIOLATED {text}" for text in found.violations]
 
 
-def _step(
-    world: World, count: int, before: SystemState, action: Action, after: SystemState
-) -> Iterator[str]:
-    what = _says(world, before, action)
-    yield f"{count:4}  {what}"
-    for line in _consequences(world, before, after, action):
-        yield f"          {line}"
+def _told(step: BaseStep[Any], before: Any, action: Action, after: Any) -> Iterator[str]:
+    """An action in words, and what follows from it."""
+    if isinstance(step, Move):
+        yield _says(step.world, before, action)
+        yield from _consequences(step.world, before, after, action)
+    elif isinstance(step, KeyStep):
+        yield _says_of_keys(action)
+        yield from _follows(step, before, after)
+
+
+def _opening(world: Explored[Any]) -> str:
+    if not isinstance(world, World):
+        return "the server, a worker, and the callers are up and connected"
+    workers = ", ".join(f"w{w}-1" for w in range(world.configuration.workers))
+    clients = ", ".join(f"c{c}" for c in range(world.configuration.clients))
+    return f"the server, {workers}, and {clients} are up and connected"
+
+
+# -- in words ---------------------------------------------------------------------
 
 
 def _says(world: World, state: SystemState, action: Action) -> str:
-    """What an action is, in words."""
     name, *where = action
-    if name in _OF_CLIENT:
-        return _of_client(world, state, name, *where)
-    if name in _OF_WORKER:
-        return _of_worker(world, state, name, *where)
-    return {
-        "restart": "server is killed; another answers at its address",
-        "open": "server knows that all before it is dead, and may start workers",
-        "start": "server replaces a worker",
-        "tick": "server ticks",
-        "settle": f"server has waited long enough for the last words of {_shown(where)}",
-        "silence": f"server has not heard {_shown(where)} for a long time",
-        "stop": f"server sees {_shown(where)} ignore a cancel for a long time",
-        "lease": f"server ends the lease of {_shown(where)}",
-        "idle_lease": f"server ends the lease of {_shown(where)}, of which nobody knows",
-        "deadline": f"server sees the deadline of {_shown(where)} pass",
-        "forge": f"server <- somebody: another payload as {_shown(where)}",
-    }[name]
-
-
-_OF_CLIENT = {
-    "up": "server <- {c}: {up}", "down": "{c} <- server: {down}", "late": "late: {late}",
-    "ask": "{c} asks", "take": "{c}: the caller of call {0} takes its outcome",
-    "connect": "{c} connects", "flush": "{c} acknowledges what its callers have",
-    "scan": "{c} tries again what was refused for now", "ping": "{c} pings",
-    "idle_ping": "{c} pings", "again": "{c} asks again whether call {0} ran",
-    "cut": "{c} is cut off", "lose": "a message of {c}'s connection is lost ({0})",
-    "stray": "a message of {c}'s connection is left behind ({0})",
-    "cancel": "{c}: call {0} is cancelled", "limit": "{c}: the limit of call {0} passes",
-    "despair": "{c} gives up a lost session", "close": "{c} is closed",
-}  # fmt: skip
-
-
-def _of_client(world: World, state: SystemState, name: str, c: int, *where: Any) -> str:
-    part = state.clients[c]
-    late = part.late[0][2:] if part.late else ()
-    return _OF_CLIENT[name].format(
-        *where, c=f"c{c}", up=_first(world, part.up), down=_first(world, part.down),
+    kind = KINDS[name]
+    if kind.machine == SERVER:
+        return kind.says.format(where=_shown(where))
+    index, *places = where
+    part: ClientPart | WorkerPart
+    if kind.machine == CLIENT:
+        part, me = state.clients[index], f"c{index}"
+    else:
+        part = state.workers[index]
+        me = part.id.decode() + (" (of an earlier server)" if part.life < state.life else "")
+    late = [each[-1] for each in part.late]
+    return kind.says.format(
+        *places, me=me, up=_first(world, part.up), down=_first(world, part.down),
         late=_first(world, late),
     )  # fmt: skip
 
 
-_OF_WORKER = {
-    "wup": "server <- {w}: {up}", "wdown": "{w} <- server: {down}", "wlate": "late: {late}",
-    "end": "{w}: execution {0} ends", "die": "{w} dies", "crash": "{w} crashes",
-    "beat": "{w} beats", "idle_beat": "{w} beats", "wcut": "{w} is cut off, and back",
-    "wlose": "a message of {w}'s connection is lost ({0})",
-    "wstray": "a message of {w}'s connection is left behind ({0})", "reap": "{w} is reaped",
-}  # fmt: skip
+def _says_of_keys(action: Action) -> str:
+    name, *where = action
+    act = KeyAct(where[0]).name.lower() if name in ("command", "copy") else ""
+    return KEY_KINDS[name].says.format(*(_shown([each]) for each in where), act=act)
 
 
-def _of_worker(world: World, state: SystemState, name: str, w: int, *where: Any) -> str:
-    part = state.workers[w]
-    late = part.late[0][1:] if part.late else ()
-    shown = part.id.decode() + (" (of an earlier server)" if part.life < state.life else "")
-    return _OF_WORKER[name].format(
-        *where, w=shown, up=_first(world, part.up), down=_first(world, part.down),
-        late=_first(world, late),
-    )  # fmt: skip
+# -- what follows -----------------------------------------------------------------
+
+
+def _follows(step: KeyStep, before: KeyState, after: KeyState) -> Iterator[str]:
+    """What begins, or is to stop, and who was told what."""
+    ran = {} if before.worker is None else {run.number: run for run in before.worker.runs}
+    for run in () if after.worker is None else after.worker.runs:
+        if run.number not in ran:
+            yield f"execution {run.number} begins, of generation {_shown([run.key])}"
+        elif run.cancelled and not ran[run.number].cancelled:
+            yield f"execution {run.number} is to stop"
+    for to, told in step.judge.heard.items():
+        request = to[1] if to[0] == "cancel" else to
+        yield f"{_shown(request[:1])}, {request[1]} is told: {_shown(told)}"
 
 
 def _consequences(

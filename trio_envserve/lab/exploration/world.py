@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from hashlib import blake2b
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from ...core.limits import WireLimits
 from . import names
-from .canonical import Newest, digest, lower, renamings
+from .actions import Action
+from .canonical import Newest, digest, lower
 from .clients import Clients
-from .configurations import BOUNDED, Configuration
+from .configurations import Configuration
+from .explored import Explored
 from .forms import form
 from .judge import CallPast, Past
 from .leaves import Counted
 from .mail import Mail
 from .moves import Move
-from .rest import at_rest, is_quiet, run_to_rest
 from .servers import Routers
 from .state import DEAD, ClientPart, SystemState, WorkerPart
-from .step import Action
 from .workers import Workers
 
 T = TypeVar("T")
 
-Transition: TypeAlias = tuple[SystemState, list[str]]
 
-
-class World:
-    """One configuration, with everything that was ever found out about it.
+class World(Explored[SystemState]):
+    """A configuration of clients, a server and its workers.
 
     ``merge``: see :attr:`Catalogue.merge`."""
 
@@ -39,20 +38,24 @@ class World:
         self.routers = Routers(self.mail, limits, configuration.workers, configuration.capacity)
         self.clients = Clients(self.mail, limits, self._options)
         self.workers = Workers(self.mail, limits, configuration.declared, configuration.announce)
-        for machines in (self.routers, self.clients, self.workers):
-            machines.merge = merge
+        machines = {"router": self.routers, "client": self.clients, "worker": self.workers}
+        super().__init__(machines, configuration.clients, configuration.workers)
+        for catalogue in machines.values():
+            catalogue.merge = merge
         self._keys = [
             names.request_key(client, call)
             for client in range(configuration.clients)
             for call in range(configuration.requests)
         ]
-        self._renamings = renamings(configuration.clients, configuration.workers)
         # A call that was last sent so long before the newest probe is named missing by no
         # answer on its way: probes are numbered anew only when the last one is answered.
         in_order = not (configuration.late or configuration.strays)
         far = 1 << 30
         self._most = {"sent": 2 if in_order else far, "probe": far, "connection": far, "beat": far}
-        self._digests: dict[Any, bytes] = {}
+        self._of_router = cache(self._digest_of_router)
+        self._of_client = cache(self._digest_of_client)
+        self._of_worker = cache(self._digest_of_worker)
+        self._of_past = cache(self._digest_of_past)
         self._parts: dict[Any, Any] = {}
 
     def once(self, part: T) -> T:
@@ -91,30 +94,9 @@ class World:
             yield ("up", client)
             yield ("down", client)
 
-    def sizes(self) -> dict[str, int]:
-        """How many local states there are of each kind."""
-        return {
-            "router": len(self.routers), "client": len(self.clients),
-            "worker": len(self.workers), "messages": len(self.mail.frames),
-        }  # fmt: skip
-
-    def is_quiet(self, state: SystemState, certain: list[Action]) -> bool:
-        """See :mod:`.rest`."""
-        return is_quiet(self, state, certain)
-
-    def run_to_rest(self, state: SystemState) -> tuple[list[str], list[Action]]:
-        """See :mod:`.rest`."""
-        return run_to_rest(self, state)
-
-    def at_rest(self, state: SystemState) -> bool:
-        """See :mod:`.rest`."""
-        return at_rest(self, state)
-
-    def move(self, state: SystemState, action: Action) -> Transition:
-        """The state after an action, and what it violates."""
-        move = Move(self, state)
-        move.take(action)
-        return move.state(), move.judge.violations
+    def step(self, state: SystemState) -> Move:
+        """What takes one action from this state."""
+        return Move(self, state)
 
     # -- what can happen ----------------------------------------------------------
 
@@ -192,7 +174,7 @@ class World:
 
     def trouble(self, state: SystemState) -> list[Action]:
         """What may happen as well, as often as its bound allows."""
-        left = dict(zip(BOUNDED, state.left, strict=True))
+        left = dict(zip(self.configuration.BOUNDED, state.left, strict=True))
         actions: list[Action] = []
         for c, client in enumerate(state.clients):
             self._trouble_of_client(c, client, left, actions)
@@ -258,68 +240,77 @@ class World:
         if left["strays"]:
             actions += [("wstray", w, way, copy) for way in ways for copy in (True, False)]
 
+    # -- rest ---------------------------------------------------------------------
+
+    def is_unwanted(self, state: SystemState, action: Action) -> bool:
+        """Whether environment code would end by itself that nobody wants: it may as well
+        go on for ever, unless it is told to stop (G7)."""
+        if action[0] != "end":
+            return False
+        _, w, number, result = action
+        worker = state.workers[w]
+        run, _ = worker.ended(number)
+        told = next(call.told for call in state.past.calls if call.key == run.key)
+        sessions = self.routers.info[state.router].sessions
+        orphaned = worker.life == state.life and run.session not in sessions
+        return bool(result and (told or orphaned))
+
+    def left(self, state: SystemState) -> list[str]:
+        """Calls that wait, executions that run, and what the router holds."""
+        left: list[str] = []
+        for c, client in enumerate(state.clients):
+            info = self.clients.info[client.core]
+            if not info.closed:
+                left += [f"G9: call {call} of client {c} waits for ever" for call in info.calls]
+        for worker in state.workers:
+            left += [f"G7: {run.key.decode()} runs for ever" for run in worker.runs]
+        return left + [f"G8: {what}" for what in self.routers.info[state.router].left]
+
     # -- which states are the same ------------------------------------------------
 
-    def canonical(self, state: SystemState) -> bytes:
-        """8 bytes that are the same for the same states, and for no others."""
-        infos = self.clients.info
+    def _digest(self, state: SystemState, r: int) -> bytes:
+        infos = [self.clients.info[client.core] for client in state.clients]
+        counted = tuple([(info.probe, info.connections) for info in infos])
+        clients: list[bytes] = [b""] * len(state.clients)
+        for c, part in enumerate(state.clients):
+            clients[self._renamings[r].clients[c]] = self._of_client(r, c, part)
+        workers = sorted([self._of_worker(r, worker) for worker in state.workers])
+        whole = b"".join(
+            (
+                bytes(state.left), bytes((state.life,)), self._of_router(r, state.router, counted),
+                self._of_past(r, state.past), *clients, *workers,
+            )
+        )  # fmt: skip
+        return blake2b(whole, digest_size=8).digest()
+
+    def _newest(self, counted: dict[int, tuple[int, int]]) -> Newest:
+        """Of some clients: the last probe, and the last connection."""
         numbers: dict[tuple[str, int], int] = {}
-        base: list[int] = []
-        for c, client in enumerate(state.clients):
-            info = infos[client.core]
-            numbers["probe", c] = numbers["sent", c] = info.probe
-            numbers["connection", c] = info.connections
-            base += (info.probe, info.connections)
-        newest = Newest(numbers, self._most)
-        known = self._digests
-        counted = tuple(base)
-        least = b"\xff" * 8
-        rest = bytes(state.left) + bytes((state.life,))
-        for r, renaming in enumerate(self._renamings):
-            key: Any = (r, state.router, counted)
-            router = known.get(key)
-            if router is None:
-                router = known[key] = self._lowered(self.routers.form[state.router], r, newest)
-            clients: list[bytes] = [b""] * len(state.clients)
-            for c, part in enumerate(state.clients):
-                key = (r, c, part)
-                found = known.get(key)
-                if found is None:
-                    found = known[key] = self._lowered(self._client_form(c, part), r, newest)
-                clients[renaming.clients[c]] = found
-            workers: list[bytes] = []
-            for worker in state.workers:
-                key = (r, worker)
-                found = known.get(key)
-                if found is None:
-                    found = known[key] = self._worker(worker, r)
-                workers.append(found)
-            workers.sort()
-            key = (r, state.past)
-            past = known.get(key)
-            if past is None:
-                past = known[key] = self._past(state.past, r)
-            whole = b"".join((rest, router, past, *clients, *workers))
-            least = min(least, blake2b(whole, digest_size=8).digest())
-        return least
+        for c, (probe, connections) in counted.items():
+            numbers["probe", c] = numbers["sent", c] = probe
+            numbers["connection", c] = connections
+        return Newest(numbers, self._most)
 
-    def _lowered(self, what: Any, r: int, newest: Newest) -> bytes:
-        return digest(lower(what, self._renamings[r], newest))
+    def _digest_of_router(self, r: int, router: int, counted: tuple[tuple[int, int], ...]) -> bytes:
+        newest = self._newest(dict(enumerate(counted)))
+        return self._lowered(self.routers.form[router], r, newest)
 
-    def _letters(self, numbers: tuple[int, ...]) -> Any:
-        return tuple(self.mail.form[number] for number in numbers)
-
-    def _client_form(self, c: int, part: ClientPart) -> Any:
+    def _digest_of_client(self, r: int, c: int, part: ClientPart) -> bytes:
+        info = self.clients.info[part.core]
         late = tuple(
             (way, Counted("connection", c, connection), self.mail.form[number])
             for way, connection, number in part.late
         )
-        return (
+        whole = (
             self.clients.form[part.core], part.asked, self._letters(part.up),
             self._letters(part.down), late,
         )  # fmt: skip
+        return self._lowered(whole, r, self._newest({c: (info.probe, info.connections)}))
 
-    def _worker(self, part: WorkerPart, r: int) -> bytes:
+    def _letters(self, numbers: tuple[int, ...]) -> Any:
+        return tuple(self.mail.form[number] for number in numbers)
+
+    def _digest_of_worker(self, r: int, part: WorkerPart) -> bytes:
         core = None
         numbers: dict[tuple[str, int], int] = {}
         if part.core != DEAD:
@@ -332,14 +323,13 @@ class World:
         )  # fmt: skip
         return self._lowered(whole, r, Newest(numbers, self._most))
 
-    def _past(self, past: Past, r: int) -> bytes:
+    def _digest_of_past(self, r: int, past: Past) -> bytes:
         of_calls = tuple(
             (*call[:-1], None if call.sent is None else self.mail.form[call.sent])
             for call in past.calls
         )
-        renaming = self._renamings[r]
         parts = [
-            lower(part, renaming, Newest({}, self._most))
+            lower(part, self._renamings[r], Newest({}, self._most))
             for part in (of_calls, past.finished, past.stopped)
         ]
         return digest(tuple(sorted(part, key=repr) for part in parts))
