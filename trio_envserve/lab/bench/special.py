@@ -1,6 +1,6 @@
-"""The special cases: memory, idling, recovery, starting; of many:
-:mod:`.special_many`; two kinds of calls beside each other: :mod:`.special_calls`; of servers
-that are looked at: :mod:`.special_visible`.
+"""The special cases: memory, idling, recovery, starting; of many: :mod:`.special_many`;
+two kinds of calls, or two servers, beside each other: :mod:`.special_calls` and
+:mod:`.special_journal`.
 
 Each returns one figure for each of its measures and is run once a round.  Only
 this project takes part: the plain loop keeps nothing and recovers from nothing.
@@ -29,13 +29,12 @@ from ...testing.proxy import open_fault_proxy
 from ..programs import module, open_program
 from .cases import Figures, Load, Size
 from .judge import Judge
-from .measure import cpu_s, resident_bytes, share_of_core, spent
+from .measure import resident_bytes, share_of_core
+from .pairs import Meter
 from .rigs import bench_server, open_server_program, serve_command
-from .special_calls import http_rollouts, keyed_calls
-from .special_curve import curve_64
+from .special_calls import curve_64, event_readers, http_rollouts, keyed_calls, visible_calls
 from .special_journal import journal_beside, journal_calls, journal_restart
 from .special_many import idle_clients, many_running, many_waiting
-from .special_visible import event_readers, visible_calls
 
 OUTCOME_BYTES = 10_000
 WAIT_S = 600.0
@@ -45,21 +44,20 @@ WAIT_S = 600.0
 async def session_done(judge: Judge, size: Size) -> Figures:
     """What a request costs the router after 1,000 and after 100,000 others in the
     same session: the second over the first."""
-    async with open_server_program(bench_server(judge, 1)) as (server, address):
-        async with open_program(module("bench.client", address)) as client:
-            await client.line()
-            first = judge.next_call
-            windows: list[float] = []
-            for done in (1000, size.done):
-                while judge.next_call - first < done:
-                    judge.load(await client.ask(Load(256).record(0.25, judge.next_call)))
-                before = cpu_s(server.pid)
-                figures = await client.ask(Load(256).record(size.window_s, judge.next_call))
-                took_s = spent([before], [cpu_s(server.pid)])
-                judge.load(figures)
-                if took_s is None:
-                    return {}
-                windows.append(1e6 * took_s / figures["answered"])
+    windows: list[float] = []
+    async with (
+        open_server_program(bench_server(judge, 1)) as (server, address),
+        open_program(module("bench.client", address)) as client,
+    ):
+        await client.line()
+        meter, first = Meter(judge, client, [server.pid]), judge.next_call
+        for done in (1000, size.done):
+            while judge.next_call - first < done:
+                await meter.figures(Load(256), 0.25)
+            took_us = await meter.cost_us(Load(256), size.window_s)
+            if took_us is None:
+                return {}
+            windows.append(took_us)
     early_us, late_us = windows
     return {"early_us": early_us, "late_us": late_us, "late_over_early": late_us / early_us}
 

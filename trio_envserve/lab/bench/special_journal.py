@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-``journal-calls`` and ``journal-beside`` compare two loads, or two servers, that take turns in
-short windows, as in :mod:`.special_calls`.  ``journal-restart`` writes a journal with many
-retained keys, starts a server on it, kills that, and starts another, and one more: what counts
-is how long the slowest takes, and how much more memory it has than one with an empty journal.
+``journal-calls`` and ``journal-beside`` compare two loads, or two servers (:mod:`.pairs`).
+``journal-restart`` writes a journal with many retained keys, starts a server on it, kills
+that, and starts another, and one more: what counts is how long the slowest takes, and how
+much more memory it has than one with an empty journal.
 
 What a journal costs is what its disk takes for a sync: so that is measured beside it.
 """
@@ -24,14 +24,14 @@ from ...core.journal import Completed, Opened, Record, Started
 from ...core.messages import Outcome, encode
 from ...core.terms import ID_BYTES, Status
 from ...server.journal.opening import open_folder
-from ..programs import Program, module, open_program
-from .cases import Figures, Load, Size
+from ..programs import open_program
+from .cases import Figures, Size
 from .judge import Judge
-from .measure import children, cpu_s, resident_bytes, spent
+from .measure import cpu_s, resident_bytes
+from .pairs import compared, in_turn, open_meter
 from .rigs import bench_server, open_server_program
+from .special_calls import KEYED_CALLS, PLAIN_CALLS
 
-PLAIN_CALLS = Load(256)
-KEYED_CALLS = Load(256, keyed=True)
 SYNCS = 50
 STARTS = 3
 GROUP = 20_000
@@ -40,29 +40,18 @@ BODY_BYTES = 200
 
 async def journal_calls(judge: Judge, size: Size) -> Figures:
     """The rate of calls with keys, each safe on the disk, over that of calls without."""
-    folder = _new_folder(judge)
-    command = [*bench_server(judge, 1), "--journal", str(folder)]
+    command = [*bench_server(judge, 1), "--journal", str(_new_folder(judge))]
     async with (
-        open_server_program(command) as (_, address),
-        open_program(module("bench.client", address)) as client,
+        open_server_program(command) as (server, address),
+        open_meter(judge, server, address) as meter,
     ):
-        await client.line()
-        pairs: list[tuple[float, float]] = []
-        for _ in range(size.pairs):
-            plain = await _rate(judge, client, PLAIN_CALLS, size.window_s)
-            pairs.append((plain, await _rate(judge, client, KEYED_CALLS, size.window_s)))
-    return {
-        "plain_per_s": statistics.median(plain for plain, _ in pairs),
-        "keyed_per_s": statistics.median(keyed for _, keyed in pairs),
-        "keyed_over_plain": statistics.median(keyed / plain for plain, keyed in pairs),
-        "fsync_ms": await trio.to_thread.run_sync(_sync_ms, judge.folder),
-    }
-
-
-async def _rate(judge: Judge, client: Program, load: Load, seconds: float) -> float:
-    figures = await client.ask(load.record(seconds, judge.next_call))
-    judge.load(figures)
-    return float(figures["answered"] / figures["seconds"])
+        pairs = await in_turn(
+            size.pairs,
+            lambda: meter.per_s(KEYED_CALLS, size.window_s),
+            lambda: meter.per_s(PLAIN_CALLS, size.window_s),
+        )
+    found = compared(pairs, "keyed_per_s", "plain_per_s", "keyed_over_plain")
+    return {**found, "fsync_ms": await trio.to_thread.run_sync(_sync_ms, judge.folder)}
 
 
 async def journal_beside(judge: Judge, size: Size) -> Figures:
@@ -71,35 +60,15 @@ async def journal_beside(judge: Judge, size: Size) -> Figures:
     async with (
         open_server_program(with_one) as (journaled, address),
         open_server_program(bench_server(judge, 1)) as (bare, other),
-        open_program(module("bench.client", address)) as client,
-        open_program(module("bench.client", other)) as other_client,
+        open_meter(judge, journaled, address) as meter,
+        open_meter(judge, bare, other) as bare_meter,
     ):
-        pairs: list[tuple[float, float]] = []
-        rigs = [(journaled, client), (bare, other_client)]
-        for _, each in rigs:
-            await each.line()
-        for number in range(size.pairs):
-            took: dict[int, float] = {}
-            for server, each in rigs if number % 2 else reversed(rigs):
-                cost_us = await _cost_us(judge, server, each, size.window_s)
-                if cost_us is None:
-                    return {}
-                took[server.pid] = cost_us
-            pairs.append((took[journaled.pid], took[bare.pid]))
-    return {
-        "with_us": statistics.median(one for one, _ in pairs),
-        "without_us": statistics.median(one for _, one in pairs),
-        "with_over_without": statistics.median(one / other for one, other in pairs),
-    }
-
-
-async def _cost_us(judge: Judge, server: Program, client: Program, seconds: float) -> float | None:
-    pids = [server.pid, client.pid, *children(server.pid)]
-    before = [cpu_s(pid) for pid in pids]
-    figures = await client.ask(PLAIN_CALLS.record(seconds, judge.next_call))
-    took_s = spent(before, [cpu_s(pid) for pid in pids])
-    judge.load(figures)
-    return None if took_s is None else 1e6 * took_s / figures["answered"]
+        pairs = await in_turn(
+            size.pairs,
+            lambda: meter.cost_us(PLAIN_CALLS, size.window_s),
+            lambda: bare_meter.cost_us(PLAIN_CALLS, size.window_s),
+        )
+    return compared(pairs, "with_us", "without_us", "with_over_without")
 
 
 async def journal_restart(judge: Judge, size: Size) -> Figures:
