@@ -27,8 +27,8 @@ import trio
 from ...core import messages
 from ...net import Network
 from ...testing.proxy import FaultProxy, open_fault_proxy
-from .findings import CaseFailed, CaseSkipped, TimedOut, Unreachable
-from .peer import Peer, open_peer
+from .findings import CaseFailed, CaseSkipped, TimedOut, Unreachable, check
+from .peer import Peer, Sent, open_peer
 from .raw import RawSocket, open_raw_peer
 
 LOOK_S = 0.02
@@ -166,6 +166,33 @@ class Bench:
         key = self.key()
         self._gates.add(key)
         return {"op": "wait", "key": key, "stubborn": stubborn, **fields}
+
+    # -- what runs ------------------------------------------------------------
+
+    async def running(
+        self, peer: Peer, sequence: int = 0, *, stubborn: bool = False
+    ) -> tuple[dict[str, Any], Sent]:
+        """An input that runs by now, and its request."""
+        asked = self.wait(stubborn=stubborn)
+        sent = peer.transmit(sequence, asked)
+        await self.counted(asked, "it runs", started=1)
+        return asked, sent
+
+    async def runs_on(self, asked: dict[str, Any], what: str) -> None:
+        """Fail the case unless it was started once, and has not ended."""
+        counts = await self.counts(asked)
+        check(counts.started == counts.running == 1, what, counts)
+
+    async def is_cancelled(self, asked: dict[str, Any]) -> None:
+        """Wait until it has been cancelled, and nothing of it runs."""
+        await self.counted(asked, "it was cancelled", cancelled=1, running=0)
+
+    async def let_end(
+        self, asked: dict[str, Any], peer: Peer, sequence: int = 0, what: str = ""
+    ) -> Any:
+        """Let what waits go on, to its result."""
+        await self.open(asked)
+        return await peer.result(sequence, what)
 
     # -- the environment's word ------------------------------------------------
 

@@ -33,8 +33,9 @@ async def a_full_queue_refuses_for_now(bench: Bench) -> None:
         wrong = [each for each in refused.values() if each.code != "queue-full"]
         check(not wrong, "the code 'queue-full'", wrong)
         check(refused[last].delay_s is not None, "for now: a delay", refused[last])
-        synced = await peer.sync(last + 1, [last, last + 1])
-        check(synced.missing == [last, last + 1], "what was refused has not been seen", synced)
+        await peer.misses(
+            [last, last + 1], last + 1, [last, last + 1], "what was refused has not been seen"
+        )
         with trio.move_on_after(bench.patience_s):
             while not any(each.sequence == last for each, _ in peer.all(messages.Outcome)):
                 peer.again(sent)

@@ -31,10 +31,8 @@ async def the_work_of_a_silent_client_ends_with_its_lease(bench: Bench) -> None:
             lasted_s = trio.current_time() - began_s
             nursery.cancel_scope.cancel()
         check(lasted_s >= 0.9 * lease_s, f"a lease of {lease_s:g} s", f"{lasted_s:.2f} s")
-        counts = await bench.counts(theirs)
-        check(counts.running == 1, "the work of the client that pings runs on", counts)
-        await bench.open(theirs)
-        await heard.result(0)
+        await bench.runs_on(theirs, "the work of the client that pings runs on")
+        await bench.let_end(theirs, heard)
         silent.sync_nowait(1, [0, 1])
         await silent.unknown()
         await bench.ran(mine, 1, "it ran once")
@@ -67,9 +65,7 @@ async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench) -> None:
 async def a_restarted_server_has_a_new_epoch(bench: Bench) -> None:
     """After a kill and a restart old sessions are unknown, and gone once nothing of them runs."""
     async with bench.client() as peer:
-        asked = bench.wait()
-        sent = peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, sent = await bench.running(peer)
         await bench.restart()
         async with bench.client() as fresh, bench.next_connection(peer) as back:
             check(fresh.epoch != peer.epoch, "another epoch", fresh.epoch.hex())
@@ -90,8 +86,7 @@ async def a_restarted_server_has_a_new_epoch(bench: Bench) -> None:
             right = not unknown.gone or before == after
             check(right, f"nothing of it runs when it is said to be gone: {before}", after)
             fresh.transmit(0, other := bench.echo("new"))
-            value = await fresh.result(0, "the outcome of another request with sequence 0")
-            check(value["key"] == other["key"], "its own outcome", value)
+            await fresh.own_result(other, 0, "the outcome of another request with sequence 0")
 
 
 async def _gone(bench: Bench, peer: Peer) -> None:

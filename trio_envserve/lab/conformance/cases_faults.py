@@ -32,14 +32,11 @@ async def a_client_is_answered_on_its_new_connection_though_the_old_one_hangs(be
     """A client that is back is answered, though its old connection stands."""
     async with bench.proxy() as proxy:
         async with bench.client(through=proxy.address) as old:
-            asked = bench.wait()
-            old.transmit(0, asked)
-            await bench.counted(asked, "it runs", started=1)
+            asked, _ = await bench.running(old)
             proxy.stall()
             async with bench.next_connection(old) as new:
                 await new.sync(1, [0, 1])
-                await bench.open(asked)
-                await new.result(0, "the outcome on the new connection")
+                await bench.let_end(asked, new, 0, "the outcome on the new connection")
 
 
 @case("Transport", "G1", faults=True)
@@ -53,8 +50,7 @@ async def half_a_request_is_none(bench: Bench) -> None:
             while proxy.counters.cut == 0:  # noqa: ASYNC110  # bounded by the case
                 await trio.sleep(0.01)
             async with bench.next_connection(peer) as back:
-                synced = await back.sync(1, [0, 1])
-                check(synced.missing == [0, 1], "it was never seen", synced)
+                await back.misses([0, 1], 1, [0, 1], "it was never seen")
                 back.again(sent)
                 await back.result(0)
             await bench.ran(asked, 1, "it ran once")
@@ -65,9 +61,7 @@ async def an_outcome_lost_on_its_way_is_replayed(bench: Bench) -> None:
     """Cut between the sending of an outcome and its receipt, it is there after the reconnect."""
     async with bench.proxy() as proxy:
         async with bench.client(through=proxy.address) as peer:
-            asked = bench.wait()
-            sent = peer.transmit(0, asked)
-            await bench.counted(asked, "it runs", started=1)
+            asked, sent = await bench.running(peer)
             mark = asked["key"].encode()
             with trio.move_on_after(bench.patience_s):
                 async with trio.open_nursery() as nursery:
@@ -78,8 +72,7 @@ async def an_outcome_lost_on_its_way_is_replayed(bench: Bench) -> None:
                 await back.sync(1, [0, 1])
                 first = await back.outcome(0, "the outcome that was lost")
                 back.again(sent)
-                again = await back.outcome(0)
-                check(same_bytes([first, again]), "the same bytes", again.message)
+                await back.replayed(0, first)
             await bench.ran(asked, 1, "it ran once")
 
 
@@ -88,17 +81,14 @@ async def a_finish_lost_on_its_way_is_repaired_by_a_sync(bench: Bench) -> None:
     """The next statement repeats a finish that was lost with a cut connection."""
     async with bench.proxy() as proxy:
         async with bench.client(through=proxy.address) as peer:
-            asked = bench.wait()
-            peer.transmit(0, asked)
-            await bench.counted(asked, "it runs", started=1)
+            asked, _ = await bench.running(peer)
             proxy.half_open()
             peer.finish(0)
             peer.send(messages.Cancel(peer.session, 0))
             async with bench.next_connection(peer, through=proxy.address) as back:
-                counts = await bench.counts(asked)
-                check(counts.running == 1, "it runs: nobody told the server", counts)
+                await bench.runs_on(asked, "it runs: nobody told the server")
                 await back.sync(1, [])
-                await bench.counted(asked, "it was cancelled", cancelled=1, running=0)
+                await bench.is_cancelled(asked)
 
 
 @case("Connections", "G9", faults=True)
@@ -106,15 +96,11 @@ async def a_half_open_connection_is_left_for_a_new_one(bench: Bench) -> None:
     """A client that hears nothing goes on over a new connection, with a new routing id."""
     async with bench.proxy() as proxy:
         async with bench.client(through=proxy.address) as peer:
-            asked = bench.wait()
-            peer.transmit(0, asked)
-            await bench.counted(asked, "it runs", started=1)
+            asked, _ = await bench.running(peer)
             proxy.half_open()
             async with bench.next_connection(peer, through=proxy.address) as back:
-                synced = await back.sync(1, [0, 1])
-                check(synced.missing == [], "it is known", synced)
-                await bench.open(asked)
-                await back.result(0, "the outcome on the new connection")
+                await back.misses([], 1, [0, 1], "it is known")
+                await bench.let_end(asked, back, 0, "the outcome on the new connection")
             await bench.ran(asked, 1, "it ran once")
 
 
@@ -136,8 +122,7 @@ async def a_stall_with_retransmissions_runs_nothing_twice(bench: Bench) -> None:
             for n in range(len(asked)):
                 first = await peer.outcome(n)
                 peer.again(sent[n])
-                again = await peer.outcome(n, "the replay for a duplicate")
-                check(same_bytes([first, again]), "the same bytes", again.message)
+                await peer.replayed(n, first, "the replay for a duplicate")
             for each in asked:
                 await bench.ran(each, 1, "it ran once")
 

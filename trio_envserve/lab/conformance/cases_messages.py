@@ -103,18 +103,14 @@ async def a_frame_too_large_costs_only_its_connection(bench: Bench) -> None:
 async def a_message_of_65_frames_changes_nothing(bench: Bench) -> None:
     """A message of more than 64 frames changes nothing, and costs its connection at most."""
     async with bench.client() as peer:
-        asked = bench.wait()
-        sent = peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, sent = await bench.running(peer)
         header = messages.encode(messages.Finish(peer.session, [0, 1]))
         for frames in ([header, *[b""] * 64], [*sent.frames, *[b""] * 63], [header, *[b""] * 5000]):
             async with bench.raw(b"many-" + bench.nonce()) as (raw, _):
                 raw.send_frames(*frames)
                 await taken_in(raw)
-        counts = await bench.counts(asked)
-        check(counts.started == counts.running == 1, "it runs on", counts)
-        await bench.open(asked)
-        await peer.result(0)
+        await bench.runs_on(asked, "it runs on")
+        await bench.let_end(asked, peer)
 
 
 @case("Headers", "wire")
@@ -126,8 +122,7 @@ async def requests_may_share_a_batch(bench: Bench) -> None:
         sizes, digests = [len(each) for each in bodies], [bytes([n]) * 16 for n in range(3)]
         header = [1, sizes, peer.session, [0, 1, 2], digests, None, [1, 1, 1], None]
         peer.send_frames(cbor2.dumps(header), b"".join(bodies))
-        synced = await peer.sync(3, [0, 3])
-        check(synced.missing == [], "all three requests were seen before it", synced)
+        await peer.misses([], 3, [0, 3], "all three requests were seen before it")
         for n in range(3):
             check((await peer.result(n))["value"] == n, "an outcome of each", "another one")
         for each in asked:
@@ -136,14 +131,16 @@ async def requests_may_share_a_batch(bench: Bench) -> None:
 
 @case("Headers", "G6")
 async def a_row_that_is_refused_harms_no_other(bench: Bench) -> None:
-    """Of a batch with a conflict and a repeated request the rest is run, and answered once."""
+    """Of a batch with a conflict, a repeated and a finished request the rest is run."""
     async with bench.client() as peer:
         first, second = bench.echo("first"), bench.echo("second")
-        one = peer.transmit(0, first, digest=S)
+        one, over = peer.transmit(0, first, digest=S), peer.transmit(2, bench.echo(), digest=S)
         await peer.outcome(0)
-        bodies = [one.frames[1], body_of(bench.echo("another")), body_of(second)]
-        sizes, digests = [len(each) for each in bodies], [S, bytes(16), bytes(16)]
-        header = [1, sizes, peer.session, [0, 0, 1], digests, None, 1, None]
+        await peer.outcome(2)
+        peer.finish(2)
+        bodies = [one.frames[1], body_of(bench.echo()), over.frames[1], body_of(second)]
+        sizes, digests = [len(each) for each in bodies], [S, bytes(16), S, bytes(16)]
+        header = [1, sizes, peer.session, [0, 0, 2, 1], digests, None, 1, None]
         peer.send_frames(cbor2.dumps(header), b"".join(bytes(each) for each in bodies))
         check((await peer.result(1))["value"] == "second", "the outcome of the last", "another")
         refused, _ = await peer.next(messages.Refused, "the conflict is refused")
@@ -174,8 +171,7 @@ async def what_only_looks_like_a_batch_changes_nothing(bench: Bench) -> None:
         ):
             peer.send_frames(cbor2.dumps(header), blob)
             await answered_with_error(peer, why)
-        synced = await peer.sync(3, [0, 3])
-        check(synced.missing == [0, 3], "none of them was seen", synced)
+        await peer.misses([0, 3], 3, [0, 3], "none of them was seen")
         await bench.ran(asked, 0, "nothing of that runs")
 
 
@@ -220,8 +216,7 @@ async def the_wrong_number_of_frames_is_malformed(bench: Bench) -> None:
         ):
             peer.send_frames(*frames)
             await answered_with_error(peer, why)
-        synced = await peer.sync(1, [0, 1])
-        check(synced.missing == [0, 1], "sequence 0 was never seen", synced)
+        await peer.misses([0, 1], 1, [0, 1], "sequence 0 was never seen")
         await bench.ran(asked, 0, "nothing of that runs")
 
 
@@ -246,10 +241,8 @@ async def malformed_messages_change_nothing(bench: Bench) -> None:
         peer.again(first)
         again = await peer.outcome(1)
         check(again.frames == before.frames, "the kept outcome, unchanged", again)
-        counts = await bench.counts(runs)
-        check(counts.started == counts.running == 1, "the other one runs on", counts)
-        await bench.open(runs)
-        await peer.result(0)
+        await bench.runs_on(runs, "the other one runs on")
+        await bench.let_end(runs, peer)
 
 
 @case("Headers", "wire")
@@ -289,9 +282,7 @@ async def statistics_need_no_session(bench: Bench) -> None:
 async def a_client_cannot_speak_as_a_worker(bench: Bench) -> None:
     """Messages of workers, in the workers' frames, complete nothing on the clients' socket."""
     async with bench.client() as peer:
-        asked = bench.wait()
-        peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, _ = await bench.running(peer)
         forged = body_of("forged")
         for number in range(3):
             outcome = messages.WorkerOutcome(peer.session, 0, number, 0, 0.0)
@@ -414,6 +405,5 @@ async def a_foreign_version_is_refused_politely(bench: Bench) -> None:
             error, _ = await peer.next(messages.Error, f"Error, for {array!r}")
             check(error.code == "foreign-version", "the code 'foreign-version'", error)
             check(error.version == PROTOCOL_VERSION, "the version spoken there", error)
-        await peer.barrier()
-        check(not peer.all(messages.Welcome), "no session", peer.all(messages.Welcome))
+        await peer.nothing_of(messages.Welcome, "no session")
         await peer.hello()

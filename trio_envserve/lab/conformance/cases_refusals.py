@@ -21,8 +21,7 @@ async def an_allowance_of_nothing_is_refused(bench: Bench) -> None:
         asked = bench.echo()
         peer.transmit(0, asked, allowance=0)
         await peer.refused_for_good(0, "refused")
-        synced = await peer.sync(1, [0, 1])
-        check(synced.missing == [0, 1], "it was never seen", synced)
+        await peer.misses([0, 1], 1, [0, 1], "it was never seen")
         await bench.ran(asked, 0, "it did not run")
 
 

@@ -7,8 +7,6 @@ import trio
 from ...core import messages
 from .bench import Bench, skip_unless
 from .findings import case, check
-from .forms import same_bytes
-from .peer import Peer
 
 LARGEST_WINDOW = 100_000
 """A statement of more than a window is a header of that size."""
@@ -36,15 +34,12 @@ async def what_was_never_seen_is_named(bench: Bench) -> None:
         peer.transmit(1, running)
         peer.transmit(3, kept)
         await peer.result(3)
-        synced = await peer.sync(6, [0, 6])
-        check(synced.missing == [0, 1, 2, 3, 4, 6], "missing: 0, 2, 4, 5", synced.missing)
+        await peer.misses([0, 1, 2, 3, 4, 6], 6, [0, 6], "missing: 0, 2, 4, 5")
         peer.transmit(4, lost)
         await peer.result(4, "the outcome of what was transmitted again")
-        synced = await peer.sync(6, [0, 6])
-        check(synced.missing == [0, 1, 2, 3, 5, 6], "missing: 0, 2, 5", synced.missing)
+        await peer.misses([0, 1, 2, 3, 5, 6], 6, [0, 6], "missing: 0, 2, 5")
         await bench.ran(lost, 1, "it ran once")
-        await bench.open(running)
-        await peer.result(1)
+        await bench.let_end(running, peer, 1)
 
 
 @case("Sync", "G2")
@@ -55,8 +50,7 @@ async def what_is_finished_is_not_missing(bench: Bench) -> None:
         sent = peer.transmit(0, asked)
         await peer.result(0)
         peer.finish(0)
-        synced = await peer.sync(1, [0, 1])
-        check(synced.missing == [], "nothing: it was seen, and is finished", synced.missing)
+        await peer.misses([], 1, [0, 1], "nothing: it was seen, and is finished")
         peer.again(sent)
         await peer.refused(0, "finished")
         await bench.ran(asked, 1, "it ran once")
@@ -77,12 +71,9 @@ async def outcomes_are_replayed_on_a_new_connection(bench: Bench) -> None:
         await bench.open(unseen)
         await bench.counted(unseen, "it ended", results=1)
         async with bench.next_connection(peer) as back:
-            synced = await back.sync(2, [0, 2])
-            check(synced.missing == [], "both are known", synced)
-            again = await back.outcome(0, "the outcome of 0, replayed")
-            check(same_bytes([first, again]), "the same bytes", again.message)
-            value = await back.result(1, "the outcome of 1, which came to nobody")
-            check(value["key"] == unseen["key"], "its result", value)
+            await back.misses([], 2, [0, 2], "both are known")
+            await back.replayed(0, first, "the outcome of 0, replayed")
+            await back.own_result(unseen, 1, "the outcome of 1, which came to nobody")
         await bench.ran(unseen, 1, "it ran once")
 
 
@@ -94,8 +85,7 @@ async def what_stays_pending_is_replayed_on_the_same_connection(bench: Bench) ->
         first = await peer.outcome(0)
         for _ in range(3):
             await peer.sync(1, [0, 1])
-        again = await peer.outcome(0, "the outcome, replayed after three statements")
-        check(same_bytes([first, again]), "the same bytes", again.message)
+        await peer.replayed(0, first, "the outcome, replayed after three statements")
 
 
 @case("Sync", "G4")
@@ -109,13 +99,12 @@ async def what_a_sync_leaves_out_is_finished(bench: Bench) -> None:
         await bench.counted(running, "it runs", started=1)
         await peer.sync(3, [1, 2])
         peer.forget()
-        await bench.counted(running, "it was cancelled", cancelled=1, running=0)
+        await bench.is_cancelled(running)
         for n in (0, 2):
             peer.again(sent[n])
             await peer.refused(n, "finished")
         peer.again(sent[1])
-        again = await peer.outcome(1, "the outcome of what is pending")
-        check(same_bytes([first, again]), "the same bytes", again.message)
+        await peer.replayed(1, first, "the outcome of what is pending")
 
 
 @case("Sync", "G2")
@@ -129,13 +118,10 @@ async def old_statements_do_no_harm(bench: Bench) -> None:
             await bench.counted(one, "it runs", started=1)
         await peer.sync(3, [0, 3])
         for next_sequence, pending in ((0, []), (1, [0, 1]), (2, [0, 2])):
-            synced = await peer.sync(next_sequence, pending)
-            check(synced.missing == [], "nothing is missing", synced)
+            await peer.misses([], next_sequence, pending, "nothing is missing")
         for n, one in enumerate(asked):
-            counts = await bench.counts(one)
-            check(counts.running == 1, f"{n} runs on", counts)
-            await bench.open(one)
-            await peer.result(n)
+            await bench.runs_on(one, f"{n} runs on")
+            await bench.let_end(one, peer, n)
 
 
 @case("Sync", "G4")
@@ -148,8 +134,7 @@ async def a_finish_is_of_its_sequences_only(bench: Bench) -> None:
             await peer.result(n)
         peer.finish(1, 3)
         peer.finish(1, 3)
-        synced = await peer.sync(7, [0, 1, 2, 3, 4, 7])
-        check(synced.missing == [5, 7], "missing: 5 and 6", synced.missing)
+        await peer.misses([5, 7], 7, [0, 1, 2, 3, 4, 7], "missing: 5 and 6")
         peer.forget()
         for n in range(5):
             peer.again(sent[n])
@@ -163,16 +148,12 @@ async def a_finish_is_of_its_sequences_only(bench: Bench) -> None:
 async def more_than_a_window_of_pending_is_ignored(bench: Bench) -> None:
     """A statement with more than a window pending changes nothing."""
     async with bench.client() as peer:
-        asked = bench.wait()
         far = peer.window + 10
-        peer.transmit(far, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, _ = await bench.running(peer, far)
         peer.sync_nowait(far + 1, [0, peer.window + 1])
         await peer.barrier()
-        counts = await bench.counts(asked)
-        check(counts.running == 1, "what it left out runs on", counts)
-        await bench.open(asked)
-        await peer.result(far)
+        await bench.runs_on(asked, "what it left out runs on")
+        await bench.let_end(asked, peer, far)
 
 
 @case("Sync", "G8")
@@ -180,15 +161,11 @@ async def more_gaps_than_a_window_are_ignored(bench: Bench) -> None:
     """A finish that would leave more gaps than a window can changes nothing."""
     async with bench.client() as peer:
         skip_unless(peer.window <= LARGEST_WINDOW, f"the window is {peer.window}")
-        asked = bench.wait()
-        peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, _ = await bench.running(peer)
         peer.finish(*range(0, 2 * peer.window + 8, 2))
         await peer.barrier()
-        counts = await bench.counts(asked)
-        check(counts.running == 1, "what it names runs on", counts)
-        await bench.open(asked)
-        await peer.result(0)
+        await bench.runs_on(asked, "what it names runs on")
+        await bench.let_end(asked, peer)
 
 
 # -- connections ----------------------------------------------------------------
@@ -206,10 +183,8 @@ async def answers_go_to_the_newest_connection(bench: Bench) -> None:
             old.transmit(1, asked[1])  # a request carries no number, and moves nothing
             await bench.counted(asked[1], "it runs", started=1)
             for n in range(2):
-                await bench.open(asked[n])
-                await new.result(n, "the outcome on the new connection")
-            await old.barrier()
-            check(not old.all(messages.Outcome), "nothing on the old one", old.received)
+                await bench.let_end(asked[n], new, n, "the outcome on the new connection")
+            await old.nothing_of(messages.Outcome, "nothing on the old one")
 
 
 @case("Connections", "G9")
@@ -228,8 +203,7 @@ async def an_old_connection_does_not_pull_answers_back(bench: Bench) -> None:
             await new.result(1, "the outcome on the newest connection, whoever transmitted")
             old.again(sent)
             await new.outcome(1, "the replay on the newest connection")
-            await old.barrier()
-            check(not old.all(messages.Outcome), "nothing on the old one", old.received)
+            await old.nothing_of(messages.Outcome, "nothing on the old one")
             await bench.ran(other, 1, "it ran once")
 
 
@@ -237,14 +211,11 @@ async def an_old_connection_does_not_pull_answers_back(bench: Bench) -> None:
 async def a_hello_moves_answers_too(bench: Bench) -> None:
     """The same nonce with a higher number is the client's next connection."""
     async with bench.client() as old:
-        asked = bench.wait()
-        old.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, _ = await bench.running(old)
         async with bench.connection() as new:
             new.connection = 2
             await new.hello(old.nonce)
-            await bench.open(asked)
-            await new.result(0, "the outcome on the connection that said hello last")
+            await bench.let_end(asked, new, 0, "the outcome on the connection that said hello last")
 
 
 # -- cancel ---------------------------------------------------------------------
@@ -254,15 +225,12 @@ async def a_hello_moves_answers_too(bench: Bench) -> None:
 async def a_cancel_stops_what_runs(bench: Bench) -> None:
     """Cancelling reaches the environment's code, and Cancelled says that it had started."""
     async with bench.client() as peer:
-        asked = bench.wait()
-        sent = peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, sent = await bench.running(peer)
         check(await peer.cancel(0) is True, "started is true: it ran", False)
-        await bench.counted(asked, "it was cancelled", cancelled=1, running=0)
+        await bench.is_cancelled(asked)
         peer.again(sent)
         await peer.refused_for_good(0, "finished")
-        await peer.barrier()
-        check(not peer.all(messages.Outcome), "no outcome of what is finished", peer.received)
+        await peer.nothing_of(messages.Outcome, "no outcome of what is finished")
         await bench.ran(asked, 1, "it ran once")
 
 
@@ -274,8 +242,7 @@ async def a_cancel_may_overtake_its_request(bench: Bench) -> None:
         check(await peer.cancel(0) is False, "started is false: it was never seen", True)
         peer.transmit(0, asked)
         await peer.refused_for_good(0, "finished")
-        synced = await peer.sync(1, [0, 1])
-        check(synced.missing == [], "nothing is missing", synced)
+        await peer.misses([], 1, [0, 1], "nothing is missing")
         await bench.ran(asked, 0, "it did not run")
 
 
@@ -312,7 +279,7 @@ async def started_is_true_of_all_that_ran(bench: Bench) -> None:
         for n, one in enumerate(asked):
             peer.transmit(n, one)
             peer.send(messages.Cancel(peer.session, n))
-        denied = [one for n, one in enumerate(asked) if not await _heard(peer, n)]
+        denied = [one for n, one in enumerate(asked) if not await peer.cancelled(n)]
         await trio.sleep(bench.settle_s)
         for one in denied:
             counts = await bench.counts(one)
@@ -323,21 +290,11 @@ async def started_is_true_of_all_that_ran(bench: Bench) -> None:
             check(counts.started <= 1, "each ran at most once", counts)
 
 
-async def _heard(peer: Peer, sequence: int) -> bool:
-    cancelled, _ = await peer.next(
-        messages.Cancelled, f"the answer to the cancel of {sequence}",
-        lambda each: each.sequence == sequence,
-    )  # fmt: skip
-    return cancelled.started
-
-
 @case("Cancel, and a caller's limit", "G1", needs=("wait",))
 async def what_ignores_its_cancel_is_not_started_again(bench: Bench) -> None:
     """A cancelled request whose code goes on for a while is finished all the same."""
     async with bench.client() as peer:
-        asked = bench.wait(stubborn=True)
-        sent = peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, sent = await bench.running(peer, stubborn=True)
         check(await peer.cancel(0) is True, "started is true", False)
         peer.again(sent)
         await peer.refused_for_good(0, "finished")
@@ -345,5 +302,4 @@ async def what_ignores_its_cancel_is_not_started_again(bench: Bench) -> None:
         check((counts.started, counts.running) == (1, 1), "one run, which goes on", counts)
         await bench.open(asked)
         await bench.counted(asked, "it ended", running=0)
-        await peer.barrier()
-        check(not peer.all(messages.Outcome), "no outcome of what is finished", peer.received)
+        await peer.nothing_of(messages.Outcome, "no outcome of what is finished")

@@ -35,9 +35,7 @@ async def a_request_gets_one_outcome(bench: Bench) -> None:
 async def a_duplicate_of_a_running_request_is_coalesced(bench: Bench) -> None:
     """Further transmissions of a running request start nothing, and get its one outcome."""
     async with bench.client() as peer:
-        asked = bench.wait()
-        sent = peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, sent = await bench.running(peer)
         for _ in range(5):
             peer.again(sent)
         await peer.barrier()
@@ -120,8 +118,7 @@ async def another_request_with_the_id_of_a_running_one_is_a_conflict(bench: Benc
         peer.transmit(0, other, digest=b"0123456789abcdef")
         await peer.refused_for_good(0, "conflict")
         await bench.open(asked)
-        value = await peer.result(0)
-        check(value["key"] == asked["key"], "the outcome of the first", value)
+        await peer.own_result(asked, 0)
         await bench.ran(asked, 1, "the first ran once")
         await bench.ran(other, 0, "the other did not run")
 
@@ -136,8 +133,7 @@ async def another_request_with_the_id_of_a_completed_one_is_a_conflict(bench: Be
         peer.transmit(0, other)
         await peer.refused_for_good(0, "conflict")
         peer.again(sent)
-        again = await peer.outcome(0, "the first one's outcome, still kept")
-        check(same_bytes([first, again]), "the same bytes", again.message)
+        await peer.replayed(0, first, "the first one's outcome, still kept")
         await bench.ran(other, 0, "the other did not run")
 
 
@@ -152,8 +148,7 @@ async def outcomes_are_kept_beside_each_other(bench: Bench) -> None:
         for n in range(20):
             peer.again(sent[n])
             if n % 2:
-                again = await peer.outcome(n, "the outcome, still kept")
-                check(same_bytes([first[n], again]), f"the same bytes for {n}", again.message)
+                await peer.replayed(n, first[n], "the outcome, still kept")
             else:
                 await peer.refused(n, "finished")
         for one in asked:
@@ -203,7 +198,7 @@ async def a_deadline_stops_what_runs(bench: Bench) -> None:
         told = (record["code"], record["verdict"])
         right = told in (("deadline", "RAN_AND_FAILED"), ("no-answer", "MAY_HAVE_RUN"))
         check(right, "the code 'deadline', RAN_AND_FAILED", record)
-        await bench.counted(asked, "it was cancelled", cancelled=1, running=0)
+        await bench.is_cancelled(asked)
         peer.again(sent)
         await peer.error(sequence, "the same error, replayed")
         await bench.ran(asked, 1, "it ran once")
@@ -219,8 +214,7 @@ async def a_deadline_holds_while_the_client_is_away(bench: Bench) -> None:
             peer.connection = gone.connection
         await bench.counted(asked, "it was cancelled at its deadline", cancelled=1, running=0)
         async with bench.next_connection(peer) as back:
-            synced = await back.sync(sequence + 1, [sequence, sequence + 1])
-            check(synced.missing == [], "the request is known", synced)
+            await back.misses([], sequence + 1, [sequence, sequence + 1], "the request is known")
             record = await back.error(sequence, "the deadline's error, kept for the client")
             check(record["verdict"] != "DID_NOT_RUN", "that it ran", record)
 
@@ -234,8 +228,7 @@ async def an_outcome_wins_over_a_later_deadline(bench: Bench) -> None:
         first = await peer.outcome(0)
         await trio.sleep(0.3 + bench.settle_s)
         peer.again(sent)
-        again = await peer.outcome(0)
-        check(same_bytes([first, again]), "the same bytes", value_of(again))
+        await peer.replayed(0, first)
 
 
 # -- deaths ---------------------------------------------------------------------

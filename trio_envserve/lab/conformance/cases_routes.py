@@ -20,8 +20,7 @@ async def two_clients_with_one_routing_id_are_both_served(bench: Bench) -> None:
             await bench.counted(each, "it runs", started=1)
         for peer, each in zip((one, other), asked, strict=True):
             await bench.open(each)
-            value = await peer.result(0, "the outcome on the connection that asked")
-            check(value["key"] == each["key"], "the outcome of its own request", value)
+            await peer.own_result(each, 0, "the outcome on the connection that asked")
         for peer, each in zip((one, other), asked, strict=True):
             await peer.barrier()
             check(not peer.received, "nothing that is the other one's", peer.received)
@@ -40,8 +39,7 @@ async def late_bytes_of_a_connection_that_was_replaced_are_only_late(bench: Benc
         socket.send_bytes(data[:1000])
         async with bench.raw(identity) as (new, _):
             new.resume(old)
-            synced = await new.sync(1, [0, 1])
-            check(synced.missing == [0, 1], "half a request is none", synced)
+            await new.misses([0, 1], 1, [0, 1], "half a request is none")
             new.again(sent)
             await new.result(0, "the outcome on the new connection")
             socket.send_bytes(data[1000:])

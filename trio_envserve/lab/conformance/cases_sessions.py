@@ -42,8 +42,7 @@ async def the_same_nonce_gets_the_same_session(bench: Bench) -> None:
         await other.hello(peer.nonce)
         check(other.session == first, "the same session over a new connection", other.session.hex())
         check(other.epoch == peer.epoch, "the same epoch", other.epoch.hex())
-        synced = await other.sync(1, [0, 1])
-        check(synced.missing == [], "the session's requests are still known", synced)
+        await other.misses([], 1, [0, 1], "the session's requests are still known")
         await other.outcome(0, "its outcome, replayed on the new connection")
         await bench.ran(asked, 1, "it ran once")
 
@@ -63,10 +62,8 @@ async def each_nonce_gets_a_session_of_its_own(bench: Bench) -> None:
         check(await other.cancel(4) is False, "its own sequence 4 never ran", True)
         other.goodbye()
         await other.barrier()
-        counts = await bench.counts(mine)
-        check(counts.running == 1, "the other session's request runs on", counts)
-        await bench.open(mine)
-        await one.result(0)
+        await bench.runs_on(mine, "the other session's request runs on")
+        await bench.let_end(mine, one)
 
 
 @case("A session", "wire")
@@ -108,7 +105,7 @@ async def goodbye_cancels_what_is_not_finished(bench: Bench) -> None:
         peer.transmit(3, late := bench.echo())
         await peer.unknown()
         for one in asked:
-            await bench.counted(one, "it was cancelled", cancelled=1, running=0)
+            await bench.is_cancelled(one)
         await bench.ran(late, 0, "nothing runs for a session that has ended")
 
 
@@ -116,9 +113,7 @@ async def goodbye_cancels_what_is_not_finished(bench: Bench) -> None:
 async def an_ended_session_is_gone_when_nothing_of_it_runs(bench: Bench) -> None:
     """Unknown says gone only when the last execution of the session has ended."""
     async with bench.client() as peer:
-        asked = bench.wait(stubborn=True)
-        peer.transmit(0, asked)
-        await bench.counted(asked, "it runs", started=1)
+        asked, _ = await bench.running(peer, stubborn=True)
         peer.goodbye()
         peer.sync_nowait(1, [0, 1])
         unknown = await peer.unknown()
@@ -127,8 +122,7 @@ async def an_ended_session_is_gone_when_nothing_of_it_runs(bench: Bench) -> None
         peer.send(hello)
         error, _ = await peer.next(messages.Error, "Error, for the nonce of an ending session")
         check(error.code == "no-session", "the code 'no-session'", error)
-        counts = await bench.counts(asked)
-        check(counts.running == 1, "it still runs", counts)
+        await bench.runs_on(asked, "it still runs")
         await bench.open(asked)
         with trio.move_on_after(peer.patience_s):
             while not unknown.gone:
@@ -159,8 +153,7 @@ async def an_unknown_session_is_told(bench: Bench) -> None:
             check(unknown.gone is False, "nothing is proven of a foreign epoch", unknown)
         peer.goodbye()
         peer.session, peer.epoch = known, epoch
-        synced = await peer.sync(1, [0, 1])
-        check(synced.missing == [0, 1], "the known session is untouched", synced)
+        await peer.misses([0, 1], 1, [0, 1], "the known session is untouched")
         await bench.ran(asked, 0, "nothing runs for an unknown session")
 
 

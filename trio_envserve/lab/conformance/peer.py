@@ -30,7 +30,7 @@ from ...core.ranges import Ranges
 from ...core.terms import Body
 from ...net import ConnectionEvent, Network, unwrap_single
 from .findings import CaseFailed, TimedOut, check
-from .forms import Received, body_of, describe, read, value_of
+from .forms import Received, body_of, describe, read, same_bytes, value_of
 
 T = TypeVar("T")
 
@@ -261,6 +261,16 @@ class Peer:
         check(outcome.message.status == 0, "a result", describe(outcome))
         return value_of(outcome)
 
+    async def own_result(self, asked: dict[str, Any], sequence: int, what: str = "") -> None:
+        """A result, which must be that of this input."""
+        value = await self.result(sequence, what)
+        check(value["key"] == asked["key"], "the result of its own request", value)
+
+    async def replayed(self, sequence: int, first: Received, what: str = "") -> None:
+        """The next outcome, which must be the first one again, byte for byte."""
+        again = await self.outcome(sequence, what)
+        check(same_bytes([first, again]), "the same bytes", again.message)
+
     async def error(self, sequence: int, what: str = "") -> dict[str, Any]:
         """The error record of a request that must end with one."""
         outcome = await self.outcome(sequence, what)
@@ -297,6 +307,11 @@ class Peer:
         self.server = synced.server
         return synced
 
+    async def misses(self, missing: Spans, next_sequence: int, pending: Spans, what: str) -> None:
+        """State what is held; of that these must be missing."""
+        synced = await self.sync(next_sequence, pending)
+        check(synced.missing == missing, what, synced)
+
     async def unknown(self) -> messages.Unknown:
         """The answer to a message of a session that is not known."""
         unknown, _ = await self.next(
@@ -304,9 +319,17 @@ class Peer:
         )
         return unknown
 
-    async def cancel(self, sequence: int) -> bool:
+    async def cancel(
+        self,
+        sequence: int,
+        kind: type[messages.Cancel | messages.KeyedCancel] = messages.Cancel,
+    ) -> bool:
         """Cancel, and hear whether it ever started."""
-        self.send(messages.Cancel(self.session, sequence))
+        self.send(kind(self.session, sequence))
+        return await self.cancelled(sequence)
+
+    async def cancelled(self, sequence: int) -> bool:
+        """What is said to a cancel: whether it ever started."""
         cancelled, _ = await self.next(
             messages.Cancelled,
             f"the answer to the cancel of sequence {sequence}",
@@ -321,6 +344,11 @@ class Peer:
         probe = self._stats_probe
         self.send(messages.AskStats(probe))
         await self.next(messages.Stats, "an answer at all", lambda each: each.probe == probe)
+
+    async def nothing_of(self, kind: type[Message], what: str) -> None:
+        """Fail the case if a message of this kind has come by the next answer."""
+        await self.barrier()
+        check(not self.all(kind), what, self.received)
 
 
 @asynccontextmanager

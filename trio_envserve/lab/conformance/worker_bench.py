@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar, cast, final
 import cbor2
 import trio
 
-from ...core import error_records, messages, values
+from ...core import error_records, messages
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.heartbeat import Heartbeat
 from ...core.limits import WireLimits, WorkerLimits
@@ -34,6 +34,7 @@ from ...net import Stream, open_stream, unwrap_single
 from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
 from .findings import CaseFailed, TimedOut, check
+from .forms import body_of
 
 BEAT_S = 0.1
 CLIENT = "a client's route"
@@ -210,7 +211,7 @@ class WorkerBench:
 
     def body_of(self, of: str = "input") -> bytes:
         """The body of a dispatch of an input."""
-        return request_body(self.subject.inputs[of])
+        return body_of(self.subject.inputs[of])
 
     def dispatch(self, number: int = 0, of: str = "input", *, body: bytes | None = None) -> None:
         """Dispatch an input; its sequence is its number."""
@@ -244,16 +245,6 @@ class WorkerBench:
     def hang_up(self) -> None:
         """The server ends: both sockets are closed on its side."""
         self.process.hang_up()
-
-
-def request_body(value: Any) -> bytes:
-    """The body of a request with this input."""
-    return values.encode(
-        {
-            "kind": "rollout", "input": value, "sampling_args": {}, "max_retries": 0,
-            "model": {"endpoint": "oracle", "name": ""}, "state_columns": [],
-        }
-    )  # fmt: skip
 
 
 def error_of(heard: Heard) -> ErrorInfo:

@@ -41,6 +41,13 @@ async def _ends_as(b: WorkerBench, status: Status) -> Heard:
     return heard
 
 
+async def _fails_as(b: WorkerBench, status: Status, verdict: Verdict, code: str = "") -> None:
+    """The outcome of dispatch 0 has this status, and an error with this verdict and code."""
+    info = error_of(await _ends_as(b, status))
+    right = info.verdict is verdict and code in ("", info.code)
+    check(right, f"{code}, {verdict.name}".removeprefix(", "), info)
+
+
 @case(SAID, "wire")
 async def a_hello_is_repeated_until_a_state_comes(b: WorkerBench) -> None:
     """The hello comes again with later beats, until a Statement answers it, and then no more."""
@@ -56,7 +63,6 @@ async def a_hello_is_repeated_until_a_state_comes(b: WorkerBench) -> None:
 @case(SAID, "wire")
 async def beats_are_numbered_and_name_what_has_arrived(b: WorkerBench) -> None:
     """Beats are numbered 1, 2, 3, …, and seen are the spans of the dispatches that arrived."""
-    await b.ready()
     b.dispatch(0)
     b.dispatch(3)
     await b.outcome(0)
@@ -70,14 +76,12 @@ async def beats_are_numbered_and_name_what_has_arrived(b: WorkerBench) -> None:
 @case(STARTED, "G9")
 async def signs_of_life_come_by_themselves(b: WorkerBench) -> None:
     """A line of JSON comes on the signs with each heartbeat_s, whether or not there is work."""
-    await b.ready()
     await b.until(lambda: len(b.heartbeats) >= 3, "three signs of life")
 
 
 @case(SAID, "G3")
 async def a_dispatch_gets_one_outcome(b: WorkerBench) -> None:
     """A dispatch is run and gets one outcome, a result, with its ids and its client."""
-    await b.ready()
     b.dispatch()
     await _ends_as(b, Status.RESULT)
     since = len(b.heard)
@@ -87,7 +91,6 @@ async def a_dispatch_gets_one_outcome(b: WorkerBench) -> None:
 @case(SAID, "G3")
 async def dispatches_may_share_a_batch(b: WorkerBench) -> None:
     """The rows of a batch of dispatches are taken as if they had come one by one."""
-    await b.ready()
     body = b.body_of()
     rows: list[Said] = [(Dispatch(b.session, n, n, CLIENT), body) for n in (0, 1, 3)]
     ((header, bodies),) = messages.in_batches([*rows, rows[0]])
@@ -102,7 +105,6 @@ async def dispatches_may_share_a_batch(b: WorkerBench) -> None:
 @case(SAID, "G1")
 async def a_number_seen_before_is_not_run_again(b: WorkerBench) -> None:
     """A dispatch that arrives three times is run once."""
-    await b.ready()
     for _ in range(3):
         b.dispatch()
     await b.outcome()
@@ -115,7 +117,6 @@ async def a_number_seen_before_is_not_run_again(b: WorkerBench) -> None:
 @case(SAID, "G5")
 async def what_is_for_another_incarnation_is_ignored(b: WorkerBench) -> None:
     """A dispatch for another incarnation is not run, and has not been seen."""
-    await b.ready()
     other = os.urandom(ID_BYTES)
     b.say(Dispatch(b.session, 0, 0, CLIENT), b"", incarnation=other)
     b.say(Retire(), incarnation=other)
@@ -127,7 +128,6 @@ async def what_is_for_another_incarnation_is_ignored(b: WorkerBench) -> None:
 @case(SAID, "G4")
 async def a_lost_outcome_is_sent_again(b: WorkerBench) -> None:
     """An outcome that a Statement of a later beat still wants is sent again, byte for byte."""
-    await b.ready()
     b.dispatch()
     first = await b.outcome()
     for _ in range(2):
@@ -138,7 +138,6 @@ async def a_lost_outcome_is_sent_again(b: WorkerBench) -> None:
 @case(SAID, "G8")
 async def an_outcome_under_way_is_not_sent_again(b: WorkerBench) -> None:
     """A Statement of a beat from before the outcome was sent does not ask for it again."""
-    await b.ready()
     beat = await b.later_beat()
     b.dispatch()
     await b.outcome()
@@ -150,7 +149,6 @@ async def an_outcome_under_way_is_not_sent_again(b: WorkerBench) -> None:
 @case(SAID, "G4")
 async def an_outcome_is_dropped_when_the_router_has_it(b: WorkerBench) -> None:
     """An outcome that a Statement no longer names is dropped, and never sent again."""
-    await b.ready()
     b.dispatch()
     await b.outcome()
     since = len(b.heard)
@@ -162,7 +160,6 @@ async def an_outcome_is_dropped_when_the_router_has_it(b: WorkerBench) -> None:
 @case(SAID, "G4")
 async def outcomes_are_kept_beside_each_other(b: WorkerBench) -> None:
     """Outcomes that are still wanted are kept, whatever becomes of others beside them."""
-    await b.ready()
     for number in range(3):
         b.dispatch(number)
     first = [await b.outcome(number) for number in range(3)]
@@ -178,7 +175,6 @@ async def outcomes_are_kept_beside_each_other(b: WorkerBench) -> None:
 @case(SAID, "G9")
 async def what_never_arrived_is_asked_for(b: WorkerBench) -> None:
     """Live dispatches that never arrived are named in a Missing, and run when they come."""
-    await b.ready()
     b.dispatch(1)
     await b.outcome(1)
     b.state(await b.later_beat(), 4, [0, 2, 3, 4])
@@ -193,7 +189,6 @@ async def what_never_arrived_is_asked_for(b: WorkerBench) -> None:
 @case(SAID, "G7")
 async def what_is_cancelled_and_never_arrived_is_declined(b: WorkerBench) -> None:
     """A cancelled dispatch that never arrived is declined, counts as seen, and is not run."""
-    await b.ready()
     b.state(await b.later_beat(), 2, [0, 2], [0, 2])
     declined = await b.one(Declined, "a Declined of 0 and 1")
     check(declined.numbers == [0, 2], "a Declined of 0 and 1", declined)
@@ -206,56 +201,41 @@ async def what_is_cancelled_and_never_arrived_is_declined(b: WorkerBench) -> Non
 @case(SAID, "G7")
 async def a_stop_may_overtake_its_dispatch(b: WorkerBench) -> None:
     """A dispatch that was stopped before it arrived is not run: cancelled, DID_NOT_RUN."""
-    await b.ready()
     b.say(Stop([0, 1]))
     b.dispatch()
-    heard = await _ends_as(b, Status.CANCELLED)
-    info = error_of(heard)
-    check((info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN),
-          "cancelled, DID_NOT_RUN", info)  # fmt: skip
+    await _fails_as(b, Status.CANCELLED, Verdict.DID_NOT_RUN, "cancelled")
 
 
 @case(SAID, "G7", needs=("long",))
 async def a_stop_ends_what_runs(b: WorkerBench) -> None:
     """A Stop reaches the environment's code, and the outcome says MAY_HAVE_RUN."""
-    await b.ready()
     b.dispatch(of="long")
     await b.nothing_of(WorkerOutcome, "an input that goes on until it is cancelled", 0)
     b.say(Stop([0, 1]))
-    await _cancelled(b)
+    await _fails_as(b, Status.CANCELLED, Verdict.MAY_HAVE_RUN, "cancelled")
 
 
 @case(SAID, "G7", needs=("long",))
 async def a_lost_stop_is_repaired(b: WorkerBench) -> None:
     """A dispatch that a Statement names as cancelled is cancelled, though no Stop has come."""
-    await b.ready()
     b.dispatch(of="long")
     await b.quiet()
     b.state(await b.later_beat(), 1, [0, 1], [0, 1])
-    await _cancelled(b)
+    await _fails_as(b, Status.CANCELLED, Verdict.MAY_HAVE_RUN, "cancelled")
 
 
 @case(SAID, "G7", needs=("long",))
 async def what_nobody_wants_any_more_is_cancelled(b: WorkerBench) -> None:
     """An execution that is below next and not live is cancelled."""
-    await b.ready()
     b.dispatch(of="long")
     await b.quiet()
     b.state(await b.later_beat(), 1)
-    await _cancelled(b)
-
-
-async def _cancelled(b: WorkerBench) -> None:
-    heard = await _ends_as(b, Status.CANCELLED)
-    info = error_of(heard)
-    check((info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN),
-          "cancelled, MAY_HAVE_RUN", info)  # fmt: skip
+    await _fails_as(b, Status.CANCELLED, Verdict.MAY_HAVE_RUN, "cancelled")
 
 
 @case(SAID, "G1", needs=("long",))
 async def executions_run_beside_each_other(b: WorkerBench) -> None:
     """A long execution does not keep others from being run."""
-    await b.ready()
     b.dispatch(0, of="long")
     b.dispatch(1)
     await b.outcome(1)
@@ -264,7 +244,6 @@ async def executions_run_beside_each_other(b: WorkerBench) -> None:
 @case(SAID, "G8")
 async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     """A message that is not for workers is ignored, and what comes after it is done."""
-    await b.ready()
     token = b.incarnation
     b.send(b"")
     b.send(token)
@@ -285,7 +264,6 @@ async def malformed_messages_change_nothing(b: WorkerBench) -> None:
 @case(SAID, "G10")
 async def a_message_that_names_too_many_is_ignored(b: WorkerBench) -> None:
     """A Stop, or Statement, of more than 65,536 dispatches is malformed, and changes nothing."""
-    await b.ready()
     b.say(Stop([0, TOO_MANY]))
     b.state(await b.later_beat(), 2**40, [0, 2**40], [0, 2**40])
     b.dispatch()
@@ -297,28 +275,20 @@ async def a_message_that_names_too_many_is_ignored(b: WorkerBench) -> None:
 @case(SAID, "G9")
 async def an_unreadable_body_did_not_run(b: WorkerBench) -> None:
     """A body that cannot be read is an outcome like any other: an error, DID_NOT_RUN."""
-    await b.ready()
     b.dispatch(body=b"\xff\xff")
-    heard = await _ends_as(b, Status.ERROR)
-    info = error_of(heard)
-    check(info.verdict is Verdict.DID_NOT_RUN, "DID_NOT_RUN", info)
+    await _fails_as(b, Status.ERROR, Verdict.DID_NOT_RUN)
 
 
 @case(SAID, "G9", needs=("failing",))
 async def a_failed_rollout_is_an_error_record(b: WorkerBench) -> None:
     """A rollout that fails ends as status 1 with rollout-failed, RAN_AND_FAILED."""
-    await b.ready()
     b.dispatch(of="failing")
-    heard = await _ends_as(b, Status.ERROR)
-    info = error_of(heard)
-    check((info.code, info.verdict) == ("rollout-failed", Verdict.RAN_AND_FAILED),
-          "rollout-failed, RAN_AND_FAILED", info)  # fmt: skip
+    await _fails_as(b, Status.ERROR, Verdict.RAN_AND_FAILED, "rollout-failed")
 
 
 @case(SAID, "G8")
 async def a_large_outcome_is_announced_first(b: WorkerBench) -> None:
     """A large outcome is announced by its size, and sent when a Fetch asks for it."""
-    await b.ready()
     b.dispatch()
     announced = await b.one(Announced, "an announcement: announce_bytes is 1")
     await b.nothing_of(WorkerOutcome, "no outcome before a Fetch", 0)
@@ -332,7 +302,6 @@ async def a_large_outcome_is_announced_first(b: WorkerBench) -> None:
 @case(SAID, "G4")
 async def a_lost_announcement_is_sent_again(b: WorkerBench) -> None:
     """Statement repairs an announcement as it does an outcome, until it is fetched; then that."""
-    await b.ready()
     b.dispatch()
     await b.one(Announced, "an announcement: announce_bytes is 1")
     again = await b.missed()
@@ -346,7 +315,6 @@ async def a_lost_announcement_is_sent_again(b: WorkerBench) -> None:
 @case(SAID, "G8")
 async def what_is_to_wait_is_not_announced_again(b: WorkerBench) -> None:
     """After a Fetch that names it in later, an announcement is not repeated, and is kept."""
-    await b.ready()
     b.dispatch()
     await b.one(Announced, "an announcement: announce_bytes is 1")
     b.say(Fetch([], [0, 1]))
@@ -360,7 +328,6 @@ async def what_is_to_wait_is_not_announced_again(b: WorkerBench) -> None:
 @case(SAID, "G8")
 async def retired_it_exits_with_status_0(b: WorkerBench) -> None:
     """After Retire the worker tears down and exits with status 0."""
-    await b.ready()
     b.dispatch()
     await b.outcome()
     b.say(Retire())
@@ -371,12 +338,14 @@ async def retired_it_exits_with_status_0(b: WorkerBench) -> None:
 @case(STARTED, "G1")
 async def it_does_not_outlive_its_server(b: WorkerBench) -> None:
     """When the signs and the link end, the worker exits, whatever it runs."""
-    await b.ready()
     b.dispatch(of="long" if "long" in b.subject.inputs else "input")
     await b.quiet()
     b.hang_up()
     await b.ended("the end of its process")
 
+
+UNANSWERED = frozenset((a_hello_is_repeated_until_a_state_comes,))
+"""In all others the hello of the worker is answered before they begin."""
 
 ANNOUNCING = frozenset(
     (

@@ -21,7 +21,7 @@ import trio
 from .findings import Case, Finding
 from .judging import Report, judge_case
 from .worker_bench import Subject, open_worker_bench
-from .worker_cases import ANNOUNCING, WORKER_CASES
+from .worker_cases import ANNOUNCING, UNANSWERED, WORKER_CASES
 
 ABREAST = 2
 """Cases at a time: each has a worker of its own, so none sees another."""
@@ -51,6 +51,8 @@ async def conform_worker(options: WorkerOptions) -> Report:
         async with open_worker_bench(
             subject, patience_s=options.patience_s, announce_bytes=announce_bytes
         ) as bench:
+            if case not in UNANSWERED:
+                await bench.ready()
             await case.main(bench)
 
     async def judge() -> None:
