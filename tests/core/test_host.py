@@ -312,7 +312,7 @@ def test_messages_of_the_wrong_side_are_refused():
     link = joined()
     tenure = link.host.lease.tenure
     with pytest.raises(ProtocolError):
-        link.host.message((encode(HostLeaves(tenure)),), link.now_s)
+        link.host.message((encode(HostLeaves(tenure, 0)),), link.now_s)
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", (encode(HostWelcome(1, tenure, 1, EPOCH, 1.0, {})),), link.now_s)
     with pytest.raises(ProtocolError):

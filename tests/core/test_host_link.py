@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.host_link import FRAMES_MOST, Inbox, Item, Outbox, What, to_frames
+from trio_envserve.core.host_link import (
+    BATCH_BYTES,
+    FRAMES_MOST,
+    Inbox,
+    Item,
+    Outbox,
+    What,
+    to_frames,
+)
 from trio_envserve.core.host_messages import (
     FIELDS,
     KINDS,
@@ -49,7 +57,7 @@ ONE_EACH: list[Any] = [
         ],
     ),
     HostBeat(TENURE, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),
-    HostLeaves(TENURE),
+    HostLeaves(TENURE, 9),
     HostWelcome(1, TENURE, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
     HostRefused(TENURE, 1, b"e" * 16, "over", "its tenure is over"),
     HostAnswer(TENURE, 3, 5, 7),
@@ -241,3 +249,17 @@ def test_each_item_arrives_once_and_in_order(steps):
     while way:
         deliver()
     assert got == put
+
+
+def test_items_of_many_bytes_go_alone():
+    """Two outcomes of 200 MB at once were one message, which no router takes: it was sent
+    again and again."""
+    outbox = Outbox(TENURE)
+    sizes = [BATCH_BYTES, BATCH_BYTES // 2, BATCH_BYTES // 4, 1, BATCH_BYTES * 2, 1]
+    for size in sizes:
+        outbox.put(Item(What.SAID, b"w0-1", (bytes(size),)))
+    messages = list(outbox.messages())
+    assert [[len(frame) for frame in message[1:]] for message in messages] == [
+        sizes[:1], sizes[1:4], sizes[4:5], sizes[5:]
+    ]  # fmt: skip
+    assert (len(outbox), outbox.put_in_all) == (6, 6)

@@ -13,16 +13,11 @@ from trio_envserve.core.host import (
     StartWorker,
 )
 from trio_envserve.core.host_link import Item, What, to_frames
-from trio_envserve.core.host_pool import (
-    PAST_HOSTS,
-    Hosts,
-    ToHost,
-    check_amounts,
-    fitting,
-    host_name,
-)
+from trio_envserve.core.host_pool import Hosts, ToHost
+from trio_envserve.core.host_said import check_amounts, fitting, host_name
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import Phase
+from trio_envserve.core.remote_hosts import PAST_HOSTS
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToWorker
 from trio_envserve.core.router_inputs import Exited, PoolOpened

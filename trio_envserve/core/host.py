@@ -58,7 +58,7 @@ from .messages import (
 )
 from .messages import decode as decode_worker
 from .ranges import Ranges
-from .terms import Body, Epoch, Incarnation, one_line
+from .terms import ID_BYTES, Body, Epoch, Incarnation, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
 NO_LEASE = "the host's lease does not hold"
@@ -287,8 +287,14 @@ class Host:
             case HostAnswer():
                 self._answered(message, boot_s)
             case Items():
-                for item in self._inbox.take(message, rest):
-                    self._item(item, boot_s)
+                try:
+                    said = [(item, _checked(item)) for item in self._inbox.take(message, rest)]
+                except ProtocolError:  # what it has wanted is lost: all ends, and begins anew
+                    self.lease.over = True
+                    self._go_on()
+                    raise
+                for item, place in said:
+                    self._item(item, place, boot_s)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a router")
         self._go_on()
@@ -337,12 +343,15 @@ class Host:
         if deadline_s is not None and self._boot_s < deadline_s:
             self.out.append(SetDeadline(deadline_s))
 
-    def _item(self, item: Item, boot_s: float) -> None:
+    def _item(self, item: Item, slot: int, boot_s: float) -> None:
         worker = item.worker
         match item.what:
             case What.SPAWN:
+                if worker in self._lives:
+                    self.out.append(Say("error", "the router starts a worker that is there"))
+                    return
                 self.workers.add(worker)
-                incarnation, slot = _start_of(item)
+                incarnation = bytes(item.frames[0])
                 self._lives[worker] = WorkerLife(incarnation, slot)
                 if self.is_leaving:
                     self.exited(worker, LEAVING)
@@ -355,12 +364,10 @@ class Host:
                     if (message := self._read(item.frames[1:2])) is not None:
                         self._lives[worker].told(message)
                     self.out.append(TellWorker(worker, item.frames))
-            case What.KILL:
+            case _:  # a kill
                 if worker in self.workers:
                     why = bytes(item.frames[0]).decode("utf-8", "replace")
                     self.out.append(KillWorker(worker, why))
-            case _:
-                raise ProtocolError(f"{item.what.name} from a router")
 
     # -- workers --------------------------------------------------------------
 
@@ -379,7 +386,13 @@ class Host:
         self._put(Item(What.SPAWNED, worker, (str(pid).encode(),)))
 
     def said(self, worker: bytes, frames: Sequence[Body]) -> None:
-        """A message of a worker: its incarnation, a header, and more."""
+        """A message of a worker: its incarnation, a header, and more.  One that the link could
+        not carry, or the router would not take, would keep back all that come after it."""
+        most_bytes = self._wire.header_bytes * 7 // 8  # the rest is for what stands beside it
+        if len(frames) not in (2, 4) or sum(map(len, frames[:3])) > most_bytes:
+            name = worker.decode("ascii", "replace")
+            self.out.append(Say("warning", f"worker {name} has sent what is no message"))
+            return
         header = frames[-2 if len(frames) == 4 else -1]
         item = Item(What.SAID, worker, tuple(frames))
         if (message := self._read([header])) is not None:
@@ -459,17 +472,22 @@ class Host:
                 self._tell_guard()
         if self.is_leaving and not self.workers:
             self.flush()
-            self.out.append(ToRouter((encode(HostLeaves(lease.tenure)),)))
+            self.out.append(ToRouter((encode(HostLeaves(lease.tenure, self._outbox.put_in_all)),)))
         elif self._connected:
             self.flush()
 
 
-def _start_of(item: Item) -> tuple[Incarnation, int]:
-    """What a router says of a worker that is to be started."""
-    slot = bytes(item.frames[1]) if len(item.frames) == 2 else b""
-    if not (slot.isdigit() and len(slot) < 7):
-        raise ProtocolError("a start without an incarnation and the number of a place")
-    return bytes(item.frames[0]), int(slot)
+def _checked(item: Item) -> int:
+    """The place of a worker that is to be started; 0 for what else a router may want.
+    ProtocolError if it may not."""
+    match item.what, item.frames:
+        case What.SPAWN, (incarnation, place) if len(incarnation) == ID_BYTES:
+            slot = bytes(place)
+            if slot.isdigit() and len(slot) < 7:
+                return int(slot)
+        case (What.TELL, (_, *_)) | (What.KILL, (_,)):
+            return 0
+    raise ProtocolError(f"{item.what.name} of {len(item.frames)} frames from a router")
 
 
 def _kind(header: Body) -> int:

@@ -23,6 +23,11 @@ from .terms import Body
 
 FRAMES_MOST = 60
 """Frames of all items in one message: a message of many more is refused by the framing."""
+BATCH_BYTES = 1 << 20
+"""Bytes of all items in one message, if they are more than one: the framing has a bound for
+all that a message has."""
+MARKS_MOST = 64
+"""Of so many beats that are not answered it is known what was sent before: the newest."""
 
 
 class What(enum.IntEnum):
@@ -79,9 +84,20 @@ class Outbox:
         self._unsent.append(item)
         self.bytes += _size(item)
 
+    def __len__(self) -> int:
+        """How many items the other side is not known to have."""
+        return len(self._kept)
+
+    @property
+    def put_in_all(self) -> int:
+        """How many there were ever, sent or not."""
+        return self._have + len(self._kept)
+
     def stated(self, beat: int) -> int:
         """How many were sent: to be said with this beat, or its answer."""
         self._sent_at[beat] = self.sent
+        if len(self._sent_at) > MARKS_MOST:
+            del self._sent_at[next(iter(self._sent_at))]
         return self.sent
 
     def received(self, have: int, beat: int) -> None:
@@ -168,13 +184,13 @@ def _items(message: Items, frames: Sequence[Body]) -> list[Item]:
 
 def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     batch: list[Item] = []
-    frames = 0
+    frames = size = 0
     for item in items:
-        if batch and frames + len(item.frames) > FRAMES_MOST:
+        frames, size = frames + len(item.frames), size + _size(item)
+        if batch and (frames > FRAMES_MOST or size > BATCH_BYTES):
             yield batch
-            batch, frames = [], 0
+            batch, frames, size = [], len(item.frames), _size(item)
         batch.append(item)
-        frames += len(item.frames)
     if batch:
         yield batch
 

@@ -9,6 +9,7 @@ there are go in one message, in columns, and the frames of all follow the header
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -17,13 +18,17 @@ import cbor2
 
 from . import strict_cbor
 from .errors import ProtocolError
-from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, is_ranges, is_seconds, is_uint
+from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, is_ranges, is_uint
 from .limits import PROTOCOL_VERSION
 from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
 from .terms import ID_BYTES, Body
 
 ENDED_MOST = 16
 """A hello names no more earlier tenures."""
+LONGEST_S = 1e9
+"""No lease is longer: a timer of the kernel must hold it."""
+_WORKER = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+"""The name of a worker, which stands in logs and labels."""
 
 
 class ForeignHost(ForeignVersion):
@@ -48,21 +53,23 @@ def _is_life(value: Any) -> bool:
         return False
     worker, incarnation, pid, hello, after, running, place = value
     return (
-        type(worker) is type(incarnation) is type(hello) is bytes
+        _is_worker(worker) and type(incarnation) is type(hello) is bytes
         and len(incarnation) == ID_BYTES and is_uint(pid) and is_uint(after)
         and is_ranges(running) and is_uint(place)
     )  # fmt: skip
 
 
 def _is_length(value: Any) -> bool:
-    return type(value) in (int, float) and value > 0 and is_seconds(value)
+    return type(value) in (int, float) and 0 < value < LONGEST_S
+
+
+def _is_worker(value: Any) -> bool:
+    return type(value) is bytes and _WORKER.fullmatch(value) is not None
 
 
 Ids: TypeAlias = Annotated["list[bytes]", Field("[* id]", _is_ids)]
 Uints: TypeAlias = Annotated["list[int]", Field("[* uint]", _is_list_of(is_uint))]
-Names: TypeAlias = Annotated[
-    "list[bytes]", Field("[* bstr]", _is_list_of(lambda value: type(value) is bytes))
-]
+Names: TypeAlias = Annotated["list[bytes]", Field("[* bstr]", _is_list_of(_is_worker))]
 Lives: TypeAlias = Annotated[
     "list[list[Any]]",
     Field("[* [bstr, id, uint, bstr, uint, [* uint], uint]]", _is_list_of(_is_life)),
@@ -110,9 +117,11 @@ class HostBeat(NamedTuple):
 
 
 class HostLeaves(NamedTuple):
-    """All workers of the tenure have ended, and the host goes."""
+    """All workers of the tenure have ended, and the host goes.  ``sent``: so many items are
+    there for the router, which takes no leave of it before all of them have come."""
 
     tenure: Id
+    sent: Uint
 
 
 class HostWelcome(NamedTuple):
@@ -130,7 +139,8 @@ class HostWelcome(NamedTuple):
 class HostRefused(NamedTuple):
     """The answer to a hello of a tenure that is over (``over``), or was with a router before
     and may be continued (``moved``), or of a host whose id another one has (``in-use``), that
-    the router has no use for (``unfit``), or that speaks another version (``version``)."""
+    the router has no use for (``unfit``) or no room for (``full``), or that speaks another
+    version (``version``)."""
 
     tenure: Id
     hello: Uint
@@ -165,6 +175,7 @@ HostMessage: TypeAlias = (
 )
 
 OVER, MOVED, IN_USE, UNFIT, VERSION = "over", "moved", "in-use", "unfit", "version"
+FULL = "full"
 """The codes of :class:`HostRefused`."""
 
 KINDS: dict[Any, int] = {
@@ -230,7 +241,8 @@ def _foreign(cls: Any, array: list[Any]) -> ForeignHost:
     version = array[1] if array[1:] and is_uint(array[1]) else 0
     error = ForeignHost(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if cls is HostHello and len(array) > 4 and _is_ids([array[3]]) and is_uint(array[4]):
-        error.hello = array[3], array[4], str(array[2])
+        name = array[2] if type(array[2]) is str else ""
+        error.hello = array[3], array[4], name
     return error
 
 

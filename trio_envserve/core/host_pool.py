@@ -13,17 +13,15 @@ host is known to hear the router its workers get no new work.
 
 from __future__ import annotations
 
-import dataclasses
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from .errors import ConfigError, ProtocolError
-from .heartbeat import Heartbeat, HeartbeatLines
+from .errors import ProtocolError
+from .heartbeat import Heartbeat
 from .host import LEAVING, NO_LEASE
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
+    FULL,
     IN_USE,
     MOVED,
     OVER,
@@ -40,12 +38,21 @@ from .host_messages import (
     decode,
     encode,
 )
+from .host_said import (
+    HOST_WORKERS_MOST,
+    LeftLife,
+    Value,
+    busy,
+    fitting,
+    host_name,
+    is_hello,
+    left_lives,
+    value_of,
+)
 from .lease import EarlierEpochs, Holding, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Phase
-from .messages import KINDS as WORKER_KINDS
-from .messages import WorkerHello
-from .ranges import Ranges
+from .remote_hosts import PastHosts, RemoteHost
 from .router_effects import Kill, Report, RouterEffect, Spawn, ToWorker
 from .router_inputs import (
     Exited,
@@ -56,17 +63,17 @@ from .router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from .slots import Part, Pool, Slot
+from .slots import Pool
 from .terms import Body, Epoch, Route
 
-NAME_BYTES = 64
-PAST_HOSTS = 16
-"""So many hosts that are not here are told, the last ones."""
-_PLAIN = frozenset(ascii_letters + digits + "._-")
-_BUSY = ("load", "memory_bytes")
-_BUSY_MOST = 1e18
-NUMBERS_MOST = 1 << 16
-"""No worker runs so many dispatches."""
+HOSTS_MOST = 4096
+"""So many hosts are here at once."""
+WORKERS_MOST = 16_384
+"""All of them together have no more workers."""
+KEPT_BYTES = 256 << 20
+"""A host that has not yet taken in so much of what is for its workers gets no new work."""
+KEPT_ITEMS = 1 << 20
+"""One that has not taken in so many messages for them takes in none."""
 
 
 class ToHost(NamedTuple):
@@ -74,75 +81,6 @@ class ToHost(NamedTuple):
 
     route: Route
     frames: tuple[Body, ...]
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class RemoteHost:
-    """One host in one tenure."""
-
-    holding: Holding
-    route: Route
-    capacity: int
-    """How many workers it is good for."""
-    least: int
-    """How many it is to have at least."""
-    outbox: Outbox
-    inbox: Inbox
-    slots: list[Slot] = dataclasses.field(default_factory=list)
-    part: Part | None = None
-    """These slots, if not all of them are always to have a worker."""
-    workers: set[bytes] = dataclasses.field(default_factory=set)
-    """Those that were to be started there and have not ended."""
-    unready: set[bytes] = dataclasses.field(default_factory=set)
-    """Of these, the ones that have not said hello."""
-    failed_starts: int = 0
-    """How many in a row have ended before they said hello."""
-    set_aside: bool = False
-    why: str = ""
-    """Why it is set aside."""
-    leaving: bool = False
-    fresh: bool = False
-    busy: dict[str, float] = dataclasses.field(default_factory=dict)
-    """How busy the machine is, as far as it says."""
-    dirty: bool = False
-    """Whether there is something to be sent to it."""
-
-    @property
-    def name(self) -> str:
-        """Its id, for people too."""
-        return self.holding.host
-
-
-class Past(NamedTuple):
-    """A host that was refused, has left, or was lost."""
-
-    state: str
-    why: str
-    at_s: float
-
-
-def host_name(given: str) -> str:
-    """The id of a host as it may stand in the name of a worker, a log and a label."""
-    text = "".join(char if char in _PLAIN else "_" for char in given[:NAME_BYTES])
-    return text or "_"
-
-
-def check_amounts(what: str, amounts: Mapping[str, Any]) -> None:
-    """ConfigError if these are not what somebody needs or offers."""
-    for name, amount in amounts.items():
-        if type(amount) not in (int, float) or not 0 <= amount < _BUSY_MOST:
-            raise ConfigError(f"{what}: {name}={amount!r:.80} is no amount, such as gpu=1")
-
-
-def fitting(workers: int, offers: dict[str, Any], needs: dict[str, float]) -> int:
-    """How many workers a host is good for, of what each of them needs."""
-    most = float(workers)
-    for what, need in needs.items():
-        offered = offers.get(what, 0)
-        enough = type(offered) in (int, float) and offered > 0
-        if need > 0:
-            most = min(most, offered // need if enough else 0.0)
-    return int(most)
 
 
 class Hosts:
@@ -165,8 +103,8 @@ class Hosts:
         self._serves = serves or {}
         """What a host is told to run."""
         self._of_worker: dict[bytes, RemoteHost] = {}
-        self._past: OrderedDict[str, Past] = OrderedDict()
-        """Hosts that are not here, by their names; the newest one last."""
+        self._of_slot: dict[int, RemoteHost] = {}
+        self._past = PastHosts()
 
     # -- what the router wants ------------------------------------------------
 
@@ -174,15 +112,14 @@ class Hosts:
         """An effect of the router.  Whether it is about a worker of a host."""
         match effect:
             case Spawn():
-                host = self._of_slot(effect.slot)
+                host = self._of_slot.get(effect.slot)
                 if host is None:
                     return False
                 self._of_worker[effect.worker] = host
                 host.workers.add(effect.worker)
                 host.unready.add(effect.worker)
-                place = [slot.index for slot in host.slots].index(effect.slot)
-                number = str(place).encode()
-                item = Item(What.SPAWN, effect.worker, (effect.incarnation, number))
+                place = str(host.places[effect.slot]).encode()
+                item = Item(What.SPAWN, effect.worker, (effect.incarnation, place))
             case ToWorker():
                 item = Item(What.TELL, effect.worker, effect.frames)
             case Kill():
@@ -207,10 +144,6 @@ class Hosts:
         host = self._of_worker.get(worker)
         return None if host is None else host.name
 
-    def _of_slot(self, index: int) -> RemoteHost | None:
-        slot = self._pool.slots[index]
-        return next((host for host in self.hosts.values() if slot in host.slots), None)
-
     def _flush(self, host: RemoteHost) -> None:
         host.dirty = False
         self.out += [ToHost(host.route, frames) for frames in host.outbox.messages()]
@@ -219,31 +152,52 @@ class Hosts:
 
     def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
         """A message of a host: the inputs that the router is to get, in order.
-        ProtocolError if it is none."""
+        ProtocolError if it is none: then nothing of it counts, and the session of the host is
+        over.  It is told so; its workers are taken for dead no sooner than those of a host
+        that says nothing."""
+        try:
+            return self._message(route, frames, now_s)
+        except ProtocolError as error:
+            for host in self.hosts.values():
+                if host.route == route and not host.broken:
+                    self._end_session(host, error)
+            raise
+
+    def _end_session(self, host: RemoteHost, error: ProtocolError) -> None:
+        host.broken = True
+        why = f"it has sent what is no message: {error}"
+        if host.set_aside:
+            host.why = why
+        else:
+            self._set_aside(host, "error", why)
+        self._refuse(host.route, host.holding.tenure, host.holding.hello, OVER, why)
+
+    def _message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
         try:
             message, rest = decode(frames, most_bytes=self._wire.header_bytes)
         except ForeignHost as error:
             if error.hello is not None:
                 tenure, number, name = error.hello
                 self._refuse(route, tenure, number, VERSION, f"here {error}")
-                self._remember(host_name(name), "refused", str(error), now_s)
+                self._past.add(host_name(name), "refused", str(error), now_s)
             raise
         if isinstance(message, HostHello):
             return self._hello(route, message, now_s)
         host = self.hosts.get(message.tenure)
-        if host is None:
+        if host is None or host.broken:
             return []
         match message:
             case HostBeat():
                 return self._beat(host, message, now_s)
             case HostLeaves():
+                if host.inbox.have < message.sent:
+                    return []  # it says so again, once that has come
                 over = self.leases.leave(host.name, message.tenure)
                 return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
-                inputs: list[RouterInput] = []
-                for item in host.inbox.take(message, rest):
-                    inputs += self._item(host, item, now_s)
-                return inputs
+                said = [(item, value_of(item)) for item in host.inbox.take(message, rest)]
+                inputs = [self._item(host, item, value, now_s) for item, value in said]
+                return [each for each in inputs if each is not None]
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a host")
 
@@ -254,18 +208,20 @@ class Hosts:
                 f"a host of {hello.least} workers at least, {hello.workers} at most"
             )
         capacity = fitting(hello.workers, hello.offers, self._needs)
-        if not capacity and hello.tenure not in self.hosts:
-            wanted = ", ".join(f"{what}={need:g}" for what, need in self._needs.items())
-            text = f"it has not what a worker needs: {wanted}"
-            self._refuse(route, hello.tenure, hello.hello, UNFIT, text)
-            self._remember(name, "refused", text, now_s)
+        lives = left_lives(hello, header_bytes=self._wire.header_bytes)
+        known = self.hosts.get(hello.tenure)
+        if known is None:
+            if any(life.worker in self._pool.lives for life in lives):
+                raise ProtocolError("a worker of a host that has the name of another one")
+            if refused := self._unwelcome(name, hello.workers, capacity):
+                self._refuse(route, hello.tenure, hello.hello, *refused)
+                self._past.add(name, "refused", refused[1], now_s)
+                return []
+        elif known.name != name:
+            raise ProtocolError("one tenure of two hosts")
+        elif known.broken:
+            self._refuse(route, hello.tenure, hello.hello, OVER, known.why)
             return []
-        lives = [_life(each) for each in hello.lives]
-        names = {life.worker for life in lives}
-        if len(names) < len(lives) or (
-            hello.tenure not in self.hosts and not names.isdisjoint(self._pool.lives)
-        ):
-            raise ProtocolError("workers of a host that have one name")
         reception, over = self.leases.hello(
             name, hello.tenure, hello.hello, hello.ended, now_s,
             with_epoch=hello.epoch, continues=hello.continues, to=hello.to,
@@ -274,7 +230,7 @@ class Hosts:
         if reception is Reception.IN_USE:
             text = f"another host is here as {name}"
             self._refuse(route, hello.tenure, hello.hello, IN_USE, text)
-            self._remember(name, "refused", text, now_s)
+            self._past.add(name, "refused", text, now_s)
         elif reception is Reception.OVER:
             text = "its tenure is over; it may join anew"
             self._refuse(route, hello.tenure, hello.hello, OVER, text)
@@ -288,7 +244,23 @@ class Hosts:
                 inputs += self._take_back(self.hosts[hello.tenure], lives, now_s)
         return inputs
 
-    def _take_back(self, host: RemoteHost, lives: list[_Life], now_s: float) -> list[RouterInput]:
+    def _unwelcome(self, name: str, workers: int, capacity: int) -> tuple[str, str] | None:
+        """Why a host cannot join, if it cannot: a code, and a text for people."""
+        if workers > HOST_WORKERS_MOST:
+            return UNFIT, f"it has {workers} workers, and a host has {HOST_WORKERS_MOST} at most"
+        if not capacity:
+            wanted = ", ".join(f"{what}={need:g}" for what, need in self._needs.items())
+            return UNFIT, f"it has not what a worker needs: {wanted}"
+        if name in self.leases.holdings:
+            return None  # it takes the place of one that is here
+        here = sum(host.capacity for host in self.hosts.values())
+        if len(self.hosts) >= HOSTS_MOST or here + capacity > WORKERS_MOST:
+            return FULL, f"{len(self.hosts)} hosts with {here} workers are here, and no more can be"
+        return None
+
+    def _take_back(
+        self, host: RemoteHost, lives: list[LeftLife], now_s: float
+    ) -> list[RouterInput]:
         """What lives on of the tenure that this one continues, each in its place, if that is
         still one.  Where there are fewer places those are kept that run most."""
         if not lives:
@@ -325,12 +297,6 @@ class Hosts:
         refused = HostRefused(tenure, hello, self.leases.epoch, code, text)
         self.out.append(ToHost(route, (encode(refused),)))
 
-    def _remember(self, name: str, state: str, why: str, now_s: float) -> None:
-        self._past.pop(name, None)
-        self._past[name] = Past(state, why, now_s)
-        if len(self._past) > PAST_HOSTS:
-            self._past.popitem(last=False)
-
     def _welcome(self, route: Route, hello: HostHello, name: str, capacity: int) -> None:
         holding = self.leases.holdings[name]
         host = self.hosts.get(hello.tenure)
@@ -352,8 +318,10 @@ class Hosts:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
         if not self.leases.beat(host.name, beat.tenure, lease_beat, now_s):
             return []
-        host.busy = _busy(beat.machine)
+        host.busy = busy(beat.machine)
         host.outbox.received(beat.have, beat.answered)
+        if len(host.outbox) > KEPT_ITEMS:
+            raise ProtocolError(f"a beat of a host that has {len(host.outbox)} items to take in")
         sent = host.outbox.stated(beat.beat)
         answer = HostAnswer(beat.tenure, beat.beat, sent, host.inbox.have)
         self.out.append(ToHost(host.route, (encode(answer),)))
@@ -364,25 +332,22 @@ class Hosts:
             self._drain(host, now_s)
         return []
 
-    def _item(self, host: RemoteHost, item: Item, now_s: float) -> list[RouterInput]:
+    def _item(self, host: RemoteHost, item: Item, value: Value, now_s: float) -> RouterInput | None:
         worker = item.worker
         if worker not in host.workers:
-            return []
-        match item.what:
-            case What.SAID:
-                if worker in host.unready and _is_hello(item.frames):
+            return None
+        match value:
+            case int():
+                return Spawned(worker, value)
+            case Heartbeat():
+                return HeartbeatFelt(worker, now_s, value.lag_s, value.memory_bytes, value.where)
+            case str():
+                return self._ended(host, worker, value, now_s)
+            case frames:
+                if worker in host.unready and is_hello(frames):
                     host.unready.discard(worker)
                     host.failed_starts = 0
-                return [WorkerMessage([worker, *item.frames], now_s)]
-            case What.SPAWNED:
-                return [Spawned(worker, _number(item))]
-            case What.FELT:
-                felt = _heartbeat(item)
-                return [HeartbeatFelt(worker, now_s, felt.lag_s, felt.memory_bytes, felt.where)]
-            case What.EXITED:
-                return [self._ended(host, worker, _text(item), now_s)]
-            case _:
-                raise ProtocolError(f"{item.what.name} from a host")
+                return WorkerMessage([worker, *frames], now_s)
 
     def _ended(self, host: RemoteHost, worker: bytes, how: str, now_s: float) -> Exited:
         host.workers.discard(worker)
@@ -403,6 +368,9 @@ class Hosts:
 
     def _open(self, host: RemoteHost) -> None:
         host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
+        for place, slot in enumerate(host.slots):
+            host.places[slot.index] = place
+            self._of_slot[slot.index] = host
         if host.least < host.capacity:
             host.part = self._pool.vary(host.slots, host.least)
             host.part.held = not host.fresh
@@ -413,6 +381,8 @@ class Hosts:
             host.part = None
         for slot in host.slots:
             slot.closed = True
+            del self._of_slot[slot.index]
+        host.slots, host.places = [], {}  # another host may get them
 
     def _drain(self, host: RemoteHost, now_s: float) -> None:
         for worker in sorted(host.workers):
@@ -425,30 +395,14 @@ class Hosts:
     def records(self, running: Mapping[bytes, int], now_s: float) -> dict[str, Any]:
         """The hosts that are here, and the last ones that are not.  ``running``: what runs on
         each worker that said hello."""
-        hosts = sorted(self.hosts.values(), key=lambda host: host.name)
+        hosts, wait_s = (
+            sorted(self.hosts.values(), key=lambda host: host.name),
+            self.leases.terms.wait_s,
+        )
         return {
-            "hosts": [self._record(host, running, now_s) for host in hosts],
-            "past_hosts": [
-                {"host": name, "state": past.state, "why": past.why,
-                 "age_s": round(now_s - past.at_s, 3)}
-                for name, past in self._past.items()
-            ],
-        }  # fmt: skip
-
-    def _record(
-        self, host: RemoteHost, running: Mapping[bytes, int], now_s: float
-    ) -> dict[str, Any]:
-        received_s = host.holding.received_s
-        heard_s = host.holding.begun_s if received_s is None else received_s
-        return {
-            "host": host.name, "state": _state(host), "why": host.why,
-            "slots": host.capacity, "workers": len(host.workers),
-            "ready": len(host.workers - host.unready),
-            "running": sum(running.get(worker, 0) for worker in host.workers),
-            "heard_s": round(now_s - heard_s, 3),
-            "lost_s": round(heard_s + self.leases.terms.wait_s - now_s, 3),
-            **host.busy,
-        }  # fmt: skip
+            "hosts": [host.record(running, wait_s, now_s) for host in hosts],
+            "past_hosts": self._past.records(now_s),
+        }
 
     # -- time -----------------------------------------------------------------
 
@@ -465,7 +419,11 @@ class Hosts:
             why = f"nothing was heard of it for {self.leases.terms.wait_s:.0f} s"
             inputs += self._gone(over, now_s, why)
         for host in self.hosts.values():
-            host.fresh = self.leases.is_fresh(host.holding, now_s)
+            host.fresh = (
+                self.leases.is_fresh(host.holding, now_s)
+                and host.outbox.bytes <= KEPT_BYTES
+                and not host.broken
+            )
             if host.fresh and not host.slots and not host.set_aside:
                 self._open(host)
                 count = host.capacity if host.part is None else host.part.bounds
@@ -483,7 +441,7 @@ class Hosts:
         host = self.hosts.pop(over.tenure)
         self._close(host)
         state = "left" if level == "info" else "lost"
-        self._remember(host.name, state, why, now_s)
+        self._past.add(host.name, state, why, now_s)
         self.out.append(Report(level, f"host {host.name} is gone: {why}"))
         how = f"its host {host.name} is gone: {why}"
         workers = sorted(host.workers)
@@ -491,70 +449,3 @@ class Hosts:
             del self._of_worker[worker]
         host.workers.clear()
         return [Exited(worker, now_s, how) for worker in workers]
-
-
-def _state(host: RemoteHost) -> str:
-    if host.leaving:
-        return "leaving"
-    if host.set_aside:
-        return "set aside"
-    if host.fresh:
-        return "ready"
-    return "quiet" if host.slots else "joining"
-
-
-def _busy(said: Mapping[str, Any]) -> dict[str, float]:
-    """What a host says of its machine, as far as it is what is asked for."""
-    busy: dict[str, float] = {"load": 0.0, "memory_bytes": 0}
-    for name in _BUSY:
-        value: Any = said.get(name)
-        if type(value) in (int, float) and 0 <= value < _BUSY_MOST:
-            busy[name] = float(value) if name == "load" else int(value)
-    return busy
-
-
-class _Life(NamedTuple):
-    """What a host says of a worker that lives on."""
-
-    worker: bytes
-    incarnation: bytes
-    pid: int
-    hello: bytes
-    next: int
-    running: Ranges
-    place: int
-    """Among the workers of its host."""
-
-
-def _life(said: list[Any]) -> _Life:
-    worker, incarnation, pid, hello, after, running, place = said
-    life = _Life(worker, incarnation, pid, hello, after, Ranges.from_flat(running), place)
-    if len(life.running) > NUMBERS_MOST or any(n >= life.next for n in life.running):
-        raise ProtocolError(f"a worker that runs {len(life.running)} dispatches")
-    return life
-
-
-def _is_hello(frames: Sequence[Body]) -> bool:
-    head = bytes((0x18, WORKER_KINDS[WorkerHello]))
-    return len(frames) == 2 and bytes(frames[1][1:3]) == head
-
-
-def _heartbeat(item: Item) -> Heartbeat:
-    try:
-        felt = HeartbeatLines().feed(b"".join(map(bytes, item.frames)))
-    except ValueError as error:
-        raise ProtocolError(f"a heartbeat that is {error}") from None
-    if felt is None:
-        raise ProtocolError("a heartbeat without an end")
-    return felt
-
-
-def _number(item: Item) -> int:
-    text = _text(item)
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ProtocolError("a pid that is no number")
-    return int(text)
-
-
-def _text(item: Item) -> str:
-    return b"".join(map(bytes, item.frames)).decode("utf-8", "replace")

@@ -41,7 +41,7 @@ from ..core.host import (
     ToRouter,
 )
 from ..core.host_messages import UNFIT, VERSION
-from ..core.host_pool import check_amounts
+from ..core.host_said import check_amounts
 from ..core.lease import Tenure
 from ..core.limits import ServerLimits, WireLimits
 from ..core.router_effects import Spawn
@@ -72,6 +72,8 @@ _LEVELS = logging.getLevelNamesMapping()
 
 BEAT_S = 1.0
 """The longest pause between two beats; a tenth of the lease if that is less."""
+LEAST_BEAT_S = 0.05
+"""The shortest one, however short the lease is."""
 HELLO_S = 2.0
 """A router that has not answered a hello by then is asked again."""
 LOCK_S = 60.0
@@ -250,7 +252,8 @@ class JoinedHost:
                 asked_s = trio.current_time()
                 self._core.connect()
             self._carry_out()
-            await trio.sleep(min(BEAT_S, (self._core.lease.fence_s or 1.0) / 10))
+            tenth_s = (self._core.lease.fence_s or 1.0) / 10
+            await trio.sleep(min(BEAT_S, max(tenth_s, LEAST_BEAT_S)))
 
     async def _prepare(self, record: dict[str, Any], prepared: trio.Event) -> None:
         """Find out what is to be run."""

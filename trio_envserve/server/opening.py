@@ -25,7 +25,7 @@ from ..core.errors import (
     ConfigError,
     ServerNotClosed,
 )
-from ..core.host_pool import check_amounts
+from ..core.host_said import check_amounts
 from ..core.lease import FENCE_S, LeaseTerms
 from ..core.limit_rules import check_together
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
