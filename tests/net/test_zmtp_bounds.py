@@ -341,6 +341,26 @@ async def test_connections_that_end_at_once_are_not_given_back_in_one_turn(
     assert max(meter.steps) == held // most
 
 
+async def test_memory_of_large_frames_is_used_again_and_is_given_back(zmtp_bench, monkeypatch):
+    """Under load frames come into memory that was there before; afterwards none is left."""
+    monkeypatch.setattr(connections_module, "SWEEP_S", 0.01)
+    limits = limits_of(message_bytes=8 * MIB, arriving_bytes=10 * MIB)
+    async with zmtp_bench() as b, b.router(limits=limits) as router, b.dealer(router) as dealer:
+        memories = []
+        for number in range(2):
+            sent = bytes([number]) * (5 * MIB)
+            monkeypatch.setattr(connections_module, "SWEEP_S", 0.01 if number else 60.0)
+            assert dealer.send_nowait([sent])
+            [[_, frame]] = await router.receive()
+            assert frame == sent
+            memories.append(frame.obj)
+            del frame
+            assert router._spare.size_bytes == 5 * MIB <= router._spare._most_bytes == 10 * MIB
+        assert memories[0] is memories[1]
+        while router._spare.size_bytes:
+            await trio.sleep(0.001)
+
+
 async def test_messages_that_end_at_once_are_not_given_out_in_one_turn(zmtp_bench):
     """Each costs its receiver time: 30 peers whose headers of 1 MiB all lacked their last
     byte held the loop of a router for two seconds."""

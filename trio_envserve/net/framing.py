@@ -36,6 +36,7 @@ from typing import Final, TypeAlias, final
 from ..core.limits import KIB
 from .interface import COPY_THRESHOLD_BYTES, Frame, Message
 from .large import LargeFrame
+from .spare import SpareMemory
 
 MORE: Final = 1
 LONG: Final = 2
@@ -115,6 +116,7 @@ class Decoder:
         "_frames",
         "_large",
         "_limits",
+        "_spare",
         "_take_shared",
         "_violation",
         "commands",
@@ -122,8 +124,15 @@ class Decoder:
         "message_bytes",
     )
 
-    def __init__(self, limits: FrameLimits, take_shared: Take | None = None) -> None:
+    def __init__(
+        self,
+        limits: FrameLimits,
+        take_shared: Take | None = None,
+        spare: SpareMemory | None = None,
+    ) -> None:
         self._limits = limits
+        self._spare = spare
+        """Memory for large frames; None: each has new memory."""
         self._take_shared = take_shared
         """None: frames with the flag SHARED are refused."""
         self._data = b""
@@ -270,7 +279,7 @@ class Decoder:
                     start += _OFFSET_BYTES - size  # these bytes are not in the stream
                 elif size >= COPY_THRESHOLD_BYTES:
                     if end - start < size:
-                        self._large = LargeFrame(data[start:], size, _FIRST_BYTES)
+                        self._large = LargeFrame(data[start:], size, _FIRST_BYTES, self._spare)
                         self._flags = flags
                         at = end
                         return False

@@ -11,6 +11,9 @@ grows without a copy.  (To grow a ``bytearray`` at 32 MiB took up to 127 ms of p
 time: the allocator moves it to new memory, page by page.)  Huge pages, where the system
 has them for those who ask, make new pages cheap: 64 MiB take 10 ms to fill, and 7 ms in
 memory that was in use before.
+
+Where there is spare memory (:mod:`.spare`), a frame that outgrows its first buffer goes on
+in that, which neither grows nor is new.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ import mmap
 from typing import Final
 
 from ..core.limits import KIB, MIB
+from .spare import Memory, SpareMemory
 
 GROW_BYTES: Final = 2 * MIB
 """By how much the buffer grows at most: new memory takes time."""
 
 MAPPED_BYTES: Final = 4 * MIB
 """The largest buffer that is copied when it grows."""
+
+REMEMBERED_BYTES: Final = 128 * KIB
+"""Memory of smaller frames is not used again: it grows once at most."""
 
 _ZEROS: Final = bytes(64 * KIB)
 """Added to a buffer to make it grow."""
@@ -34,16 +41,19 @@ _ZEROS: Final = bytes(64 * KIB)
 class LargeFrame:
     """A large frame that arrives."""
 
-    __slots__ = ("_memory", "_view", "filled", "room", "size")
+    __slots__ = ("_memory", "_spare", "_view", "filled", "room", "size")
 
-    def __init__(self, head: bytes, size: int, first_bytes: int) -> None:
+    def __init__(
+        self, head: bytes, size: int, first_bytes: int, spare: SpareMemory | None = None
+    ) -> None:
         self.size = size
         """The bytes of the whole frame."""
         self.filled = len(head)
         """How many are there."""
         self.room = min(size, max(first_bytes, len(head)))
-        """How many there is memory for."""
-        self._memory: bytearray | mmap.mmap = bytearray(head)
+        """How many count as taken by the frame, because they have come or may come next."""
+        self._spare = spare
+        self._memory: Memory = bytearray(head)
         self._view: memoryview | None = None
         self._extend()
 
@@ -57,10 +67,7 @@ class LargeFrame:
         if self._view is not None:
             self._view.release()  # nothing came
         if self.filled == self.room < self.size:
-            self.room = min(self.size, self.room + min(self.room, GROW_BYTES))
-            if self.room > MAPPED_BYTES and isinstance(self._memory, bytearray):
-                self._memory = self._mapped() or self._memory
-            self._extend()
+            self._grow()
         self._view = memoryview(self._memory)[self.filled : self.room]
         return self._view
 
@@ -72,8 +79,25 @@ class LargeFrame:
         self.filled += size
 
     def frame(self) -> memoryview:
-        """The whole frame."""
-        return memoryview(self._memory).toreadonly()
+        """The whole frame; asked for once.  When its last view is gone, its memory may be
+        used for another one."""
+        if self._spare is not None and self.size >= REMEMBERED_BYTES:
+            self._spare.remember(self._memory)
+        return memoryview(self._memory)[: self.size].toreadonly()
+
+    def _grow(self) -> None:
+        if self._spare is not None and len(self._memory) < self.size:
+            spare = self._spare.find(self.size)
+            if spare is not None:
+                spare[: self.filled] = self._memory[: self.filled]
+                self._memory = spare
+        if len(self._memory) >= self.size:
+            self.room = min(self.size, self.room + GROW_BYTES)
+            return
+        self.room = min(self.size, self.room + min(self.room, GROW_BYTES))
+        if self.room > MAPPED_BYTES and isinstance(self._memory, bytearray):
+            self._memory = self._mapped() or self._memory
+        self._extend()
 
     def _extend(self) -> None:
         if isinstance(self._memory, bytearray):

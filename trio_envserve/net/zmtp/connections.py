@@ -33,6 +33,7 @@ from ..framing import FrameLimits, FramingError
 from ..interface import FRAMES_MAX, ConnectionEvent
 from ..outbox import Outbox
 from ..pump import SocketPump
+from ..spare import SPARE_BYTES, SpareMemory
 from .connection import Connection, ConnectionEnded, ConnectionState
 from .engine import Engine
 from .mechanism import HandshakeError, Mechanism, Null
@@ -76,6 +77,8 @@ class Connections(SocketPump):
         self._frame_limits = frame_limits(limits)
         self._connections: dict[int, Connection] = {}
         """All connections, by descriptor."""
+        self._spare = SpareMemory(min(SPARE_BYTES, limits.arriving_bytes))
+        """Memory for the large frames of all connections."""
         self._traffic = Traffic()
         self._service = select.epoll()
         """Handshakes, connections whose peer hangs up, and those that wait until the
@@ -109,7 +112,7 @@ class Connections(SocketPump):
 
     def _adopt(self, sock: socket.socket, peer: str) -> Connection:
         """Add a new connection and greet the peer."""
-        engine = Engine(self._mechanism(), self._frame_limits)
+        engine = Engine(self._mechanism(), self._frame_limits, self._spare)
         connection = Connection(
             sock, engine, self._outbox_of_next(), peer=peer, now_s=self._awake_s
         )
@@ -289,6 +292,7 @@ class Connections(SocketPump):
     async def _sweep(self) -> None:
         """Close what takes too long."""
         limits, now_s = self._limits, self._awake_s
+        self._spare.sweep()
         self._turn_bytes = 0
         for connection in list(self._connections.values()):
             if self._turn_bytes >= TURN_BYTES:

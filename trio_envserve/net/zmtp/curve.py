@@ -30,6 +30,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, final
 
 from ..framing import FrameLimits
+from ..spare import SpareMemory
 from . import boxes
 from .boxes import KEY_BYTES, WrongBox
 from .mechanism import HandshakeError, check_type, parse_metadata, state_metadata
@@ -90,11 +91,13 @@ class _Curve:
         self.peer_key = b""
         """The peer's long-lived public key, once it has shown that it has the secret one."""
 
-    def seal_traffic(self, limits: FrameLimits, rest: bytes) -> tuple[Sealer, SealedDecoder]:
+    def seal_traffic(
+        self, limits: FrameLimits, rest: bytes, spare: SpareMemory | None = None
+    ) -> tuple[Sealer, SealedDecoder]:
         """Both directions after the handshake.  ``rest``: what has come behind it."""
         return (
             Sealer(self._key, self._sends, self._sent),
-            SealedDecoder(limits, self._key, self._hears, self._heard, rest),
+            SealedDecoder(limits, self._key, self._hears, self._heard, rest, spare),
         )
 
     def _next(self) -> bytes:

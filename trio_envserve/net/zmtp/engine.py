@@ -34,6 +34,7 @@ from typing import Final, final
 
 from ..framing import Decoder, FrameLimits, FramingError, Piece, encode, encode_command
 from ..interface import Frame, Message
+from ..spare import SpareMemory
 from .curve import HANDSHAKE_LIMITS, CurveClient, CurveServer
 from .mechanism import HandshakeError, Mechanism
 from .sealed import SealedDecoder
@@ -59,6 +60,7 @@ class Engine:
         "_mechanism",
         "_pong",
         "_replies",
+        "_spare",
         "decoder",
         "encode",
         "is_ready",
@@ -66,7 +68,9 @@ class Engine:
         "ttl_s",
     )
 
-    def __init__(self, mechanism: Mechanism, limits: FrameLimits) -> None:
+    def __init__(
+        self, mechanism: Mechanism, limits: FrameLimits, spare: SpareMemory | None = None
+    ) -> None:
         self._mechanism = mechanism
         self._greeting: bytes | None = b""
         """The part of the peer's greeting that has come; None when it is whole."""
@@ -77,10 +81,11 @@ class Engine:
         self._pong: bytes | None = None
         """The answer to the newest PING: older ones need none any more."""
         self._limits = limits
+        self._spare = spare
         self.is_sealed = isinstance(mechanism, CurveClient | CurveServer)
         """Whether what passes is sealed."""
         self.decoder: Decoder | SealedDecoder = Decoder(
-            HANDSHAKE_LIMITS if self.is_sealed else limits
+            HANDSHAKE_LIMITS if self.is_sealed else limits, spare=spare
         )
         """Takes arriving bytes and, after the handshake, receives large frames."""
         self.encode: Callable[[Sequence[Message]], list[Piece]] = encode
@@ -145,7 +150,7 @@ class Engine:
                 return False
         mechanism = self._mechanism
         if isinstance(mechanism, CurveClient | CurveServer):
-            sealer, self.decoder = mechanism.seal_traffic(self._limits, decoder.rest())
+            sealer, self.decoder = mechanism.seal_traffic(self._limits, decoder.rest(), self._spare)
             self.encode, self._encode_command = sealer.encode, sealer.command
         return True
 

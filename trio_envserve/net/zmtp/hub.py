@@ -242,6 +242,7 @@ class Hub(Connections):
                         if left is not None and left.drain():
                             self._discard(left)
             await self._in_portions(self._discard)
+        self._spare.clear()
         self._traffic.close()
         self._service.close()
 

@@ -37,6 +37,7 @@ from ..framing import (
     Piece,
 )
 from ..interface import COPY_THRESHOLD_BYTES, Frame, Message
+from ..spare import SpareMemory
 from . import boxes
 
 SEALED_FRAME_BYTES: Final = 32 * MIB
@@ -122,13 +123,19 @@ class SealedDecoder:
     )
 
     def __init__(
-        self, limits: FrameLimits, key: bytes, prefix: bytes, counter: int, rest: bytes
+        self,
+        limits: FrameLimits,
+        key: bytes,
+        prefix: bytes,
+        counter: int,
+        rest: bytes,
+        spare: SpareMemory | None = None,
     ) -> None:
         """``counter``: the last one of the peer's.  ``rest``: bytes that came with the end of
         the handshake."""
         frame_bytes = min(limits.frame_bytes, SEALED_FRAME_BYTES) + _HEAD_BYTES
         outer = FrameLimits(frame_bytes=frame_bytes, message_bytes=frame_bytes, frames=1)
-        self._outer = Decoder(outer)
+        self._outer = Decoder(outer, spare=spare)
         self._outer.feed(rest)
         self._limits = limits
         self._key = key
