@@ -400,7 +400,8 @@ def test_g8_no_more_wake_than_there_may_be():
     assert pair.loads == [0, 1]
 
 
-def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered():
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.ATTACH])
+def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered(act):
     class Full(AtDisk):
         keys = KeyLimits(retention_s=64.0, journal_keys=2, namespace_share=1.0)
 
@@ -411,7 +412,7 @@ def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered()
     session = pair.stranger()
     pair.request(session, 0, name=names[2])
     assert pair.heard().code == "keys-full"
-    pair.request(session, 1, act=KeyAct.ATTACH, name=names[0])
+    pair.request(session, 1, act=act, name=names[0])
     pair.read()
     assert pair.heard().status == Status.RESULT
 

@@ -133,12 +133,6 @@ def record_of(plain: Sequence[Any]) -> Record:
     return record
 
 
-def _body_bytes(record: Record) -> int:
-    if isinstance(record, Opened):
-        return len(record.body)
-    return sum(map(len, record.frames)) if isinstance(record, Completed) else 0
-
-
 class Journal:
     """What was appended, and how much of it is safe."""
 
@@ -176,7 +170,12 @@ class Journal:
         """The unsaved ones, for who saves them."""
         records = tuple(self.unsaved)
         self.unsaved.clear()
-        body_bytes = sum(map(_body_bytes, records))
+        body_bytes = 0
+        for record in records:
+            if isinstance(record, Opened):
+                body_bytes += len(record.body)
+            elif isinstance(record, Completed):
+                body_bytes += len(record.frames[0]) + len(record.frames[1])
         if body_bytes:
             self.waiting_bytes += body_bytes
             self._given.append((self.appended, body_bytes))

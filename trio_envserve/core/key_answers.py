@@ -109,9 +109,8 @@ class KeyAnswers:
         nothing."""
         journal, limits = self._journal, self._room.limits
         most = part * RECORDS_OF_EACH * limits.generations
-        owes = max(journal.waiting, len(self._unsafe))
-        owes_more = owes >= most or journal.waiting_bytes >= part * limits.retained_bytes
-        return journal.lost or not owes_more
+        few = journal.appended - journal.safe < most and len(self._unsafe) < most
+        return (few and journal.waiting_bytes < part * limits.retained_bytes) or journal.lost
 
     def give(self, answer: OfRequest) -> None:
         """At once, if it is safe, this turn may, and nobody's turn is before."""

@@ -62,26 +62,26 @@ class RestingRequests(KeyedRequests):
         """A request that names a key was entered."""
         asked: Keyed = entry.key
         generation = self.keys.open.get(asked.name)
-        if generation is None:
-            if not self._has_place(asked):
+        if generation is None and self.resting.all.keys:
+            rests = self.resting.find(asked.name) is not None
+            if not self._has_place(asked, rests=rests):
                 text = "for now: there is no room for another key"
                 self._refuse(entry, "keys-full", text, for_now=True)
                 return
-            fields = self.resting.take(asked.name)
-            if fields is not None:
+            if rests:
+                fields = self.resting.take(asked.name)
+                assert fields is not None
                 generation = self._wake(fields)
         super().enter(session, entry)
         if generation is not None and generation.state is GenerationState.READING:
             self._read_or_rest(generation)
 
-    def _has_place(self, asked: Keyed) -> bool:
+    def _has_place(self, asked: Keyed, *, rests: bool) -> bool:
         """Whether one more may wake, or be opened and leave something in the journal."""
-        if asked.act not in _WAITS or not self.resting.all.keys:
-            return True
-        may_open = self.keys.room.may_open(asked.name.namespace, asked.name.size_bytes)
-        return may_open and (
-            asked.act is KeyAct.ATTACH or self.resting.may_open(asked.name.namespace)
-        )
+        name, act = asked.name, asked.act
+        if rests:
+            return act not in _WAITS or self.keys.room.may_open(name.namespace, name.size_bytes)
+        return act is not KeyAct.ASK or self.resting.may_open(name[0])
 
     # -- waking and resting -----------------------------------------------------
 

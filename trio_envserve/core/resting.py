@@ -19,7 +19,7 @@ import heapq
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import NamedTuple, TypeAlias, final
 
 from .key_records import Generation, GenerationState, KeyName, Payload
@@ -136,7 +136,10 @@ class Names:
 
     def add(self, rested: Rested) -> None:
         """One more; its name is not there."""
-        self._place(rested)
+        at = hash(rested[_NAME:])
+        number = self._number(at)
+        self._buckets[number].append(rested)
+        self._marks[number] += _BYTES[at >> _MARK & 255]
         self._count += 1
         if self._count > BUCKET * len(self._buckets):
             self._split()
@@ -190,20 +193,16 @@ class Names:
         number = at & (2 * self._level - 1)
         return number if number < len(self._buckets) else at & (self._level - 1)
 
-    def _place(self, rested: Rested) -> None:
-        at = hash(rested[_NAME:])
-        number = self._number(at)
-        self._buckets[number].append(rested)
-        self._marks[number] += _BYTES[at >> _MARK & 255]
-
     def _split(self) -> None:
-        old = len(self._buckets) - self._level
-        both, self._buckets[old], self._marks[old] = self._buckets[old], [], b""
-        self._buckets.append([])
-        self._marks.append(b"")
-        for rested in both:
-            self._place(rested)
-        if len(self._buckets) == 2 * self._level:
+        level, old = self._level, len(self._buckets) - self._level
+        bucket, marks = self._buckets[old], self._marks[old]
+        goes = [hash(rested[_NAME:]) & level for rested in bucket]
+        stays = [not each for each in goes]
+        self._buckets[old] = list(compress(bucket, stays))
+        self._marks[old] = bytes(compress(marks, stays))
+        self._buckets.append(list(compress(bucket, goes)))
+        self._marks.append(bytes(compress(marks, goes)))
+        if len(self._buckets) == 2 * level:
             self._level *= 2
 
 
@@ -308,13 +307,18 @@ class Resting:
         if chunk is None:
             chunk = self._chunks[number] = _Chunk()
         chunk.keys.append(rested)
-        self._look_at(number, chunk, since_s or self.restored_s)
+        if (since_s or self.restored_s) < chunk.look_s:
+            self._look_at(number, chunk, since_s or self.restored_s)
+
+    def find(self, name: KeyName) -> Rested | None:
+        """The one of this name."""
+        if len(name[0]) > 255:
+            return None
+        return self._names.find(b"%c%b%b" % (len(name[0]), *name))
 
     def take(self, name: KeyName) -> RestedFields | None:
         """The one of this name, which rests no more."""
-        if len(name.namespace) > 255 or not self._names:
-            return None
-        rested = self._names.find(b"%c%b%b" % (len(name.namespace), *name))
+        rested = self.find(name)
         if rested is None:
             return None
         self._names.remove(rested)
@@ -413,8 +417,10 @@ class Resting:
         mine = self._of_namespace.get(namespace)
         if mine is None:
             mine = self._of_namespace[namespace] = RestingUsage()
-        for usage in (self.all, mine):
-            usage.keys += keys
-            usage.disk_bytes += disk_bytes
+        taken = self.all
+        taken.keys += keys
+        taken.disk_bytes += disk_bytes
+        mine.keys += keys
+        mine.disk_bytes += disk_bytes
         if not mine.keys:
             del self._of_namespace[namespace]
