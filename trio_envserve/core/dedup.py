@@ -219,11 +219,19 @@ class DedupCache:
         A session of which nothing runs or is kept always has it: so at the bound each
         session goes on, with at least one execution at a time.
         """
+        limits, share = self.limits, self.limits.session_share
+        ran, announced_bytes = self.running_count + self.kept_count, self.announced_bytes
+        # Where all together have no more than the share of one, each may go on.
+        if (
+            ran < share * limits.kept_outcomes
+            and self.kept_bytes + announced_bytes < share * limits.kept_bytes
+            and announced_bytes < share * limits.announced_bytes
+        ):
+            return True
         mine = session.running_count + session.kept_count - session.kept_unrun
         if not mine:
             return True
-        limits = self.limits
-        others = self.running_count + self.kept_count - self.kept_unrun - mine
+        others = ran - self.kept_unrun - mine
         kept_bytes, waiting_bytes = session.kept_bytes, session.announced_bytes
         return (
             mine < self._most(limits.kept_outcomes, others)

@@ -64,7 +64,7 @@ from .client_messages import (
     Welcome,
 )
 from .errors import ProtocolError
-from .fields import Field, is_uint
+from .fields import Field, are_uints, is_uint
 from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
 from .terms import Body, Status
 from .worker_messages import (
@@ -235,24 +235,25 @@ def in_batches(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]:
     """The frames of these messages, in this order.  Neighbours of one kind share a batch,
     as many as may."""
     kind: Any = None
+    """Of the rows, if there are any."""
     rows: list[Message] = []
     bodies: list[Body] = []
     left_bytes = 0
     for message, body in said:
         cls = message.__class__
-        if cls not in BATCHED:
+        if cls is not kind or body is None:  # else its kind has batches
             if rows:
                 yield _batch(kind, rows, bodies)
-                rows, bodies = [], []
-            yield (encode(message),) if body is None else (encode(message), body)
-            continue
-        assert body is not None
+                kind, rows, bodies = None, [], []
+            if body is None or cls not in BATCHED:
+                yield (encode(message),) if body is None else (encode(message), body)
+                continue
         size_bytes = len(body)
         if isinstance(message, KeyedRequest):
             size_bytes += KEYED_ROW_BYTES + len(message.namespace) + len(message.key)
         if size_bytes > ROW_BYTES:
             size_bytes = BATCH_BYTES + 1  # it goes alone
-        if rows and (cls is not kind or size_bytes > left_bytes or len(rows) == BATCH_ROWS):
+        if rows and (size_bytes > left_bytes or len(rows) == BATCH_ROWS):
             yield _batch(kind, rows, bodies)
             rows, bodies = [], []
         if not rows:
@@ -359,7 +360,7 @@ def _sizes_of(cls: Any, fields: list[Any]) -> list[int] | None:
         return None
     if type(sizes) is not list or not 1 <= len(sizes) <= BATCH_ROWS:
         raise ProtocolError(f"{cls.__name__} in a batch of none, or of more than {BATCH_ROWS}")
-    if not all(map(is_uint, sizes)):
+    if not are_uints(sizes):
         raise ProtocolError(f"{cls.__name__} with a size that is not uint")
     checked: list[int] = sizes
     return checked
@@ -389,7 +390,7 @@ def _rows(
             is_right = all(check(value) for value in field if value is not None)
             columns.append(field)
         else:
-            is_right = all(map(check, field))
+            is_right = spec.check_all(field) if spec.check_all else all(map(check, field))
             columns.append(field)
         if not is_right:
             raise ProtocolError(f"{cls.__name__}.{name} is not {spec.cddl}")

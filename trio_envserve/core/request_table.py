@@ -200,12 +200,7 @@ def _finish_kept(
     cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
 ) -> Effects:
     assert entry.kept is not None
-    cache.kept_count -= 1
-    cache.kept_unrun -= not entry.executions
-    cache.kept_bytes -= entry.kept.size_bytes
-    session.kept_count -= 1
-    session.kept_unrun -= not entry.executions
-    session.kept_bytes -= entry.kept.size_bytes
+    _count_kept(cache, session, entry, -1, -entry.kept.size_bytes)
     _remove(cache, session, entry)
     return () if entry.key is None else ((RequestAction.LEAVE, entry),)
 
@@ -284,12 +279,20 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: RetainedOutco
     entry.state = RequestState.COMPLETED
     if entry.body is not None:
         drop_body(cache, session, entry)
-    cache.kept_count += 1
-    cache.kept_unrun += not entry.executions
-    cache.kept_bytes += kept.size_bytes
-    session.kept_count += 1
-    session.kept_unrun += not entry.executions
-    session.kept_bytes += kept.size_bytes
+    _count_kept(cache, session, entry, +1, kept.size_bytes)
+
+
+def _count_kept(
+    cache: DedupCache, session: Session, entry: Entry, change: int, change_bytes: int
+) -> None:
+    """One more, or one less, outcome is kept."""
+    cache.kept_count += change
+    cache.kept_bytes += change_bytes
+    session.kept_count += change
+    session.kept_bytes += change_bytes
+    if not entry.executions:
+        cache.kept_unrun += change
+        session.kept_unrun += change
 
 
 def _queue(cache: DedupCache, session: Session, change: int) -> None:

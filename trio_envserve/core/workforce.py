@@ -345,32 +345,28 @@ class Workforce:
         self, worker: Worker, outcome: Any, payload: Any, now_s: float
     ) -> ExecutionEnded | Stray:
         execution = _reported(worker, outcome)
+        session_id, sequence, _, status, duration_s = outcome
         if execution is None:  # already ended; the next statement lets the worker drop it
             self.strays += 1
-            return Stray(outcome.session, outcome.sequence)
-        if not messages.is_status(outcome.status):
-            raise ProtocolError(f"unknown status {outcome.status}")
+            return Stray(session_id, sequence)
+        if not messages.is_status(status):
+            raise ProtocolError(f"unknown status {status}")
         if execution.size_bytes is None:  # else it was counted when it was announced
             self.runs.add(now_s - execution.dispatched_s)
         self._end(execution)
         worker.done += 1
-        worker.failed += outcome.status != 0
-        self.raised += outcome.status == Status.ERROR
-        if outcome.duration_s is not None and outcome.status != Status.CANCELLED:
-            self.durations.append(outcome.duration_s)
-        self.out += self.pausing.reported(outcome.status, payload, now_s)
+        if status:
+            worker.failed += 1
+            self.raised += status == Status.ERROR
+        if duration_s is not None and status != Status.CANCELLED:
+            self.durations.append(duration_s)
+        self.out += self.pausing.reported(status, payload, now_s)
         entry = execution.entry
-        if execution.taken_back and entry is not None and outcome.status == Status.CANCELLED:
+        if execution.taken_back and entry is not None and status == Status.CANCELLED:
             why = "the server before had begun to cancel it"  # and nobody was told so
             return ExecutionEnded(execution, None, why)
-        said = messages.Outcome(
-            outcome.session,
-            outcome.sequence,
-            outcome.status,
-            worker.name,
-            outcome.duration_s,
-            entry.executions if entry is not None else 0,
-        )
+        executions = 0 if entry is None else entry.executions
+        said = messages.Outcome(session_id, sequence, status, worker.name, duration_s, executions)
         return ExecutionEnded(execution, RetainedOutcome.made(said, payload), "")
 
     def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[Said]:
