@@ -206,7 +206,9 @@ async def test_only_a_key_with_the_role_work_joins(judge):
 
 
 @asynccontextmanager
-async def open_simulated(address: str, count: int) -> AsyncIterator[list[Host]]:
+async def open_simulated(
+    address: str, count: int, pause_s: float = 0.1
+) -> AsyncIterator[list[Host]]:
     """Hosts that join over connections of their own, and start no process."""
 
     def send(host: Host, socket: DealerSocket) -> None:
@@ -223,7 +225,7 @@ async def open_simulated(address: str, count: int) -> AsyncIterator[list[Host]]:
                 host.message([bytes(frame) for frame in frames], boot_s())
             host.beat(boot_s())
             send(host, socket)
-            await trio.sleep(0.1)
+            await trio.sleep(pause_s)
 
     async with open_zmtp_network() as network, AsyncExitStack() as stack:
         sockets = [

@@ -1,0 +1,237 @@
+"""Bad input at the address for hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+import trio
+import trio.lowlevel
+
+from tests.core.test_host_pool_hostile import broken_ones, first_hello
+from tests.real.support import ACTOR, ANY_PORT, PATIENCE_S, Calls, until
+from trio_envserve import (
+    ClientCurve,
+    KeyPair,
+    ServerCurve,
+    ServerLimits,
+    WireLimits,
+    WorkerLost,
+    open_client,
+    open_host,
+    open_server,
+)
+from trio_envserve.core.host_messages import HostRefused, HostWelcome, decode, encode
+from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.host.joined import boot_s
+from trio_envserve.net import open_zmtp_network
+from trio_envserve.net.keypairs import write_whole
+from trio_envserve.server import curve as curve_module
+from trio_envserve.server.shell import Server
+
+from .test_hosts import open_router, open_simulated
+
+SERVER, NODE, TRAINER = KeyPair.new(), KeyPair.new(), KeyPair.new()
+JOINS = 1000
+
+
+@asynccontextmanager
+async def open_plain(**options: Any) -> AsyncIterator[Server]:
+    limits = ServerLimits(reap_s=0.1, stop_s=0.1)  # no host here has processes to wait for
+    async with open_server(
+        "arithmetic", workers=0, hosts_bind=ANY_PORT, limits=limits, **options
+    ) as server:
+        yield server
+
+
+@asynccontextmanager
+async def open_stranger(server: Server) -> AsyncIterator[Any]:
+    """A connection to the address for hosts."""
+    async with (
+        open_zmtp_network() as network,
+        network.open_dealer(server.hosts_address, limits=WireLimits()) as socket,
+    ):
+        yield socket
+
+
+async def answers(socket: Any) -> list[Any]:
+    batch = await socket.receive()
+    return [decode([bytes(f) for f in frames], most_bytes=1 << 20)[0] for frames in batch]
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Both ends of each connection are in this process."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * JOINS
+    if most != resource.RLIM_INFINITY and most < wanted:
+        pytest.skip(f"this process may have {most} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before, wanted), most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+async def test_a_thousand_hosts_join_at_once(many_descriptors: None):
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_plain() as server,
+            open_simulated(server.hosts_address, JOINS, pause_s=2.0) as hosts,
+        ):
+            await until(lambda: all(host.lease.holds(boot_s()) for host in hosts))
+            assert not server.stats().past_hosts, "one was refused"
+            assert len(server.stats().hosts) == JOINS
+
+
+@pytest.mark.real
+async def test_a_host_of_another_version_is_told_and_seen():
+    with trio.fail_after(PATIENCE_S):
+        async with open_plain() as server, open_stranger(server) as socket:
+            hello = cbor2.dumps([128, PROTOCOL_VERSION + 1, "late", b"t" * 16, 1, "whatever"])
+            socket.send_nowait((hello,))
+            (refused,) = await answers(socket)
+            assert isinstance(refused, HostRefused)
+            assert refused.code == "version"
+            assert f"{PROTOCOL_VERSION} is" in refused.text
+            (past,) = server.stats().past_hosts
+            assert (past.host, past.state) == ("late", "refused")
+
+
+@pytest.mark.real
+async def test_hostile_messages_end_nobody_elses_session():
+    luck = random.Random(7)
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_plain() as server,
+            open_simulated(server.hosts_address, 1) as (host,),
+            open_stranger(server) as socket,
+        ):
+            await until(lambda: host.lease.holds(boot_s()))
+            tenure = host.lease.tenure
+            for array in luck.sample(broken_ones(b"z" * 16), 500):
+                data = bytearray(cbor2.dumps(array))
+                if luck.random() < 0.3:
+                    data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
+                while not socket.send_nowait((bytes(data), *[b"x"] * luck.choice((0, 0, 1, 40)))):
+                    await trio.lowlevel.checkpoint()
+            socket.send_nowait((encode(first_hello("after", b"a" * 16)),))
+            while not any(
+                isinstance(each, HostWelcome) and each.tenure == b"a" * 16
+                for each in await answers(socket)
+            ):
+                pass
+            renewed_s = host.lease.deadline_s
+            await until(lambda: host.lease.deadline_s != renewed_s)
+            assert host.lease.tenure == tenure
+            assert {"h0", "after"} <= {each.host for each in server.stats().hosts}
+
+
+@pytest.mark.real
+async def test_whoever_stops_in_the_middle_of_the_handshake_loses_the_connection():
+    wire = dataclasses.replace(WireLimits(), handshake_s=0.2)
+    with trio.fail_after(PATIENCE_S):
+        async with open_plain(wire=wire) as server:
+            place, _, port = server.hosts_address.removeprefix("tcp://").rpartition(":")
+            for said in (b"", b"\xff\0\0\0\0\0\0\0\x01", b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL"):
+                stream = await trio.open_tcp_stream(place, int(port))
+                async with stream:
+                    if said:
+                        await stream.send_all(said)
+                    while await stream.receive_some(4096):
+                        pass
+            async with open_simulated(server.hosts_address, 1) as (host,):
+                await until(lambda: host.lease.holds(boot_s()))
+
+
+# -- keys -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    folder = tmp_path / "keys"
+    (folder / "clients").mkdir(parents=True)
+    write_whole(folder / "server.key", f'secret = "{SERVER.secret}"\n', 0o600)
+    for name, pair, role in (("node", NODE, "work"), ("trainer", TRAINER, "submit")):
+        text = f'public = "{pair.public}"\nroles = ["{role}"]\n'
+        write_whole(folder / "clients" / f"{name}.toml", text, 0o644)
+    return folder
+
+
+@asynccontextmanager
+async def open_recorder(address: str) -> AsyncIterator[tuple[str, bytearray]]:
+    """A relay to an address that keeps what goes there."""
+    place, _, port = address.removeprefix("tcp://").rpartition(":")
+    kept = bytearray()
+
+    async def pass_on(source: trio.SocketStream, to: trio.SocketStream, keep: bool) -> None:
+        while data := await source.receive_some(65536):
+            if keep:
+                kept.extend(data)
+            await to.send_all(data)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream, await trio.open_tcp_stream(place, int(port)) as onward:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pass_on, stream, onward, True)
+                await pass_on(onward, stream, False)
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, 0)
+        yield f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}", kept
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.real
+async def test_a_handshake_that_is_played_again_joins_nobody(keys: Path):
+    with trio.fail_after(PATIENCE_S):
+        async with open_plain(curve=ServerCurve.from_folder(keys)) as server:
+            curve = ClientCurve(SERVER.public, NODE)
+            async with open_recorder(server.hosts_address) as (relay, kept):
+                async with open_host(relay, "arithmetic", name="node", curve=curve) as host:
+                    await until(lambda: host.is_joined)
+                    said = bytes(kept)
+            await until(lambda: not server.stats().hosts)
+            place, _, port = server.hosts_address.removeprefix("tcp://").rpartition(":")
+            async with await trio.open_tcp_stream(place, int(port)) as stream:
+                await stream.send_all(said)
+                while await stream.receive_some(4096):
+                    pass  # until it is closed
+            assert not server.stats().hosts
+            assert [past.state for past in server.stats().past_hosts] == ["left"]
+
+
+@pytest.mark.real
+@pytest.mark.slow
+async def test_a_key_that_is_revoked_while_its_host_runs_work(judge, keys: Path, monkeypatch):
+    """The host is told, its workers are dead with the lease, and the call ends then."""
+    monkeypatch.setattr(curve_module, "RELOAD_S", 0.05)
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_router(judge, curve=ServerCurve.from_folder(keys), fence_s=2.0) as server,
+            open_client(server.address, curve=ClientCurve(SERVER.public, TRAINER)) as client,
+            trio.open_nursery() as nursery,
+            open_host(
+                server.hosts_address, ACTOR, args={"directory": str(judge.directory)},
+                name="node", curve=ClientCurve(SERVER.public, NODE),
+            ) as host,
+        ):  # fmt: skip
+            calls = Calls(client, nursery)
+            calls.start("k", ["wait", "go"], rerun=False)
+            await judge.wait_started("k")
+            (keys / "clients" / "node.toml").unlink()
+            await until(lambda: "the key node was revoked" in host.trouble)
+            await until(lambda: not host.workers)
+            error = await calls.error("k", WorkerLost)
+            assert "node" in str(error)
+            await until(lambda: not server.stats().hosts)
+    assert judge.starts("k") == 1
