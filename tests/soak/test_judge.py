@@ -277,6 +277,43 @@ def test_a_worker_that_nobody_killed_is_found(run):
     assert run.judged()["ok"] is True
 
 
+def kill_host(run, at_s, joined_s):
+    run.kills("kill", at_s + 0.1, what="host", pid=2, sent_s=at_s)
+    run.kills("joined", joined_s, pid=3)
+
+
+def test_the_workers_of_a_killed_host_die_with_it(run):
+    run.ask(5.0, "key")
+    run.answer(6.5, "key")
+    run.start(5.5, "key", "p13")
+    run.end(6.0, "key", "p13")
+    run.kills("dead", 7.3, process="p13", pid=13, alive_s=7.1)
+    assert run.judged()["deaths_unexplained"] == 1
+    kill_host(run, 7.0, 8.0)
+    assert run.judged()["ok"] is True
+
+
+@pytest.mark.parametrize(("joined_s", "true"), [(3.0, False), (6.0, True)])
+def test_a_server_hears_of_its_workers_death_when_the_next_host_has_joined(run, joined_s, true):
+    run.ask(5.0, "key")
+    run.answer(6.1, "key", "worker-lost", "MAY_HAVE_RUN")
+    run.kills("kill", 2.1, what="worker", pid=90, sent_s=2.05)
+    assert run.judged()["untrue_errors"] == 1
+    kill_host(run, 2.0, joined_s)
+    assert run.judged()["ok"] is true
+
+
+def test_a_host_that_was_never_harmed_shows_nothing(run):
+    run.kills("begin", 0.0, hosts=1)
+    figures = run.judged()
+    assert [text.split(",")[0] for text in figures["problems"]] == [
+        "no host among the kills", "no host among the stops",
+    ]  # fmt: skip
+    kill_host(run, 7.0, 8.0)
+    run.kills("stop", 9.0, what="host", pid=3, lasts_s=1.0)
+    assert run.judged()["ok"] is True
+
+
 def test_a_worker_that_was_stopped_for_good_must_be_killed(run):
     run.kills("frozen-survived", 70.0, what="worker", pid=30)
     only(run.judged(), "stopped for good")

@@ -51,7 +51,7 @@ class Serving:
 def killer_of(folder: Path) -> Killer:
     nobody = cast(Any, None)
     return Killer(
-        folder, cast(Any, Serving()), nobody, nobody, EnvironmentLog(folder / "none"),
+        folder, cast(Any, Serving()), None, nobody, nobody, EnvironmentLog(folder / "none"),
         JsonLog(folder / "killer.jsonl"),
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 from tests.soak.processes import READY, python
 from trio_envserve.lab.soak import sampler
 from trio_envserve.lab.soak.sampler import (
+    OfHost,
     Sampler,
     children_in,
     files_in,
@@ -131,3 +132,37 @@ def test_without_proc_only_files_are_looked_at(tmp_path, monkeypatch):
     assert Sampler(tmp_path).sample({}) == {"kinds": {}, "sockets": 0, "locks": 0}
     assert resident(os.getpid(), os.getpid()) == {}
     assert look_at(os.getpid()) is None
+
+
+@needs_proc
+@pytest.mark.real
+def test_it_tells_the_keeper_and_the_guard_of_a_host_from_its_workers(tmp_path):
+    """The keeper leads a group, and the guard is in it; each worker leads its own."""
+    program = (
+        "import subprocess, sys\n"
+        "depth = int(sys.argv[1])\n"
+        "def start(**group): subprocess.Popen([sys.executable, __file__, str(depth + 1)], **group)\n"
+        "if depth == 0: start(process_group=0)\n"
+        "if depth == 1: start()\n"
+        "if depth == 2: start(process_group=0); start(process_group=0)\n"
+        "if depth == 3: print('up', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    (tmp_path / "tree.py").write_text(program)
+    host = subprocess.Popen(
+        [sys.executable, "tree.py", "0"], cwd=tmp_path, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+    assert host.stdin is not None
+    assert host.stdout is not None
+    try:
+        assert [host.stdout.readline() for _ in range(2)] == [b"up\n", b"up\n"]
+        (keeper,), (guard,), workers = OfHost.at(tmp_path, host.pid)
+        parents = {held.pid: held.parent for held in map(look_at, processes_in(tmp_path)) if held}
+        assert (parents[keeper], parents[guard]) == (host.pid, keeper)
+        assert [parents[worker] for worker in workers] == [guard, guard]
+    finally:
+        host.stdin.close()
+        host.stdout.read()  # to the end of all of them
+        host.stdout.close()
+        host.wait()

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from trio_envserve.lab.soak.mix import ENDLESS_S, draw
-from trio_envserve.lab.soak.schedule import KINDS, ROUND_S, schedule
+from trio_envserve.lab.soak.schedule import KINDS, KINDS_OF_HOST, ROUND_S, schedule
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -39,6 +39,12 @@ def test_the_shortest_run_has_every_kind():
     acts = schedule(3, 0.1 * 60)
     assert {act.kind for act in acts} == set(KINDS)
     assert max(act.at_s for act in acts) < 6
+
+
+def test_a_remote_host_has_faults_of_its_own():
+    acts = schedule(3, 2 * ROUND_S, hosted=True)
+    assert {act.kind for act in acts} == {*KINDS, *KINDS_OF_HOST}
+    assert sum(act.kind == "host-kill" for act in acts) == 2
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])

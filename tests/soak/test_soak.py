@@ -36,12 +36,13 @@ async def soak(folder, *arguments):
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), said
 
 
+@pytest.mark.parametrize("host", [(), ("--remote-host",)], ids=["here", "on a host"])
 @pytest.mark.parametrize(
     "minutes",
     [pytest.param("0.3", marks=pytest.mark.slow), pytest.param("10", marks=pytest.mark.soak)],
 )
-async def test_nothing_runs_twice_nothing_is_lost_and_all_is_given_back(tmp_path, minutes):
-    code, figures, said = await soak(tmp_path, "--minutes", minutes)
+async def test_nothing_runs_twice_nothing_is_lost_and_all_is_given_back(tmp_path, minutes, host):
+    code, figures, said = await soak(tmp_path, "--minutes", minutes, *host)
     assert code == 0, (figures, said)
     assert figures["ok"] is True
     assert figures["started_twice"] == figures["lost"] == figures["untrue_errors"] == 0
@@ -50,7 +51,8 @@ async def test_nothing_runs_twice_nothing_is_lost_and_all_is_given_back(tmp_path
     assert min(figures["cuts"].values()) > 0
     assert figures["growth_kib_per_10000"]["router"] < 1024
     assert figures["growth_kib_per_10000"]["client"] < 1024
-    assert set(figures["samples"]) == {"soak", "server", "client", "worker", "guard"}
+    of_host = {"host", "keeper of host", "guard of host"} if host else set()
+    assert set(figures["samples"]) == {"soak", "server", "client", "worker", "guard"} | of_host
     assert figures["left_over"] == {}
 
 

@@ -16,7 +16,14 @@ import trio
 
 from ..lab.soak.run import MINUTES_LEAST, SERVER_PROGRAM, Progress, Soak, SoakOptions
 from .common import Result, Stop, run_verb, say
-from .judged import folder, judged, keep_option, run_shown, show_figures
+from .judged import (
+    folder,
+    judged,
+    keep_option,
+    remote_host_option,
+    run_shown,
+    show_figures,
+)
 from .options import json_option
 from .render import PLAIN_EVERY_S, Table
 
@@ -58,6 +65,7 @@ _ROWS = (
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Decides what goes wrong, and when."
 )
+@remote_host_option
 @keep_option
 @click.option(
     "--server-command",
@@ -67,8 +75,9 @@ _ROWS = (
 )
 @json_option
 def soak(
-    minutes: float, seed: int, keep: Path | None, server_command: str | None, as_json: bool
-) -> int:
+    minutes: float, seed: int, remote_host: bool, keep: Path | None,
+    server_command: str | None, as_json: bool,
+) -> int:  # fmt: skip
     """Kill, stop and cut real processes for minutes, and judge what happens.
 
     A server, its workers and several clients are processes. Between clients and
@@ -90,8 +99,9 @@ def soak(
     async def main(stop: Stop) -> Result:
         with folder(keep, "soak") as directory:
             options = SoakOptions(
-                directory=directory, minutes=minutes, seed=seed, server_command=command
-            )
+                directory=directory, minutes=minutes, seed=seed, server_command=command,
+                remote_host=remote_host,
+            )  # fmt: skip
             return await _run(options, stop, as_json=as_json, kept=keep)
 
     return run_verb(main, as_json=as_json)

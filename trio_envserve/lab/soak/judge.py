@@ -37,13 +37,13 @@ The environment itself never fails here, so no other error has any excuse.
 What was withdrawn, or belongs to a client that was killed, must have been ended:
 at ``rest`` no process that lives has begun what it has not ended, and after it
 nothing begins.  And no process of the environment ends unless the killer killed,
-stopped or froze it, or its server was killed.
+stopped or froze it, or its server or host was killed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +84,13 @@ def _figures(history: History, folder: Path) -> Figures:
 
 def _faults(history: History) -> dict[str, Any]:
     """What was done, by kind."""
+    processes = ["worker", "client", "server"]
+    if any(line.get("hosts") for line in history.faults("begin")):
+        processes.append("host")
     return {
         "seconds": history.seconds,
-        "kills": _count(history.faults("kill"), "what", ("worker", "client", "server")),
-        "stops": _count(history.faults("stop"), "what", ("worker", "client", "server")),
+        "kills": _count(history.faults("kill"), "what", processes),
+        "stops": _count(history.faults("stop"), "what", processes),
         "frozen": len(history.faults("freeze")),
         "cuts": _count(
             history.faults("network"), "how", ("cut", "half-open", "stall", "throttle", "lag")
@@ -99,7 +102,7 @@ def _faults(history: History) -> dict[str, Any]:
     }
 
 
-def _count(lines: list[Line], field: str, kinds: tuple[str, ...]) -> dict[str, int]:
+def _count(lines: list[Line], field: str, kinds: Sequence[str]) -> dict[str, int]:
     counts = Counter(line[field] for line in lines)
     return {kind: counts[kind] for kind in kinds}
 
@@ -228,7 +231,9 @@ def _unexplained(history: History) -> list[str]:
         line["pid"] for event in ("kill", "stop", "freeze")
         for line in history.faults(event, what="worker")
     }  # fmt: skip
-    servers_s = [line["sent_s"] for line in history.faults("kill", what="server")]
+    servers_s = [
+        line["sent_s"] for line in history.faults("kill") if line["what"] in ("server", "host")
+    ]  # fmt: skip
     servers_s += [line["monotonic"] for line in history.faults("closing")]
     return [
         process for process, line in history.deaths.items()

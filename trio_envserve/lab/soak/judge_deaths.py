@@ -45,7 +45,16 @@ class Deaths:
             (line["monotonic"], ended_s[line["pid"]])
             for line in history.faults("freeze") if line["pid"] in ended_s.keys() - seen
         ]  # fmt: skip
-        stops = history.faults("stop", what="server")
+        stood = [
+            (line["monotonic"], line["monotonic"] + line["lasts_s"])
+            for line in history.faults("stop") if line["what"] in ("server", "host")
+        ]  # fmt: skip
+        joined_s = [line["monotonic"] for line in history.faults("joined")]
+        for line in history.faults("kill", what="host"):
+            next_s = min(
+                (each_s for each_s in joined_s if each_s > line["sent_s"]), default=math.inf
+            )
+            stood.append((line["sent_s"], next_s))
         servers = [
             (line["sent_s"], line["monotonic"]) for line in history.faults("kill", what="server")
         ]
@@ -53,7 +62,7 @@ class Deaths:
         for line in history.callers:
             if line["event"] in ("connected", "disconnected"):
                 connections.setdefault(line["client"], []).append(line["monotonic"])
-        known = [(alive_s, _known_s(dead_s, stops)) for alive_s, dead_s in workers]
+        known = [(alive_s, _known_s(dead_s, sorted(stood))) for alive_s, dead_s in workers]
         return cls(sorted(known), sorted(servers), connections)
 
     @staticmethod
@@ -73,13 +82,13 @@ class Deaths:
         return bisect.bisect_right(events_s, dead_s) == bisect.bisect_right(events_s, moment_s)
 
 
-def _known_s(dead_s: float, stops: list[Line]) -> float:
+def _known_s(dead_s: float, stood: list[tuple[float, float]]) -> float:
     """Until when a server may not have known of a worker's death: it may have been
-    stopped, too."""
+    stopped, too, or the host that has to say so stopped or killed."""
     until_s = dead_s
-    for line in stops:
-        if line["monotonic"] <= until_s <= line["monotonic"] + line["lasts_s"]:
-            until_s = line["monotonic"] + line["lasts_s"]
+    for begin_s, end_s in stood:
+        if begin_s <= until_s <= end_s:
+            until_s = end_s
     return until_s + NOTICE_S
 
 

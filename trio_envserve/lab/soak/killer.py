@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Each fault is a task from its beginning to its end, so stops and stalls overlap
 with kills as they fall.  Only the server's own faults take turns: it is killed
-and started again, or stopped and continued, one after the other.  Whatever was
+and started again, or stopped and continued, one after the other; and so do those of the
+remote host.  Whatever was
 stopped is continued, and whatever was done to the network is undone, when the
 fault's task ends, however it ends.  A process that several faults have stopped goes
 on when the last of them ends, as each lasts at least as long as it says.
@@ -34,8 +35,9 @@ import trio
 from ...testing.proxy import FaultProxy
 from ..demo.process import DemoServer
 from ..logs import EnvironmentLog, JsonLog
+from ..remote_host import RemoteHost
 from .callers import CallerProcess, Callers
-from .sampler import children_in, has_proc
+from .sampler import OfHost, children_in, has_proc
 from .schedule import Act
 
 _POLL_S = 0.05
@@ -100,19 +102,21 @@ class Killer:
     """Does what the schedule says."""
 
     def __init__(
-        self, directory: Path, server: DemoServer, proxy: FaultProxy, callers: Callers,
-        environment: EnvironmentLog, log: JsonLog,
+        self, directory: Path, server: DemoServer, host: RemoteHost | None, proxy: FaultProxy,
+        callers: Callers, environment: EnvironmentLog, log: JsonLog,
     ) -> None:  # fmt: skip
         self.done = 0
         """Faults carried out so far."""
         self._directory = directory
         self._server = server
+        self._host = host
         self._proxy = proxy
         self._callers = callers
         self._environment = environment
         self._log = log
         self._serving = True
         self._servers_turn = trio.Lock()
+        self._hosts_turn = trio.Lock()
         self._stopped: Counter[int] = Counter()
         """By process id, by how many faults."""
 
@@ -133,16 +137,19 @@ class Killer:
             "worker-kill": self._kill_worker, "worker-stop": self._stop_worker,
             "worker-freeze": self._freeze_worker, "client-kill": self._kill_client,
             "client-stop": self._stop_client, "server-kill": self._kill_server,
-            "server-stop": self._stop_server, "cut": self._cut, "half-open": self._half_open,
+            "server-stop": self._stop_server, "host-kill": self._kill_host,
+            "host-stop": self._stop_host, "cut": self._cut, "half-open": self._half_open,
             "stall": self._stall, "throttle": self._throttle, "lag": self._lag,
         }  # fmt: skip
 
     # -- workers --------------------------------------------------------------
 
     def workers(self) -> list[int]:
-        """The ids of the workers of the server that serves now."""
-        if not self._serving:
+        """The ids of the workers of the server, or of the host, that serves now."""
+        if not self._serving or (self._host is not None and not self._host.there):
             return []
+        if self._host is not None and has_proc():
+            return OfHost.at(self._directory, self._host.pid).workers
         if has_proc():
             return children_in(self._directory, self._server.pid)
         return [life.pid for life in self._environment.lives.values() if not life.dead]
@@ -242,6 +249,25 @@ class Killer:
             pid = self._server.pid  # a child, and nobody reaps it while it is our turn
             self._log.write("stop", what="server", pid=pid, lasts_s=act.lasts_s)
             with self._stopping(pid, partial(_signal_child, pid)):
+                await trio.sleep(act.lasts_s)
+
+    # -- the remote host ------------------------------------------------------
+
+    async def _kill_host(self, act: Act) -> None:
+        assert self._host is not None
+        async with self._hosts_turn:
+            sent_s, pid = time.monotonic(), self._host.pid
+            await self._host.kill()
+            self._log.write("kill", what="host", pid=pid, sent_s=sent_s)
+            await self._host.start()
+            self._log.write("joined", pid=self._host.pid)
+
+    async def _stop_host(self, act: Act) -> None:
+        assert self._host is not None
+        async with self._hosts_turn:
+            pid = self._host.pid
+            self._log.write("stop", what="host", pid=pid, lasts_s=act.lasts_s)
+            with self._stopping(pid, self._host.signal):
                 await trio.sleep(act.lasts_s)
 
     @contextmanager

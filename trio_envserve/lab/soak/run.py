@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 A server with worker processes runs the built-in environment; clients, each a
 process, ask it for a mix of calls through a fault proxy that is in this
-process.  The phases:
+process.  The workers may be those of a remote host (:mod:`~trio_envserve.lab.remote_host`).
+The phases:
 
 1. *warm-up*: load without faults, then rest; the sample ``begin``.
 2. *faults*: load, and the killer's schedule.
@@ -26,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -39,11 +40,12 @@ from ..demo.process import DemoServer, open_demo_server
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
 from ..programs import program
+from ..remote_host import RemoteHost, open_remote_host, with_host
 from .callers import Callers, ClientEnded
 from .judge import judge
 from .judge_samples import SAMPLES, not_given_back
 from .killer import Killer
-from .sampler import MISSING, Sampler, has_proc, resident
+from .sampler import MISSING, OfHost, Sampler, has_proc, resident
 from .schedule import schedule
 
 SERVER_PROGRAM = program("trio_envserve.lab.demo.server")
@@ -97,6 +99,8 @@ class SoakOptions:
     seed: int = 0
     server_command: Sequence[str] = SERVER_PROGRAM
     """What is started as the server, with options as its last argument."""
+    remote_host: bool = False
+    """The workers are those of a host that has joined, and it is killed and stopped, too."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -130,6 +134,7 @@ class Soak:
         self._environment = EnvironmentLog(self.directory / ENVIRONMENT)
         self._sampler = Sampler(self.directory)
         self._server: DemoServer | None = None
+        self._host: RemoteHost | None = None
         self._callers: Callers | None = None
 
     def figures(self) -> dict[str, Any]:
@@ -142,7 +147,10 @@ class Soak:
         killer = JsonLog(self.directory / KILLER)
         samples = JsonLog(self.directory / SAMPLES)
         try:
-            killer.write("begin", seed=self._options.seed, minutes=self._options.minutes)
+            killer.write(
+                "begin", seed=self._options.seed, minutes=self._options.minutes,
+                hosts=int(self._options.remote_host),
+            )  # fmt: skip
             if not has_proc():
                 samples.write("missing", text=MISSING)
             with unwrap_single():
@@ -161,6 +169,8 @@ class Soak:
             "args": {"log_path": str(self.directory / ENVIRONMENT), "size": _SIZE},
             "workers": WORKERS, "limits": LIMITS, "log_directory": str(self.directory),
         }  # fmt: skip
+        if self._options.remote_host:
+            serving = with_host(serving)
         async with AsyncExitStack() as stack:
             # Everything is told to end in the order in which it depends on each other.
             server = self._server = await stack.enter_async_context(
@@ -169,6 +179,10 @@ class Soak:
                 )
             )
             killer.write("serving", pid=server.pid, address=server.address)
+            self._host = await stack.enter_async_context(
+                open_remote_host(server.hosts_address, WORKERS, self.directory, cwd=self.directory)
+                if self._options.remote_host else nullcontext()
+            )  # fmt: skip
             proxy = await stack.enter_async_context(
                 open_fault_proxy(server.address, seed=self._options.seed)
             )
@@ -183,10 +197,17 @@ class Soak:
             nursery = await stack.enter_async_context(trio.open_nursery())
             stack.callback(self._say_closing, killer)
             nursery.start_soon(self._watch, killer)
-            nursery.start_soon(self._notice_end, server, killer, nursery.cancel_scope)
+            ending = {"server": server, "remote host": self._host}
+            for who, started in ending.items():
+                if started is not None:
+                    nursery.start_soon(
+                        self._notice_end, who, started, killer, nursery.cancel_scope
+                    )  # fmt: skip
             for slot in range(CLIENTS):
                 nursery.start_soon(callers.live, slot)
-            faults = Killer(self.directory, server, proxy, callers, self._environment, killer)
+            faults = Killer(
+                self.directory, server, self._host, proxy, callers, self._environment, killer
+            )
             await self._phases(callers, faults, killer, samples)
             killer.write("end")
             nursery.cancel_scope.cancel()
@@ -213,7 +234,7 @@ class Soak:
     async def _make_faults(self, callers: Callers, faults: Killer, samples: JsonLog) -> None:
         self.progress.phase = "faults"
         seconds = self._options.minutes * 60
-        acts = schedule(self._options.seed, seconds)
+        acts = schedule(self._options.seed, seconds, hosted=self._options.remote_host)
         self.progress.faults_due = len(acts)
         await callers.load(IN_FLIGHT)
         begun_s = trio.current_time()
@@ -291,11 +312,11 @@ class Soak:
             await trio.sleep(_LOOK_S)
 
     async def _notice_end(
-        self, server: DemoServer, killer: JsonLog, scope: trio.CancelScope
+        self, who: str, started: DemoServer | RemoteHost, killer: JsonLog, scope: trio.CancelScope
     ) -> None:
-        await server.wait_unexpected_end()
-        killer.write("ended-by-itself", who="server")
-        self.progress.said.append("the server ended by itself: see its log")
+        await started.wait_unexpected_end()
+        killer.write("ended-by-itself", who=who)
+        self.progress.said.append(f"the {who} ended by itself: see its log")
         scope.cancel()
 
     def _known(self) -> dict[int, str]:
@@ -303,6 +324,11 @@ class Soak:
         known: dict[int, str] = {}
         if self._server is not None and self._server.serving:
             known[self._server.pid] = "server"
+        if self._host is not None and self._host.there:
+            of_host = OfHost.at(self.directory, self._host.pid)
+            known |= dict.fromkeys(of_host.keepers, "keeper of host")
+            known |= dict.fromkeys(of_host.guards, "guard of host")
+            known[self._host.pid] = "host"
         for caller in self._callers.lives if self._callers else ():
             if caller is not None and caller.program.living:
                 known[caller.program.pid] = "client"

@@ -6,7 +6,8 @@ Everything is read from ``/proc``.  A process belongs to a run if it works in it
 folder: the working directory is inherited, and is the kernel's own record, so what was
 left behind by a process that is dead is found too, whoever its parent is now.  The
 server and the clients are known by their ids; a process that leads its own group is a
-worker, and one that does not is the guard in a worker's group.
+worker, and one that does not is the guard in a worker's group.  A remote host has a keeper
+and a guard besides (:class:`OfHost`).
 
 A sample adds up descriptors and threads over all processes of one kind, and has
 the largest resident memory among them.  A process that ends while it is looked
@@ -91,6 +92,25 @@ def children_in(directory: Path, parent: int) -> list[int]:
     """The children of a process that work in a directory, the oldest first."""
     found = (look_at(pid) for pid in processes_in(directory))
     return sorted(held.pid for held in found if held is not None and held.parent == parent)
+
+
+class OfHost(NamedTuple):
+    """What a remote host has started, by process ids."""
+
+    keepers: list[int]
+    guards: list[int]
+    """The parents of its workers."""
+    workers: list[int]
+
+    @classmethod
+    def at(cls, directory: Path, host: int) -> OfHost:
+        """Each is a child of the one before; workers lead groups of their own."""
+        found = [held for pid in processes_in(directory) if (held := look_at(pid)) is not None]
+        keepers = [held.pid for held in found if held.parent == host]
+        # What its workers leave behind is the keeper's child, too.
+        guards = [held.pid for held in found if held.parent == held.group in keepers]
+        workers = [held.pid for held in found if held.parent in guards]
+        return cls(keepers, guards, sorted(workers))
 
 
 def files_in(directory: Path) -> dict[str, int]:

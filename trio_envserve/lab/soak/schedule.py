@@ -50,6 +50,9 @@ KINDS: dict[str, Kind] = {
 """Who does what for how long.  Stops are shorter than what the soak's server
 takes for the end of a worker or of a client."""
 
+KINDS_OF_HOST: dict[str, Kind] = {"host-kill": Kind(1), "host-stop": Kind(1, 0.2, 3.0)}
+"""Those that a remote host has besides."""
+
 
 class Act(NamedTuple):
     """One fault that is due."""
@@ -63,20 +66,21 @@ class Act(NamedTuple):
     amount: float
 
 
-def schedule(seed: int, seconds: float) -> list[Act]:
+def schedule(seed: int, seconds: float, *, hosted: bool = False) -> list[Act]:
     """All faults of a run, in order.  ValueError if it has no time."""
     if not seconds > 0:
         raise ValueError(f"seconds must be positive, not {seconds!r}")
     rng = random.Random(f"soak/{seed}")
     rounds = max(1, round(seconds / ROUND_S))
     each_s = seconds / rounds
+    kinds = KINDS | (KINDS_OF_HOST if hosted else {})
     acts = [
         Act(
             each_s * (number + _LAST * rng.random()), name, rng.random(),
             rng.uniform(kind.least_s, kind.most_s), rng.uniform(kind.least, kind.most),
         )
         for number in range(rounds)
-        for name, kind in KINDS.items()
+        for name, kind in kinds.items()
         for _ in range(kind.often)
     ]  # fmt: skip
     return sorted(acts)
