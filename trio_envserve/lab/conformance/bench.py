@@ -147,6 +147,12 @@ class Bench:
         """A fault proxy in front of the server."""
         return open_fault_proxy(self.address, seed=seed)
 
+    @asynccontextmanager
+    async def proxied(self) -> AsyncIterator[tuple[FaultProxy, Peer]]:
+        """A fault proxy in front of the server, and a client that has come through it."""
+        async with self.proxy() as proxy, self.client(through=proxy.address) as peer:
+            yield proxy, peer
+
     # -- inputs ---------------------------------------------------------------
 
     def key(self) -> str:

@@ -45,48 +45,46 @@ async def _ping(peer: Peer, every_s: float) -> None:
 
 
 @case("A session", "G7")
-async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench) -> None:
+async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench, peer: Peer) -> None:
     """After a goodbye, by session or by nonce, a late hello with that nonce gets no-session."""
-    async with bench.client() as peer:
-        for say_nonce in (False, True):
-            nonce = bench.nonce()
-            if say_nonce:
-                peer.send(messages.Goodbye(nonce))
-            else:
-                await peer.hello(nonce)
-                peer.goodbye()
-                await _gone(bench, peer)
-            error = await peer.hello_refused(nonce)
-            check(error.code == "no-session", "the code 'no-session'", error)
-        await peer.hello()
+    for say_nonce in (False, True):
+        nonce = bench.nonce()
+        if say_nonce:
+            peer.send(messages.Goodbye(nonce))
+        else:
+            await peer.hello(nonce)
+            peer.goodbye()
+            await _gone(bench, peer)
+        error = await peer.hello_refused(nonce)
+        check(error.code == "no-session", "the code 'no-session'", error)
+    await peer.hello()
 
 
 @case("When the session is unknown", "G1")
-async def a_restarted_server_has_a_new_epoch(bench: Bench) -> None:
+async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: Peer) -> None:
     """After a kill and a restart old sessions are unknown, and gone once nothing of them runs."""
-    async with bench.client() as peer:
-        asked, sent = await bench.running(peer)
-        await bench.restart()
-        async with bench.client() as fresh, bench.next_connection(peer) as back:
-            check(fresh.epoch != peer.epoch, "another epoch", fresh.epoch.hex())
-            check(fresh.session != peer.session, "another session", fresh.session.hex())
-            back.again(sent)
-            unknown = await back.unknown()
-            check(unknown.gone is False, "not gone: only a sync names an epoch", unknown)
-            check(unknown.epoch == fresh.epoch, "the new epoch in Unknown", unknown)
-            with trio.move_on_after(bench.patience_s):
-                while not unknown.gone:  # which a server need never come to say
-                    back.sync_nowait(1, [0, 1])
-                    unknown = await back.unknown()
-                    await trio.sleep(LOOK_S)
-            before = await bench.counts(asked)
-            await bench.open(asked)
-            await bench.ran(asked, 1, "nothing runs again by itself")
-            after = await bench.counts(asked)
-            right = not unknown.gone or before == after
-            check(right, f"nothing of it runs when it is said to be gone: {before}", after)
-            fresh.transmit(0, other := bench.echo("new"))
-            await fresh.own_result(other, 0, "the outcome of another request with sequence 0")
+    asked, sent = await bench.running(peer)
+    await bench.restart()
+    async with bench.client() as fresh, bench.next_connection(peer) as back:
+        check(fresh.epoch != peer.epoch, "another epoch", fresh.epoch.hex())
+        check(fresh.session != peer.session, "another session", fresh.session.hex())
+        back.again(sent)
+        unknown = await back.unknown()
+        check(unknown.gone is False, "not gone: only a sync names an epoch", unknown)
+        check(unknown.epoch == fresh.epoch, "the new epoch in Unknown", unknown)
+        with trio.move_on_after(bench.patience_s):
+            while not unknown.gone:  # which a server need never come to say
+                back.sync_nowait(1, [0, 1])
+                unknown = await back.unknown()
+                await trio.sleep(LOOK_S)
+        before = await bench.counts(asked)
+        await bench.open(asked)
+        await bench.ran(asked, 1, "nothing runs again by itself")
+        after = await bench.counts(asked)
+        right = not unknown.gone or before == after
+        check(right, f"nothing of it runs when it is said to be gone: {before}", after)
+        fresh.transmit(0, other := bench.echo("new"))
+        await fresh.own_result(other, 0, "the outcome of another request with sequence 0")
 
 
 async def _gone(bench: Bench, peer: Peer) -> None:

@@ -82,84 +82,80 @@ def same_body(*outcomes: Received) -> bool:
 
 
 @case("What can be asked", "G6")
-async def another_input_under_a_key_is_a_conflict(bench: Bench) -> None:
+async def another_input_under_a_key_is_a_conflict(bench: Bench, one: Peer, two: Peer) -> None:
     """Another body, or another consent, is refused for good; the first ask runs on."""
-    async with bench.client() as one, bench.client() as two:
-        first, second, key = caller(one), caller(two), bench.key()
-        asked, other = bench.wait(), bench.echo("another")
-        first.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
-        second.ask(0, key, other)
-        await two.refused_for_good(0, "key-conflict")
-        second.ask(1, key, asked, rerun=True)
-        await two.refused_for_good(1, "key-conflict")
-        await bench.let_end(asked, one)
-        await bench.ran(asked, 1, "the first ran once")
-        await bench.ran(other, 0, "the other did not run")
+    first, second, key = caller(one), caller(two), bench.key()
+    asked, other = bench.wait(), bench.echo("another")
+    first.ask(0, key, asked)
+    await bench.counted(asked, "it runs", started=1)
+    second.ask(0, key, other)
+    await two.refused_for_good(0, "key-conflict")
+    second.ask(1, key, asked, rerun=True)
+    await two.refused_for_good(1, "key-conflict")
+    await bench.let_end(asked, one)
+    await bench.ran(asked, 1, "the first ran once")
+    await bench.ran(other, 0, "the other did not run")
 
 
 @case("What can be asked", "wire")
-async def the_same_key_in_another_namespace_is_another_key(bench: Bench) -> None:
+async def the_same_key_in_another_namespace_is_another_key(bench: Bench, peer: Peer) -> None:
     """An input that is asked for under one key in two namespaces runs twice."""
-    async with bench.client() as peer:
-        me, asked, key = caller(peer), bench.echo(), bench.key()
-        me.ask(0, key, asked)
-        me.ask(1, key, asked, namespace=b"conform-2")
-        runs = {(await peer.result(sequence))["run"] for sequence in (0, 1)}
-        check(len(runs) == 2, "two runs", runs)
+    me, asked, key = caller(peer), bench.echo(), bench.key()
+    me.ask(0, key, asked)
+    me.ask(1, key, asked, namespace=b"conform-2")
+    runs = {(await peer.result(sequence))["run"] for sequence in (0, 1)}
+    check(len(runs) == 2, "two runs", runs)
 
 
 @case("What can be asked", "G8")
-async def what_cannot_be_a_key_is_refused(bench: Bench) -> None:
+async def what_cannot_be_a_key_is_refused(bench: Bench, peer: Peer) -> None:
     """A key or a namespace that is empty, or far too long, is refused for good."""
-    async with bench.client() as peer:
-        me, asked = caller(peer), bench.echo()
-        wrong = ({"key": b""}, {"key": bytes(9999)}, {"namespace": b""}, {"namespace": bytes(9999)})
-        for sequence, names in enumerate(wrong):
-            me.ask(sequence, "a key", asked, **names)
-            await peer.refused_for_good(sequence, "refused")
-        await bench.ran(asked, 0, "it did not run")
+    me, asked = caller(peer), bench.echo()
+    wrong = ({"key": b""}, {"key": bytes(9999)}, {"namespace": b""}, {"namespace": bytes(9999)})
+    for sequence, names in enumerate(wrong):
+        me.ask(sequence, "a key", asked, **names)
+        await peer.refused_for_good(sequence, "refused")
+    await bench.ran(asked, 0, "it did not run")
 
 
 @case("What can be asked", "G9")
-async def what_nobody_asked_for_cannot_be_attached_to(bench: Bench) -> None:
+async def what_nobody_asked_for_cannot_be_attached_to(bench: Bench, peer: Peer) -> None:
     """Attaching to a key of which nothing is known is refused for good."""
-    async with bench.client() as peer:
-        caller(peer).say(0, bench.key(), KeyAct.ATTACH)
-        await peer.refused_for_good(0, "unknown-key")
+    caller(peer).say(0, bench.key(), KeyAct.ATTACH)
+    await peer.refused_for_good(0, "unknown-key")
 
 
 @case("What can be asked", "G3")
-async def who_attaches_gets_the_outcome_without_the_input(bench: Bench) -> None:
+async def who_attaches_gets_the_outcome_without_the_input(
+    bench: Bench, one: Peer, two: Peer
+) -> None:
     """Attaching, while it runs or later, gets the body that the ask gets, and starts nothing."""
-    async with bench.client() as one, bench.client() as two:
-        first, second = caller(one), caller(two)
-        key, asked = await under_way(bench, first)
-        second.say(0, key, KeyAct.ATTACH)
-        await two.barrier()
-        await bench.open(asked)
-        outcomes = [await one.outcome(0), await two.outcome(0)]
-        second.say(1, key, KeyAct.ATTACH)
-        outcomes.append(await two.outcome(1))
-        check(same_body(*outcomes), "one body", [each.message for each in outcomes])
-        await bench.ran(asked, 1, "it ran once")
+    first, second = caller(one), caller(two)
+    key, asked = await under_way(bench, first)
+    second.say(0, key, KeyAct.ATTACH)
+    await two.barrier()
+    await bench.open(asked)
+    outcomes = [await one.outcome(0), await two.outcome(0)]
+    second.say(1, key, KeyAct.ATTACH)
+    outcomes.append(await two.outcome(1))
+    check(same_body(*outcomes), "one body", [each.message for each in outcomes])
+    await bench.ran(asked, 1, "it ran once")
 
 
 # -- generations --------------------------------------------------------------------
 
 
 @case("Generations", "G1")
-async def two_that_ask_under_one_key_get_one_run(bench: Bench) -> None:
+async def two_that_ask_under_one_key_get_one_run(bench: Bench, one: Peer, two: Peer) -> None:
     """A second client that asks under the key starts nothing, and both get the outcome."""
-    async with bench.client() as one, bench.client() as two:
-        first, second = caller(one), caller(two)
-        _, asked = await under_way(bench, first, second)
-        await bench.ran(asked, 1, "the second starts nothing")
-        await bench.open(asked)
-        outcomes = [await one.outcome(0), await two.outcome(0)]
-        check(same_body(*outcomes), "one body", [each.message for each in outcomes])
-        check(outcomes[0].message.status == 0, "a result", outcomes[0].message)
-        await bench.ran(asked, 1, "it ran once")
+    first, second = caller(one), caller(two)
+    _, asked = await under_way(bench, first, second)
+    await bench.ran(asked, 1, "the second starts nothing")
+    await bench.open(asked)
+    outcomes = [await one.outcome(0), await two.outcome(0)]
+    check(same_body(*outcomes), "one body", [each.message for each in outcomes])
+    check(outcomes[0].message.status == 0, "a result", outcomes[0].message)
+    await bench.ran(asked, 1, "it ran once")
 
 
 @case("Generations", "G4")
@@ -180,130 +176,124 @@ async def an_outcome_outlives_the_client_that_asked(bench: Bench) -> None:
 
 
 @case("Generations", "G7")
-async def work_goes_on_while_one_that_asked_waits(bench: Bench) -> None:
+async def work_goes_on_while_one_that_asked_waits(bench: Bench, one: Peer, two: Peer) -> None:
     """The first of two that leaves cancels nothing, and is told that it was started."""
-    async with bench.client() as one, bench.client() as two:
-        first, second = caller(one), caller(two)
-        _, asked = await under_way(bench, first, second)
-        await two.barrier()
-        started = await one.cancel(0, messages.KeyedCancel)
-        check(started, "started: it runs on", started)
-        counts = await bench.counts(asked)
-        check(not counts.cancelled, "no cancel", counts)
-        await bench.let_end(asked, two)
-        await bench.ran(asked, 1, "it ran once")
+    first, second = caller(one), caller(two)
+    _, asked = await under_way(bench, first, second)
+    await two.barrier()
+    started = await one.cancel(0, messages.KeyedCancel)
+    check(started, "started: it runs on", started)
+    counts = await bench.counts(asked)
+    check(not counts.cancelled, "no cancel", counts)
+    await bench.let_end(asked, two)
+    await bench.ran(asked, 1, "it ran once")
 
 
 @case("Generations", "G7")
-async def who_attaches_does_not_keep_work_running(bench: Bench) -> None:
+async def who_attaches_does_not_keep_work_running(bench: Bench, one: Peer, two: Peer) -> None:
     """When the last one that asked leaves, the work is cancelled, and who attached is told."""
-    async with bench.client() as one, bench.client() as two:
-        first, second = caller(one), caller(two)
-        key, asked = await under_way(bench, first)
-        second.say(0, key, KeyAct.ATTACH)
-        await two.barrier()
-        one.finish(0)
-        record = await two.error(0, "that the work was cancelled")
-        check(record["verdict"] == "MAY_HAVE_RUN", "MAY_HAVE_RUN", record)
-        await bench.is_cancelled(asked)
+    first, second = caller(one), caller(two)
+    key, asked = await under_way(bench, first)
+    second.say(0, key, KeyAct.ATTACH)
+    await two.barrier()
+    one.finish(0)
+    record = await two.error(0, "that the work was cancelled")
+    check(record["verdict"] == "MAY_HAVE_RUN", "MAY_HAVE_RUN", record)
+    await bench.is_cancelled(asked)
 
 
 @case("Generations", "G1")
-async def nothing_starts_under_a_key_before_what_ran_has_ended(bench: Bench) -> None:
+async def nothing_starts_under_a_key_before_what_ran_has_ended(bench: Bench, peer: Peer) -> None:
     """After a cancel by key the next ask waits for the end of code that ignores its cancel."""
-    async with bench.client() as peer:
-        me, key, asked = caller(peer), bench.key(), bench.wait(stubborn=True)
-        me.ask(0, key, asked)
-        await bench.counted(asked, "it runs", started=1)
-        answer = await me.command(1, key, KeyAct.CANCEL)
-        check(answer["started"] is True, "it was started", answer)
-        await peer.error(0, "that it was cancelled")
-        me.ask(2, key, asked)
-        await peer.barrier()
-        await bench.ran(asked, 1, "the next one waits")
-        await bench.open(asked)
-        await peer.outcome(2)
-        await bench.counted(asked, "it ran, after the first", started=2, running=0)
+    me, key, asked = caller(peer), bench.key(), bench.wait(stubborn=True)
+    me.ask(0, key, asked)
+    await bench.counted(asked, "it runs", started=1)
+    answer = await me.command(1, key, KeyAct.CANCEL)
+    check(answer["started"] is True, "it was started", answer)
+    await peer.error(0, "that it was cancelled")
+    me.ask(2, key, asked)
+    await peer.barrier()
+    await bench.ran(asked, 1, "the next one waits")
+    await bench.open(asked)
+    await peer.outcome(2)
+    await bench.counted(asked, "it ran, after the first", started=2, running=0)
 
 
 # -- cancel and forget ----------------------------------------------------------------
 
 
 @case("Cancel and forget", "G2")
-async def what_was_forgotten_is_asked_for_anew(bench: Bench) -> None:
+async def what_was_forgotten_is_asked_for_anew(bench: Bench, peer: Peer) -> None:
     """After a forget the same ask runs again, and its outcome is another one."""
-    async with bench.client() as peer:
-        me, key, asked = caller(peer), bench.key(), bench.echo()
-        me.ask(0, key, asked)
-        first = await peer.result(0)
-        answer = await me.command(1, key, KeyAct.FORGET)
-        check(isinstance(answer["generation"], int), "the generation that it closed", answer)
-        me.say(2, key, KeyAct.ATTACH)
-        await peer.refused_for_good(2, "unknown-key")
-        me.ask(3, key, asked)
-        second = await peer.result(3)
-        check(first["run"] != second["run"], "another run", second)
-        await bench.ran(asked, 2, "it ran again")
+    me, key, asked = caller(peer), bench.key(), bench.echo()
+    me.ask(0, key, asked)
+    first = await peer.result(0)
+    answer = await me.command(1, key, KeyAct.FORGET)
+    check(isinstance(answer["generation"], int), "the generation that it closed", answer)
+    me.say(2, key, KeyAct.ATTACH)
+    await peer.refused_for_good(2, "unknown-key")
+    me.ask(3, key, asked)
+    second = await peer.result(3)
+    check(first["run"] != second["run"], "another run", second)
+    await bench.ran(asked, 2, "it ran again")
 
 
 @case("Cancel and forget", "G7")
-async def a_cancel_by_key_that_is_said_twice_hits_nothing_else(bench: Bench) -> None:
+async def a_cancel_by_key_that_is_said_twice_hits_nothing_else(
+    bench: Bench, one: Peer, two: Peer
+) -> None:
     """The second copy, also from another client, is answered as the first, and ends nothing."""
-    async with bench.client() as one, bench.client() as two:
-        first, second, tag = caller(one), caller(two), new_id()
-        key, asked = await under_way(bench, first)
-        answer = await first.command(1, key, KeyAct.CANCEL, tag)
-        await bench.is_cancelled(asked)
-        first.ask(2, key, asked)
-        await bench.counted(asked, "it runs anew", started=2, running=1)
-        again = await second.command(0, key, KeyAct.CANCEL, tag)
-        check(again == answer, f"the same answer, {answer}", again)
-        await bench.let_end(asked, one, 2)
-        await bench.counted(asked, "the second ran to its end", started=2, results=1)
+    first, second, tag = caller(one), caller(two), new_id()
+    key, asked = await under_way(bench, first)
+    answer = await first.command(1, key, KeyAct.CANCEL, tag)
+    await bench.is_cancelled(asked)
+    first.ask(2, key, asked)
+    await bench.counted(asked, "it runs anew", started=2, running=1)
+    again = await second.command(0, key, KeyAct.CANCEL, tag)
+    check(again == answer, f"the same answer, {answer}", again)
+    await bench.let_end(asked, one, 2)
+    await bench.counted(asked, "the second ran to its end", started=2, results=1)
 
 
 @case("Cancel and forget", "G7")
-async def a_cancel_of_a_generation_that_is_over_hits_nothing(bench: Bench) -> None:
+async def a_cancel_of_a_generation_that_is_over_hits_nothing(bench: Bench, peer: Peer) -> None:
     """A cancel that names an earlier generation ends no later one."""
-    async with bench.client() as peer:
-        me = caller(peer)
-        key, asked = await under_way(bench, me)
-        answer = await me.command(1, key, KeyAct.CANCEL)
-        number = answer["generation"]
-        check(isinstance(number, int), "the generation that it closed", answer)
-        me.ask(2, key, asked)
-        await bench.counted(asked, "it runs anew", started=2, running=1)
-        answer = await me.command(3, key, KeyAct.CANCEL, number)
-        check(answer == {"generation": None, "started": True}, "nothing was closed", answer)
-        await bench.let_end(asked, peer, 2)
+    me = caller(peer)
+    key, asked = await under_way(bench, me)
+    answer = await me.command(1, key, KeyAct.CANCEL)
+    number = answer["generation"]
+    check(isinstance(number, int), "the generation that it closed", answer)
+    me.ask(2, key, asked)
+    await bench.counted(asked, "it runs anew", started=2, running=1)
+    answer = await me.command(3, key, KeyAct.CANCEL, number)
+    check(answer == {"generation": None, "started": True}, "nothing was closed", answer)
+    await bench.let_end(asked, peer, 2)
 
 
 @case("Cancel and forget", "G7")
-async def a_cancel_by_key_may_overtake_its_ask(bench: Bench) -> None:
+async def a_cancel_by_key_may_overtake_its_ask(bench: Bench, peer: Peer) -> None:
     """A cancel of a key of which nothing is known cancels the next ask, and only that."""
-    async with bench.client() as peer:
-        me, key, asked = caller(peer), bench.key(), bench.echo()
-        answer = await me.command(0, key, KeyAct.CANCEL)
-        check(answer["generation"] is None, "no generation", answer)
-        me.ask(1, key, asked)
-        record = await peer.error(1, "that it was cancelled")
-        check(record["verdict"] == "DID_NOT_RUN", "DID_NOT_RUN", record)
-        await bench.ran(asked, 0, "it did not run")
-        me.ask(2, key, asked)
-        await peer.result(2)
-        await bench.ran(asked, 1, "the next one ran")
+    me, key, asked = caller(peer), bench.key(), bench.echo()
+    answer = await me.command(0, key, KeyAct.CANCEL)
+    check(answer["generation"] is None, "no generation", answer)
+    me.ask(1, key, asked)
+    record = await peer.error(1, "that it was cancelled")
+    check(record["verdict"] == "DID_NOT_RUN", "DID_NOT_RUN", record)
+    await bench.ran(asked, 0, "it did not run")
+    me.ask(2, key, asked)
+    await peer.result(2)
+    await bench.ran(asked, 1, "the next one ran")
 
 
 @case("Cancel and forget", "G9")
-async def a_cancel_of_a_request_with_a_key_never_denies_a_run(bench: Bench) -> None:
+async def a_cancel_of_a_request_with_a_key_never_denies_a_run(bench: Bench, peer: Peer) -> None:
     """Of a sequence that was never seen it says started, for others may have asked."""
-    async with bench.client() as peer:
-        me = caller(peer)
-        check(await peer.cancel(0, messages.KeyedCancel), "started", "started: false")
-        asked = bench.echo()
-        me.ask(0, bench.key(), asked)
-        await peer.refused(0, "finished")
-        await bench.ran(asked, 0, "it did not run")
+    me = caller(peer)
+    check(await peer.cancel(0, messages.KeyedCancel), "started", "started: false")
+    asked = bench.echo()
+    me.ask(0, bench.key(), asked)
+    await peer.refused(0, "finished")
+    await bench.ran(asked, 0, "it did not run")
 
 
 # -- which keys there are ---------------------------------------------------------------
@@ -336,30 +326,28 @@ async def keys_are_listed_without_a_session(bench: Bench) -> None:
 
 
 @case("Issued again", "G2")
-async def what_may_have_run_is_started_by_proof_and_consent_only(bench: Bench) -> None:
+async def what_may_have_run_is_started_by_proof_and_consent_only(bench: Bench, peer: Peer) -> None:
     """An ask that is issued again, of an unknown key, needs proof, consent and allowance."""
-    async with bench.client() as peer:
-        me, key, asked = caller(peer), bench.key(), bench.echo()
-        enough: dict[str, Any] = {"earlier": 1, "gone": True, "rerun": True}
-        without = (("gone", False), ("rerun", False), ("earlier", ALLOWANCE))
-        for sequence, (name, value) in enumerate(without):
-            me.ask(sequence, key, asked, **{**enough, name: value})
-            await peer.refused_for_good(sequence, "unknown-key")
-        await bench.ran(asked, 0, "it did not run")
-        me.ask(3, key, asked, **enough)
-        await peer.result(3)
-        await bench.ran(asked, 1, "with all three it ran")
+    me, key, asked = caller(peer), bench.key(), bench.echo()
+    enough: dict[str, Any] = {"earlier": 1, "gone": True, "rerun": True}
+    without = (("gone", False), ("rerun", False), ("earlier", ALLOWANCE))
+    for sequence, (name, value) in enumerate(without):
+        me.ask(sequence, key, asked, **{**enough, name: value})
+        await peer.refused_for_good(sequence, "unknown-key")
+    await bench.ran(asked, 0, "it did not run")
+    me.ask(3, key, asked, **enough)
+    await peer.result(3)
+    await bench.ran(asked, 1, "with all three it ran")
 
 
 @case("Issued again", "G4")
-async def what_is_issued_again_joins_what_runs(bench: Bench) -> None:
+async def what_is_issued_again_joins_what_runs(bench: Bench, one: Peer, two: Peer) -> None:
     """Without proof and consent an ask that is issued again still joins, and is answered."""
-    async with bench.client() as one, bench.client() as two:
-        first, second = caller(one), caller(two)
-        key, asked = await under_way(bench, first)
-        second.ask(0, key, asked, earlier=1, gone=False)
-        await two.barrier()
-        await bench.open(asked)
-        outcomes = [await one.outcome(0), await two.outcome(0)]
-        check(same_body(*outcomes), "one body", [value_of(each) for each in outcomes])
-        await bench.ran(asked, 1, "it ran once")
+    first, second = caller(one), caller(two)
+    key, asked = await under_way(bench, first)
+    second.ask(0, key, asked, earlier=1, gone=False)
+    await two.barrier()
+    await bench.open(asked)
+    outcomes = [await one.outcome(0), await two.outcome(0)]
+    check(same_body(*outcomes), "one body", [value_of(each) for each in outcomes])
+    await bench.ran(asked, 1, "it ran once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...core import messages
 from .bench import Bench
 from .findings import case, check
+from .peer import Peer
 from .raw import taken_in
 
 
@@ -55,17 +56,16 @@ async def late_bytes_of_a_connection_that_was_replaced_are_only_late(bench: Benc
 
 
 @case("Connections", "G6")
-async def a_refusal_goes_to_who_asked(bench: Bench) -> None:
+async def a_refusal_goes_to_who_asked(bench: Bench, old: Peer) -> None:
     """A request that is refused on an old connection is refused there, not on the newest."""
-    async with bench.client() as old:
-        asked = bench.echo()
-        sent = old.transmit(0, asked)
-        await old.result(0)
-        async with bench.next_connection(old) as new:
-            await new.sync(1, [])
-            old.again(sent)
-            await old.refused_for_good(0, "finished")
-            await new.barrier()
-            refused = new.all(messages.Refused)
-            check(not refused, "no refusal on the newest connection", refused)
-            await bench.ran(asked, 1, "it ran once")
+    asked = bench.echo()
+    sent = old.transmit(0, asked)
+    await old.result(0)
+    async with bench.next_connection(old) as new:
+        await new.sync(1, [])
+        old.again(sent)
+        await old.refused_for_good(0, "finished")
+        await new.barrier()
+        refused = new.all(messages.Refused)
+        check(not refused, "no refusal on the newest connection", refused)
+        await bench.ran(asked, 1, "it ran once")

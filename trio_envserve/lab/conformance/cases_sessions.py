@@ -11,6 +11,7 @@ from ...core.limits import PROTOCOL_VERSION
 from .bench import LOOK_S, Bench
 from .findings import case, check
 from .forms import value_of
+from .peer import Peer
 
 STATUSES = ("starting", "ready", "silent", "broken", "stopping")
 STATUS = {"status", "reason", "ready", "workers", "environment", "rerun"}
@@ -48,22 +49,21 @@ async def the_same_nonce_gets_the_same_session(bench: Bench) -> None:
 
 
 @case("A session", "G2")
-async def each_nonce_gets_a_session_of_its_own(bench: Bench) -> None:
+async def each_nonce_gets_a_session_of_its_own(bench: Bench, one: Peer, other: Peer) -> None:
     """Sessions have the same sequences and nothing to do with each other."""
-    async with bench.client() as one, bench.client() as other:
-        check(one.session != other.session, "two sessions", one.session.hex())
-        mine, theirs = bench.wait(), bench.echo("theirs")
-        one.transmit(0, mine)
-        await bench.counted(mine, "it runs", started=1)
-        other.transmit(0, theirs)
-        value = await other.result(0)
-        check(value["value"] == "theirs", "the result of its own request", value)
-        other.finish(0, 1, 2, 3)
-        check(await other.cancel(4) is False, "its own sequence 4 never ran", True)
-        other.goodbye()
-        await other.barrier()
-        await bench.runs_on(mine, "the other session's request runs on")
-        await bench.let_end(mine, one)
+    check(one.session != other.session, "two sessions", one.session.hex())
+    mine, theirs = bench.wait(), bench.echo("theirs")
+    one.transmit(0, mine)
+    await bench.counted(mine, "it runs", started=1)
+    other.transmit(0, theirs)
+    value = await other.result(0)
+    check(value["value"] == "theirs", "the result of its own request", value)
+    other.finish(0, 1, 2, 3)
+    check(await other.cancel(4) is False, "its own sequence 4 never ran", True)
+    other.goodbye()
+    await other.barrier()
+    await bench.runs_on(mine, "the other session's request runs on")
+    await bench.let_end(mine, one)
 
 
 @case("A session", "wire")
@@ -93,79 +93,75 @@ async def an_outcome_larger_than_its_client_takes_is_an_error(bench: Bench) -> N
 
 
 @case("A session", "G7")
-async def goodbye_cancels_what_is_not_finished(bench: Bench) -> None:
+async def goodbye_cancels_what_is_not_finished(bench: Bench, peer: Peer) -> None:
     """After a goodbye what runs is cancelled, and the session is not known."""
-    async with bench.client() as peer:
-        asked = [bench.wait() for _ in range(3)]
-        for sequence, one in enumerate(asked):
-            peer.transmit(sequence, one)
-        for one in asked:
-            await bench.counted(one, "it runs", started=1)
-        peer.goodbye()
-        peer.transmit(3, late := bench.echo())
-        await peer.unknown()
-        for one in asked:
-            await bench.is_cancelled(one)
-        await bench.ran(late, 0, "nothing runs for a session that has ended")
+    asked = [bench.wait() for _ in range(3)]
+    for sequence, one in enumerate(asked):
+        peer.transmit(sequence, one)
+    for one in asked:
+        await bench.counted(one, "it runs", started=1)
+    peer.goodbye()
+    peer.transmit(3, late := bench.echo())
+    await peer.unknown()
+    for one in asked:
+        await bench.is_cancelled(one)
+    await bench.ran(late, 0, "nothing runs for a session that has ended")
 
 
 @case("When the session is unknown", "G1", needs=("wait",))
-async def an_ended_session_is_gone_when_nothing_of_it_runs(bench: Bench) -> None:
+async def an_ended_session_is_gone_when_nothing_of_it_runs(bench: Bench, peer: Peer) -> None:
     """Unknown says gone only when the last execution of the session has ended."""
-    async with bench.client() as peer:
-        asked, _ = await bench.running(peer, stubborn=True)
-        peer.goodbye()
-        peer.sync_nowait(1, [0, 1])
-        unknown = await peer.unknown()
-        check(unknown.gone is False, "not gone: it still runs, and ignores its cancel", unknown)
-        hello = messages.Hello(PROTOCOL_VERSION, peer.nonce, 1, "conform", 1 << 20)
-        peer.send(hello)
-        error, _ = await peer.next(messages.Error, "Error, for the nonce of an ending session")
-        check(error.code == "no-session", "the code 'no-session'", error)
-        await bench.runs_on(asked, "it still runs")
-        await bench.open(asked)
-        with trio.move_on_after(peer.patience_s):
-            while not unknown.gone:
-                await trio.sleep(LOOK_S)
-                peer.sync_nowait(1, [0, 1])
-                unknown = await peer.unknown()
-        check(unknown.gone, "gone, once it has ended", unknown)
-        counts = await bench.counts(asked)
-        check(counts.running == 0, "nothing of it runs when it is said to be gone", counts)
+    asked, _ = await bench.running(peer, stubborn=True)
+    peer.goodbye()
+    peer.sync_nowait(1, [0, 1])
+    unknown = await peer.unknown()
+    check(unknown.gone is False, "not gone: it still runs, and ignores its cancel", unknown)
+    hello = messages.Hello(PROTOCOL_VERSION, peer.nonce, 1, "conform", 1 << 20)
+    peer.send(hello)
+    error, _ = await peer.next(messages.Error, "Error, for the nonce of an ending session")
+    check(error.code == "no-session", "the code 'no-session'", error)
+    await bench.runs_on(asked, "it still runs")
+    await bench.open(asked)
+    with trio.move_on_after(peer.patience_s):
+        while not unknown.gone:
+            await trio.sleep(LOOK_S)
+            peer.sync_nowait(1, [0, 1])
+            unknown = await peer.unknown()
+    check(unknown.gone, "gone, once it has ended", unknown)
+    counts = await bench.counts(asked)
+    check(counts.running == 0, "nothing of it runs when it is said to be gone", counts)
 
 
 @case("When the session is unknown", "G4")
-async def an_unknown_session_is_told(bench: Bench) -> None:
+async def an_unknown_session_is_told(bench: Bench, peer: Peer) -> None:
     """Request, finish, sync and cancel of a session that is not known get Unknown, not gone."""
-    async with bench.client() as peer:
-        known, peer.session = peer.session, os.urandom(16)
-        peer.epoch, epoch = os.urandom(16), peer.epoch
-        asked = bench.echo()
-        for say in (
-            lambda: peer.transmit(0, asked),
-            lambda: peer.finish(0),
-            lambda: peer.sync_nowait(1, [0, 1]),
-            lambda: peer.send(messages.Cancel(peer.session, 0)),
-        ):
-            say()
-            unknown = await peer.unknown()
-            check(unknown.epoch == epoch, "the server's own epoch", unknown)
-            check(unknown.gone is False, "nothing is proven of a foreign epoch", unknown)
-        peer.goodbye()
-        peer.session, peer.epoch = known, epoch
-        await peer.misses([0, 1], 1, [0, 1], "the known session is untouched")
-        await bench.ran(asked, 0, "nothing runs for an unknown session")
+    known, peer.session = peer.session, os.urandom(16)
+    peer.epoch, epoch = os.urandom(16), peer.epoch
+    asked = bench.echo()
+    for say in (
+        lambda: peer.transmit(0, asked),
+        lambda: peer.finish(0),
+        lambda: peer.sync_nowait(1, [0, 1]),
+        lambda: peer.send(messages.Cancel(peer.session, 0)),
+    ):
+        say()
+        unknown = await peer.unknown()
+        check(unknown.epoch == epoch, "the server's own epoch", unknown)
+        check(unknown.gone is False, "nothing is proven of a foreign epoch", unknown)
+    peer.goodbye()
+    peer.session, peer.epoch = known, epoch
+    await peer.misses([0, 1], 1, [0, 1], "the known session is untouched")
+    await bench.ran(asked, 0, "nothing runs for an unknown session")
 
 
 @case("When the session is unknown", "G9")
-async def a_session_of_this_epoch_that_is_not_there_is_gone(bench: Bench) -> None:
+async def a_session_of_this_epoch_that_is_not_there_is_gone(bench: Bench, peer: Peer) -> None:
     """A sync with the server's own epoch and a session that is forgotten is answered: gone."""
-    async with bench.client() as peer:
-        peer.goodbye()
-        unknown = None
-        with trio.move_on_after(peer.patience_s):
-            while unknown is None or not unknown.gone:
-                peer.sync_nowait(0, [])
-                unknown = await peer.unknown()
-                await trio.sleep(0 if unknown.gone else LOOK_S)
-        check(unknown is not None and unknown.gone, "gone", unknown)
+    peer.goodbye()
+    unknown = None
+    with trio.move_on_after(peer.patience_s):
+        while unknown is None or not unknown.gone:
+            peer.sync_nowait(0, [])
+            unknown = await peer.unknown()
+            await trio.sleep(0 if unknown.gone else LOOK_S)
+    check(unknown is not None and unknown.gone, "gone", unknown)

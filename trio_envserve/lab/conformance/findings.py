@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 A case is an async function whose name is the case's name and whose docstring is
-the one line that says what a right server does.  It returns (passed), raises
+the one line that says what a right server does.  It is given its bench, and for each
+further parameter a client with a session of its own.  It returns (passed), raises
 :class:`CaseFailed` (with what was expected and what was seen) or
 :class:`CaseSkipped` (this server cannot be asked).  :func:`case` turns it into
 a :class:`Case` and says where the line comes from: a heading of
@@ -20,8 +21,8 @@ from typing import Any, TypeAlias
 
 from ...core.errors import EnvServeError
 
-CaseMain: TypeAlias = Callable[[Any], Awaitable[None]]
-"""Given the bench of the case: that of a server, or that of a worker."""
+CaseMain: TypeAlias = Callable[..., Awaitable[None]]
+"""Given the bench of the case, that of a server, or that of a worker; and clients."""
 
 
 class CaseFailed(EnvServeError):
@@ -70,6 +71,8 @@ class Case:
     faults: bool
     """Whether it runs through the fault proxy."""
     main: CaseMain
+    clients: int
+    """How many it is given beside its bench."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ def case(
     def make(main: CaseMain) -> Case:
         line = " ".join((inspect.getdoc(main) or "").split())
         name = getattr(main, "__name__", "").replace("_", "-")
-        return Case(name, line, section, guarantee, needs, faults, main)
+        clients = len(inspect.signature(main).parameters) - 1
+        return Case(name, line, section, guarantee, needs, faults, main, clients)
 
     return make
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import trio
 
@@ -162,7 +163,10 @@ async def _run(network: Network, options: Options, watch: Watch, case: Case) -> 
         failure: EnvServeError | None = None
         try:
             with unwrap_single():
-                await case.main(bench)
+                async with AsyncExitStack() as stack:
+                    opened = [bench.client() for _ in range(case.clients)]
+                    peers = [await stack.enter_async_context(each) for each in opened]
+                    await case.main(bench, *peers)
         except (CaseFailed, CaseSkipped) as error:
             failure = error
         try:
