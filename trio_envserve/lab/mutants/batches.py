@@ -31,9 +31,9 @@ FAMILY = Family()
 @FAMILY.mutant("G7", "G8", needs=(Fault.CANCEL_STORM,))
 def a_span_ends_as_its_first(patch: Patches) -> None:
     """If the first request of a finished span does not run, nothing of the span is stopped."""
-    finish_spans = DedupCache.finish_spans
 
-    def as_the_first(self: Any, session: Any, spans: Ranges) -> Effects:
+    @patch.around(DedupCache, "finish_spans")
+    def as_the_first(finish_spans: Any, self: Any, session: Any, spans: Ranges) -> Effects:
         effects: list[tuple[RequestAction, Any]] = []
         for start, stop in spans.spans():
             one, entries = Ranges(), session.entries
@@ -45,15 +45,13 @@ def a_span_ends_as_its_first(patch: Patches) -> None:
                     effects.append(each)
         return effects
 
-    patch.attribute(DedupCache, "finish_spans", as_the_first)
-
 
 @FAMILY.mutant("G7", "G8", "G9", needs=(Fault.CANCEL_STORM,))
 def calls_cancelled_together_are_as_one(patch: Patches) -> None:
     """If one of the calls cancelled together was never sent, the server hears of none."""
-    cancel = client._INPUTS[CallsCancelled]
 
-    def as_one(self: Any, given: CallsCancelled) -> None:
+    @patch.around_cell(client._INPUTS, CallsCancelled)
+    def as_one(cancel: Any, self: Any, given: CallsCancelled) -> None:
         calls = [call for n in given.calls if (call := self.calls.live.get(n)) is not None]
         if all(call.stage is not Stage.QUEUED for call in calls):
             cancel(self, given)
@@ -62,66 +60,61 @@ def calls_cancelled_together_are_as_one(patch: Patches) -> None:
             for records in (self.calls.live, self.calls.queue, self.calls.timed, self.calls.held):
                 records.pop(call.number, None)
 
-    patch.item(client._INPUTS, CallsCancelled, as_one)
-
 
 @FAMILY.mutant("G1", "G2", needs=(Fault.TINY_BOUNDS,))
 def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
     """If one request is refused for now, all that are under way are asked for anew."""
-    hold = call_table.TABLE[CallInput.HOLD][Stage.SENT]
 
-    def all_anew(calls: Any, call: Any, now_s: float, until_s: float) -> call_table.Effects:
+    @patch.around_cell(call_table.TABLE[CallInput.HOLD], Stage.SENT)
+    def all_anew(
+        hold: Any, calls: Any, call: Any, now_s: float, until_s: float
+    ) -> call_table.Effects:
         effects = [*hold(calls, call, now_s, until_s)]
         for each in list(call.session.calls.values()):
             if each.stage is Stage.SENT and each.number not in calls.held:
                 effects += call_table._requeue(calls, each)
         return effects
 
-    patch.item(call_table.TABLE[CallInput.HOLD], Stage.SENT, all_anew)
-
 
 @FAMILY.mutant("G4", "G9", needs=(Fault.TINY_BOUNDS,))
 def what_is_refused_for_now_is_spent(patch: Patches) -> None:
     """What is refused for now counts as taken, as does what was accepted before it."""
-    enter = request_table.TABLE[RequestInput.REQUEST][RequestState.NOT_SEEN]
 
-    def spend(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
+    @patch.around_cell(request_table.TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN)
+    def spend(enter: Any, cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Any:
         effects = enter(cache, session, sequence, entry, ask)
         if sequence not in session.entries:
             session.finished.add(sequence)
         return effects
 
-    patch.item(request_table.TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN, spend)
-
 
 @FAMILY.mutant("G8", "G9")
 def work_half_done_is_done(patch: Patches) -> None:
     """When a worker that has reported something dies, nothing of it counts as lost."""
-    lost = Workforce._lost
 
-    def forget(self: Any, lost_: Any) -> list[ExecutionEnded]:
+    @patch.around(Workforce, "_lost")
+    def forget(lost: Any, self: Any, lost_: Any) -> Any:
         worker = self.workers.get(lost_.worker)
         ended = lost(self, lost_)
         if worker is not None and worker.done:
             return [each for each in ended if each.execution.entry is None]
         return ended
 
-    patch.attribute(Workforce, "_lost", forget)
-
 
 @FAMILY.mutant("G2", "G3", "G4", needs=(Fault.KILL_AFTER_OUTCOME,))
 def work_half_done_is_lost(patch: Patches) -> None:
     """When a worker dies at work, what it had reported is lost with the rest."""
-    outcome, lost = Workforce._outcome, Workforce._lost
 
-    def note(self: Any, worker: Any, message: Any, payload: Any, now_s: float) -> Any:
+    @patch.around(Workforce, "_outcome")
+    def note(outcome: Any, self: Any, worker: Any, message: Any, payload: Any, now_s: float) -> Any:
         execution = worker.live.get(message.number)
         if execution is not None and execution.entry is not None:
             reported = self.__dict__.setdefault("reported", {}).setdefault(worker.id, [])
             reported.append((execution, execution.entry, execution.entry.body))
         return outcome(self, worker, message, payload, now_s)
 
-    def lose(self: Any, lost_: Any) -> list[ExecutionEnded]:
+    @patch.around(Workforce, "_lost")
+    def lose(lost: Any, self: Any, lost_: Any) -> Any:
         ended = lost(self, lost_)
         if not ended:
             return ended
@@ -130,9 +123,6 @@ def work_half_done_is_lost(patch: Patches) -> None:
                 _unkeep(self.announced._cache, execution, entry, body)
                 ended.append(ExecutionEnded(execution, None, lost_.why, ended[0].suspicion))
         return ended
-
-    patch.attribute(Workforce, "_outcome", note)
-    patch.attribute(Workforce, "_lost", lose)
 
 
 def _unkeep(cache: Any, execution: Any, entry: Any, body: Any) -> None:
@@ -150,22 +140,21 @@ def _unkeep(cache: Any, execution: Any, entry: Any, body: Any) -> None:
 @FAMILY.mutant("G2", "G3", "G5", "G6", "G9")
 def rows_are_shifted_by_one(patch: Patches) -> None:
     """Each row of a batch gets the body of the next one."""
-    rows = messages._rows
 
-    def shifted(*args: Any) -> Any:
+    @patch.around(messages, "_rows")
+    def shifted(rows: Any, *args: Any) -> Any:
         said = rows(*args)
         bodies = [body for _, body in said]
         return list(zip((message for message, _ in said), bodies[1:] + bodies[:1], strict=True))
-
-    patch.attribute(messages, "_rows", shifted)
 
 
 @FAMILY.mutant("G9", needs=(Fault.TINY_BOUNDS,))
 def a_refused_row_drops_the_rest(patch: Patches) -> None:
     """Behind a request that is refused, the rest of its batch counts as finished."""
-    request, message = Router._request, Router._client_message
+    message = Router._client_message
 
-    def taken(self: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
+    @patch.around(Router, "_request")
+    def taken(request: Any, self: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
         session = self.cache.sessions.get(asked.session)
         if session is not None and session in self.__dict__.get("refused", ()):
             session.finished.add(asked.sequence)
@@ -174,12 +163,10 @@ def a_refused_row_drops_the_rest(patch: Patches) -> None:
         if session is not None and asked.sequence not in session.entries:
             self.__dict__.setdefault("refused", []).append(session)
 
+    @patch.cell(router._INPUTS, ClientMessage)
     def all_of(self: Any, given: Any) -> None:
         message(self, given)
         self.__dict__.pop("refused", None)
-
-    patch.attribute(Router, "_request", taken)
-    patch.item(router._INPUTS, ClientMessage, all_of)
 
 
 @FAMILY.mutant("G3", "G4", "G5", "G9", "CRASH")
@@ -187,10 +174,9 @@ def a_batch_is_freed_with_its_first(patch: Patches) -> None:
     """Outcomes that came together share memory, and that ends with the first of them."""
     together = 4  # batches: one alone is too rarely kept in part
     arena: list[bytearray] = []
-    rows = messages._rows
-    finish = request_table.TABLE[RequestInput.FINISH][RequestState.COMPLETED]
 
-    def shared(cls: Any, checks: Any, fields: Any, sizes: Any, blob: Any) -> Any:
+    @patch.around(messages, "_rows")
+    def shared(rows: Any, cls: Any, checks: Any, fields: Any, sizes: Any, blob: Any) -> Any:
         said = rows(cls, checks, fields, sizes, blob)
         whole, at, views = bytearray(blob), 0, []
         arena.append(whole)
@@ -200,23 +186,21 @@ def a_batch_is_freed_with_its_first(patch: Patches) -> None:
             at += size
         return list(zip((message for message, _ in said), views, strict=True))
 
-    def freed(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
+    @patch.around_cell(request_table.TABLE[RequestInput.FINISH], RequestState.COMPLETED)
+    def freed(finish: Any, cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Any:
         payload = entry.kept.payload
         if isinstance(payload, memoryview) and any(payload.obj is whole for whole in arena):
             for whole in arena:
                 whole[:] = bytes(len(whole))
         return finish(cache, session, sequence, entry, arg)
 
-    patch.attribute(messages, "_rows", shared)
-    patch.item(request_table.TABLE[RequestInput.FINISH], RequestState.COMPLETED, freed)
-
 
 @FAMILY.mutant("G2")
 def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
     """What was dispatched together, and lost with its worker, does not count as dispatched."""
-    lost = Workforce._lost
 
-    def uncounted(self: Any, lost_: Any) -> list[ExecutionEnded]:
+    @patch.around(Workforce, "_lost")
+    def uncounted(lost: Any, self: Any, lost_: Any) -> Any:
         ended = lost(self, lost_)
         at_once: dict[float, int] = {}
         for each in ended:
@@ -226,5 +210,3 @@ def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
             if each.execution.entry is not None and at_once[each.execution.dispatched_s] > 1:
                 each.execution.entry.executions -= 1
         return ended
-
-    patch.attribute(Workforce, "_lost", uncounted)

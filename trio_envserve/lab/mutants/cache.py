@@ -19,6 +19,7 @@ FAMILY = Family()
 def duplicates_run_again(patch: Patches) -> None:
     """A duplicate of a running request is queued, and runs as well."""
 
+    @patch.cell(TABLE[RequestInput.REQUEST], RequestState.RUNNING)
     def again(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
         if entry.body is None:
             entry.body = ask.body
@@ -29,62 +30,53 @@ def duplicates_run_again(patch: Patches) -> None:
         request_table._queue(cache, session, +1)
         return ((RequestAction.QUEUE, entry),)
 
-    patch.item(TABLE[RequestInput.REQUEST], RequestState.RUNNING, again)
-
 
 @FAMILY.mutant("G2", "G7", "G9")
 def finished_looks_unseen(patch: Patches) -> None:
     """What is finished is forgotten, and then looks like never seen."""
 
+    @patch.replacing(Session, "has_finished")
     def has_finished(self: Any, sequence: int) -> bool:
         return False
-
-    patch.attribute(Session, "has_finished", has_finished)
 
 
 @FAMILY.mutant("G2")
 def reruns_without_consent(patch: Patches) -> None:
     """A dead worker's requests run again, whether or not anybody has consented."""
 
+    @patch.replacing(DedupCache, "may_rerun")
     def may_rerun(self: Any, entry: Any) -> bool:
         return bool(entry.executions < entry.allowance)
-
-    patch.attribute(DedupCache, "may_rerun", may_rerun)
 
 
 @FAMILY.mutant("G2", needs=(Fault.POISON,))
 def reruns_for_ever(patch: Patches) -> None:
     """Consent to a rerun is consent to any number: what kills its workers never ends."""
 
+    @patch.replacing(DedupCache, "may_rerun")
     def may_rerun(self: Any, entry: Any) -> bool:
         return bool(self.declared_rerun if entry.rerun is None else entry.rerun)
-
-    patch.attribute(DedupCache, "may_rerun", may_rerun)
 
 
 @FAMILY.mutant()
 def spans_one_too_long(patch: Patches) -> None:
     """A span that a statement finishes has one more at its end."""
-    gaps = Ranges.gaps
 
-    def longer(self: Ranges, stop: int) -> Ranges:
+    @patch.around(Ranges, "gaps")
+    def longer(gaps: Any, self: Ranges, stop: int) -> Ranges:
         made = Ranges()
         for start, end in gaps(self, stop).spans():
             made.add_span(start, end + 1)
         return made
 
-    patch.attribute(Ranges, "gaps", longer)
-
 
 @FAMILY.mutant("G2", "G4", "G7", "G8", "G9")
 def sync_off_by_one(patch: Patches) -> None:
     """A statement finishes all up to its next sequence, that one included."""
-    sync = DedupCache.sync
 
-    def too_far(self: Any, session: Any, next_sequence: int, *rest: Any) -> Any:
+    @patch.around(DedupCache, "sync")
+    def too_far(sync: Any, self: Any, session: Any, next_sequence: int, *rest: Any) -> Any:
         return sync(self, session, next_sequence + 1, *rest)
-
-    patch.attribute(DedupCache, "sync", too_far)
 
 
 @FAMILY.mutant("G9")
@@ -97,19 +89,18 @@ def sync_names_nothing_missing(patch: Patches) -> None:
 @FAMILY.mutant("G9")
 def sync_replays_nothing(patch: Patches) -> None:
     """An outcome that was lost on its way is not sent again."""
-    sync = DedupCache.sync
 
-    def silent(self: Any, *args: Any) -> Any:
+    @patch.around(DedupCache, "sync")
+    def silent(sync: Any, self: Any, *args: Any) -> Any:
         effects, missing = sync(self, *args)
         return [effect for effect in effects if effect[0] is not RequestAction.ANSWER], missing
-
-    patch.attribute(DedupCache, "sync", silent)
 
 
 @FAMILY.mutant("G7", "G8")
 def finish_frees_a_running_request(patch: Patches) -> None:
     """What is finished while it runs is taken for ended: nobody stops it."""
 
+    @patch.cell(TABLE[RequestInput.FINISH], RequestState.RUNNING)
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
         request_table._run_count(cache, session, -1)
@@ -118,8 +109,6 @@ def finish_frees_a_running_request(patch: Patches) -> None:
             execution.worker.end(execution)
         execution.worker.accepting = True
         return ()
-
-    patch.item(TABLE[RequestInput.FINISH], RequestState.RUNNING, finish)
 
 
 @FAMILY.mutant("G7", "G9", needs=(Fault.MANGLE,))
@@ -132,13 +121,12 @@ def cancel_is_forgotten(patch: Patches) -> None:
 def cancelled_is_kept(patch: Patches) -> None:
     """A request cancelled while it runs keeps "cancelled" as the outcome for a retry."""
 
+    @patch.cell(TABLE[RequestInput.FINISH], RequestState.RUNNING)
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
         request_table._run_count(cache, session, -1)
         request_table._keep(cache, session, entry, outcomes.stopped(entry))
         return ((RequestAction.STOP, execution),)
-
-    patch.item(TABLE[RequestInput.FINISH], RequestState.RUNNING, finish)
 
 
 @FAMILY.mutant("G7", "G8")
@@ -146,26 +134,24 @@ def deadline_stops_nothing(patch: Patches) -> None:
     """A deadline answers the request, and its execution goes on."""
     expire = request_table._expire_running
 
+    @patch.cell(TABLE[RequestInput.DEADLINE], RequestState.RUNNING)
     def answer(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         execution = entry.execution
         effects = expire(cache, session, sequence, entry, arg)
         execution.entry = execution.body = None
         return effects[:1]
 
-    patch.item(TABLE[RequestInput.DEADLINE], RequestState.RUNNING, answer)
-
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
 def lease_ends_and_work_goes_on(patch: Patches) -> None:
     """What a client left running when its lease ended is not cancelled."""
 
+    @patch.cell(TABLE[RequestInput.LEASE_ENDED], RequestState.RUNNING)
     def leave(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
         entry.execution.entry = entry.execution.body = None
         request_table._run_count(cache, session, -1)
         request_table._remove(cache, session, entry)
         return ()
-
-    patch.item(TABLE[RequestInput.LEASE_ENDED], RequestState.RUNNING, leave)
 
 
 @FAMILY.mutant("G4", "G9")
@@ -173,6 +159,7 @@ def kept_outcomes_are_evicted(patch: Patches) -> None:
     """A new outcome throws away those that its session has not fetched yet."""
     complete = request_table._complete
 
+    @patch.cell(TABLE[RequestInput.OUTCOME], RequestState.RUNNING)
     def evict(cache: Any, session: Any, sequence: int, entry: Any, kept: Any) -> Effects:
         effects = complete(cache, session, sequence, entry, kept)
         for other in [e for e in session.entries.values() if e.state is RequestState.COMPLETED]:
@@ -180,41 +167,36 @@ def kept_outcomes_are_evicted(patch: Patches) -> None:
                 request_table._finish_kept(cache, session, other.id.sequence, other, None)
         return effects
 
-    patch.item(TABLE[RequestInput.OUTCOME], RequestState.RUNNING, evict)
-
 
 @FAMILY.mutant("G3")
 def replay_has_a_new_header(patch: Patches) -> None:
     """An outcome sent a second time is encoded anew, and differs."""
 
+    @patch.cell(TABLE[RequestInput.REQUEST], RequestState.COMPLETED)
     def replay(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
         entry.kept.outcome = entry.kept.outcome._replace(duration_s=1.5)
         return ((RequestAction.ANSWER, entry),)
-
-    patch.item(TABLE[RequestInput.REQUEST], RequestState.COMPLETED, replay)
 
 
 @FAMILY.mutant("G6", needs=(Fault.HOSTILE,))
 def digest_is_not_compared(patch: Patches) -> None:
     """A request is known by its id alone: another payload gets the first one's outcome."""
 
+    @patch.replacing(DedupCache, "request")
     def request(self: Any, session: Any, sequence: int, ask: Any) -> Effects:
         self.counters.requests += 1
         effects: Effects = self.step(session, sequence, RequestInput.REQUEST, ask)
         return effects
-
-    patch.attribute(DedupCache, "request", request)
 
 
 @FAMILY.mutant("G6", "G1", "G2", "CRASH", needs=(Fault.HOSTILE,))
 def conflict_replaces_the_first(patch: Patches) -> None:
     """Another payload under the same id takes the place of the one that waits."""
 
+    @patch.cell(TABLE[RequestInput.OTHER_DIGEST], RequestState.WAITING)
     def replace(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
         entry.body = ask.body
         return ()
-
-    patch.item(TABLE[RequestInput.OTHER_DIGEST], RequestState.WAITING, replace)
 
 
 @FAMILY.mutant("G9")
@@ -243,10 +225,9 @@ def a_connection_opens_any_number_of_sessions(patch: Patches) -> None:
 def a_session_at_work_makes_room(patch: Patches) -> None:
     """At the bound of sessions whichever was unheard for longest makes room."""
 
+    @patch.replacing(DedupCache, "_longest_idle")
     def longest(self: Any) -> Any:
         return next(iter(self.sessions.values()), None)
-
-    patch.attribute(DedupCache, "_longest_idle", longest)
 
 
 @FAMILY.mutant("G9", "G1", "G2", needs=(Fault.SHORT_LEASE, Fault.STOP_CLIENT))
@@ -259,26 +240,23 @@ def every_lost_session_was_settled(patch: Patches) -> None:
 def an_ended_nonce_is_forgotten(patch: Patches) -> None:
     """A hello that comes after the goodbye to its session opens another one."""
 
+    @patch.replacing(DedupCache, "goodbye")
     def goodbye(self: Any, identifier: bytes) -> Any:
         return self.sessions.get(identifier) or self._by_nonce.get(identifier)
-
-    patch.attribute(DedupCache, "goodbye", goodbye)
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.CUT_LONG))
 def kept_bytes_are_not_counted(patch: Patches) -> None:
     """Kept outcomes are bounded in number, and not in bytes."""
-    share_left = DedupCache.share_left
 
-    def uncounted(self: Any, session: Any) -> bool:
+    @patch.around(DedupCache, "share_left")
+    def uncounted(share_left: Any, self: Any, session: Any) -> Any:
         bytes_of = self.kept_bytes, session.kept_bytes
         self.kept_bytes = session.kept_bytes = 0
         try:
             return share_left(self, session)
         finally:
             self.kept_bytes, session.kept_bytes = bytes_of
-
-    patch.attribute(DedupCache, "share_left", uncounted)
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
@@ -292,6 +270,7 @@ def window_is_not_kept(patch: Patches) -> None:
     """A session may have any number of unfinished requests."""
     enter = request_table._enter
 
+    @patch.cell(TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN)
     def unbounded(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
         entries = session.entries
         session.entries = _Uncounted(entries)
@@ -300,8 +279,6 @@ def window_is_not_kept(patch: Patches) -> None:
         finally:
             entries |= session.entries
             session.entries = entries
-
-    patch.item(TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN, unbounded)
 
 
 class _Uncounted(dict[int, Any]):
@@ -315,7 +292,6 @@ class _Uncounted(dict[int, Any]):
 def bytes_are_not_given_back(patch: Patches) -> None:
     """The bytes of a request's body count as held after it is dropped."""
 
+    @patch.replacing(request_table, "drop_body")
     def drop(cache: Any, session: Any, entry: Any) -> None:
         entry.body = None
-
-    patch.attribute(request_table, "drop_body", drop)

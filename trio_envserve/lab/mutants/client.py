@@ -21,24 +21,21 @@ FAMILY = Family()
 def a_new_session_resets_the_allowance(patch: Patches) -> None:
     """What a lost session may have started is not taken off a call's allowance."""
 
+    @patch.cell(TABLE[CallInput.SEND], Stage.QUEUED)
     def forget(calls: Any, call: Any, now_s: float, session: Any) -> Effects:
         effects = call_table._send(calls, call, now_s, session)
         call.granted = 0
         return effects
 
-    patch.item(TABLE[CallInput.SEND], Stage.QUEUED, forget)
-
 
 @FAMILY.mutant(needs=(Fault.MANGLE,))
 def every_welcome_is_taken(patch: Patches) -> None:
     """A second welcome to the same hello replaces the session."""
-    welcome = ClientCore._welcome
 
-    def take(self: Any, message: Any, now_s: float) -> None:
+    @patch.around(ClientCore, "_welcome")
+    def take(welcome: Any, self: Any, message: Any, now_s: float) -> None:
         self.sessions.current, self._nonce = None, message.nonce
         welcome(self, message, now_s)
-
-    patch.attribute(ClientCore, "_welcome", take)
 
 
 @FAMILY.mutant("G9")
@@ -51,37 +48,32 @@ def a_passed_limit_means_it_never_ran(patch: Patches) -> None:
 def a_lost_session_is_not_heard(patch: Patches) -> None:
     """An outcome of a session that was lost meanwhile is thrown away."""
 
+    @patch.replacing(Sessions, "call")
     def current(self: Any, session_id: Any, sequence: int) -> Any:
         session = self.current
         known = session is not None and session.id == session_id
         return session.calls.get(sequence) if known else None
 
-    patch.attribute(Sessions, "call", current)
-
 
 @FAMILY.mutant("G4")
 def an_unhealthy_server_is_not_heard(patch: Patches) -> None:
     """While its server counts as unhealthy, a client takes outcomes for stale."""
-    outcome = ClientCore._outcome
 
-    def stale(self: Any, message: Any, body: Any, now_s: float) -> None:
+    @patch.around(ClientCore, "_outcome")
+    def stale(outcome: Any, self: Any, message: Any, body: Any, now_s: float) -> None:
         if self.link.health(now_s)[0] is not Health.UNHEALTHY:
             outcome(self, message, body, now_s)
-
-    patch.attribute(ClientCore, "_outcome", stale)
 
 
 @FAMILY.mutant("G4")
 def acknowledged_on_arrival(patch: Patches) -> None:
     """An outcome is acknowledged when its message comes, not when its caller has it."""
-    outcome = ClientCore._outcome
 
-    def at_once(self: Any, message: Any, body: Any, now_s: float) -> None:
+    @patch.around(ClientCore, "_outcome")
+    def at_once(outcome: Any, self: Any, message: Any, body: Any, now_s: float) -> None:
         outcome(self, message, body, now_s)
         span = [message.sequence, message.sequence + 1]
         self._send(messages.Finish(message.session, span))
-
-    patch.attribute(ClientCore, "_outcome", at_once)
 
 
 @FAMILY.mutant("G9")
@@ -94,10 +86,9 @@ def a_lost_request_is_not_repeated(patch: Patches) -> None:
 def a_retransmission_has_a_new_id(patch: Patches) -> None:
     """A request that seems lost is issued again under another id."""
 
+    @patch.cell(TABLE[CallInput.MISSING], Stage.SENT)
     def again(calls: Any, call: Any, now_s: float, probe: int) -> Effects:
         return call_table._requeue(calls, call)
-
-    patch.item(TABLE[CallInput.MISSING], Stage.SENT, again)
 
 
 @FAMILY.mutant("G7", "G8", "G9")

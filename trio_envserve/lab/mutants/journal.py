@@ -21,14 +21,18 @@ FAMILY = Family()
 @FAMILY.mutant("G11", "G2", needs=(Fault.JOURNAL,))
 def dispatch_before_safe(patch: Patches) -> None:
     """An execution is sent to its worker before the record of its start is safe."""
-    original = Workforce.dispatch
 
+    @patch.around(Workforce, "dispatch")
     def dispatch(
-        self: Any, session: Any, entry: Any, worker: Any, now_s: float, after: int = 0
+        original: Any,
+        self: Any,
+        session: Any,
+        entry: Any,
+        worker: Any,
+        now_s: float,
+        after: int = 0,
     ) -> Any:
         return original(self, session, entry, worker, now_s)
-
-    patch.attribute(Workforce, "dispatch", dispatch)
 
 
 _give = KeyAnswers.give
@@ -38,26 +42,25 @@ _give = KeyAnswers.give
 def tell_before_safe(patch: Patches) -> None:
     """The outcome of a key is told before its record is safe."""
 
+    @patch.replacing(KeyAnswers, "give")
     def give(self: Any, answer: Any) -> None:
         if isinstance(answer, Answer):
             self._tell(answer)
         else:
             _give(self, answer)
-
-    patch.attribute(KeyAnswers, "give", give)
 
 
 @FAMILY.mutant("G11", "G7", needs=(Fault.JOURNAL,))
 def drop_before_safe(patch: Patches) -> None:
     """What is cancelled or forgotten is said to be gone before that is safe."""
 
+    @patch.replacing(KeyAnswers, "give")
     def give(self: Any, answer: Any) -> None:
         if isinstance(answer, Answer):
             _give(self, answer)
         else:
             self._tell(answer)
 
-    patch.attribute(KeyAnswers, "give", give)
     patch.attribute(KeyAnswers, "tell", lambda self, given: self._tell(given))
 
 
@@ -65,33 +68,29 @@ def drop_before_safe(patch: Patches) -> None:
 def allowance_forgotten(patch: Patches) -> None:
     """What a crash has left of a key may be run as often as was allowed at first."""
 
+    @patch.replacing(keys_module, "generation_of")
     def generation_of(left: Any, now_s: float) -> Any:
         generation, ask = restored.generation_of(left, now_s)
         generation.ask = dataclasses.replace(ask, allowance=left.opened.allowance)
         return generation, generation.ask
 
-    patch.attribute(keys_module, "generation_of", generation_of)
-
 
 @FAMILY.mutant("G11", "G3", needs=(Fault.JOURNAL,))
 def answer_before_read(patch: Patches) -> None:
     """Who asks for an outcome that is on the disk is answered before it is read."""
-    original = RestingRequests._read
 
-    def read(self: Any, generation: Any) -> None:
+    @patch.around(RestingRequests, "_read")
+    def read(original: Any, self: Any, generation: Any) -> None:
         original(self, generation)
         header = messages.Outcome(bytes(ID_BYTES), 0, Status.RESULT, "", None, 1)
         self.loaded(generation.number, (messages.encode(header), b""), "")
-
-    patch.attribute(RestingRequests, "_read", read)
 
 
 @FAMILY.mutant("G11", needs=(Fault.JOURNAL,))
 def rest_before_safe(patch: Patches) -> None:
     """An outcome leaves memory before it is safe on the disk."""
 
+    @patch.replacing(RestingRequests, "_may_rest")
     def may_rest(self: Any, generation: Any) -> bool:
         busy = generation.number in self._reading or generation.number in self._wanted
         return not (generation.live or generation.watchers or busy)
-
-    patch.attribute(RestingRequests, "_may_rest", may_rest)

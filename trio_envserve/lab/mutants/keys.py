@@ -58,12 +58,12 @@ def the_first_who_leaves_cancels(patch: Patches) -> None:
 def retention_forgets_what_runs(patch: Patches) -> None:
     """The retention of a key begins when its work does."""
 
+    @patch.cell(TABLE[KeyInput.DISPATCH], GenerationState.WAITING)
     def run(keys: Any, generation: Any, arg: Any, now_s: float) -> Any:
         effects = key_table._run(keys, generation, arg, now_s)
         generation.wait_in(keys.retained, now_s)
         return effects
 
-    patch.item(TABLE[KeyInput.DISPATCH], GenerationState.WAITING, run)
     for state in (GenerationState.WAITING, GenerationState.RUNNING):
         patch.item(TABLE[KeyInput.RETENTION_ENDED], state, key_table._close)
 
@@ -81,35 +81,30 @@ class _Unseen(dict[Any, Any]):
 @FAMILY.mutant("G1", needs=(Fault.KEYS,))
 def a_generation_starts_beside_the_last(patch: Patches) -> None:
     """A new generation of a key does not wait for the execution of the one before."""
-    original = Keys.__init__
 
-    def init(self: Any, limits: Any, journal: Any) -> None:
+    @patch.around(Keys, "__init__")
+    def init(original: Any, self: Any, limits: Any, journal: Any) -> None:
         original(self, limits, journal)
         self.ending = _Unseen()
-
-    patch.attribute(Keys, "__init__", init)
 
 
 @FAMILY.mutant("G4", needs=(Fault.KEYS,))
 def nothing_is_retained(patch: Patches) -> None:
     """The outcome of a key is dropped when the last who waited has it."""
 
+    @patch.cell(TABLE[KeyInput.LEAVE], GenerationState.COMPLETED)
     def leave(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
         key_table._leave(keys, generation, waiter, now_s)
         return () if generation.waiters else key_table._close(keys, generation)
-
-    patch.item(TABLE[KeyInput.LEAVE], GenerationState.COMPLETED, leave)
 
 
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
 def who_leaves_is_told_that_it_never_ran(patch: Patches) -> None:
     """A cancel says that nothing started, whatever became of the key's work."""
-    original = Keys.leave
 
-    def leave(self: Any, waiter: Any, now_s: float) -> Any:
+    @patch.around(Keys, "leave")
+    def leave(original: Any, self: Any, waiter: Any, now_s: float) -> Any:
         return original(self, waiter, now_s)[0], False
-
-    patch.attribute(Keys, "leave", leave)
 
 
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
@@ -129,22 +124,19 @@ def a_command_hits_any_generation(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.KEYS,))
 def orphans_are_never_given_up(patch: Patches) -> None:
     """Work goes on counting for callers that never come back."""
-    original = Keys._due
 
-    def due(self: Any, now_s: float) -> Any:
+    @patch.around(Keys, "_due")
+    def due(original: Any, self: Any, now_s: float) -> Any:
         return (found for found in original(self, now_s) if found[1] is not KeyInput.ORPHANED)
-
-    patch.attribute(Keys, "_due", due)
 
 
 @FAMILY.mutant("G2", needs=(Fault.KEYS,))
 def what_is_issued_again_starts_anew(patch: Patches) -> None:
     """After a lost session a key's work starts without proof and consent."""
 
+    @patch.replacing(Keys, "may_start")
     def may_start(self: Any, asked: Entry, reissue: Reissue | None) -> bool:
         return reissue is None or reissue.earlier < asked.allowance
-
-    patch.attribute(Keys, "may_start", may_start)
 
 
 @FAMILY.mutant("G7", "G9", needs=(Fault.KEYS,))
@@ -164,16 +156,14 @@ def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
 def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
     """When the deadline of one who waits for a key passes, the work is cancelled."""
-    original = Dispatcher._deadline
 
-    def deadline(self: Any, entry: Any) -> Any:
+    @patch.around(Dispatcher, "_deadline")
+    def deadline(original: Any, self: Any, entry: Any) -> Any:
         keys = self.keyed.keys
         generation = keys.waiting.get(entry.id)
         if generation is not None and generation.outcome is None:
             self.keyed._do(key_table._close(keys, generation))
         return original(self, entry)
-
-    patch.attribute(Dispatcher, "_deadline", deadline)
 
 
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
@@ -212,11 +202,10 @@ def a_withdrawal_is_ignored(patch: Patches) -> None:
 def who_is_back_counts_twice(patch: Patches) -> None:
     """A caller that asks in a new session counts there, and in the old one as before."""
 
+    @patch.replacing(key_table, "_place")
     def place(keys: Any, generation: Any, waiter: Any, caller: Any) -> None:
         generation.waiters[waiter] = caller
         keys.waiting[waiter] = generation
-
-    patch.attribute(key_table, "_place", place)
 
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias, final
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 from ..simulation.faults import Fault
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @final
@@ -34,10 +37,37 @@ class Patches:
         mapping[key] = value
         self._undo.append(lambda: mapping.__setitem__(key, before))
 
+    def replacing(self, target: Any, name: str) -> Callable[[F], F]:
+        """A decorator: the function takes the place of an attribute."""
+        return _decorator(partial(self.attribute, target, name))
+
+    def around(self, target: Any, name: str) -> Callable[[F], F]:
+        """The same, and the function is given what was there before its other arguments."""
+        return _decorator(partial(self.attribute, target, name), vars(target)[name])
+
+    def cell(self, table: MutableMapping[Any, Any], key: Any) -> Callable[[F], F]:
+        """A decorator: the function takes the place of a value of a table."""
+        return _decorator(partial(self.item, table, key))
+
+    def around_cell(self, table: MutableMapping[Any, Any], key: Any) -> Callable[[F], F]:
+        """The same, and the function is given what was there before its other arguments."""
+        return _decorator(partial(self.item, table, key), table[key])
+
     def undo(self) -> None:
         """Everything is as it was."""
         while self._undo:
             self._undo.pop()()
+
+
+def _decorator(put: Callable[[Any], None], original: Any = None) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        def call(*args: Any, **named: Any) -> Any:
+            return function(original, *args, **named)
+
+        put(function if original is None else call)
+        return function
+
+    return decorate
 
 
 Apply: TypeAlias = Callable[[Patches], None]

@@ -31,15 +31,13 @@ EXPIRE_S = 1.0
 @FAMILY.mutant("G1", needs=(Fault.STOP_CLIENT, Fault.SHORT_LEASE, Fault.IGNORE_CANCEL))
 def every_lost_session_is_gone(patch: Patches) -> None:
     """The server says of each session that it does not know that nothing of it runs."""
-    original = Router._session
 
-    def session(self: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
+    @patch.around(Router, "_session")
+    def session(original: Any, self: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
         found = original(self, route, session_id, epoch)
         if found is None:
             self.dispatcher.send(route, messages.Unknown(session_id, True, self.epoch, False))
         return found
-
-    patch.attribute(Router, "_session", session)
 
 
 @FAMILY.mutant("G9")
@@ -47,6 +45,7 @@ def any_server_answers_a_ping(patch: Patches) -> None:
     """A ping is answered whether the session is known or not: a restart goes unseen."""
     original = Router._sync
 
+    @patch.cell(routing._HANDLERS, messages.Sync)
     def sync(self: Any, route: Any, message: Any) -> None:
         if message.session in self.cache.sessions:
             original(self, route, message)
@@ -54,21 +53,17 @@ def any_server_answers_a_ping(patch: Patches) -> None:
             synced = messages.Synced(message.session, message.probe, [], self.status())
             self.dispatcher.send(route, synced)
 
-    patch.item(routing._HANDLERS, messages.Sync, sync)
-
 
 @FAMILY.mutant("G4", "G9")
 def what_was_sent_is_finished(patch: Patches) -> None:
     """An outcome that was handed to the socket counts as received."""
-    do = Dispatcher.do
 
-    def forget(self: Any, session: Any, effects: Any, asker: Any = None) -> None:
+    @patch.around(Dispatcher, "do")
+    def forget(do: Any, self: Any, session: Any, effects: Any, asker: Any = None) -> None:
         do(self, session, effects, asker)
         for what, entry in effects:
             if what is RequestAction.ANSWER and entry.state is RequestState.COMPLETED:
                 self.cache.step(session, entry.id.sequence, RequestInput.FINISH)
-
-    patch.attribute(Dispatcher, "do", forget)
 
 
 @FAMILY.mutant("G2", "G4", "G9")
@@ -76,6 +71,7 @@ def kept_outcomes_expire(patch: Patches) -> None:
     """An outcome is kept for a second, and then forgotten as if never asked for."""
     tick = Router._tick
 
+    @patch.cell(routing._INPUTS, Tick)
     def expire(self: Any, given: Tick) -> None:
         tick(self, given)
         now_s = given.now_s
@@ -86,8 +82,6 @@ def kept_outcomes_expire(patch: Patches) -> None:
                     if now_s - since_s > EXPIRE_S:
                         self.cache.step(session, sequence, RequestInput.FINISH)
                         session.finished = _without(session.finished, sequence)
-
-    patch.item(routing._INPUTS, Tick, expire)
 
 
 def _without(finished: Any, sequence: int) -> Any:
@@ -109,29 +103,26 @@ def answers_go_to_the_first_connection(patch: Patches) -> None:
 def leases_run_while_it_is_stopped(patch: Patches) -> None:
     """A server that was stopped takes its clients for silent meanwhile."""
 
+    @patch.replacing(AwakeClock, "read")
     def read(self: Any, now_s: float) -> float:
         self.awake_s += max(0.0, now_s - self.last_s)
         self.last_s = max(now_s, self.last_s)
         awake_s: float = self.awake_s
         return awake_s
 
-    patch.attribute(AwakeClock, "read", read)
-
 
 @FAMILY.mutant("G3", "G7", "G8")
 def a_second_answer_is_forwarded(patch: Patches) -> None:
     """An outcome from an execution that had already ended is kept and sent on."""
-    stray = Dispatcher.stray
 
-    def forward(self: Any, late: Any) -> None:
+    @patch.around(Dispatcher, "stray")
+    def forward(stray: Any, self: Any, late: Any) -> None:
         stray(self, late)
         session = self.cache.sessions.get(late.session)
         if session is not None:
             outcome = messages.Outcome(late.session, late.sequence, 0, "late", 0.0, 1)
             self.out.append(ToClient(session.route, outcome, b"late"))
             self.cache.kept_count += 1
-
-    patch.attribute(Dispatcher, "stray", forward)
 
 
 @FAMILY.mutant("G9")
@@ -155,13 +146,11 @@ def a_stopping_server_starts_workers(patch: Patches) -> None:
 @FAMILY.mutant("G9", needs=(Fault.DRAIN_SERVER, Fault.HANG))
 def a_stage_of_closing_has_no_end(patch: Patches) -> None:
     """A server that drains waits for what runs as long as that takes."""
-    original = Closing.following
 
-    def following(self: Any, now_s: float, held: Any) -> Any:
+    @patch.around(Closing, "following")
+    def following(original: Any, self: Any, now_s: float, held: Any) -> Any:
         patient = self.stage is ClosingStage.DRAINING
         return original(self, -math.inf if patient else now_s, held)
-
-    patch.attribute(Closing, "following", following)
 
 
 @FAMILY.mutant("G7", needs=(Fault.DRAIN_SERVER,))
@@ -175,9 +164,8 @@ def work_begins_while_closing(patch: Patches) -> None:
 def what_closing_cancels_did_not_run(patch: Patches) -> None:
     """What still runs when a server closes is answered with "did not run"."""
 
+    @patch.replacing(outcomes, "stopped")
     def stopped(entry: Any) -> Any:
         return outcomes._error(
             entry, "stopping", Verdict.DID_NOT_RUN, "the server stops", Status.CANCELLED
         )
-
-    patch.attribute(outcomes, "stopped", stopped)

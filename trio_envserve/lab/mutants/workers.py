@@ -40,26 +40,22 @@ def a_number_is_run_twice(patch: Patches) -> None:
 @FAMILY.mutant("G5", "G9")
 def a_worker_takes_any_incarnation(patch: Patches) -> None:
     """A worker runs any dispatch that reaches it, whichever incarnation it was meant for."""
-    message = worker_core._INPUTS[RouterMessage]
 
-    def anybodys(self: Any, given: RouterMessage) -> Any:
+    @patch.around_cell(worker_core._INPUTS, RouterMessage)
+    def anybodys(message: Any, self: Any, given: RouterMessage) -> Any:
         return message(self, RouterMessage((self.incarnation, *given.frames[1:])))
-
-    patch.item(worker_core._INPUTS, RouterMessage, anybodys)
 
 
 @FAMILY.mutant(needs=(Fault.MANGLE, Fault.RESTART_FAST))
 def the_router_hears_any_incarnation(patch: Patches) -> None:
     """The router believes an earlier incarnation of a worker as it does the present one."""
-    message = Workforce.message
 
-    def any_incarnation(self: Any, frames: Any, now_s: float) -> Any:
+    @patch.around(Workforce, "message")
+    def any_incarnation(message: Any, self: Any, frames: Any, now_s: float) -> Any:
         life = self.pool.lives.get(bytes(frames[0]))
         if life is not None:
             frames = (frames[0], life.incarnation, *frames[2:])
         return message(self, frames, now_s)
-
-    patch.attribute(Workforce, "message", any_incarnation)
 
 
 @FAMILY.mutant("G1")
@@ -83,21 +79,21 @@ def silence_is_death(patch: Patches) -> None:
 @FAMILY.mutant("G1")
 def lost_when_killed(patch: Patches) -> None:
     """Work is declared lost when the kill is sent, not when the process is reaped."""
-    tick, step = Pool.tick, Pool.step
 
-    def note(self: Any, life: Any, input: LifeInput, now_s: float, arg: Any = None) -> Any:
+    @patch.around(Pool, "step")
+    def note(
+        step: Any, self: Any, life: Any, input: LifeInput, now_s: float, arg: Any = None
+    ) -> Any:
         effects = step(self, life, input, now_s, arg)
         if input is LifeInput.KILL and effects:
             self.__dict__.setdefault("killed", []).append(Lost(life.id, arg))
         return effects
 
-    def declare(self: Any, now_s: float) -> Any:
+    @patch.around(Pool, "tick")
+    def declare(tick: Any, self: Any, now_s: float) -> Any:
         effects = tick(self, now_s)
         lost, self.__dict__["killed"] = self.__dict__.get("killed", []), []
         return [*effects, *lost]
-
-    patch.attribute(Pool, "step", note)
-    patch.attribute(Pool, "tick", declare)
 
 
 @FAMILY.mutant("G9", needs=(Fault.BLOCK_LOOP,))
@@ -133,57 +129,49 @@ def work_goes_to_who_retires(patch: Patches) -> None:
 def capacity_is_not_kept(patch: Patches) -> None:
     """A worker gets one execution more than it can take at once."""
 
+    @patch.replacing(executions.Worker, "open")
     def crowded(self: Any) -> bool:
         room = self.accepting and len(self.live) <= self.capacity
         return bool(room and self.duty is executions.Duty.ANY and self.has_numbers())
-
-    patch.attribute(executions.Worker, "open", crowded)
 
 
 @FAMILY.mutant("G4", needs=(Fault.KILL_AFTER_OUTCOME,))
 def last_words_are_thrown_away(patch: Patches) -> None:
     """What a worker had sent before it died is not taken in."""
-    message = Workforce.message
 
-    def deaf(self: Any, frames: Any, now_s: float) -> Any:
+    @patch.around(Workforce, "message")
+    def deaf(message: Any, self: Any, frames: Any, now_s: float) -> Any:
         life = self.pool.lives.get(bytes(frames[0]))
         return [] if life is None or life.phase is Phase.REAPED else message(self, frames, now_s)
-
-    patch.attribute(Workforce, "message", deaf)
 
 
 @FAMILY.mutant("G7", "G8")
 def cancel_stays_at_the_router(patch: Patches) -> None:
     """The worker is never told that an execution is to stop."""
 
+    @patch.replacing(Workforce, "stop")
     def stop(self: Any, execution: Any, now_s: float) -> None:
         execution.entry = execution.body = None
-
-    patch.attribute(Workforce, "stop", stop)
 
 
 @FAMILY.mutant("G7", needs=(Fault.MANGLE,))
 def an_early_stop_is_forgotten(patch: Patches) -> None:
     """A stop that overtakes its dispatch leaves nothing behind at the worker."""
-    stop = WorkerCore._stop
 
-    def late_only(self: Any, numbers: Any) -> Any:
+    @patch.around(WorkerCore, "_stop")
+    def late_only(stop: Any, self: Any, numbers: Any) -> Any:
         return stop(self, Ranges(n for n in numbers if n in self.seen))
-
-    patch.attribute(WorkerCore, "_stop", late_only)
 
 
 @FAMILY.mutant("G4", "G7", "G8", "G9")
 def an_outcome_is_sent_once(patch: Patches) -> None:
     """A worker forgets an outcome as soon as it was sent."""
-    made = worker_core._INPUTS[OutcomeMade]
 
-    def once(self: Any, given: OutcomeMade) -> Any:
+    @patch.around_cell(worker_core._INPUTS, OutcomeMade)
+    def once(made: Any, self: Any, given: OutcomeMade) -> Any:
         effects = made(self, given)
         self._kept.clear()
         return effects
-
-    patch.item(worker_core._INPUTS, OutcomeMade, once)
 
 
 @FAMILY.mutant("G8", "G9", needs=(Fault.CUT_WORKER,))
@@ -201,9 +189,9 @@ def a_worker_never_says_what_it_misses(patch: Patches) -> None:
 @FAMILY.mutant("G1", "G2", "G4", "G9")
 def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
     """A dispatch that is still on its way is given up, and taken for a death."""
-    missing = Workforce._missing
 
-    def give_up(self: Any, life: Any, message: Any) -> None:
+    @patch.around(Workforce, "_missing")
+    def give_up(missing: Any, self: Any, life: Any, message: Any) -> None:
         worker = self.workers.get(life.id)
         if worker is None:
             return
@@ -220,27 +208,23 @@ def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
                     )
         missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
 
-    patch.attribute(Workforce, "_missing", give_up)
-
 
 @FAMILY.mutant("G9")
 def a_replacement_is_never_started(patch: Patches) -> None:
     """A slot whose worker has died stays empty."""
-    vacate = Pool.vacate
 
-    def for_ever(self: Any, life: Any, now_s: float, *, failed: bool) -> None:
+    @patch.around(Pool, "vacate")
+    def for_ever(vacate: Any, self: Any, life: Any, now_s: float, *, failed: bool) -> None:
         vacate(self, life, now_s, failed=failed)
         self.slots[life.slot].start_at_s = float("inf")
-
-    patch.attribute(Pool, "vacate", for_ever)
 
 
 @FAMILY.mutant("G9", needs=(Fault.SLOW_DEATH,))
 def a_replacement_waits_for_the_dead(patch: Patches) -> None:
     """A place in the pool stays empty until the old process has ended."""
-    tick = Pool.tick
 
-    def wait(self: Any, now_s: float) -> Any:
+    @patch.around(Pool, "tick")
+    def wait(tick: Any, self: Any, now_s: float) -> Any:
         ending = {life.slot for life in self.lives.values()}
         held = [slot for slot in self.slots if slot.life is None and slot.index in ending]
         starts_s = [slot.start_at_s for slot in held]
@@ -251,34 +235,28 @@ def a_replacement_waits_for_the_dead(patch: Patches) -> None:
             slot.start_at_s = start_s
         return effects
 
-    patch.attribute(Pool, "tick", wait)
-
 
 @FAMILY.mutant("G4", "G7", "G8", "G9")
 def an_announced_outcome_is_dropped(patch: Patches) -> None:
     """A worker announces an outcome, and has it no more when it is asked for."""
-    made = worker_core._INPUTS[OutcomeMade]
 
-    def drop(self: Any, given: OutcomeMade) -> Any:
+    @patch.around_cell(worker_core._INPUTS, OutcomeMade)
+    def drop(made: Any, self: Any, given: OutcomeMade) -> Any:
         effects = made(self, given)
         if self._kept[given.number].announcement is not None:
             del self._kept[given.number]
         return effects
 
-    patch.item(worker_core._INPUTS, OutcomeMade, drop)
-
 
 @FAMILY.mutant("G7", "G8", "G9")
 def a_lost_announcement_is_not_repeated(patch: Patches) -> None:
     """A worker takes what it has announced once for known."""
-    made = worker_core._INPUTS[OutcomeMade]
 
-    def known(self: Any, given: OutcomeMade) -> Any:
+    @patch.around_cell(worker_core._INPUTS, OutcomeMade)
+    def known(made: Any, self: Any, given: OutcomeMade) -> Any:
         effects = made(self, given)
         self._kept[given.number].known = True
         return effects
-
-    patch.item(worker_core._INPUTS, OutcomeMade, known)
 
 
 @FAMILY.mutant("G7", "G8", "G9")
@@ -291,28 +269,24 @@ def a_lost_fetch_is_not_repeated(patch: Patches) -> None:
 @FAMILY.mutant("G8")
 def a_fetched_outcome_counts_twice(patch: Patches) -> None:
     """The room for an outcome under way is counted again when it has arrived."""
-    remove = Announcements.remove
 
-    def keep(self: Any, execution: Any) -> None:
+    @patch.around(Announcements, "remove")
+    def keep(remove: Any, self: Any, execution: Any) -> None:
         if not execution.fetched:
             remove(self, execution)
-
-    patch.attribute(Announcements, "remove", keep)
 
 
 @FAMILY.mutant("G8")
 def room_dies_with_a_worker(patch: Patches) -> None:
     """Room for what a worker was to send is not given back when it dies."""
-    lost = Workforce._lost
 
-    def lose(self: Any, lost_: Any) -> Any:
+    @patch.around(Workforce, "_lost")
+    def lose(lost: Any, self: Any, lost_: Any) -> Any:
         worker = self.workers.get(lost_.worker)
         for execution in worker.live.values() if worker is not None else ():
             if execution.fetched:
                 self.announced._cache.reserve(execution.session, execution.size_bytes)
         return lost(self, lost_)
-
-    patch.attribute(Workforce, "_lost", lose)
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
@@ -324,46 +298,39 @@ def announced_outcomes_need_no_room(patch: Patches) -> None:
 @FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
 def a_worker_that_is_not_needed_is_killed(patch: Patches) -> None:
     """A pool shrinks by killing workers, whatever they run."""
-    spare = Pool.spare
 
-    def kill(self: Any, slot: Any) -> None:
+    @patch.around(Pool, "spare")
+    def kill(spare: Any, self: Any, slot: Any) -> None:
         spare(self, slot)
         if slot.life is not None:
             slot.life.heard_s = float("-inf")
-
-    patch.attribute(Pool, "spare", kill)
 
 
 @FAMILY.mutant("G8", needs=(Fault.ELASTIC,))
 def a_pool_grows_without_need(patch: Patches) -> None:
     """A pool grows, though nobody waits for a worker."""
-    tick = Elastic.tick
 
-    def always(self: Any, now_s: float, need: Any) -> Any:
+    @patch.around(Elastic, "tick")
+    def always(tick: Any, self: Any, now_s: float, need: Any) -> Any:
         return tick(self, now_s, need._replace(waiting=1, oldest_s=1e9))
-
-    patch.attribute(Elastic, "tick", always)
 
 
 @FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
 def a_pool_shrinks_below_its_least(patch: Patches) -> None:
     """A pool in which nothing runs keeps no worker."""
 
+    @patch.replacing(Elastic, "_shrink")
     def all_of_them(self: Any, most: int) -> None:
         for part in self._pool.parts:
             for slot in part.open():
                 self._pool.spare(slot)
 
-    patch.attribute(Elastic, "_shrink", all_of_them)
-
 
 @FAMILY.mutant("G8", needs=(Fault.ELASTIC,))
 def a_pool_grows_beyond_its_most(patch: Patches) -> None:
     """A worker that drains does not count, and another one begins beside it."""
-    begin = Pool.spare
 
-    def beside(self: Any, slot: Any) -> None:
+    @patch.around(Pool, "spare")
+    def beside(begin: Any, self: Any, slot: Any) -> None:
         begin(self, slot)
         slot.life = None
-
-    patch.attribute(Pool, "spare", beside)
