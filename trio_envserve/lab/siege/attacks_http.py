@@ -59,7 +59,7 @@ async def abreast(
         try:
             async with context.connection() as connection:
                 await act(connection)
-        except ConnectionEnded:
+        except* ConnectionEnded:
             context.counts["closed"] += 1
 
     async with trio.open_nursery() as nursery:
@@ -97,12 +97,10 @@ async def many_headers(context: AttackContext) -> None:
     """As many headers as there is room for, again and again."""
     lines = [f"X-{number}: {number}" for number in range(900)]
     said = request(context, "GET /livez", *lines) * 4
-    async with context.connection() as connection, trio.open_nursery() as nursery:
-        nursery.start_soon(connection.drain)
+    async with context.connection() as connection, connection.drained():
         for _ in range(50):
             await connection.send(said)
             context.counts["requests"] += 4
-        nursery.cancel_scope.cancel()
 
 
 async def strange_heads(context: AttackContext) -> None:
@@ -154,13 +152,11 @@ def strange_head(context: AttackContext) -> bytes:
 
 async def strange_keys(context: AttackContext) -> None:
     """Keys of 4 kB, of other encodings, with control characters; headers in keys."""
-    async with context.connection() as connection, trio.open_nursery() as nursery:
-        nursery.start_soon(connection.drain)
+    async with context.connection() as connection, connection.drained():
         for _ in range(100):
             await connection.send(strange_key(context))
             context.counts["requests"] += 1
         await trio.sleep(0.1)
-        nursery.cancel_scope.cancel()
 
 
 def strange_key(context: AttackContext) -> bytes:
@@ -241,8 +237,7 @@ async def large_bodies(context: AttackContext) -> None:
 
 async def broken_bodies(context: AttackContext) -> None:
     """Bodies that are no JSON or CBOR, or none that is asked for, or cost much to read."""
-    async with context.connection() as connection, trio.open_nursery() as nursery:
-        nursery.start_soon(connection.drain)
+    async with context.connection() as connection, connection.drained():
         for _ in range(30):
             body, media = broken_body(context.rng)
             path = context.rng.choice(("/v1/rollouts", "/v1/batches", "/run"))
@@ -250,7 +245,6 @@ async def broken_bodies(context: AttackContext) -> None:
             context.counts["requests"] += 1
             await trio.lowlevel.checkpoint()
         await trio.sleep(0.5)
-        nursery.cancel_scope.cancel()
 
 
 def broken_body(rng: random.Random) -> tuple[bytes, str]:

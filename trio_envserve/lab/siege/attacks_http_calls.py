@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import trio
@@ -64,12 +63,10 @@ async def pipelining(context: AttackContext) -> None:
 async def pipelining_read(context: AttackContext) -> None:
     """Requests without an end on one connection, whose answers are read."""
     said = request(context, "GET /v1/openapi.json") * PIPELINED
-    async with context.connection() as connection, trio.open_nursery() as nursery:
-        nursery.start_soon(connection.drain)
+    async with context.connection() as connection, connection.drained():
         for _ in range(20):
             await connection.send(said)
             context.counts["requests"] += PIPELINED
-        nursery.cancel_scope.cancel()
 
 
 async def unread_answers(context: AttackContext) -> None:
@@ -137,15 +134,8 @@ async def at_once(context: AttackContext) -> None:
     """Hundreds of requests that all end in the same moment."""
     asked = {"index": 1, "pad": [{"a": 0}] * context.rng.choice((1, 400))}
     said = request(context, "POST /v1/rollouts", body=rollout(asked))
-    async with AsyncExitStack() as stack:
-        peers = []
-        for _ in range(min(AT_ONCE, context.most_connections)):
-            peers.append(await stack.enter_async_context(context.connection()))
-            await peers[-1].send(said[:-1])
-        for peer in peers:
-            await peer.send(said[-1:])
-            context.counts["requests"] += 1
-        await peers[-1].wait_closed(1.0)
+    count = min(AT_ONCE, context.most_connections)
+    await context.end_at_once(context.connection, lambda: said, count)
 
 
 async def keyed_flood(context: AttackContext) -> None:
@@ -153,15 +143,13 @@ async def keyed_flood(context: AttackContext) -> None:
     later = "Prefer: respond-async"
 
     async def one(connection: Connection) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.drain)
+        async with connection.drained():
             for _ in range(20):
                 asked = {"index": 1, "sleep_s": context.rng.choice((0.0, 0.2, 3.0))}
                 said = [keyed(context, asked, None, later) for _ in range(20)]
                 await connection.send(b"".join(said))
                 context.counts["requests"] += len(said)
                 await trio.sleep(0.05)
-            nursery.cancel_scope.cancel()
 
     await abreast(context, 8, one)
 
@@ -172,8 +160,7 @@ async def one_key(context: AttackContext) -> None:
 
     async def one(connection: Connection) -> None:
         place = f"/v1/rollouts/{key}?namespace={FLOOD}"
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.drain)
+        async with connection.drained():
             for _ in range(10):
                 asked = {"index": context.rng.choice((1, 1, 1, 2)), "sleep_s": 0.3}
                 said = (
@@ -183,7 +170,6 @@ async def one_key(context: AttackContext) -> None:
                 await connection.send(context.rng.choice(said))
                 context.counts["requests"] += 1
                 await trio.sleep(0.05)
-            nursery.cancel_scope.cancel()
 
     await abreast(context, CROWD, one)
 
@@ -192,8 +178,7 @@ async def gets_and_deletes(context: AttackContext) -> None:
     """Questions about keys that nobody has asked for, and their ends."""
 
     async def one(connection: Connection) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.drain)
+        async with connection.drained():
             for _ in range(20):
                 method = context.rng.choice(("GET", "DELETE"))
                 places = [f"{context.id().hex()}?namespace={FLOOD}" for _ in range(50)]
@@ -201,7 +186,6 @@ async def gets_and_deletes(context: AttackContext) -> None:
                 await connection.send(b"".join(said))
                 context.counts["requests"] += len(said)
                 await trio.sleep(0.01)
-            nursery.cancel_scope.cancel()
 
     await abreast(context, 8, one)
 

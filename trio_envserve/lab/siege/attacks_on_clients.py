@@ -21,7 +21,7 @@ from ...core.limits import KIB, MIB, PROTOCOL_VERSION
 from ...core.messages import Hello
 from . import wire
 from .attacks_bytes import CHUNK_BYTES, EMPTY_FRAMES, pour, throw_grammar, throw_random_bytes
-from .attacks_protocol import BATCH, bad_batch, bomb, colliding_map
+from .attacks_protocol import bad_batch, bomb, colliding_map
 from .context import Connection
 
 LINGER_S = 0.5
@@ -125,17 +125,11 @@ async def _welcomed(
     """Be taken for a server: the welcome that was given.  What the client says
     afterwards is read and forgotten."""
     await connection.shake_hands(socket_type=b"ROUTER")
-    while True:
-        heard = messages.decode((await connection.hear())[0], most_bytes=1 << 24)
-        if isinstance(heard, Hello):
-            break
-    welcome = welcome_to(heard, rng)
+    welcome = welcome_to(await connection.hear_first(Hello), rng)
     await connection.say(welcome)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.drain)
+    async with connection.drained():
         yield welcome
         await trio.sleep(LINGER_S)
-        nursery.cancel_scope.cancel()
 
 
 def welcome_to(hello: Hello, rng: random.Random, **record: Any) -> messages.Welcome:
@@ -151,11 +145,7 @@ def welcome_to(hello: Hello, rng: random.Random, **record: Any) -> messages.Welc
 async def wrong_welcomes(connection: Connection, rng: random.Random) -> None:
     """Welcomes that are wrong in one thing."""
     await connection.shake_hands(socket_type=b"ROUTER")
-    while True:
-        heard = messages.decode((await connection.hear())[0], most_bytes=1 << 24)
-        if isinstance(heard, Hello):
-            break
-    right = welcome_to(heard, rng)
+    right = welcome_to(await connection.hear_first(Hello), rng)
     wrong = rng.choice(
         (
             right._replace(nonce=rng.randbytes(16)),
@@ -172,9 +162,7 @@ async def wrong_welcomes(connection: Connection, rng: random.Random) -> None:
 async def unasked(connection: Connection, rng: random.Random) -> None:
     """Answers to nothing: outcomes, refusals, syncs and errors that nobody asked for."""
     async with _welcomed(connection, rng) as welcome:
-        for _ in range(50):
-            said = (wire.message(*_answer(rng, welcome)) for _ in range(BATCH))
-            await connection.send(b"".join(said))
+        await connection.flood(lambda: wire.message(*_answer(rng, welcome)), 50)
 
 
 def _answer(rng: random.Random, welcome: messages.Welcome) -> list[bytes]:
@@ -260,9 +248,7 @@ async def unknown_session(connection: Connection, rng: random.Random) -> None:
 async def bad_batches(connection: Connection, rng: random.Random) -> None:
     """Batches that are none, and outcomes for nobody."""
     async with _welcomed(connection, rng) as welcome:
-        for _ in range(20):
-            said = (wire.message(*bad_batch(rng, welcome.session, kind=17)) for _ in range(BATCH))
-            await connection.send(b"".join(said))
+        await connection.flood(lambda: wire.message(*bad_batch(rng, welcome.session, kind=17)), 20)
 
 
 async def large_outcomes(connection: Connection, rng: random.Random) -> None:

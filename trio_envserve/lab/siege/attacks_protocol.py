@@ -10,26 +10,21 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import cbor2
 import trio
-import trio.lowlevel
 
 from ...core import messages
 from ...core.limits import KIB, MIB, WireLimits
 from ...core.messages import Welcome
 from . import wire
 from .attacks_bytes import pour
-from .context import Attack, AttackContext, Connection, digest_of
-
-BATCH = 200
-"""Messages in one write."""
+from .context import BATCH, Attack, AttackContext, digest_of
 
 HEADER_BYTES = WireLimits().header_bytes
 ABREAST = 40
-HELLOS = 12_000
+HELLO_WRITES = 60
 UNREAD_BYTES = 1_000_000
 UNREAD = 120
 NEVER_FINISHED = 1_000
@@ -65,14 +60,8 @@ def request(welcome: Welcome, sequence: int, body: bytes) -> bytes:
 
 async def hello_flood(context: AttackContext) -> None:
     """Thousands of hellos on one connection, each for another session."""
-    async with context.peer() as peer, trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
-        for _ in range(HELLOS // BATCH):
-            hellos = (wire.message(messages.encode(context.hello())) for _ in range(BATCH))
-            await peer.send(b"".join(hellos))
-            context.counts["hellos"] += BATCH
-            await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
+    async with context.peer() as peer, peer.drained():
+        await peer.flood(lambda: wire.message(messages.encode(context.hello())), HELLO_WRITES)
 
 
 async def hellos_of_many(context: AttackContext) -> None:
@@ -91,13 +80,8 @@ async def _hello_and_go(context: AttackContext) -> None:
 
 async def guesses(context: AttackContext) -> None:
     """What is not the sender's: guessed sessions, other epochs, other connections."""
-    async with context.session() as (peer, welcome), trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
-        for _ in range(20):
-            said = b"".join(wire.message(*_guess(context, welcome)) for _ in range(BATCH))
-            await peer.send(said)
-            context.counts["messages"] += BATCH
-        nursery.cancel_scope.cancel()
+    async with context.session() as (peer, welcome), peer.drained():
+        await peer.flood(lambda: wire.message(*_guess(context, welcome)), 20)
 
 
 def _guess(context: AttackContext, welcome: Welcome) -> list[bytes]:
@@ -123,8 +107,7 @@ def _guess(context: AttackContext, welcome: Welcome) -> list[bytes]:
 async def sync_gaps(context: AttackContext) -> None:
     """Syncs about 2^62 sequences, pending and not, with many spans; and of a whole window,
     with every second one pending."""
-    async with context.session() as (peer, welcome), trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
+    async with context.session() as (peer, welcome), peer.drained():
         window = min(welcome.window, GAPS // 2) - 1
         full = [edge for n in range(window) for edge in (2 * n + 1, 2 * n + 2)]
         for probe in range(1, 50):
@@ -136,17 +119,14 @@ async def sync_gaps(context: AttackContext) -> None:
             )  # fmt: skip
             await peer.say(messages.Sync(welcome.session, welcome.epoch, 1, probe, next_, pending))
             context.counts["messages"] += 1
-        nursery.cancel_scope.cancel()
 
 
 async def finish_gaps(context: AttackContext) -> None:
     """Finishes of every second sequence, tens of thousands at a time."""
-    async with context.session() as (peer, welcome), trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
+    async with context.session() as (peer, welcome), peer.drained():
         for _ in range(50):
             await peer.say(messages.Finish(welcome.session, gaps(context.rng)))
             context.counts["messages"] += 1
-        nursery.cancel_scope.cancel()
 
 
 def gaps(rng: random.Random) -> list[int]:
@@ -271,13 +251,8 @@ async def many_frames(context: AttackContext) -> None:
 
 async def strange_headers(context: AttackContext) -> None:
     """Headers that are no messages: of unknown kinds, with wrong fields, hardly CBOR."""
-    async with context.peer() as peer, trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
-        for _ in range(20):
-            said = (wire.message(_strange(context.rng)) for _ in range(BATCH))
-            await peer.send(b"".join(said))
-            context.counts["messages"] += BATCH
-        nursery.cancel_scope.cancel()
+    async with context.peer() as peer, peer.drained():
+        await peer.flood(lambda: wire.message(_strange(context.rng)), 20)
 
 
 def _strange(rng: random.Random) -> bytes:
@@ -293,13 +268,8 @@ def _strange(rng: random.Random) -> bytes:
 
 async def bad_batches(context: AttackContext) -> None:
     """Batches that are none, or whose rows are wrong, or are all of one request."""
-    async with context.session() as (peer, welcome), trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
-        for _ in range(20):
-            said = (wire.message(*bad_batch(context.rng, welcome.session)) for _ in range(BATCH))
-            await peer.send(b"".join(said))
-            context.counts["messages"] += BATCH
-        nursery.cancel_scope.cancel()
+    async with context.session() as (peer, welcome), peer.drained():
+        await peer.flood(lambda: wire.message(*bad_batch(context.rng, welcome.session)), 20)
 
 
 def bad_batch(rng: random.Random, session: bytes, *, kind: int = 1) -> list[bytes]:
@@ -340,11 +310,13 @@ async def stats_unread(context: AttackContext) -> None:
 
 async def long_headers(context: AttackContext) -> None:
     """Headers at their bound, and past it."""
-    async with context.session() as (peer, welcome):
+    async with context.session() as (peer, welcome), peer.drained():
         texts = cbor2.dumps([0, 1, bytes(16), 1, "x" * (HEADER_BYTES - KIB), 1])
         zeros = b"\x83\x02\x50" + welcome.session + b"\x9a" + struct.pack(">I", HEADER_BYTES - KIB)
         said = (texts, zeros + bytes(HEADER_BYTES - KIB), _longest(welcome.session), bytes(MIB))
-        await _repeat(peer, b"".join(map(wire.message, said)), context)
+        for _ in range(10):
+            await peer.send(b"".join(map(wire.message, said)))
+            context.counts["messages"] += len(said)
 
 
 def _longest(session: bytes) -> bytes:
@@ -355,24 +327,8 @@ def _longest(session: bytes) -> bytes:
 
 async def headers_at_once(context: AttackContext) -> None:
     """Many long headers that all end in the same moment."""
-    async with AsyncExitStack() as stack:
-        said = wire.message(_longest(context.id()))
-        peers = [await stack.enter_async_context(context.peer()) for _ in range(ABREAST)]
-        for peer in peers:
-            await peer.send(said[:-1])
-        for peer in peers:
-            await peer.send(said[-1:])
-            context.counts["messages"] += 1
-        await peers[-1].wait_closed(0.2)
-
-
-async def _repeat(peer: Connection, said: bytes, context: AttackContext) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(peer.drain)
-        for _ in range(10):
-            await peer.send(said)
-            context.counts["messages"] += 4
-        nursery.cancel_scope.cancel()
+    said = wire.message(_longest(context.id()))
+    await context.end_at_once(context.peer, lambda: said, ABREAST)
 
 
 ATTACKS: Final[Mapping[str, Attack]] = {

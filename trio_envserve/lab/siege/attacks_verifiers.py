@@ -9,23 +9,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import trio
-import trio.lowlevel
 
 from ...core.limits import KIB, MIB
 from . import attacks_bytes, wire
 from .attacks_bytes import pour
-from .context import Attack, AttackContext, ConnectionEnded
+from .context import BATCH, Attack, AttackContext, ConnectionEnded
 
 BYTES_S = 1.0
 """How long each of the attacks with bytes has."""
 
-BATCH = 200
 ABREAST = 15
-RUNS = 400
+RUN_WRITES = 2
 LATER = 150
 """Connections that came after the one whose outcomes are kept."""
 STAY_S = 20.0
@@ -52,19 +49,11 @@ def name_of(context: AttackContext) -> bytes:
     return context.id().hex().encode()
 
 
-async def _flood(
-    context: AttackContext, said: Callable[[], bytes], writes: int, *, reads: bool = True
-) -> None:
+async def _flood(context: AttackContext, said: Callable[[], bytes], writes: int) -> None:
     """Messages of one peer, a batch at a time."""
-    async with context.peer() as peer, trio.open_nursery() as nursery:
-        if reads:
-            nursery.start_soon(peer.drain)
-        for _ in range(writes):
-            await peer.send(b"".join(said() for _ in range(BATCH)))
-            context.counts["messages"] += BATCH
-            await trio.lowlevel.checkpoint()
+    async with context.peer() as peer, peer.drained():
+        await peer.flood(said, writes)
         await trio.sleep(0.2)
-        nursery.cancel_scope.cancel()
 
 
 async def front_bytes(context: AttackContext) -> None:
@@ -197,10 +186,7 @@ async def new_identities(context: AttackContext) -> None:
     async with context.peer() as first, trio.open_nursery() as nursery:
         for _ in range(LATER):
             nursery.start_soon(_come_later, context)
-        for _ in range(RUNS // BATCH):
-            runs = (run_of(name_of(context), {"index": 1}) for _ in range(BATCH))
-            await first.send(b"".join(runs))
-            context.counts["runs"] += BATCH
+        await first.flood(lambda: run_of(name_of(context), {"index": 1}), RUN_WRITES)
         await trio.sleep(context.rng.choice((0.3, 1.0)))
         first.reset()
         await first.close()
@@ -223,14 +209,9 @@ async def _come_later(context: AttackContext) -> None:
 async def runs_at_once(context: AttackContext) -> None:
     """Many large runs that all end in the same moment."""
     size = context.rng.choice((1 * MIB, 2 * MIB, 16 * MIB)) - KIB
-    async with AsyncExitStack() as stack:
-        peers = [await stack.enter_async_context(context.peer()) for _ in range(ABREAST)]
-        for peer in peers:
-            await peer.send(ask(name_of(context), b"run", bytes(size))[:-1])
-        for peer in peers:
-            await peer.send(b"\0")
-            context.counts["messages"] += 1
-        await peers[-1].wait_closed(0.5)
+    await context.end_at_once(
+        context.peer, lambda: ask(name_of(context), b"run", bytes(size)), ABREAST
+    )
 
 
 def _at_verifiers(run: Callable[[AttackContext], Awaitable[None]], what: str) -> Attack:

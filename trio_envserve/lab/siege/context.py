@@ -16,10 +16,11 @@ import random
 import socket
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Literal, NamedTuple, TypeAlias, final
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, final
 
 import trio
+import trio.lowlevel
 
 from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
@@ -32,9 +33,13 @@ ANSWER_S = 5.0
 PAUSE_S = 0.02
 """Between two beginnings of an attack whose connection was closed or refused."""
 
+BATCH = 200
+"""Messages in one write of a flood."""
+
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
 _ENDED = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
+M = TypeVar("M")
 Run: TypeAlias = "Callable[[AttackContext], Awaitable[None]]"
 
 Place: TypeAlias = Literal["front", "http", "verifiers"]
@@ -89,6 +94,21 @@ class Connection:
         while True:
             await self.receive()
 
+    @asynccontextmanager
+    async def drained(self) -> AsyncGenerator[None, None]:
+        """While the block lasts, what comes is read and forgotten."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.drain)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def flood(self, said: Callable[[], bytes], writes: int) -> None:
+        """So many writes, each of :data:`BATCH` messages."""
+        for _ in range(writes):
+            await self.send(b"".join(said() for _ in range(BATCH)))
+            self._counts["messages"] += BATCH
+            await trio.lowlevel.checkpoint()
+
     async def wait_closed(self, limit_s: float) -> None:
         """Read and forget for so long at most; raises if the connection ends before."""
         with trio.move_on_after(limit_s):
@@ -111,6 +131,13 @@ class Connection:
         """The next message of the peer."""
         await self._until(lambda: bool(self._messages), limit_s)
         return self._messages.popleft()
+
+    async def hear_first(self, kind: type[M]) -> M:
+        """The next message of this kind; those before it are forgotten."""
+        while True:
+            found = messages.decode((await self.hear())[0], most_bytes=1 << 24)
+            if isinstance(found, kind):
+                return found
 
     async def _until(self, is_there: Callable[[], bool], limit_s: float = ANSWER_S) -> None:
         with trio.move_on_after(limit_s):
@@ -175,12 +202,28 @@ class AttackContext:
         """A connection with a session of its own."""
         async with self.peer() as peer:
             await peer.say(self.hello())
-            while True:
-                found = messages.decode((await peer.hear())[0], most_bytes=1 << 24)
-                if isinstance(found, messages.Welcome):
-                    break
+            found = await peer.hear_first(messages.Welcome)
             self.message_bytes = found.message_bytes
             yield peer, found
+
+    async def end_at_once(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Connection]],
+        said: Callable[[], bytes],
+        count: int,
+    ) -> None:
+        """Messages on as many connections, all of which end in the same moment."""
+        async with AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(connect()) for _ in range(count)]
+            ends = []
+            for peer in peers:
+                message = said()
+                await peer.send(message[:-1])
+                ends.append(message[-1:])
+            for peer, end in zip(peers, ends, strict=True):
+                await peer.send(end)
+                self.counts["messages"] += 1
+            await peers[-1].wait_closed(0.5)
 
     def hello(self, *, message_bytes: int = 1 << 24) -> messages.Hello:
         """A hello with a fresh nonce."""
