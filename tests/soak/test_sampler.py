@@ -141,7 +141,7 @@ def test_it_tells_the_keeper_and_the_guard_of_a_host_from_its_workers(tmp_path):
     program = (
         "import subprocess, sys\n"
         "depth = int(sys.argv[1])\n"
-        "def start(**group): subprocess.Popen([sys.executable, __file__, str(depth + 1)], **group)\n"
+        "def start(**g): subprocess.Popen([sys.executable, __file__, str(depth + 1)], **g)\n"
         "if depth == 0: start(process_group=0)\n"
         "if depth == 1: start()\n"
         "if depth == 2: start(process_group=0); start(process_group=0)\n"
