@@ -34,11 +34,12 @@ from ...testing.proxy import open_fault_proxy
 from ...testing.retransmit import RetransmittingNetwork
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
-from ..remote_host import open_remote_host, with_host
+from ..remote_host import RemoteHost, with_host
+from ..standing import open_standing
 from .faults import Faults, poll, schedule
 from .judge_logs import judge
 from .logs import CallerTap, RequestId
-from .process import SERVER_COMMAND, DemoServer, open_demo_server
+from .process import SERVER_COMMAND, DemoServer
 from .wiretap import TappedNetwork
 
 ROLLOUTS_LEAST = 500
@@ -136,10 +137,11 @@ async def _run(
     # Everything is told to end in the order in which it depends on each other,
     # and deaths are watched to the very last.
     with trio.move_on_after(options.seconds_limit) as limit:
-        async with open_demo_server(serving, directory, options.server_command) as server:
+        serves = DemoServer(serving, directory, options.server_command)
+        async with open_standing(serves) as server:
             killer.write("serving", pid=server.pid, address=server.address)
             joining = (
-                open_remote_host(server.hosts_address, options.workers, directory)
+                open_standing(RemoteHost(server.hosts_address, options.workers, directory))
                 if options.remote_host else nullcontext()
             )  # fmt: skip
             proxying = open_fault_proxy(server.address, seed=options.seed)

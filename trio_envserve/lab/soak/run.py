@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -36,11 +36,12 @@ import trio
 from ...core.errors import ConfigError
 from ...net import unwrap_single
 from ...testing.proxy import open_fault_proxy
-from ..demo.process import DemoServer, open_demo_server
+from ..demo.process import DemoServer
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
 from ..programs import program
-from ..remote_host import RemoteHost, open_remote_host, with_host
+from ..remote_host import RemoteHost, with_host
+from ..standing import Standing, open_standing
 from .callers import Callers, ClientEnded
 from .judge import judge
 from .judge_samples import SAMPLES, not_given_back
@@ -173,16 +174,16 @@ class Soak:
             serving = with_host(serving)
         async with AsyncExitStack() as stack:
             # Everything is told to end in the order in which it depends on each other.
-            server = self._server = await stack.enter_async_context(
-                open_demo_server(
-                    serving, self.directory, self._options.server_command, cwd=self.directory
-                )
+            server = self._server = DemoServer(
+                serving, self.directory, self._options.server_command, cwd=self.directory
             )
+            await stack.enter_async_context(open_standing(server))
             killer.write("serving", pid=server.pid, address=server.address)
-            self._host = await stack.enter_async_context(
-                open_remote_host(server.hosts_address, WORKERS, self.directory, cwd=self.directory)
-                if self._options.remote_host else nullcontext()
-            )  # fmt: skip
+            if self._options.remote_host:
+                self._host = RemoteHost(
+                    server.hosts_address, WORKERS, self.directory, cwd=self.directory
+                )
+                await stack.enter_async_context(open_standing(self._host))
             proxy = await stack.enter_async_context(
                 open_fault_proxy(server.address, seed=self._options.seed)
             )
@@ -312,7 +313,7 @@ class Soak:
             await trio.sleep(_LOOK_S)
 
     async def _notice_end(
-        self, who: str, started: DemoServer | RemoteHost, killer: JsonLog, scope: trio.CancelScope
+        self, who: str, started: Standing, killer: JsonLog, scope: trio.CancelScope
     ) -> None:
         await started.wait_unexpected_end()
         killer.write("ended-by-itself", who=who)
@@ -322,7 +323,7 @@ class Soak:
     def _known(self) -> dict[int, str]:
         """The kinds of the processes that are known by their ids."""
         known: dict[int, str] = {}
-        if self._server is not None and self._server.serving:
+        if self._server is not None and self._server.there:
             known[self._server.pid] = "server"
         if self._host is not None and self._host.there:
             of_host = OfHost.at(self.directory, self._host.pid)

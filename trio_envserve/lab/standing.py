@@ -1,0 +1,94 @@
+"""Programs of the laboratory that are killed and started again where they were."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from .programs import Program, start_program
+
+
+class Standing(abc.ABC):
+    """One program after the other at an address that stays the same.  They end by themselves
+    or are killed here, and another is started here."""
+
+    what: str
+    """What it is, in errors and in the name of its log."""
+    end_s: float
+    """How long an orderly stop may take."""
+    terminate: bool
+    """Whether it is asked to stop by SIGTERM; else by the end of its standard input."""
+
+    def __init__(self, directory: Path, cwd: Path | None) -> None:
+        """All its files (locks, logs) are in ``directory``."""
+        self._directory = directory
+        self._cwd = cwd
+        self._program: Program | None = None
+
+    @abc.abstractmethod
+    def command(self) -> list[str]:
+        """What is started next."""
+
+    @abc.abstractmethod
+    async def begun(self, started: Program) -> None:
+        """Wait until it serves."""
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that there is now."""
+        assert self._program is not None
+        return self._program.pid
+
+    @property
+    def there(self) -> bool:
+        """Whether there is such a process."""
+        return self._program is not None
+
+    async def start(self) -> None:
+        """Start it; returns once it serves.  ServerStartError, with the end of its log, if that
+        comes to nothing."""
+        self._program = await start_program(
+            self.command(), {"XDG_RUNTIME_DIR": str(self._directory)}, what=f"the {self.what}",
+            cwd=self._cwd, errors=self._directory / f"{self.what}-stderr.log",
+        )  # fmt: skip
+        await self.begun(self._program)
+
+    async def kill(self) -> None:
+        """``kill -9``, and reap it.  Its workers end by themselves."""
+        started, self._program = self._program, None
+        assert started is not None
+        await started.kill()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing happens if it has ended."""
+        if self._program is not None:
+            self._program.signal(number)
+
+    async def wait_unexpected_end(self) -> None:
+        """Sleep until the process that there is now ends by itself."""
+        while self._program is None or self._program.process.poll() is None:  # noqa: ASYNC110  # another process
+            await trio.sleep(0.1)
+
+    async def stop(self) -> None:
+        """Ask it to stop, and reap it; kill it if that takes too long."""
+        started, self._program = self._program, None
+        if started is not None:
+            await started.end(self.end_s, terminate=self.terminate)
+
+
+S = TypeVar("S", bound=Standing)
+
+
+@asynccontextmanager
+async def open_standing(program: S) -> AsyncGenerator[S, None]:
+    """Start it, and stop the one that there is when the block ends."""
+    try:
+        await program.start()
+        yield program
+    finally:
+        await program.stop()  # noqa: ASYNC102  # shields itself, and has limits
