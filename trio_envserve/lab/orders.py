@@ -22,6 +22,13 @@ async def obey_orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None
                 await obey(json.loads(line))
 
 
+async def input_ends() -> None:
+    """Wait for the end of standard input, on which nothing else is said."""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
+        while await stdin.receive_some(1024):
+            pass
+
+
 def say(event: str, **fields: Any) -> None:
     """An object on standard output, there at once."""
     print(json.dumps({"event": event, **fields}), flush=True)

@@ -15,7 +15,6 @@ their standard input.
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -26,6 +25,7 @@ import trio
 
 from ...core.limits import WireLimits
 from ...net import ConnectionEvent, DealerSocket, Frame, Message, Network, open_network
+from ..orders import input_ends
 from .client import serve
 from .driver import answer
 
@@ -86,7 +86,7 @@ async def router() -> None:
         nursery.start_soon(forward)
         nursery.start_soon(give_back)
         answer({"front": front.address, "back": back.address})
-        await _standard_input_ends()
+        await input_ends()
         nursery.cancel_scope.cancel()
 
 
@@ -124,14 +124,8 @@ async def worker(address: str) -> None:
         await connected.wait()
         socket.send_nowait([b"here I am"])  # so that the router has a route to it
         answer({"ready": True})
-        await _standard_input_ends()
+        await input_ends()
         nursery.cancel_scope.cancel()
-
-
-async def _standard_input_ends() -> None:
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-        while await stdin.receive_some():
-            pass
 
 
 @final

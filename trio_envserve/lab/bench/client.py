@@ -11,8 +11,6 @@ other, or one ``run_many`` with so many in flight: what a user would write.
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -23,6 +21,7 @@ import trio
 
 from ...client import Client, open_client
 from ...net.keypairs import ClientCurve
+from ..orders import obey_orders
 from .driver import Tally, answer
 
 
@@ -126,13 +125,7 @@ def _is_right(got: dict[str, Any], wanted: Any) -> bool:
 async def _hand_in(send: trio.MemorySendChannel[dict[str, Any]], nursery: trio.Nursery) -> None:
     """The lines of standard input; when it ends, everything does, also in the
     middle of a load whose server is gone."""
-    buffer = b""
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-        while chunk := await stdin.receive_some(65536):
-            buffer += chunk
-            while b"\n" in buffer:
-                line, _, buffer = buffer.partition(b"\n")
-                await send.send(json.loads(line))
+    await obey_orders(send.send)
     nursery.cancel_scope.cancel()
 
 

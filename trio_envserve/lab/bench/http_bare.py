@@ -17,6 +17,7 @@ import hypercorn
 import hypercorn.trio
 import trio
 
+from ..orders import input_ends
 from .driver import answer
 
 
@@ -52,9 +53,7 @@ async def main() -> None:
     async with trio.open_nursery() as nursery:
         (address,) = await nursery.start(hypercorn.trio.serve, handle, config)
         answer({"http": address})
-        async with trio.lowlevel.FdStream(0) as stdin:
-            while await stdin.receive_some():
-                pass
+        await input_ends()
         nursery.cancel_scope.cancel()
 
 

@@ -22,7 +22,7 @@ from ...core.limits import ServerLimits, WireLimits
 from ...host.allocator import keep_freed_memory
 from ...host.collector import collect_seldom
 from ...server import open_server
-from ..orders import given_options, obey_orders, say
+from ..orders import given_options, input_ends, say
 
 
 def main() -> None:
@@ -41,12 +41,8 @@ async def _serve(options: dict[str, Any]) -> None:
         say("serving", address=server.address)
         await server.wait_ready()
         say("ready")
-        await obey_orders(_nothing)
+        await input_ends()
         nursery.cancel_scope.cancel()
-
-
-async def _nothing(order: dict[str, Any]) -> None:
-    """There are no orders."""
 
 
 if __name__ == "__main__":

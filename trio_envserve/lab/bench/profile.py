@@ -12,7 +12,6 @@ request, and of processor time: waiting is not in them, nor is what other thread
 from __future__ import annotations
 
 import cProfile
-import os
 import pstats
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import trio
 
 from ...server import open_server
+from ..orders import input_ends
 from ..programs import module, open_program
 from . import client
 from .cases import Load
@@ -77,9 +77,7 @@ async def _serve(log: str, file: str) -> None:
     async with open_server(SPEC, args=args) as server:
         await server.wait_ready()
         answer({"address": server.address})
-        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-            while await stdin.receive_some(1024):
-                pass  # nothing is said here but its end
+        await input_ends()
 
 
 def main() -> None:

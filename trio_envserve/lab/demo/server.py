@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import Any
 
 import trio
@@ -22,13 +21,12 @@ import trio
 from ...core.limits import ServerLimits
 from ...logs import LogSetup, configure, set_title
 from ...server import open_server
+from ..orders import given_options, input_ends
 
 
 def main() -> None:
     """Serve until the end of standard input."""
-    if len(sys.argv) != 2:
-        raise SystemExit("this is started by `trio-envserve demo`, with one JSON object")
-    options = json.loads(sys.argv[1])
+    options = given_options("demo")
     options["limits"] = ServerLimits(**options.get("limits", {}))
     logging = {"level": "INFO", "directory": options.pop("log_directory")}
     configure(LogSetup(**logging), "server")
@@ -40,9 +38,7 @@ async def _serve(options: dict[str, Any], logging: dict[str, str]) -> None:
         set_title(f"trio-envserve demo server at {server.address}")
         said = {"address": server.address, "hosts": server.hosts_address, "pid": os.getpid()}
         print(json.dumps(said), flush=True)
-        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-            while await stdin.receive_some(1024):
-                pass  # nothing is said here but its end
+        await input_ends()
 
 
 if __name__ == "__main__":

@@ -67,11 +67,6 @@ def connection_of(name: bytes) -> int:
     return int(name.partition(b"/")[2])
 
 
-def slot_of(worker: bytes) -> int:
-    """The slot in a worker's id."""
-    return int(worker[1 : worker.index(b"-")])
-
-
 def _id(text: bytes) -> bytes:
     assert len(text) <= ID_BYTES, text
     return text.ljust(ID_BYTES, b".")
