@@ -275,6 +275,11 @@ async def test_a_service_manager_hears_when_a_host_is_in(tmp_path: Path, folder:
         (("join", "tcp://127.0.0.1:1", "no_such:Env"), "no_such"),
         (("join", "tcp://127.0.0.1:1", "--workers", "1", "--worker-env", "1:A=b"), "numbered"),
         (("serve", "--fence-s", "5"), "--fence-s needs --hosts-bind"),
+        (("serve", "--no-lease"), "--no-lease needs --hosts-bind"),
+        (
+            ("serve", "--hosts-bind", "tcp://127.0.0.1:0", "--fence-s", "5", "--no-lease"),
+            "and --no-lease that there is none",
+        ),
         (("serve", "--hosts-bind", "tcp://0.0.0.0:0"), "own workers for this one (--insecure)"),
     ],
 )

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.lease import (
+    FRESH_S,
+    NO_LEASE_S,
     OVER_MOST,
     UNCONFIRMED_MOST,
     EarlierEpochs,
@@ -188,7 +190,7 @@ def test_an_id_in_use_is_refused_until_its_lease_has_ended():
     leases = router()
     leases.beat("a", T1, beat(1, 0), 1.0)
     assert leases.hello("a", T2, 1, [], 2.0) == (Reception.IN_USE, None)
-    assert leases.hello("a", T2, 2, [T3], 2.0) == (Reception.IN_USE, None)
+    assert leases.hello("a", T2, 2, [T4], 2.0) == (Reception.IN_USE, None)
     assert leases.hello("b", T2, 3, [], 2.0)[0] is Reception.WELCOME
     assert leases.beat("a", T1, beat(2, 1), 3.0), "the first one is not disturbed"
     reception, ended = leases.hello("a", T3, 1, [T1], 4.0)
@@ -353,3 +355,39 @@ def test_a_host_that_goes_on_keeps_its_deadline_and_nothing_else():
     assert lease.welcomed(lease.hello(), OTHER, 5.0)
     lease.beat(111.0)
     assert lease.answer(T2, 1) is None or lease.deadline_s == 120.0, "nothing makes it shorter"
+
+
+def test_a_late_hello_to_the_next_router_does_not_prove_that_nothing_runs():
+    """It was welcomed as a new one, and its tenure was accounted for: so the router before was
+    taken for dead while the workers of that tenure, which it had welcomed, lived."""
+    before = EarlierEpochs([EpochWait(OTHER, 30.0, frozenset([T1]))], 0.0)
+    leases = Leases(TERMS, EPOCH, before)
+    assert leases.hello("a", T1, 1, [], 1.0) == (Reception.OVER, None)
+    assert before.take_dead(1.0) == []
+    assert leases.hello("a", T2, 1, [T1], 2.0) == (Reception.WELCOME, None)
+    assert before.take_dead(2.0) == [OTHER]
+
+
+def test_a_late_hello_of_a_tenure_that_has_ended_is_not_welcome():
+    leases = router()
+    assert leases.hello("a", T3, 1, [T1, T2], 1.0)[0] is Reception.WELCOME
+    assert leases.leave("a", T3) is not None
+    assert leases.hello("a", T2, 1, [], 2.0) == (Reception.OVER, None)
+
+
+def test_without_a_lease_no_clock_says_that_a_host_is_dead():
+    terms = LeaseTerms(NO_LEASE_S)
+    assert not terms.proves
+    assert TERMS.proves
+    leases = router(terms)
+    assert leases.beat("a", T1, beat(1, 0), 1.0)
+    assert leases.beat("a", T1, beat(2, 1), 2.0)
+    (holding,) = leases.holdings.values()
+    assert leases.is_fresh(holding, 1.0 + FRESH_S - 0.1)
+    assert not leases.is_fresh(holding, 1.0 + FRESH_S), "it gets no work meanwhile"
+    a_year_s = 3600.0 * 24 * 365
+    assert leases.lost(a_year_s) == []
+    assert leases.beat("a", T1, beat(3, 1), a_year_s)
+    assert leases.hello("a", T2, 1, [], a_year_s)[0] is Reception.IN_USE
+    reception, ended = leases.hello("a", T2, 1, [T1], a_year_s)
+    assert (reception, ended) == (Reception.WELCOME, holding)

@@ -22,6 +22,13 @@ def test_a_seed_comes_to_the_same_again():
     assert run(7) == run(7)
 
 
+def test_without_a_lease_nothing_rests_on_a_clock():
+    plans = [plan_of(seed) for seed in range(7, 800, 8)]
+    assert not any(plan.lease for plan in plans)
+    assert {rate for plan in plans for rate in plan.rates} == {0.2, 1.0, 3.0}
+    assert [found for plan in plans for found in run(plan.seed).violations] == []
+
+
 def test_every_fault_strikes_somewhere():
     struck = {strike.fault for seed in range(100) for strike in plan_of(seed).strikes}
     assert struck == {*Fault}
@@ -35,13 +42,16 @@ def test_beyond_the_bound_the_judge_finds_it(bound):
 
 
 FIRST = {
+    "counted-from-receipt": 590,
     "numbers-used-again-after-a-reconnect": 130,
     "any-router-answers-a-beat": 180,
     "a-host-that-hears-nothing-is-answered-for-ever": 415,
-    "the-guard-is-told-for-how-long": 520,
+    "silence-is-proof-without-a-lease": 240,
+    "a-late-hello-says-that-nothing-runs": 395,
+    "the-guard-is-told-for-how-long": 1880,
     "a-successor-waits-for-each-epoch-by-its-own-words": 610,
     "a-router-is-written-off-while-its-work-is-stopped": 510,
-    "what-goes-on-is-counted-by-the-limits-of-the-new-router-alone": 190,
+    "what-goes-on-is-counted-by-the-limits-of-the-new-router-alone": 650,
 }
 """Where to begin: some rules matter in few seeds, and a test is not to look for long."""
 

@@ -39,7 +39,7 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.core.host import Host, ToRouter
-from trio_envserve.core.lease import EpochWait
+from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import AddressLocks
 from trio_envserve.net import DealerSocket, open_zmtp_network
@@ -298,8 +298,37 @@ async def test_a_server_waits_for_the_hosts_of_the_one_before():
         async with open_server("arithmetic", bind=address, workers=0) as server:
             await until(lambda: "hosts of an earlier server" in server.status().reason)
             assert not server.status().ready
+            assert "(1000 s)" in server.status().reason
         # It has not waited to the end: so the next one has to.
         assert EpochRecords([locks.epochs.path]).read() == [EpochWait(b"e" * 16, 1000.0)]
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_server_says_who_can_end_the_wait_for_hosts_that_had_no_lease():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, trio.fail_after(PATIENCE_S):
+        address = f"ipc://{folder}/s"
+        locks = AddressLocks(address)
+        EpochRecords([locks.epochs.path]).write(
+            [EpochWait(b"e" * 16, LeaseTerms(NO_LEASE_S).wait_s)]
+        )
+        locks.close()
+        async with open_server("arithmetic", bind=address, workers=0) as server:
+            await until(lambda: "they had no lease" in server.status().reason)
+            assert str(locks.epochs.path.with_suffix(".hosts")) in server.status().reason
+
+
+@pytest.mark.real
+async def test_a_router_without_a_lease_loses_no_host_by_silence():
+    with trio.fail_after(PATIENCE_S):
+        limits = ServerLimits(reap_s=0.1, stop_s=0.1)
+        async with open_server(
+            "arithmetic", workers=0, hosts_bind=ANY_PORT, fence_s=None, limits=limits
+        ) as server:
+            async with open_simulated(server.hosts_address, 1) as (host,):
+                await until(lambda: host.lease.holds(boot_s()))
+                assert host.lease.holds(boot_s() + 3600 * 24 * 365)
+            (here,) = server.stats().hosts
+            assert here.lost_s > 3600 * 24 * 365
 
 
 @pytest.mark.real

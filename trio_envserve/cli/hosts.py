@@ -23,6 +23,11 @@ hosts_options = decorate(
             f"ran there is over. [default: {FENCE_S:g}]",
         ),
         click.option(
+            "--no-lease", is_flag=True,
+            help="Hosts keep their workers however long they do not hear the server. What runs on "
+            "one that is silent is never known to be over, and its calls wait for it.",
+        ),
+        click.option(
             "--needs", multiple=True, metavar="NAME=AMOUNT",
             help="What each worker of a host needs of its --offers, e.g. gpu=1. Repeatable.",
         ),
@@ -34,7 +39,8 @@ class HostsAsked(NamedTuple):
     """The options of ``serve`` that concern hosts."""
 
     bind: str | None
-    fence_s: float
+    fence_s: float | None
+    """None: there is no lease."""
     needs: tuple[str, ...]
 
     @property
@@ -54,7 +60,12 @@ class HostsAsked(NamedTuple):
 def hosts_asked(given: dict[str, Any]) -> HostsAsked:
     """Take them out of all options.  Raises UsageError."""
     bind, fence_s, needs = (given.pop(name) for name in ("hosts_bind", "fence_s", "needs"))
-    for option, value in (("--fence-s", fence_s), ("--needs", needs)):
+    no_lease = given.pop("no_lease")
+    for option, value in (("--fence-s", fence_s), ("--no-lease", no_lease), ("--needs", needs)):
         if bind is None and value:
             raise click.UsageError(f"{option} needs --hosts-bind ADDRESS")
-    return HostsAsked(bind, FENCE_S if fence_s is None else fence_s, needs)
+    if no_lease and fence_s is not None:
+        raise click.UsageError(
+            "--fence-s says how long a lease is, and --no-lease that there is none"
+        )
+    return HostsAsked(bind, None if no_lease else fence_s or FENCE_S, needs)

@@ -26,6 +26,11 @@ a host whose tenure was with that one, and the host begins a tenure that *contin
 old one: its workers live on, and the deadline stands, since only answers move it.  The old
 router's answers may have moved it for as long as that router has written down: so the new
 one takes no host that continues for dead before that time.
+
+A router may do without a lease.  Then its hosts keep their workers however long it is silent,
+and it takes none of them for dead but by a host's own word: that it goes, or, with the hello of
+its next tenure, that the workers of the one before have ended.  For the formulas that is a
+lease of many years.
 """
 
 from __future__ import annotations
@@ -43,6 +48,11 @@ Tenure: TypeAlias = bytes
 """128 random bits, fresh for each time that a host joins a router."""
 
 FENCE_S = 20.0
+NO_LEASE_S = 5e8
+"""What stands for no lease: some sixteen years.  A host of such a router is never taken for
+dead because of what a clock says."""
+FRESH_S = 10.0
+"""A host that is not known to have heard the router for so long gets no work."""
 DRIFT = 0.1
 """A clock is at most so much slower, or faster, than time itself."""
 GUARD_S = 5.0
@@ -77,8 +87,8 @@ class LeaseTerms:
     def __post_init__(self) -> None:
         if not 0 <= self.drift < 1:
             raise ConfigError(f"drift ({self.drift}) must be at least 0 and less than 1")
-        if not 0 < self.fence_s < float("inf"):
-            raise ConfigError(f"fence_s ({self.fence_s}) must be a positive number")
+        if not 0 < self.fence_s <= NO_LEASE_S:
+            raise ConfigError(f"fence_s ({self.fence_s}) must be a positive number of seconds")
         if not 0 <= self.guard_s < float("inf"):
             raise ConfigError(f"guard_s ({self.guard_s}) must be a number of seconds")
         least_s = least_margin_s(self.fence_s, self.drift, self.guard_s)
@@ -87,6 +97,11 @@ class LeaseTerms:
                 f"margin_s ({self.margin_s}) must be at least {least_s:.2f} with fence_s="
                 f"{self.fence_s}: a host whose clock is slow would still have workers"
             )
+
+    @property
+    def proves(self) -> bool:
+        """Whether there is a lease: then the death of a host is known at last."""
+        return self.fence_s < NO_LEASE_S
 
     @property
     def wait_s(self) -> float:
@@ -257,8 +272,11 @@ class Leases:
                 return Reception.OLD, None
             holding.hello = number
             return Reception.WELCOME, None
+        self._remember(ended)
         if tenure in self._over or (with_epoch and with_epoch not in self.earlier):
             return Reception.OVER, None  # of a router before, or of this one, long ago
+        if not with_epoch and self.earlier.knows(tenure):
+            return Reception.OVER, None  # the welcome was lost, or this hello is late
         if with_epoch and not (continues and to == self.epoch):
             return Reception.MOVED, None
         if holding is not None:
@@ -266,7 +284,7 @@ class Leases:
                 return Reception.IN_USE, None
             self._end(holding)
         begun = self.holdings[host] = Holding(host, tenure, now_s, number)
-        self.earlier.accounted_for((tenure, *continues))
+        self.earlier.accounted_for(continues)
         if continues:
             begun.not_before_s = self.earlier.until_s
         return Reception.WELCOME, holding
@@ -301,7 +319,8 @@ class Leases:
         """Whether the host is known to hold its lease for some time yet: then it may get
         work.  A beat alone says nothing: answers may be what is cut."""
         confirmed_s = holding.confirmed_s
-        return confirmed_s is not None and now_s - confirmed_s < self.terms.fence_s / 2
+        fresh_s = min(self.terms.fence_s / 2, FRESH_S)
+        return confirmed_s is not None and now_s - confirmed_s < fresh_s
 
     def lost(self, now_s: float) -> list[Holding]:
         """The tenures that are over by now: every worker of theirs is dead."""
@@ -324,8 +343,11 @@ class Leases:
 
     def _end(self, holding: Holding) -> None:
         del self.holdings[holding.host]
-        self._over[holding.tenure] = None
-        if len(self._over) > OVER_MOST:
+        self._remember([holding.tenure])
+
+    def _remember(self, over: Iterable[Tenure]) -> None:
+        self._over |= dict.fromkeys(over)
+        while len(self._over) > OVER_MOST:
             self._over.popitem(last=False)
 
 
@@ -358,6 +380,10 @@ class EarlierEpochs:
     def __contains__(self, epoch: Epoch) -> bool:
         """Whether hosts of this epoch may still have workers."""
         return any(each.epoch == epoch for each in self.waits)
+
+    def knows(self, tenure: Tenure) -> bool:
+        """Whether one of these epochs has welcomed it, as far as it is not accounted for."""
+        return any(tenure in (each.tenures or ()) for each in self.waits)
 
     def accounted_for(self, tenures: Iterable[Tenure]) -> None:
         """Nothing of these tenures lives that this router does not know."""

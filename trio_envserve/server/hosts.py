@@ -21,7 +21,7 @@ from ..core.errors import ProtocolError, ServerStartError
 from ..core.executions import Worker
 from ..core.host_messages import OVER, HostHello, HostRefused, decode, encode
 from ..core.host_pool import Hosts, ToHost
-from ..core.lease import EarlierEpochs, EpochWait, LeaseTerms
+from ..core.lease import NO_LEASE_S, EarlierEpochs, EpochWait, LeaseTerms
 from ..core.limits import WireLimits
 from ..core.router import Router
 from ..core.router_effects import RouterEffect
@@ -71,6 +71,16 @@ class EpochRecords:
                     f"{path} cannot be written: {error.strerror}; a later server needs it to "
                     "know how long the hosts of this one may have workers"
                 ) from error
+
+    def until(self, earlier: EarlierEpochs, now_s: float) -> str:
+        """When the hosts of those epochs have no workers any more, for people."""
+        if earlier.longest_s < NO_LEASE_S:
+            return f"{earlier.until_s - now_s:.0f} s"
+        places = " and ".join(map(str, self._paths))
+        return (
+            "they had no lease: until each of them has come; whoever knows that they are dead "
+            f"removes {places} and starts the server anew"
+        )
 
     def clear(self) -> None:
         """What they say is over: the workers of all hosts have ended."""
@@ -177,7 +187,7 @@ class HostDesk:
                 if not isinstance(hello, HostHello):
                     continue
                 earlier.accounted_for(hello.ended)
-                if hello.epoch:
+                if hello.epoch or earlier.knows(hello.tenure):
                     text = "this is another router, and its tenure is over; it may join anew"
                     refused = HostRefused(
                         hello.tenure, hello.hello, self._router.epoch, OVER, text

@@ -26,7 +26,7 @@ from ..core.errors import (
     ServerNotClosed,
 )
 from ..core.host_said import check_amounts
-from ..core.lease import FENCE_S, LeaseTerms
+from ..core.lease import FENCE_S, NO_LEASE_S, LeaseTerms
 from ..core.limit_rules import check_together
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.messages import encode_record
@@ -88,7 +88,7 @@ async def open_server(
     journal: str | os.PathLike[str] | None = None,
     curve: ServerCurve | None = None,
     hosts_bind: str | None = None,
-    fence_s: float = FENCE_S,
+    fence_s: float | None = FENCE_S,
     needs: Mapping[str, float] | None = None,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
@@ -118,8 +118,8 @@ async def open_server(
     ``hosts_bind``: an address at which hosts of other machines join (the page on hosts); then
     ``workers=0`` means that there are none here.  They are told what to run: the environment
     or ``worker_command``, ``args``, ``worker_python`` (a path of theirs), and ``worker_environ``
-    for the slots of each.  ``fence_s``: a host that has no answer for
-    so long has no workers any more.  ``needs``: what each worker of a host needs of what that
+    for the slots of each.  ``fence_s``: a host that has no answer for so long has no workers
+    any more; None: there is no lease.  ``needs``: what each worker of a host needs of what that
     offers, such as ``{"gpu": 1}``.
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
@@ -186,7 +186,8 @@ async def open_server(
         worker_logging=dict(worker_logging or {}),
         worker_otlp=None if worker_otlp is None else dict(worker_otlp),
         record=record, record_bodies=record_bodies, journal=journal,
-        curve=curve, hosts_bind=hosts_bind, lease=LeaseTerms(fence_s),
+        curve=curve, hosts_bind=hosts_bind,
+        lease=LeaseTerms(NO_LEASE_S if fence_s is None else fence_s),
         needs=dict(needs or {}),
     )  # fmt: skip
     async with open_setup(setup) as server:

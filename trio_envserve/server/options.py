@@ -33,5 +33,5 @@ class ServerOptions(TypedDict, total=False):
     journal: str | os.PathLike[str] | None
     curve: ServerCurve | None
     hosts_bind: str | None
-    fence_s: float
+    fence_s: float | None
     needs: Mapping[str, float] | None

@@ -278,7 +278,7 @@ class Server:
         records = EpochRecords([each.epochs.path for each in locks])
         hosted = EarlierEpochs(records.read(), _now_s())
         if self._desk is None or self._journal is None:
-            await self._wait_for_hosts(hosted)
+            await self._wait_for_hosts(hosted, records)
         if self._desk is None:
             records.clear()
         else:
@@ -286,27 +286,23 @@ class Server:
             self._nursery.start_soon(self._desk.serve, self._give_all)
         wait = {each.epoch for each in hosted.waits}
         if wait:
-            left_s = hosted.until_s - _now_s()
             _log.info(
                 "hosts of an earlier server may still run work of keys: what they run is taken "
-                "over; other such work begins once all of them are back, or in %.0f s", left_s,
-            )  # fmt: skip
+                "over; other such work begins once all of them are back (%s)",
+                records.until(hosted, _now_s()),
+            )
             self._give(HostsLive(_now_s()))
         self._give(PoolOpened(dead - wait, _now_s()))
 
-    async def _wait_for_hosts(self, earlier: EarlierEpochs) -> None:
+    async def _wait_for_hosts(self, earlier: EarlierEpochs, records: EpochRecords) -> None:
         """Until the hosts of earlier epochs have no workers any more, by what those wrote."""
         async with trio.open_nursery() as nursery:
             if self._desk is not None:
                 nursery.start_soon(self._desk.end_tenures, earlier)
             while not earlier.take_dead(_now_s()) and earlier.waits:
-                left_s = earlier.until_s - _now_s()
-                self._give(
-                    PoolWaits(
-                        "waiting for the workers of hosts of an earlier server to end "
-                        f"({left_s:.0f} s)"
-                    )
-                )
+                left_s, until = earlier.until_s - _now_s(), records.until(earlier, _now_s())
+                text = "waiting for the workers of hosts of an earlier server to end"
+                self._give(PoolWaits(f"{text} ({until})"))
                 await trio.sleep(max(min(left_s, 0.5), 0.0))
             nursery.cancel_scope.cancel()
 

@@ -174,7 +174,8 @@ class Machine:
             beat = lease.beat(self.boot_s())
             ended = tuple(self.ended.items())
             self.world.to_router(self, "beat", lease.tenure, beat, ended)
-        period_s = min(lease.fence_s or 2.0, 20.0) / 4 * self.world.luck.uniform(0.9, 1.1)
+        quarter_s = min(lease.fence_s or 2.0, 20.0) / 4 if self.world.plan.lease else 1.0
+        period_s = quarter_s * self.world.luck.uniform(0.9, 1.1)
         self.world.after(period_s, self.host.run, self._turn, process)
 
     def hello(self) -> None:

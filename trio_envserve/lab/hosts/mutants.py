@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...core import lease as shipped
-from ...core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms
+from ...core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms, Reception
 from ..mutants.patching import Patches
 from .machine import Machine
 from .router import Router
@@ -90,13 +90,15 @@ def numbers_used_again_after_a_reconnect(patch: Patches) -> None:
 
 @_mutant
 def any_router_answers_a_beat(patch: Patches) -> None:
-    """A router that knows the tenure answers its beats, whoever they are meant for."""
+    """A router that knows the tenure, if only by a hello that was late, answers its beats,
+    whoever they are meant for."""
     original = Leases.beat
 
     def beat(self: Any, host: Any, tenure: Any, beat: Any, now_s: Any) -> bool:
         return original(self, host, tenure, beat._replace(epoch=self.epoch), now_s)
 
     patch.attribute(Leases, "beat", beat)
+    patch.attribute(EarlierEpochs, "knows", lambda *_: False)
 
 
 # -- what the router counts -----------------------------------------------------------
@@ -158,6 +160,33 @@ def two_hosts_with_one_id(patch: Patches) -> None:
         return original(self, host, tenure, number, ended, now_s, **epoch)
 
     patch.attribute(Leases, "hello", hello)
+
+
+@_mutant
+def silence_is_proof_without_a_lease(patch: Patches) -> None:
+    """A host that was silent for two minutes is taken for dead, though it promised nothing."""
+    original = vars(LeaseTerms)["wait_s"].fget
+
+    def wait_s(self: Any) -> Any:
+        return original(self) if self.proves else 120.0
+
+    patch.attribute(LeaseTerms, "wait_s", property(wait_s))
+
+
+@_mutant
+def a_late_hello_says_that_nothing_runs(patch: Patches) -> None:
+    """A hello that names no router proves that its tenure has no workers, whichever router it
+    comes to."""
+    original = Leases.hello
+
+    def hello(self: Any, host: Any, tenure: Any, *rest: Any, **epoch: Any) -> Any:
+        reception, over = original(self, host, tenure, *rest, **epoch)
+        if reception is Reception.WELCOME:
+            self.earlier.accounted_for([tenure])
+        return reception, over
+
+    patch.attribute(Leases, "hello", hello)
+    patch.attribute(EarlierEpochs, "knows", lambda *_: False)
 
 
 # -- the guard, and the machine -------------------------------------------------------

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from random import Random
 
-from ...core.lease import DRIFT, GUARD_S
+from ...core.lease import DRIFT, GUARD_S, NO_LEASE_S
 
 HOSTS = 3
 REQUESTS = 6
@@ -34,6 +34,8 @@ class Fault(enum.Enum):
 
 
 ON_TOP = (Fault.CUT, Fault.CUT_UP, Fault.LATE, Fault.KILL_ROUTER)
+OF_HOSTS_FOR_GOOD = (Fault.COPY,)
+"""What may keep a host out for as long as another one has its name: without a lease for good."""
 OF_THE_ROUTER = (Fault.STOP_ROUTER, Fault.KILL_ROUTER)
 
 
@@ -68,9 +70,32 @@ class Plan:
     journal: bool
     """Whether routers have one."""
 
+    @property
+    def lease(self) -> bool:
+        """Whether there is one: without it nothing may rest on a clock."""
+        return self.fences_s[0] < NO_LEASE_S
+
 
 def plan_of(seed: int, *, beyond: str = "") -> Plan:
-    """The plan of a seed.  ``beyond``: which bound is not kept, ``drift`` or ``guard``."""
+    """The plan of a seed.  ``beyond``: which bound is not kept, ``drift`` or ``guard``.
+    Every eighth one has no lease, and then keeps none."""
+    plan = _plan_with_lease(seed, beyond=beyond)
+    if beyond or seed % 8 != 7:
+        return plan
+    luck = Random(seed)
+    return dataclasses.replace(
+        plan,
+        fences_s=(NO_LEASE_S,) * len(plan.fences_s),
+        rates=tuple(luck.choice((0.2, 1.0, 3.0)) for _ in plan.rates),
+        guard_s=20 * GUARD_S,
+        strikes=tuple(
+            each for each in plan.strikes
+            if each.fault not in OF_HOSTS_FOR_GOOD and each.lasts_s < FOR_GOOD_S
+        ),
+    )  # fmt: skip
+
+
+def _plan_with_lease(seed: int, *, beyond: str) -> Plan:
     luck = Random(seed)
     fence_s = luck.choice(FENCES_S)
     fences_s = (fence_s, *(luck.choice(FENCES_S) for _ in range(8)))

@@ -61,6 +61,11 @@ class Router:
         self, machine: Machine, tenure: Tenure, number: int, ended: tuple[Tenure, ...],
         left: Left,
     ) -> None:  # fmt: skip
+        if not self.world.plan.journal:  # else the leases see to it
+            self.earlier.accounted_for(ended)
+            if not left.epoch and self.earlier.knows(tenure):
+                self.world.to_host(machine, "refused", tenure, number)
+                return
         before = self.leases.holdings.get(machine.name)
         reception, over = self.leases.hello(
             machine.name, tenure, number, ended, self.now_s(),

@@ -187,7 +187,7 @@ class World:
 
     def _kill_host(self, machine: Machine, lasts_s: float) -> None:
         def again() -> None:
-            past = [*machine.left.continues, machine.lease.tenure]
+            past = [*machine.past, *machine.left.continues, machine.lease.tenure][-16:]
             machine.host.run(machine.start_host, past)
 
         if machine.is_running() and not machine.sleeps:
