@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.fields import MAX_UINT, Field
+from trio_envserve.core.fields import MAX_UINT
 from trio_envserve.core.limits import BATCH_BYTES, PROTOCOL_VERSION
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
 from trio_envserve.core.terms import NOTE_BYTES, Status
@@ -322,19 +322,3 @@ def test_the_rows_of_a_header_are_seen_by_its_first_bytes():
             assert messages.rows_claimed(header) == rows
     assert messages.rows_claimed(messages.encode(messages.AskStats(0x98))) == 1
     assert messages.rows_claimed(messages.encode(messages.Goodbye(b"\x98" * 16))) == 1
-
-
-COLUMNS = list({field for cls in MESSAGES for _, field in FIELDS[cls] if field.check_all})
-VALUES = st.sampled_from([value for values in ANYTHING_ELSE.values() for value in values]) | (
-    st.integers(0, MAX_UINT - 1) | st.floats() | st.sampled_from([b"i" * 16, b"d" * 32])
-)
-
-
-@pytest.mark.parametrize("field", COLUMNS, ids=lambda field: field.cddl)
-@given(st.data())
-def test_a_column_is_checked_as_its_values_are(field: Field, data: st.DataObject):
-    assert field.check_all is not None
-    values = data.draw(st.lists(VALUES, min_size=1, max_size=4) | st.lists(st.floats(), min_size=1))
-    assert field.check_all(values) == all(map(field.check, values))
-    good = [value for value in values if field.check(value)]
-    assert not good or field.check_all(good)

@@ -64,7 +64,7 @@ from .client_messages import (
     Welcome,
 )
 from .errors import ProtocolError
-from .fields import Field, are_uints, is_uint
+from .fields import Field, is_uint
 from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
 from .terms import Body, Status
 from .worker_messages import (
@@ -360,7 +360,7 @@ def _sizes_of(cls: Any, fields: list[Any]) -> list[int] | None:
         return None
     if type(sizes) is not list or not 1 <= len(sizes) <= BATCH_ROWS:
         raise ProtocolError(f"{cls.__name__} in a batch of none, or of more than {BATCH_ROWS}")
-    if not are_uints(sizes):
+    if not all(map(is_uint, sizes)):
         raise ProtocolError(f"{cls.__name__} with a size that is not uint")
     checked: list[int] = sizes
     return checked
@@ -390,7 +390,7 @@ def _rows(
             is_right = all(check(value) for value in field if value is not None)
             columns.append(field)
         else:
-            is_right = spec.check_all(field) if spec.check_all else all(map(check, field))
+            is_right = all(map(check, field))
             columns.append(field)
         if not is_right:
             raise ProtocolError(f"{cls.__name__}.{name} is not {spec.cddl}")
