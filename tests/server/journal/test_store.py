@@ -141,7 +141,7 @@ def test_each_row_was_a_statement_of_its_own_and_gave_up_the_lock_of_python(tmp_
         store._connection.set_trace_callback(statements.append)
         store.commit([opened(number) for number in range(200)], 1.0)
         store._connection.set_trace_callback(None)
-    assert sum(each.startswith("INSERT INTO records") for each in statements) == 4  # 3 · 64 + 8
+    assert sum(each.startswith("INSERT INTO records") for each in statements) == 3  # 128 + 64 + 8
     assert read(tmp_path) == [Closed(199), *map(opened, range(200))]
 
 
@@ -168,7 +168,7 @@ def test_what_is_closed_was_removed_by_two_statements_each(tmp_path: Path):
         store._connection.set_trace_callback(statements.append)
         store.commit([Closed(number) for number in range(99)], 1.0)
         store._connection.set_trace_callback(None)
-    assert sum("FROM records" in each for each in statements) == 2 * 8  # 64 + 4 * 8 + 3
+    assert sum("FROM records" in each for each in statements) == 2 * 4  # 64 + 32 + 2 + 1
     assert read(tmp_path) == [Closed(99), opened(99)]
 
 

@@ -38,6 +38,8 @@ NUMBERED = "WHERE number IN (%s)"
 OLD_COMMANDS = "WHERE number IS NULL AND uptime_s < %s"
 GET_STATE = "SELECT state FROM state WHERE id = 1"
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?, ?)"
+_MOST_TOGETHER = 128
+"""Rows of one statement, with a variable for each value: SQLite before 3.32 takes 999."""
 PRUNE_EVERY = 256
 """Old commands are dropped after so many records."""
 
@@ -170,14 +172,15 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 
 def portions(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Of 64, 8 and 1, so that few statements do all: each lets go of Python's lock several
-    times, and where another thread is busy it may wait 5 ms each time until it has that
+    """In as few as powers of two can be: each is one statement, which lets go of Python's lock
+    several times, and where another thread is busy it may wait 5 ms each time until it has that
     again.  Of few sizes, so that each statement is made once."""
-    first = 0
-    for together in (64, 8, 1):
-        while len(values) - first >= together:
-            yield values[first : first + together]
-            first += together
+    first, left = 0, len(values)
+    while left:
+        together = min(_MOST_TOGETHER, 1 << (left.bit_length() - 1))
+        yield values[first : first + together]
+        first += together
+        left -= together
 
 
 def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
