@@ -24,7 +24,7 @@ from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput
 from trio_envserve.core.messages import Beat, WorkerHello
 from trio_envserve.core.messages import encode as encode_worker
-from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
+from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatFelt,
@@ -111,9 +111,20 @@ class Link:
             elif isinstance(effect, Report):
                 self.logged.append(effect.text)
             else:
-                self.hosts.take(effect)
+                self.carry_effect(effect)
         if self.hosts.out:
             self.route()
+
+    def carry_effect(self, effect: Any) -> None:
+        """An effect that the router's shell would carry out."""
+        if isinstance(effect, ToWorker):
+            self.tell(effect)
+        else:
+            self.hosts.take(effect)
+
+    def tell(self, effect: ToWorker) -> bool:
+        """A message of the router to a worker."""
+        return self.hosts.tell(effect.worker, [effect.frames])
 
     def take(self, inputs) -> None:
         """The router's part, as far as processes go."""

@@ -45,7 +45,7 @@ def test_a_worker_of_a_host_is_like_any_other():
     assert link.host.is_joined
     assert list(link.alive) == [b"w0-1", b"w1-1"]
     assert [life.phase for life in link.pool.lives.values()] == [Phase.READY] * 2
-    assert link.hosts.take(ToWorker(b"w1-1", link.alive[b"w1-1"], DISPATCH, b"body"))
+    assert link.tell(ToWorker(b"w1-1", link.alive[b"w1-1"], DISPATCH, b"body"))
     link.settle()
     assert link.told == [(b"w1-1", link.alive[b"w1-1"], messages.encode(DISPATCH), b"body")]
     link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
@@ -183,7 +183,7 @@ def test_what_a_lost_message_had_comes_with_the_next_beats():
     link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
     link.carry()
     link.up.clear()
-    link.hosts.take(ToWorker(b"w0-1", b"i", DISPATCH, b"body"))
+    link.tell(ToWorker(b"w0-1", b"i", DISPATCH, b"body"))
     link.route()
     link.down.clear()
     link.second(3)
@@ -352,7 +352,7 @@ def test_whatever_is_lost_each_word_of_a_worker_comes_once_and_its_end_comes_las
             del link.alive[worker]
             link.host.exited(worker, "exit code 1")
         elif step == "tell" and worker in link.hosts._of_worker:
-            link.hosts.take(ToWorker(worker, b"i", DISPATCH, b"body"))
+            link.tell(ToWorker(worker, b"i", DISPATCH, b"body"))
         link.carry()
         link.route()
     link.cut = False

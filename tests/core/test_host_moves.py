@@ -19,6 +19,7 @@ from trio_envserve.core.messages import (
     Declined,
     Dispatch,
     WorkerOutcome,
+    in_batches,
 )
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import ToWorker
@@ -32,7 +33,7 @@ SESSION = b"s" * 16
 def dispatched(link: Link, *numbers: int, worker: bytes = b"w0-1") -> None:
     for number in numbers:
         dispatch = Dispatch(SESSION, number, number, "client", None)
-        link.hosts.take(ToWorker(worker, link.alive[worker], dispatch, b"body"))
+        link.tell(ToWorker(worker, link.alive[worker], dispatch, b"body"))
     link.settle()
 
 
@@ -224,7 +225,7 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
     assert len(link.told) == 2
     link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
     announced, dispatch = Announced(SESSION, 2, 2, 9), Dispatch(SESSION, 0, 0, "", None)
-    link.hosts.take(ToWorker(b"w0-1", link.alive[b"w0-1"], announced))
+    link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], announced))
     said(link, dispatch)
     link.settle()
     link.follow()
@@ -281,3 +282,26 @@ def test_a_host_of_another_router_is_not_told_to_whom_it_goes():
         decode((encode(hello._replace(to=b"short")),), most_bytes=1 << 20)
     with pytest.raises(ProtocolError, match="continues"):
         decode((encode(hello._replace(continues=[b"c" * 16] * 17)),), most_bytes=1 << 20)
+
+
+def test_what_has_ended_in_one_batch_has_ended_one_by_one():
+    """Where outcomes came together, what had ended counted as running for ever: no router
+    after the first one took a statement of so many."""
+    link = joined()
+    worker, incarnation = b"w0-1", link.alive[b"w0-1"]
+    told = [(Dispatch(SESSION, n, n, "client", None), b"body") for n in range(70)]
+    frames = [(incarnation, *each) for each in in_batches(told)]
+    assert len(frames) == 2, "64 rows are the most"
+    assert link.hosts.tell(worker, frames)
+    link.settle()
+    assert link.host._lives[worker].running == {*range(70)}
+    ended = [(WorkerOutcome(SESSION, n, n, 0, 1.0), b"payload") for n in range(69)]
+    for header, body in in_batches(ended):
+        link.host.said(worker, (incarnation, b"client", header, body))
+    link.settle()
+    link.follow()
+    assert (back(link).running, back(link).next) == ([69, 70], 70)
+
+
+def test_messages_for_nobodys_worker_are_not_taken():
+    assert not joined().hosts.tell(b"w9-1", [])

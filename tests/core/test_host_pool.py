@@ -205,7 +205,7 @@ def test_what_is_taken_together_goes_together():
     link = joined()
     link.hosts.out.clear()
     for number in range(3):
-        link.hosts.take(ToWorker(b"w0-1", b"i", messages.Stop([number, number + 1])))
+        link.tell(ToWorker(b"w0-1", b"i", messages.Stop([number, number + 1])))
     assert not link.hosts.out
     link.hosts.flush()
     (sent,) = link.hosts.out

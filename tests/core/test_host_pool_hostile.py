@@ -253,8 +253,8 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     link = joined()
     tenure, incarnation = link.host.lease.tenure, link.alive[b"w0-1"]
     host, body = link.hosts.hosts[tenure], bytes(KEPT_BYTES)
-    link.hosts.take(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
-    link.hosts.take(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
+    link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
+    link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
     link.take(link.hosts.tick(link.now_s))
     assert host.state == "quiet"
     link.hosts.flush()

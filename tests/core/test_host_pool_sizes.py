@@ -31,7 +31,7 @@ class Sized(Link):
     def second(self, seconds: int = 1) -> None:
         for _ in range(seconds):
             for effect in self.elastic.tick(self.now_s, self.need):
-                self.hosts.take(effect)
+                self.carry_effect(effect)
             super().second()
 
     def all_ready(self) -> None:

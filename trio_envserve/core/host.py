@@ -20,9 +20,10 @@ what is to be done is in :attr:`Host.out`, in order.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from . import messages
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
 from .host_link import Inbox, Item, Outbox, What, to_frames
@@ -43,7 +44,7 @@ from .host_messages import (
     encode,
 )
 from .lease import HostLease, Tenure
-from .limits import PROTOCOL_VERSION, WireLimits
+from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
 from .messages import KINDS as WORKER_KINDS
 from .messages import (
     Announced,
@@ -56,7 +57,6 @@ from .messages import (
     WorkerNotes,
     WorkerOutcome,
 )
-from .messages import decode as decode_worker
 from .ranges import Ranges
 from .terms import ID_BYTES, Body, Epoch, Incarnation, one_line
 from .worker_range import WorkerRange, least_of, most_of
@@ -361,7 +361,7 @@ class Host:
                     self.out.append(StartWorker(worker, incarnation, slot))
             case What.TELL:
                 if worker in self.workers:
-                    if (message := self._read(item.frames[1:2])) is not None:
+                    for message in self._read(item.frames[1:]):
                         self._lives[worker].told(message)
                     self.out.append(TellWorker(worker, item.frames))
             case _:  # a kill
@@ -371,14 +371,16 @@ class Host:
 
     # -- workers --------------------------------------------------------------
 
-    def _read(self, header: Sequence[Body]) -> Message | None:
-        """A message that concerns what runs.  What is none is for its receiver to judge."""
-        if not header or _kind(header[0]) not in _TOLD:
-            return None
+    def _read(self, frames: Sequence[Body]) -> Iterator[Message]:
+        """Messages that concern what runs, of one batch.  What is none is for its receiver to
+        judge."""
+        if not frames or _kind(frames[0]) not in _TOLD:
+            return
         try:
-            return decode_worker(header[0], most_bytes=self._wire.header_bytes)
+            for message, _ in messages.read(frames, most_bytes=self._wire.header_bytes):
+                yield message
         except ProtocolError:
-            return None
+            return
 
     def spawned(self, worker: bytes, pid: int) -> None:
         """A process was started."""
@@ -388,14 +390,15 @@ class Host:
     def said(self, worker: bytes, frames: Sequence[Body]) -> None:
         """A message of a worker: its incarnation, a header, and more.  One that the link could
         not carry, or the router would not take, would keep back all that come after it."""
-        most_bytes = self._wire.header_bytes * 7 // 8  # the rest is for what stands beside it
+        # The rest is for what stands beside it.
+        most_bytes = max(self._wire.header_bytes * 7 // 8, BATCH_BYTES)
         if len(frames) not in (2, 4) or sum(map(len, frames[:3])) > most_bytes:
             name = worker.decode("ascii", "replace")
             self.out.append(Say("warning", f"worker {name} has sent what is no message"))
             return
-        header = frames[-2 if len(frames) == 4 else -1]
+        header = frames[len(frames) // 2]
         item = Item(What.SAID, worker, tuple(frames))
-        if (message := self._read([header])) is not None:
+        for message in self._read(frames[len(frames) // 2 :]):
             self._lives[worker].said(header, message)
         if _kind(header) in _PASSING:
             self._pass(item)

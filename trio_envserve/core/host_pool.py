@@ -13,7 +13,7 @@ host is known to hear the router its workers get no new work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .errors import ProtocolError
@@ -53,7 +53,7 @@ from .lease import EarlierEpochs, Holding, LeaseBeat, Leases, LeaseTerms, Recept
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Phase
 from .remote_hosts import PastHosts, RemoteHost
-from .router_effects import Kill, Report, RouterEffect, Spawn, ToWorker
+from .router_effects import Kill, Report, RouterEffect, Spawn
 from .router_inputs import (
     Exited,
     HeartbeatFelt,
@@ -109,7 +109,7 @@ class Hosts:
     # -- what the router wants ------------------------------------------------
 
     def take(self, effect: RouterEffect) -> bool:
-        """An effect of the router.  Whether it is about a worker of a host."""
+        """An effect of the router.  Whether it starts or kills a worker of a host."""
         match effect:
             case Spawn():
                 host = self._of_slot.get(effect.slot)
@@ -120,8 +120,6 @@ class Hosts:
                 host.unready.add(effect.worker)
                 place = str(host.places[effect.slot]).encode()
                 item = Item(What.SPAWN, effect.worker, (effect.incarnation, place))
-            case ToWorker():
-                item = Item(What.TELL, effect.worker, effect.frames)
             case Kill():
                 item = Item(What.KILL, effect.worker, (effect.why.encode(),))
             case _:
@@ -130,6 +128,17 @@ class Hosts:
         if host is None:
             return False
         host.outbox.put(item)
+        host.dirty = True
+        return True
+
+    def tell(self, worker: bytes, told: Iterable[tuple[Body, ...]]) -> bool:
+        """Messages for a worker, each with its incarnation first.  Whether it is one of a
+        host."""
+        host = self._of_worker.get(worker)
+        if host is None:
+            return False
+        for frames in told:
+            host.outbox.put(Item(What.TELL, worker, frames))
         host.dirty = True
         return True
 

@@ -26,7 +26,7 @@ from ..core.limits import WireLimits
 from ..core.router import Router
 from ..core.router_effects import RouterEffect
 from ..core.router_inputs import RouterInput
-from ..core.terms import ID_BYTES, Route
+from ..core.terms import ID_BYTES, Body, Route
 from ..net import RouterSocket
 from ..net.zmtp.sockets import ZmtpRouter
 from .curve import Doorkeeper
@@ -243,8 +243,12 @@ class HostDesk:
         return self.hosts.host_of(worker)
 
     def take(self, effect: RouterEffect) -> bool:
-        """Whether an effect is about a worker of a host; :meth:`flush` sends it there."""
+        """Whether an effect starts or kills a worker of a host; :meth:`flush` sends it there."""
         return self.hosts.take(effect)
+
+    def tell(self, worker: bytes, told: Sequence[tuple[Body, ...]]) -> bool:
+        """Whether messages are for a worker of a host; :meth:`flush` sends them there."""
+        return self.hosts.tell(worker, told)
 
     def flush(self) -> None:
         """Send what was taken, together."""

@@ -398,12 +398,13 @@ class Server:
                     self._left = effect.left
                 case Lost():
                     pass  # the router has already taken it in
-        if self._desk is not None:
-            self._desk.flush()
         for (worker, incarnation), said in to_workers.items():
             # Not sent is no loss: the answer to the next beat repairs it.
             messages = [(incarnation, *frames) for frames in in_batches(said)]
-            self._workers.send_many_nowait(worker, messages)
+            if self._desk is None or not self._desk.tell(worker, messages):
+                self._workers.send_many_nowait(worker, messages)
+        if self._desk is not None:
+            self._desk.flush()
         for route, said in to_clients.items():
             # Not sent is no loss: the outcome is kept, and the next sync asks for it.
             self._front.send_many_nowait(route, list(in_batches(said)))
