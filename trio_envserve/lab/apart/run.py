@@ -12,6 +12,8 @@ falls asleep has all of its processes stopped (SIGSTOP): guard and workers, too.
 of its lease goes on meanwhile, as CLOCK_BOOTTIME does while a machine sleeps, and so does the
 timer of its guard.  A half of the calls consents to further executions.
 
+A fault lasts at least as long as is asked for, and until the router has lost the host.
+
 Nothing is decided here: :mod:`.judge` reads what the executions have written.
 """
 
@@ -67,6 +69,11 @@ class Seen:
     back: set[str] = dataclasses.field(default_factory=set)
     """Those of them that have joined again."""
 
+    async def has_lost(self, name: str) -> None:
+        """Sleep until the router has lost this host, however slow the machine is."""
+        while name not in self.lost:  # noqa: ASYNC110  # what is looked at sets no event
+            await trio.sleep(0.2)
+
     async def all_are_back(self) -> None:
         """Sleep until each host that was lost is taken in again."""
         while not self.lost <= self.back:  # noqa: ASYNC110  # what is looked at sets no event
@@ -94,7 +101,7 @@ async def run(options: Options, directory: Path) -> tuple[Judged, Seen]:
                 async with open_client(server.address) as client, trio.open_nursery() as work:
                     work.start_soon(_ask, client, options, told)
                     for number, wire in enumerate(wires):
-                        work.start_soon(_harm, options, number, wire, pids[number])
+                        work.start_soon(_harm, options, number, wire, pids[number], seen)
                 await seen.all_are_back()
                 nursery.cancel_scope.cancel()
     return judge(directory, told, options.rollouts, lost=seen.lost), seen
@@ -137,16 +144,18 @@ async def _look(server: Server, seen: Seen) -> None:
         await trio.sleep(0.2)
 
 
-async def _harm(options: Options, number: int, wire: Wire, pid: int) -> None:
+async def _harm(options: Options, number: int, wire: Wire, pid: int, seen: Seen) -> None:
     await trio.sleep(options.first_s + number * options.cut_s / len(NAMES))
     name = NAMES[number]
     if name == "asleep":
         with stopped(pid):
             await trio.sleep(options.cut_s)
+            await seen.has_lost(name)
         return
     for direction in (UP, DOWN) if name == "cut" else (DOWN,):
         wire.cut(direction)
     await trio.sleep(options.cut_s)
+    await seen.has_lost(name)
     wire.mend()
 
 
