@@ -12,8 +12,8 @@ import trio
 
 from tests.siege.reader import GREETING, Reader, open_reader
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.messages import read
-from trio_envserve.lab.siege import attacks_bytes
+from trio_envserve.core.messages import Request, in_batches, read
+from trio_envserve.lab.siege import attacks_bytes, wire
 from trio_envserve.lab.siege.attacks import NAMES, ON_CLIENTS, ON_SERVERS, finding_of, what_of
 from trio_envserve.lab.siege.attacks_on_clients import welcome_to
 from trio_envserve.lab.siege.attacks_protocol import (
@@ -252,8 +252,9 @@ HELLO = cbor2.dumps([0, 1, bytes(range(16)), 1, "victim", 1 << 24])
 SPEECH = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
 
-async def suffer(name: str, condition) -> Victim:
-    """Let a hostile server have a plain client until it has done what it is about."""
+async def suffer(name: str, condition, early: bytes = b"") -> Victim:
+    """Let a hostile server have a plain client until it has done what it is about.
+    ``early``: what the client sends before its hello."""
     victim = Victim()
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
@@ -269,7 +270,7 @@ async def suffer(name: str, condition) -> Victim:
         try:
             async with stream:
                 await stream.send_all(GREETING)
-                await stream.send_all(SPEECH + b"\x00" + bytes((len(HELLO),)) + HELLO)
+                await stream.send_all(SPEECH + early + wire.message(HELLO))
                 while data := await stream.receive_some(1 << 18):
                     victim.data += data
         except trio.BrokenResourceError:
@@ -317,6 +318,14 @@ ENDS = {
 @pytest.mark.parametrize("name", ON_CLIENTS)
 async def test_a_hostile_server_reaches_what_it_claims(name):
     await suffer(name, ENDS.get(name, has(1000)))
+
+
+@pytest.mark.parametrize("name", ["server-wrong-welcomes", "server-unasked"])
+async def test_a_hostile_server_ended_when_a_batch_came_before_the_hello(name):
+    """A client that connects again may have some requests of before on their way."""
+    rows = [(Request(bytes(16), n, bytes(16), None, 1, 0.0, None), b"x") for n in range(2)]
+    (batch,) = in_batches(rows)
+    await suffer(name, has(1000), early=wire.message(*map(bytes, batch)))
 
 
 def test_a_welcome_of_the_hostile_server_answers_the_hello():

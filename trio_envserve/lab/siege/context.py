@@ -133,11 +133,11 @@ class Connection:
         return self._messages.popleft()
 
     async def hear_first(self, kind: type[M]) -> M:
-        """The next message of this kind; those before it are forgotten."""
+        """The next message of this kind, alone or in a batch; those before it are forgotten."""
         while True:
-            found = messages.decode((await self.hear())[0], most_bytes=1 << 24)
-            if isinstance(found, kind):
-                return found
+            for message, _ in messages.read(await self.hear(), most_bytes=1 << 24):
+                if isinstance(message, kind):
+                    return message
 
     async def _until(self, is_there: Callable[[], bool], limit_s: float = ANSWER_S) -> None:
         with trio.move_on_after(limit_s):
