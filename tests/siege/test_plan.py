@@ -71,7 +71,7 @@ def test_wrong_wishes_are_refused():
 
 def test_each_stage_says_what_its_processes_may_grow_by():
     for stage in STAGES:
-        assert set(stage.allowed) == {"server", "worker", "client"}
+        assert set(stage.allowed) == {"server", "worker", "client", "host"}
         assert min(stage.allowed.values()) > 0
 
 

@@ -91,7 +91,7 @@ ROUND = Round(0, "client", ("server-silence",), 1.0, 0.0)
 
 
 def scene(kind: Any, bed: Bed) -> Any:
-    return kind(bed, STAGE)
+    return kind(bed, STAGE, hosted=False)
 
 
 async def test_a_server_that_did_not_start_was_blamed_on_a_client_that_had_ended():

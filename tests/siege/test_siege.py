@@ -45,12 +45,13 @@ HARMLESS = (
 )  # fmt: skip
 
 
-async def test_a_short_siege_passes(tmp_path):
+@pytest.mark.parametrize("host", [(), ("--remote-host",)], ids=["here", "on a host"])
+async def test_a_short_siege_passes(tmp_path, host):
     """In a folder whose path is too long for one of a unix socket, as it once had to be."""
     tmp_path = tmp_path / ("long" * 25)
     tmp_path.mkdir()
     code, figures, said = await siege(
-        tmp_path, *HARMLESS, "--unjudged", "turns", "--only", "server-silence"
+        tmp_path, *HARMLESS, "--unjudged", "turns", "--only", "server-silence", *host
     )
     findings = figures["findings"]
     assert code == 0, said
@@ -65,6 +66,7 @@ async def test_a_short_siege_passes(tmp_path):
     assert findings["answers"]["figures"]["right"] > 10
     assert set(findings["answers"]["figures"]["right_at_doors"]) == {"http", "verifiers"}
     assert set(findings["turns"]["figures"]["longest"]) == {"server", "worker", "client"}
+    assert ("small/host" in findings["memory"]["figures"]) is bool(host)
     assert findings["held"]["ok"] is None
 
 

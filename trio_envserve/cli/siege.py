@@ -20,7 +20,14 @@ from ..lab.siege.plan import HELD, LONG_S, SECONDS_LEAST
 from ..lab.siege.run import VICTIM, Siege, SiegeOptions
 from ..lab.siege.testbed import Testbed
 from .common import Result, Stop, put, run_verb, say
-from .judged import folder, judged, keep_option, run_shown, show_figures
+from .judged import (
+    folder,
+    judged,
+    keep_option,
+    remote_host_option,
+    run_shown,
+    show_figures,
+)
 from .options import json_option
 from .render import PLAIN_EVERY_S, Table, show_tables
 
@@ -67,6 +74,7 @@ Exit codes:
     type=click.Choice(("zmtp", "libzmq")),
     help="What speaks ZMTP in servers and clients.",
 )
+@remote_host_option
 @keep_option
 @click.option("--attacks", "listed", is_flag=True, help="List the attacks, and run none.")
 @click.option(
@@ -79,8 +87,8 @@ Exit codes:
 def siege(
     seconds: float, minutes: float | None, seed: int, only: tuple[str, ...],
     unjudged: tuple[str, ...],
-    transport: str | None, keep: Path | None, listed: bool, server_command: str | None,
-    as_json: bool,
+    transport: str | None, remote_host: bool, keep: Path | None, listed: bool,
+    server_command: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Attack a server and a client with raw sockets, and judge whether they hold.
 
@@ -108,6 +116,7 @@ def siege(
                 directory=directory, seconds=seconds if minutes is None else 60 * minutes,
                 seed=seed, only=only, unjudged=unjudged, transport=transport,
                 server_command=shlex.split(server_command) if server_command else VICTIM,
+                remote_host=remote_host,
             )  # fmt: skip
             return await _run(options, stop, as_json=as_json, kept=keep)
 

@@ -39,10 +39,15 @@ class Standing(abc.ABC):
         """Wait until it serves."""
 
     @property
-    def pid(self) -> int:
-        """The id of the process that there is now."""
+    def program(self) -> Program:
+        """The one that there is now."""
         assert self._program is not None
-        return self._program.pid
+        return self._program
+
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self.program.pid
 
     @property
     def there(self) -> bool:

@@ -102,6 +102,7 @@ class Stage:
             + limits.worker_held_bytes
             + self._values_bytes,
             "client": SLACK_BYTES + value + sockets,
+            "host": SLACK_BYTES + limits.kept_bytes + limits.worker_held_bytes + sockets,
         }
 
     @property

@@ -24,6 +24,7 @@ from ...core.errors import ServerStartError
 from ...net import unwrap_single
 from ..logs import prepared
 from ..programs import Program, program
+from ..remote_host import with_host
 from .held import hold_loops
 from .judge import judge
 from .plan import Plan, Round, Stage, make_plan
@@ -56,6 +57,8 @@ class SiegeOptions:
     """Findings that are left open, with their figures."""
     server_command: Sequence[str] = VICTIM
     """What is started as the server, with options as its last argument."""
+    remote_host: bool = False
+    """The workers of a besieged server are those of a host that has joined."""
 
 
 @final
@@ -99,7 +102,7 @@ class Siege:
         self.testbed.events.write("stage", stage=stage.name, allowed=stage.allowed)
         async with AsyncExitStack() as stack:
             kind = _OnClient if stage.name == "client" else _OnServer
-            scene: _Scene = kind(self.testbed, stage)
+            scene: _Scene = kind(self.testbed, stage, hosted=self._options.remote_host)
             self.testbed.phase = f"{stage.name}: starting"
             await scene.enter(stack)
             nursery = await stack.enter_async_context(trio.open_nursery())
@@ -131,9 +134,10 @@ class _Scene:
     suspect: str
     """Who is to blame if nobody has ended."""
 
-    def __init__(self, testbed: Testbed, stage: Stage) -> None:
+    def __init__(self, testbed: Testbed, stage: Stage, *, hosted: bool) -> None:
         self.testbed = testbed
         self.stage = stage
+        self.hosted = hosted
         self.victims: dict[str, Program] = {}
         """Those that run now."""
 
@@ -173,13 +177,20 @@ class _OnServer(_Scene):
             # Not in the folder of the siege: its path may be too long for a unix socket's.
             short = stack.enter_context(TemporaryDirectory(prefix="siege-", dir="/tmp"))
             bind = f"ipc://{short}/front"
-        options = {"descriptors": stage.descriptors} if stage.descriptors else {}
+        options: dict[str, Any] = {}
+        if stage.descriptors:
+            options["descriptors"] = stage.descriptors
+        options["workers"] = stage.workers
+        if self.hosted:
+            options = with_host(options)
         self._server, self._addresses = await stack.enter_async_context(
             testbed.server(
-                bind, workers=stage.workers, limits=stage.limits, wire=stage.wire,
-                keys=stage.keys, doors=stage.doors, **options,
+                bind, limits=stage.limits, wire=stage.wire, keys=stage.keys, doors=stage.doors,
+                **options,
             )
         )  # fmt: skip
+        joining = testbed.host(self._addresses.pop("hosts"), stage.workers) if self.hosted else None
+        host = None if joining is None else await stack.enter_async_context(joining)
         doors = {name: each for name, each in self._addresses.items() if name != "front"}
         client = testbed.client(self._addresses["front"], wire=stage.wire, doors=doors)
         self.honest = await stack.enter_async_context(client)
@@ -188,6 +199,8 @@ class _OnServer(_Scene):
             testbed.program("attacker", attacking, "the attacker")
         )
         self.victims = {"server": self._server, "client": self.honest}
+        if host is not None:
+            self.victims["host"] = host
         await self._ask(WARM_UP_S)
         testbed.look(stage.name, self.victims, "begin")
 

@@ -7,9 +7,9 @@ The argument is one JSON object with the arguments of
 those that are not the default, ``keys``, too), ``loop`` (the log of its loop's turns) and,
 if wanted, ``descriptors``: how many it may have open, and ``doors``: the limits of each door
 by its name, ``http`` and ``verifiers``.  It prints one line, ``{"event": "serving",
-"addresses": {"front": ..., ...}, "pid": ...}``, and obeys ``{"do": "hold", "seconds": s}``:
-its loop stands still for so long.  It stops when its standard input ends.  Its process
-has the settings of the ``serve`` command.
+"addresses": {"front": ..., "hosts": ..., ...}, "pid": ...}``, and obeys
+``{"do": "hold", "seconds": s}``: its loop stands still for so long.  It stops when its standard
+input ends.  Its process has the settings of the ``serve`` command.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ async def _serve(options: dict[str, Any], loop: str, doors: Mapping[str, Any]) -
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(open_server(**options))
         addresses = {"front": server.address}
+        if server.hosts_address:
+            addresses["hosts"] = server.hosts_address
         for name, limits in doors.items():
             addresses[name] = await OPEN[name](stack, server, options, limits)
         nursery = await stack.enter_async_context(trio.open_nursery())

@@ -23,7 +23,9 @@ from ..bench.measure import children, cpu_s
 from ..history import CALLERS, ENVIRONMENT
 from ..logs import JsonLog
 from ..programs import Program, open_program, program
-from ..soak.sampler import rss_kib
+from ..remote_host import RemoteHost
+from ..soak.sampler import OfHost, rss_kib
+from ..standing import open_standing
 
 EVENTS, ATTACKS, LOOPS, SAMPLES, STALLS = (
     "events.jsonl", "attacks.jsonl", "loops.jsonl", "samples.jsonl", "stalls.jsonl",
@@ -101,7 +103,7 @@ class Testbed:
         args = {
             "log_path": str(self.directory / ENVIRONMENT),
             "loop_path": str(self.directory / LOOPS),
-            "size": SIZE, "meter": options.get("workers") != 0,
+            "size": SIZE, "meter": options.get("workers") != 0 or "hosts_bind" in options,
         }  # fmt: skip
         asked = {
             "environment": "trio_envserve.lab.siege.environment:Besieged", "args": args,
@@ -110,6 +112,14 @@ class Testbed:
         async with self.program("server", asked, "the server", self._victim) as (started, said):
             yield started, said["addresses"]
             await self.end(started, "server")
+
+    @asynccontextmanager
+    async def host(self, address: str, workers: int) -> AsyncGenerator[Program, None]:
+        """A remote host that has joined."""
+        host = RemoteHost(address, workers, self.directory, cwd=self.directory)
+        async with open_standing(host):
+            yield host.program
+            await self.end(host.program, "host", terminate=True)
 
     @asynccontextmanager
     async def client(self, address: str, **options: Any) -> AsyncGenerator[Program, None]:
@@ -124,11 +134,11 @@ class Testbed:
             yield started
             await self.end(started, "client")
 
-    async def end(self, started: Program, who: str) -> None:
+    async def end(self, started: Program, who: str, *, terminate: bool = False) -> None:
         """Ask a victim to end, and write down how it did."""
         code = started.process.poll()
         began_s = trio.current_time()
-        await started.end(END_S)
+        await started.end(END_S, terminate=terminate)
         if code is None:
             took_s = round(trio.current_time() - began_s, 2)
             code = started.process.returncode
@@ -157,9 +167,12 @@ class Testbed:
             await trio.sleep(SAMPLE_S)
 
     def look(self, stage: str, victims: Mapping[str, Program], phase: str = "siege") -> None:
-        """Write down the resident memory of the victims and of the server's children."""
+        """Write down the resident memory of the victims and of the workers."""
         pids = {(who, started.pid) for who, started in victims.items()}
-        if "server" in victims:
+        if "host" in victims:
+            of_host = OfHost.at(self.directory, victims["host"].pid)
+            pids |= {("worker", pid) for pid in of_host.workers}
+        elif "server" in victims:
             pids |= {("worker", pid) for pid in children(victims["server"].pid)}
         for who, pid in sorted(pids):
             try:
