@@ -25,6 +25,7 @@ from trio_envserve.client.options import checked
 from trio_envserve.core.client_effects import ClientEffect
 from trio_envserve.core.client_inputs import ClientInput, ClientTick
 from trio_envserve.core.messages import AskStats, Finish, Request, read
+from trio_envserve.core.terms import whole
 from trio_envserve.net import MemoryNetwork, Message
 
 
@@ -37,7 +38,8 @@ class Watched:
         client._driver._socket = self  # type: ignore[assignment]  # all of it that is used
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        rows = [row for frames in messages for row in read(frames, most_bytes=1 << 16)]
+        came = [[*map(whole, frames)] for frames in messages]
+        rows = [row for frames in came for row in read(frames, most_bytes=1 << 16)]
         kinds = [type(message) for message, _ in rows]
         if calls := [kind for kind in kinds if kind in (Request, Finish)]:
             self.sent.append(calls)

@@ -101,7 +101,7 @@ def test_each_call_has_its_own_options() -> None:
     bodies = []
     for temperature, stop in ((1, "a"), (1.0, "a"), (True, "a"), (1, "b")):
         args["temperature"], args["stop"][0] = temperature, stop
-        bodies.append(as_dict(checked("x", sampling_args=args).encoded(WireLimits())))
+        bodies.append(as_dict(bytes(checked("x", sampling_args=args).encoded(WireLimits()))))
     found = [body["sampling_args"] for body in bodies]
     assert [(type(f["temperature"]), f["temperature"], f["stop"][0]) for f in found] == [
         (int, 1, "a"), (float, 1.0, "a"), (bool, True, "a"), (int, 1, "b"),
@@ -127,7 +127,7 @@ def test_whatever_the_sampling_arguments_are_the_body_is_that_of_the_request(arg
         made = checked(
             "x", model="e", model_name="m", sampling_args=args, max_retries=2, state_columns=["s"]
         )
-        return made.encoded(WireLimits())
+        return bytes(made.encoded(WireLimits()))
 
     if args.get("a") == "\ud800":
         for _ in range(2):

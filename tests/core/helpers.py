@@ -50,7 +50,7 @@ from trio_envserve.core.router_inputs import (
     Tick,
     WorkerMessage,
 )
-from trio_envserve.core.terms import Body, RequestId, Status
+from trio_envserve.core.terms import Body, RequestId, SentBody, Status, whole
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
 from trio_envserve.core.worker_inputs import (
@@ -367,10 +367,11 @@ class Pair(Joined):
 
     def _send(
         self, to: tuple[str, bytes, tuple[bytes, ...]], message: messages.Message,
-        body: Body | None = None,
+        body: SentBody | None = None,
     ) -> None:  # fmt: skip
         if not self.lose(message):
-            self._waiting.setdefault(to, []).append((message, body))
+            came = None if body is None else whole(body)
+            self._waiting.setdefault(to, []).append((message, came))
             if not self.batched:
                 self.leave()
 

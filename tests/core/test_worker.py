@@ -11,7 +11,7 @@ from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.messages import Dispatch, Statement, Stop
-from trio_envserve.core.terms import RequestId, Status, Verdict
+from trio_envserve.core.terms import RequestId, Status, Verdict, whole
 from trio_envserve.core.worker import BEAT_BYTES, NUMBERS_MOST, WorkerCore
 from trio_envserve.core.worker_effects import (
     CancelRun,
@@ -432,5 +432,8 @@ def test_what_is_said_of_one_client_shares_batches_and_keeps_its_order():
     ]  # fmt: skip
     assert frames[1] == beat.frames == (INCARNATION, messages.encode(beat.message))
     assert frames[2:] == [said[3].frames, said[4].frames]
-    assert [body for _, body in messages.read(frames[0][2:], most_bytes=1000)] == [b"0", b"1"]
+    assert [body for _, body in messages.read([*map(whole, frames[0][2:])], most_bytes=1000)] == [
+        b"0",
+        b"1",
+    ]
     assert list(frames_to_router([])) == []

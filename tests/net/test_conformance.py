@@ -10,6 +10,7 @@ import trio.testing
 
 from trio_envserve.core.errors import ConfigError, ServerStartError
 from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.terms import Joined
 from trio_envserve.net import BATCH_MESSAGES, COPY_THRESHOLD_BYTES, FRAMES_MAX, ConnectionEvent
 
 SMALL_QUEUES = WireLimits(
@@ -194,6 +195,27 @@ async def test_large_frames_arrive_as_views(bench):
         [[_, view, part]] = await b.take(dealer, 1)
         assert view == large
         assert part == large[10:]
+
+
+async def test_a_frame_in_pieces_arrives_as_one(bench):
+    """Also when it waits in an outbox, and when the system takes it bit by bit."""
+    draw = random.Random(1)
+    sizes = [10, 3 * COPY_THRESHOLD_BYTES, 2_000_000, 0, 5, COPY_THRESHOLD_BYTES, 300]
+    pieces = [draw.randbytes(size) for size in sizes]
+    body, some = Joined(pieces), Joined(pieces[4:])
+    async with bench() as b:
+        async with b.router() as router:
+            address = router.address
+        async with b.dealer(address) as dealer:
+            assert all(dealer.send_many_nowait([[b"head", body], [some, b"tail"]]) for _ in "ab")
+            async with b.router(address) as router:
+                got = await b.take(router, 4)
+                sent = [[b"head", b"".join(pieces)], [b"".join(pieces[4:]), b"tail"]]
+                assert [frames for _, *frames in got] == sent * 2
+                assert router.send_many_nowait(got[0][0], [[body]] * 3)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(router.flush)
+                    assert await b.take(dealer, 3) == [[b"".join(pieces)]] * 3
 
 
 async def test_what_is_too_large_is_refused(bench):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_envserve.core.terms import Joined
 from trio_envserve.net import COPY_THRESHOLD_BYTES
 from trio_envserve.net.framing import (
     COMMAND,
@@ -331,6 +332,18 @@ def test_large_frames_are_not_joined():
     assert packed[1] is large
     assert isinstance(packed[3], memoryview)
     assert packed[3].obj is view.obj
+
+
+@given(st.lists(st.integers(0, 2 * COPY_THRESHOLD_BYTES), max_size=6))
+def test_a_frame_in_pieces_is_written_as_if_it_were_one(sizes):
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+    whole = b"".join(pieces)
+    written = encode([[b"a", Joined(pieces)], [Joined(pieces), b"b"]])
+    assert b"".join(written) == b"".join(encode([[b"a", whole], [whole, b"b"]]))
+    large = [piece for piece in pieces if len(piece) >= COPY_THRESHOLD_BYTES]
+    if len(whole) >= COPY_THRESHOLD_BYTES:
+        uncopied = [piece for piece in written if any(piece is one for one in large)]
+        assert uncopied == large * 2
 
 
 @given(batches, st.lists(st.integers(0, 70_000), min_size=1, max_size=5))

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.limits import KIB, MIB, WireLimits
+from trio_envserve.core.terms import Joined
 from trio_envserve.net import make_memory, map_memory, open_stream, shared
 from trio_envserve.net.framing import FramingError, encode, encode_command
 from trio_envserve.net.shared import HALF_BYTES, PLACE_FROM_BYTES, PLACES_MOST, Places, SharedMemory
@@ -126,6 +127,28 @@ async def test_large_frames_travel_through_the_memory_and_arrive_whole_and_in_or
             nursery.start_soon(read, here)
             assert there.send_many_nowait(messages)
             assert await received(there, 1) == [[b"thanks"]]
+
+
+async def test_a_frame_in_pieces_is_placed_as_one():
+    pieces = [os.urandom(size) for size in (7, 2 * MIB, 0, 100_000, 3)]
+    whole = b"".join(pieces)
+    async with streams() as (here, there, _, taken):
+        assert there.send_nowait((b"outcome", Joined(pieces)))
+        assert taken._out[: len(whole)] == whole, "it went through the memory"
+        assert plain(await received(here, 1)) == [[b"outcome", whole]]
+
+
+async def test_a_frame_in_pieces_goes_inline_bit_by_bit_if_it_has_no_place():
+    """The socket takes a part of it at a time, and there is no memory."""
+    ours, theirs = socket.socketpair()
+    pieces = [os.urandom(size) for size in (7, 3 * MIB, 0, 100_000, 3)]
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_stream(ours, limits=WIRE) as here,
+            open_stream(theirs, limits=WIRE) as there,
+        ):
+            assert here.send_many_nowait([(Joined(pieces), b"x")] * 2)
+            assert plain(await received(there, 2)) == [[b"".join(pieces), b"x"]] * 2
 
 
 async def test_what_was_received_is_not_changed_by_who_sent_it():

@@ -13,7 +13,9 @@ from tests.net.curve_peers import (
     new_server,
     shake,
 )
+from trio_envserve.core.terms import Joined
 from trio_envserve.net.framing import COMMAND, FramingError, encode_command
+from trio_envserve.net.interface import Message
 from trio_envserve.net.keypairs import key_text
 from trio_envserve.net.zmtp import boxes
 from trio_envserve.net.zmtp.boxes import WrongBox, shared
@@ -27,7 +29,7 @@ def opened(cut: int = 100_000) -> tuple[Engine, Engine]:
     return client, server
 
 
-def passed(sender: Engine, taker: Engine, *messages: list[bytes], cut: int = 100_000):
+def passed(sender: Engine, taker: Engine, *messages: Message, cut: int = 100_000):
     """What the taker makes of these messages."""
     data = b"".join(bytes(piece) for piece in sender.encode(messages))
     return fed(taker, data, cut)
@@ -74,6 +76,12 @@ def test_messages_arrive_as_they_were_sent(from_client, cut):
     assert passed(sender, taker, *sent[1:], cut=cut) == sent[1:]
     assert taker.decoder.is_between_messages
     assert taker.decoder.arriving_bytes == 0
+
+
+def test_a_frame_in_pieces_is_sealed_as_one():
+    client, server = opened()
+    pieces = [b"a" * 10, b"b" * 90_000, b"", b"c" * 3]
+    assert passed(client, server, [b"head", Joined(pieces)]) == [[b"head", b"".join(pieces)]]
 
 
 def test_nothing_that_is_sent_can_be_read_on_the_way():

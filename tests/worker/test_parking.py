@@ -13,7 +13,7 @@ import trio
 
 from trio_envserve import open_client, open_server
 from trio_envserve.core.limits import KIB, MIB, ServerLimits
-from trio_envserve.core.terms import Body
+from trio_envserve.core.terms import Body, Joined
 from trio_envserve.worker.parking import FILE_BYTES, Parking
 
 
@@ -31,7 +31,7 @@ class Parked:
         if len(self.bodies) == self._wanted:
             self._all.set()
 
-    async def park(self, bodies: dict[int, bytes]) -> None:
+    async def park(self, bodies: dict[int, bytes | Joined]) -> None:
         self._wanted, self._all = len(self.bodies) + len(bodies), trio.Event()
         for number, body in bodies.items():
             self.parking.add(number, body)
@@ -65,6 +65,13 @@ async def test_what_is_parked_reads_as_what_it_was():
     async with parking() as parked:
         await parked.park(bodies)
     assert parked.read() == bodies
+
+
+async def test_what_is_parked_in_pieces_reads_as_one():
+    pieces = [bytes([number]) * 100_000 for number in range(5)]
+    async with parking() as parked:
+        await parked.park({0: Joined(pieces), 1: b"other"})
+    assert parked.read() == {0: b"".join(pieces), 1: b"other"}
 
 
 async def test_a_place_that_is_used_again_while_its_outcome_is_kept_would_show(monkeypatch):

@@ -215,7 +215,7 @@ async def test_a_log_handler_that_raises_takes_no_neighbour_down():
 
 
 async def test_memory_that_ends_while_a_value_is_encoded_or_a_request_decoded(monkeypatch):
-    encode, decode = values.encode, values.decode
+    encode, decode = values.encode_to_send, values.decode
 
     def no_memory_for(value, **more):
         if value == "large":
@@ -228,7 +228,7 @@ async def test_memory_that_ends_while_a_value_is_encoded_or_a_request_decoded(mo
             raise MemoryError
         return value
 
-    monkeypatch.setattr(values, "encode", no_memory_for)
+    monkeypatch.setattr(values, "encode_to_send", no_memory_for)
     monkeypatch.setattr(values, "decode", no_memory_from)
     ends = await ends_beside("trio", str, ["large", "too large"])
     assert ends["large"][1].code == "outcome-not-encodable"

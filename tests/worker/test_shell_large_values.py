@@ -114,7 +114,7 @@ async def test_a_cancel_while_a_result_is_encoded_is_honoured(
     monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     encoding = trio.Event()
-    real = values.encode
+    real = values.encode_to_send
 
     def encode(*args: Any, **options: Any) -> Any:
         if options.get("pause"):
@@ -130,7 +130,7 @@ async def test_a_cancel_while_a_result_is_encoded_is_honoured(
 
     async with opened(environment, patience_s=60) as (router, _):
         number = router.dispatch("large")
-        monkeypatch.setattr(values, "encode", encode)
+        monkeypatch.setattr(values, "encode_to_send", encode)
         await encoding.wait()
         router.send(messages.Stop([number, number + 1]))
         ((status, info),) = (await router.outcomes(1)).values()

@@ -21,6 +21,7 @@ from ..core.health import ServerHealth
 from ..core.limits import ClientLimits, WireLimits
 from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
+from ..core.terms import SentBody
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
@@ -83,7 +84,7 @@ class AsyncioClient:
         )
         return result
 
-    async def _encoded(self, asked: Asked) -> bytes:
+    async def _encoded(self, asked: Asked) -> SentBody:
         """The body of a call.  A large one is encoded in a thread of the client's."""
         try:
             return self._thread.encode(asked, at_once=True)

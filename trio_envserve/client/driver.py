@@ -45,7 +45,7 @@ from ..core.health import Health, ServerHealth
 from ..core.key_records import KeyAct
 from ..core.notes import Note
 from ..core.router_effects import Report
-from ..core.terms import Body, Status
+from ..core.terms import Body, SentBody, Status
 from ..net import ConnectionEvent, DealerSocket
 from .options import Terms
 
@@ -103,7 +103,7 @@ class Driver:
     # -- calls ----------------------------------------------------------------
 
     def submit(
-        self, body: bytes, now_s: float, terms: Terms, ended: Callable[[Ended], None],
+        self, body: SentBody, now_s: float, terms: Terms, ended: Callable[[Ended], None],
         on_delta: OnDelta | None = None, on_note: OnNote | None = None,
         span: tracing.Span | None = None,
     ) -> int:  # fmt: skip
@@ -252,7 +252,7 @@ class Driver:
         if self._cancelled:
             self._give_cancelled()
         effects, self._effects = self._effects, []
-        sent: list[messages.Said] = []
+        sent: list[messages.ToSay] = []
         for effect in effects:
             match effect:
                 case ToServer():

@@ -16,7 +16,7 @@ from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body
+from ..core.terms import SentBody
 from ..core.values_lower import is_small
 from ..envs.request import Kind, RolloutRequest, check_members
 
@@ -65,7 +65,7 @@ class Terms(NamedTuple):
     key: CallKey | None = None
     traceparent: str | None = None
 
-    def of(self, body: Body) -> Terms:
+    def of(self, body: SentBody) -> Terms:
         """The terms for this input: a key holds for one."""
         rerun, max_executions, limit_s, key, traceparent = self
         if key is None or key.act is not KeyAct.ASK:
@@ -88,9 +88,10 @@ class Asked(NamedTuple):
     input: Any
     terms: Terms
 
-    def encoded(self, limits: WireLimits, **how: Any) -> bytes:
-        """The body as it goes to the server, as :func:`.values.encode` makes it.  With a key
-        it is compared with others, and the order in which dicts were filled is no part of it."""
+    def encoded(self, limits: WireLimits, **how: Any) -> SentBody:
+        """The body as it goes to the server, as :func:`.values.encode_to_send` makes it.  With
+        a key it is compared with others, and the order in which dicts were filled is no part of
+        it."""
         sort_keys = self.terms.key is not None
         return self.form.encode(self.input, root="", limits=limits, sort_keys=sort_keys, **how)
 
@@ -106,7 +107,7 @@ class Asked(NamedTuple):
 class Encoded(NamedTuple):
     """The same, encoded.  It holds nothing of the input, which may take many times as much."""
 
-    body: bytes
+    body: SentBody
     terms: Terms
 
 

@@ -36,7 +36,7 @@ from ..core.limits import WireLimits
 from ..core.notes import Note
 from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
-from ..core.terms import Body, Status
+from ..core.terms import Body, SentBody, Status
 from ..envs.turns import Threads
 from . import keys, pages
 from .driver import Driver, Ended, OnDelta, OnNote
@@ -172,7 +172,7 @@ class Client:
             return await self._outcome(ended, began_s, now_s)
 
     async def _call(
-        self, body: bytes, now_s: float, terms: Terms,
+        self, body: SentBody, now_s: float, terms: Terms,
         submitted: Callable[[], object] | None = None, on_delta: OnDelta | None = None,
         on_note: OnNote | None = None,
     ) -> Ended:  # fmt: skip
@@ -244,7 +244,7 @@ class Client:
         self._driver.received(ended)
         return _outcome_of(ended, value, error, took_s)
 
-    async def _encoded(self, asked: Asked) -> bytes:
+    async def _encoded(self, asked: Asked) -> SentBody:
         """A large body, encoded in a thread."""
         try:
             return await self._threads.run(lambda pause: asked.encoded(self._wire, pause=pause))

@@ -42,6 +42,7 @@ from ..core.errors import Abandoned, ConfigError, NeverStarted, ServerNotReady
 from ..core.health import ServerHealth
 from ..core.limits import WireLimits
 from ..core.status import ClientCounters
+from ..core.terms import SentBody
 from .driver import Ended, begin_call
 from .options import Asked, Terms
 from .outcome import Outcome
@@ -68,7 +69,7 @@ class Job:
     def __init__(self, deliver: Deliver) -> None:
         self.deliver: Deliver | None = deliver
         """None once it was delivered, or cancelled."""
-        self.body: bytes | None = None
+        self.body: SentBody | None = None
         """Of a call; None for what has a task of its own."""
         self.terms = Terms()
         self.span: tracing.Span | None = None
@@ -115,12 +116,12 @@ class ClientThread:
         self._thread.start()
         return self._opened
 
-    def encode(self, asked: Asked, *, at_once: bool) -> bytes:
+    def encode(self, asked: Asked, *, at_once: bool) -> SentBody:
         """The body of a call.  Raises EncodingError, and TooMuchWork if it takes long and
         must be done at once."""
         return asked.encoded(self.wire, at_once=at_once)
 
-    def call(self, job: Job, body: bytes, terms: Terms) -> None:
+    def call(self, job: Job, body: SentBody, terms: Terms) -> None:
         """Make a call; an :class:`Outcome` will be delivered."""
         job.body, job.terms, job.span = body, terms, begin_call(terms)
         self._post(self._submit, job)
@@ -333,7 +334,7 @@ def _cut_off(job: Job) -> tuple[Any, BaseException | None]:
     return None, ServerNotReady("the client was closed")
 
 
-async def encode(client: Client, asked: Asked) -> bytes:
+async def encode(client: Client, asked: Asked) -> SentBody:
     """A large body, as a job.  Raises EncodingError, and NotHere if code of the value's
     must run where the value is from."""
     return await client._threads.run(lambda pause: asked.encoded(client._wire, pause=pause))

@@ -14,7 +14,7 @@ from .client_effects import Answer
 from .client_inputs import CallKey
 from .errors import ErrorInfo
 from .key_records import KeyAct, KeyName
-from .terms import Body, Epoch, SessionId, Status, Verdict
+from .terms import Body, Epoch, SentBody, SessionId, Status, Verdict
 
 _OTHERS_PART = 8
 """The part of a window that calls which wait for keys leave free: an eighth."""
@@ -37,7 +37,7 @@ class Call:
     """One logical ask, from the caller's side."""
 
     number: int
-    body: Body
+    body: SentBody
     rerun: bool | None
     allowance: int
     """Executions it may still be granted; shrinks when a session is lost."""

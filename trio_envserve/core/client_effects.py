@@ -10,20 +10,20 @@ from typing import NamedTuple, TypeAlias
 from . import messages
 from .errors import ErrorInfo
 from .router_effects import Report
-from .terms import Body, Status
+from .terms import Body, SentBody, Status, whole
 
 
 class ToServer(NamedTuple):
     """Send a message to the server, with others in a batch if it may be."""
 
     message: messages.Message
-    body: Body | None = None
+    body: SentBody | None = None
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the message alone."""
+        """Of the message alone, each in one piece."""
         header = messages.encode(self.message)
-        return (header,) if self.body is None else (header, self.body)
+        return (header,) if self.body is None else (header, whole(self.body))
 
 
 class Answer(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .key_records import KeyAct, KeyName, Tag
-from .terms import DIGEST_BYTES, Body
+from .terms import DIGEST_BYTES, Body, SentBody
 
 
 class CallKey(NamedTuple):
@@ -29,7 +29,7 @@ class CallSubmitted(NamedTuple):
     call: int
     """Its number, by which effects and further inputs name it.  Whoever gives the
     numbers gives none twice."""
-    body: Body
+    body: SentBody
     now_s: float
     rerun: bool | None = None
     max_executions: int | None = None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from .requests import Ask, RetainedOutcome
-from .terms import Body, RequestId
+from .terms import Body, Joined, RequestId, SentBody
 
 CallerToken: TypeAlias = bytes
 """Said with each keyed request of a caller, also after its process was started anew; of a
@@ -37,11 +37,12 @@ class KeyName(NamedTuple):
         return len(self.namespace) + len(self.key)
 
 
-def input_digest(body: Body, rerun: bool | None) -> bytes:
+def input_digest(body: SentBody, rerun: bool | None) -> bytes:
     """The digest of a keyed request: a strong hash, since other processes must come to the
     same one and nobody to it with another input.  ``body`` is encoded deterministically."""
     digest = _BEGUN[rerun].copy()
-    digest.update(body)
+    for piece in body.pieces if isinstance(body, Joined) else (body,):
+        digest.update(piece)
     return digest.digest()
 
 

@@ -66,7 +66,7 @@ from .client_messages import (
 from .errors import ProtocolError
 from .fields import Field, is_uint
 from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
-from .terms import Body, Status
+from .terms import Body, SentBody, Status
 from .worker_messages import (
     UNLOADABLE,
     Announced,
@@ -215,6 +215,9 @@ ROW_BYTES = 4 * KIB
 Said: TypeAlias = "tuple[Message, Body | None]"
 """A message and its body, if it has one."""
 
+ToSay: TypeAlias = "tuple[Message, SentBody | None]"
+"""The same on its way out."""
+
 EDGE_BYTES = 9
 """The edge of a span has at most so many bytes: so spans that fill a header have no more
 items than one for each, and a header of shorter ones that many at most, too."""
@@ -231,13 +234,21 @@ def encode(message: Message) -> bytes:
     return cbor2.dumps(header)
 
 
-def in_batches(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]:
+@typing.overload
+def in_batches(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]: ...
+
+
+@typing.overload
+def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]: ...
+
+
+def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     """The frames of these messages, in this order.  Neighbours of one kind share a batch,
     as many as may."""
     kind: Any = None
     """Of the rows, if there are any."""
     rows: list[Message] = []
-    bodies: list[Body] = []
+    bodies: list[SentBody] = []
     left_bytes = 0
     for message, body in said:
         cls = message.__class__
@@ -265,7 +276,7 @@ def in_batches(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]:
         yield _batch(kind, rows, bodies)
 
 
-def _batch(cls: Any, rows: list[Message], bodies: list[Body]) -> tuple[Body, ...]:
+def _batch(cls: Any, rows: list[Message], bodies: list[SentBody]) -> tuple[SentBody, ...]:
     if len(rows) == 1:
         return encode(rows[0]), bodies[0]
     header = [KINDS[cls], list(map(len, bodies))]
@@ -274,7 +285,7 @@ def _batch(cls: Any, rows: list[Message], bodies: list[Body]) -> tuple[Body, ...
         header.append(first if column.count(first) == len(column) else column)
     if header[-1] is None and cls in _WITH_OPTIONAL:
         del header[-1]
-    return cbor2.dumps(header), b"".join(bodies)
+    return cbor2.dumps(header), b"".join(bodies)  # type: ignore[arg-type]  # none is Joined: those are large
 
 
 def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:

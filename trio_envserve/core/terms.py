@@ -7,7 +7,8 @@ wire; the aliases below say which kind is meant where.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias, final
 
 SessionId: TypeAlias = bytes
 """128 random bits from the server's welcome.  Knowing it is the right to use
@@ -24,6 +25,36 @@ Route: TypeAlias = bytes
 
 Body: TypeAlias = "bytes | memoryview"
 """An encoded value.  Opaque to the router."""
+
+
+@final
+class Joined:
+    """A large body that is sent: the pieces that it consists of, which nobody changes any
+    more.  To join them would copy what is large once more than is needed: whoever writes it
+    somewhere writes them one after the other."""
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Views have bytes as their items."""
+        self.pieces = tuple(pieces)
+        self._size = sum(map(len, self.pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+SentBody: TypeAlias = "bytes | memoryview | Joined"
+"""A body on its way out."""
+
+
+def whole(body: SentBody) -> Body:
+    """The body in one piece."""
+    return bytes(body) if isinstance(body, Joined) else body
+
 
 ID_BYTES = 16
 """Length of session ids, epochs, incarnations, nonces and digests."""

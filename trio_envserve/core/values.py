@@ -80,6 +80,7 @@ from . import values_scan as _scan
 from .cbor_heads import head
 from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
+from .terms import Joined
 from .values_lower import (
     SMALL_DEPTH,
     SMALL_ITEMS,
@@ -90,8 +91,8 @@ from .values_lower import (
 )
 from .values_lower import NotHere as NotHere
 from .values_order import small_in_order
-from .values_parts import PLAIN, Pieces, written_head
-from .values_paths import Refusal
+from .values_parts import JOINED_BYTES, PLAIN, Pieces, unchanging, written_head
+from .values_paths import Refusal, step
 from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
 from .values_prices import TAG_SET
 from .values_scan import TAG_CUT, TooCostly
@@ -164,6 +165,18 @@ def encode(
     ``pause`` called between them; it may raise.  Then no such code is run:
     :class:`NotHere` says that it would have to.
     """
+    return bytes(
+        encode_to_send(
+            value, root=root, limits=limits, at_once=at_once, pause=pause, sort_keys=sort_keys
+        )
+    )
+
+
+def encode_to_send(
+    value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
+    at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
+) -> bytes | Joined:  # fmt: skip
+    """The same.  What is large in a large body is not copied, if nobody can change it."""
     if pause is None and takes_small(limits) and is_small(value):
         try:
             return cbor2.dumps(small_in_order(value) if sort_keys else value)
@@ -172,8 +185,7 @@ def encode(
     at_most = _ITEMS_AT_ONCE if at_once else None
     lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
     try:
-        lowered = lowering.value(value, 0)
-        body = b"".join(lowered.parts) if isinstance(lowered, Pieces) else cbor2.dumps(lowered)
+        parts = _parts(lowering.value(value, 0))
     except Refusal as refusal:
         raise EncodingError(*refusal.located(root)) from refusal.__cause__
     except UnicodeEncodeError as error:
@@ -184,9 +196,24 @@ def encode(
         except Refusal as refusal:
             raise EncodingError(*refusal.located(root)) from refusal.__cause__
         raise EncodingError(f"{root}: {error}", root, "str") from error
-    if lowering.cost_bytes(len(body)) <= _prices.most_bytes(len(body), limits):
+    return _body(parts, lowering, limits, pause)
+
+
+def _parts(lowered: object) -> list[bytes | memoryview]:
+    return lowered.parts if isinstance(lowered, Pieces) else [cbor2.dumps(lowered)]
+
+
+def _body(
+    parts: list[bytes | memoryview], lowering: Lowering, limits: WireLimits,
+    pause: Callable[[], None] | None,
+) -> bytes | Joined:  # fmt: skip
+    """The body that has these parts."""
+    size = sum(map(len, parts))
+    is_large = size >= JOINED_BYTES
+    body = Joined(unchanging(parts)) if is_large else b"".join(parts)
+    if lowering.cost_bytes(size) <= _prices.most_bytes(size, limits):
         return body
-    return _padded(body, limits, pause or _no_pause)
+    return _padded(bytes(body), limits, pause or _no_pause)
 
 
 @final
@@ -216,8 +243,8 @@ class Form:
     def encode(
         self, value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
         sort_keys: bool = False, **how: Any,
-    ) -> bytes:  # fmt: skip
-        """What :func:`encode` makes of the map with this value."""
+    ) -> bytes | Joined:  # fmt: skip
+        """What :func:`encode_to_send` makes of the map with this value."""
         is_small = items_left(value, self._items, SMALL_DEPTH - 1) >= 0
         if is_small and takes_small(limits):
             before, after = self._around_in_order if sort_keys else self._around
@@ -225,8 +252,29 @@ class Form:
                 return before + cbor2.dumps(small_in_order(value) if sort_keys else value) + after
             except UnicodeEncodeError:
                 pass  # below it is said which text it was
+        if self._items >= 0 and takes_small(limits):
+            try:
+                return self._around_large(value, root, limits, sort_keys=sort_keys, **how)
+            except UnicodeEncodeError:
+                pass  # as above
         body = {**self._members, self._key: value}
-        return encode(body, root=root, limits=limits, sort_keys=sort_keys, **how)
+        return encode_to_send(body, root=root, limits=limits, sort_keys=sort_keys, **how)
+
+    def _around_large(
+        self, value: object, root: str, limits: WireLimits, *, sort_keys: bool,
+        at_once: bool = False, pause: Callable[[], None] | None = None,
+    ) -> bytes | Joined:  # fmt: skip
+        """The same of a value that is not small: only that is walked through."""
+        at_most = _ITEMS_AT_ONCE if at_once else None
+        lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
+        try:
+            lowering.inside(self._members, SMALL_ITEMS - self._items)
+            parts = _parts(lowering.value(value, 1))
+        except Refusal as refusal:
+            refusal.way.append((step(self._key), self._members))
+            raise EncodingError(*refusal.located(root)) from refusal.__cause__
+        before, after = self._around_in_order if sort_keys else self._around
+        return _body([before, *parts, after], lowering, limits, pause)
 
 
 def _around(members: Any, key: str) -> tuple[bytes, bytes]:

@@ -157,6 +157,10 @@ class Lowering:
         items = self._most - self._items + 1
         return items * _ITEM_COST_BYTES + self._containers * _CONTAINER_COST_BYTES + 4 * length
 
+    def inside(self, value: object, items: int) -> None:
+        """What is walked through stands in this value, which has so many items besides."""
+        self._count(value, items, items)
+
     def value(self, value: object, depth: int, *, key: bool = False) -> object:
         """Any value.  ``key``: it is a key or a set's member, or part of one."""
         kind = type(value)

@@ -26,6 +26,9 @@ LEAST_PIECE_BYTES: Final = 32 * 1024
 PIECE_ITEMS: Final = 4096
 """Items that are encoded in one call, if there is a pause: some 0.3 ms."""
 
+JOINED_BYTES: Final = 64 * 1024
+"""Bodies from this size on are not joined before they are sent."""
+
 _CONTAINERS: Final = frozenset({list, tuple, dict, cbor2.CBORTag})
 
 
@@ -86,6 +89,25 @@ def joined(
                 encode_run()
                 pause()
     encode_run()
+    return pieces
+
+
+def unchanging(parts: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The same bytes in pieces that nobody can change: neighbours that are small joined, and
+    large ones copied, but for those of ``bytes``."""
+    pieces: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if len(part) < LEAST_PIECE_BYTES:
+            small.append(part)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        owner = part.obj if isinstance(part, memoryview) else part
+        pieces.append(part if type(owner) is bytes else bytes(part))
+    if small:
+        pieces.append(b"".join(small))
     return pieces
 
 

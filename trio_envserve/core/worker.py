@@ -37,7 +37,7 @@ from .errors import ErrorInfo, ProtocolError
 from .limits import ANNOUNCE_BYTES, HELD_BYTES, MIB, PROTOCOL_VERSION
 from .messages import Dispatch, Fetch, Retire, Statement, Stop
 from .ranges import Ranges
-from .terms import Body, Incarnation, RequestId, Status, Verdict
+from .terms import Incarnation, RequestId, SentBody, Status, Verdict
 from .unsent_notes import UnsentNotes
 from .worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from .worker_inputs import (
@@ -74,7 +74,7 @@ DELTA_RECORD_BYTES = 1024
 @dataclasses.dataclass(slots=True)
 class _Kept:
     said: ToRouter
-    payload: Body
+    payload: SentBody
     after_beat: int
     """The last beat that was sent before it, or its announcement, was."""
     announcement: ToRouter | None = None

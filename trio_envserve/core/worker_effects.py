@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from .messages import Message, in_batches
-from .terms import Body, Incarnation, RequestId
+from .terms import Body, Incarnation, RequestId, SentBody, whole
 
 
 class Run(NamedTuple):
@@ -36,7 +36,7 @@ class Park(NamedTuple):
     :class:`~.worker_inputs.OutcomeParked`; it stays where it is if that cannot be done."""
 
     number: int
-    payload: Body
+    payload: SentBody
 
 
 class ToRouter(NamedTuple):
@@ -44,17 +44,17 @@ class ToRouter(NamedTuple):
 
     incarnation: Incarnation
     message: Message
-    body: Body | None = None
+    body: SentBody | None = None
     client: str = ""
     """Of an outcome and of a delta: whose they are."""
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the message alone."""
-        return next(frames_to_router((self,)))
+        """Of the message alone, each in one piece."""
+        return (*map(whole, next(frames_to_router((self,)))),)
 
 
-def frames_to_router(said: Iterable[ToRouter]) -> Iterator[tuple[Body, ...]]:
+def frames_to_router(said: Iterable[ToRouter]) -> Iterator[tuple[SentBody, ...]]:
     """The frames of these messages, in this order.  Those of one client share batches."""
     for (incarnation, client), each in groupby(said, _OF):
         for header, *body in in_batches((one.message, one.body) for one in each):

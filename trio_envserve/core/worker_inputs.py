@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from .errors import ErrorInfo
-from .terms import Body, Status
+from .terms import Body, SentBody, Status
 
 
 class EnvironmentReady(NamedTuple):
@@ -60,7 +60,7 @@ class OutcomeMade(NamedTuple):
 
     number: int
     status: Status
-    payload: Body
+    payload: SentBody
     duration_s: float | None
 
 

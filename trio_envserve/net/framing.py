@@ -34,7 +34,8 @@ from itertools import islice
 from typing import Final, TypeAlias, final
 
 from ..core.limits import KIB
-from .interface import COPY_THRESHOLD_BYTES, Frame, Message
+from ..core.terms import Joined
+from .interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame
 from .large import LargeFrame
 from .spare import SpareMemory
 
@@ -61,7 +62,7 @@ _FIRST_BYTES: Final = 2 * COPY_THRESHOLD_BYTES
 Piece: TypeAlias = bytes | memoryview
 
 
-Place: TypeAlias = Callable[[Frame], int | None]
+Place: TypeAlias = Callable[[SentFrame], int | None]
 """Copies a frame into shared memory; returns its offset, or None: send it inline."""
 Take: TypeAlias = Callable[[int, int], memoryview]
 """Returns a copy of the frame at this offset, with this size, of shared memory."""
@@ -334,7 +335,7 @@ def encode(messages: Iterable[Message], place: Place | None = None) -> list[Piec
         left = len(message)
         for frame in message:
             left -= 1
-            size = len(frame) if type(frame) is bytes else memoryview(frame).nbytes
+            size = frame.nbytes if type(frame) is memoryview else len(frame)
             if place is not None and size >= COPY_THRESHOLD_BYTES:
                 offset = place(frame)
                 if offset is not None:
@@ -346,7 +347,14 @@ def encode(messages: Iterable[Message], place: Place | None = None) -> list[Piec
                 add(_MORE_HEADS[size] if left else _LAST_HEADS[size])
             else:
                 add((b"\x03" if left else b"\x02") + size.to_bytes(8, "big"))
-            if size < COPY_THRESHOLD_BYTES:
+            if type(frame) is Joined:
+                for piece in frame.pieces:
+                    if len(piece) < COPY_THRESHOLD_BYTES:
+                        add(piece)
+                    else:
+                        pieces += (b"".join(small), piece)
+                        small.clear()
+            elif size < COPY_THRESHOLD_BYTES:
                 add(frame)
             else:
                 pieces.append(b"".join(small))

@@ -39,6 +39,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
 from ..core.limits import BATCH_BYTES, KIB, WireLimits
+from ..core.terms import SentBody
 
 Frame: TypeAlias = bytes | memoryview
 """One part of a message.  Small frames arrive as ``bytes``; a frame of at least
@@ -46,8 +47,11 @@ Frame: TypeAlias = bytes | memoryview
 buffer in which it was received, which lives as long as the view.  A memoryview that
 was sent must not change any more: it may be read later."""
 
-Message: TypeAlias = Sequence[Frame]
-"""The frames of one message, at least one."""
+SentFrame: TypeAlias = SentBody
+"""A frame that is sent, perhaps in pieces."""
+
+Message: TypeAlias = Sequence[SentFrame]
+"""The frames of one message that is sent, at least one."""
 
 COPY_THRESHOLD_BYTES = 32 * KIB
 """Frames of this size and more are not copied."""
@@ -212,6 +216,6 @@ def is_sendable(frames: Message, limits: WireLimits) -> bool:
         return False
     limit = max(limits.message_bytes, BATCH_BYTES)
     for frame in frames:
-        if (len(frame) if type(frame) is bytes else memoryview(frame).nbytes) > limit:
+        if (frame.nbytes if type(frame) is memoryview else len(frame)) > limit:
             return False
     return True

@@ -43,6 +43,7 @@ import trio
 import zmq
 
 from ..core.limits import WireLimits
+from ..core.terms import whole
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -197,11 +198,11 @@ class LibzmqSocket(SocketPump):
         two frames: libzmq then takes back what it has, and needs to see the
         remaining frames to know where the next message begins.
         """
-        whole = True
+        sent = True
         last = len(frames) - 1
         send = self._socket.send
         for index in range(start, last + 1):
-            frame = frames[index]
+            frame = whole(frames[index])
             flags = MORE if index < last else _NOBLOCK
             try:
                 if len(frame) < COPY_THRESHOLD_BYTES:
@@ -211,8 +212,8 @@ class LibzmqSocket(SocketPump):
             except zmq.Again:
                 if index == 0:
                     return False
-                whole = False
-        return whole
+                sent = False
+        return sent
 
     def _postpone(self, outbox: Outbox, frames: Message) -> bool:
         """Put a message into an outbox, and make sure that it is tried again."""

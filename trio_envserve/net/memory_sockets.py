@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, final
 import trio
 
 from ..core.limits import WireLimits
+from ..core.terms import whole
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -28,6 +29,7 @@ from .interface import (
     Frame,
     Message,
     OnEvent,
+    SentFrame,
 )
 from .outbox import Outbox, Parcel
 from .pump import SocketPump
@@ -203,7 +205,8 @@ class _MemorySocket(SocketPump):
             pipe = self._pipes[0]
             frames = pipe.take(now)
             if frames is not None:
-                batch.append([pipe.route, *frames] if self._routed else list(frames))
+                message = [*map(whole, frames)]
+                batch.append([pipe.route, *message] if self._routed else message)
                 idle = 0
             else:
                 idle += 1
@@ -333,8 +336,9 @@ class MemoryDealer(_MemorySocket):
         super().close()
 
 
-def _as_received(frame: Frame) -> Frame:
+def _as_received(sent: SentFrame) -> Frame:
     """A frame as the real sockets would deliver it."""
+    frame = whole(sent)
     size = frame.nbytes if isinstance(frame, memoryview) else len(frame)
     if size < COPY_THRESHOLD_BYTES:
         return frame if isinstance(frame, bytes) else bytes(frame)

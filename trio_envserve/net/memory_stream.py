@@ -11,7 +11,15 @@ from typing import final
 import trio
 
 from ..core.limits import WireLimits
-from .interface import BATCH_MESSAGES, COPY_THRESHOLD_BYTES, Frame, Message, is_sendable
+from ..core.terms import whole
+from .interface import (
+    BATCH_MESSAGES,
+    COPY_THRESHOLD_BYTES,
+    Frame,
+    Message,
+    SentFrame,
+    is_sendable,
+)
 from .outbox import Outbox
 from .pump import Pump
 
@@ -73,8 +81,9 @@ class MemoryStream(Pump):
         self._peer._changed.unpark_all()
 
 
-def _received(frame: Frame) -> Frame:
+def _received(sent: SentFrame) -> Frame:
     """The frame as it would arrive from another process."""
+    frame = whole(sent)
     if len(frame) < COPY_THRESHOLD_BYTES:
         return bytes(frame)
     return memoryview(frame).toreadonly()

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TypeAlias, final
 
-from .interface import Message, size_bytes
+from .interface import Message, SentFrame, size_bytes
 
-Parcel: TypeAlias = "tuple[bytes | memoryview, ...]"
+Parcel: TypeAlias = "tuple[SentFrame, ...]"
 """The frames of one message, in a container that does not change any more."""
 
 

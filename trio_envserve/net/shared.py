@@ -39,8 +39,9 @@ from pathlib import Path
 from typing import Final, final
 
 from ..core.limits import KIB, MIB
+from ..core.terms import Joined
 from .framing import FramingError
-from .interface import Frame
+from .interface import SentFrame
 
 PLACE_FROM_BYTES: Final = 32 * KIB
 """Smaller frames go inline: there is little to gain."""
@@ -118,15 +119,18 @@ class SharedMemory:
         self._taken_bytes = 0
         self._says_hello = not offered
 
-    def place(self, frame: Frame) -> int | None:
+    def place(self, frame: SentFrame) -> int | None:
         """Copy a frame into the memory; returns its offset, or None: send it inline."""
-        data = memoryview(frame).cast("B")
-        size = len(data)
+        size = frame.nbytes if isinstance(frame, memoryview) else len(frame)
         if size < PLACE_FROM_BYTES or not self._is_heard:
             return None
         offset = self._places.find(size)
         if offset is not None:
-            self._out[offset : offset + size] = data
+            at = offset
+            for piece in frame.pieces if isinstance(frame, Joined) else (frame,):
+                data = memoryview(piece).cast("B")
+                self._out[at : at + len(data)] = data
+                at += len(data)
         return offset
 
     def take(self, offset: int, size: int) -> memoryview:

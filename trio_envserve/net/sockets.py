@@ -10,6 +10,7 @@ from typing import final
 import zmq
 
 from ..core.limits import WireLimits
+from ..core.terms import whole
 from .interface import Message
 from .libzmq import MORE, LibzmqSocket
 from .monitor import ZmqSocket
@@ -48,7 +49,8 @@ class ZmqRouter(LibzmqSocket):
         sent = [self._send_to(route, frames) for frames in good]
         return len(good) == len(messages) and all(sent)
 
-    def _send_to(self, route: bytes, frames: Message) -> bool:
+    def _send_to(self, route: bytes, message: Message) -> bool:
+        frames = [*map(whole, message)]
         outbox = self._backlog.get(route)
         if outbox is not None:
             return self._postpone(outbox, frames)
@@ -132,7 +134,8 @@ class ZmqDealer(LibzmqSocket):
         sent = [self._send(frames) for frames in good]
         return len(good) == len(messages) and all(sent)
 
-    def _send(self, frames: Message) -> bool:
+    def _send(self, message: Message) -> bool:
+        frames = [*map(whole, message)]
         if self._outbox:
             return self._postpone(self._outbox, frames)
         sent = self._send_rest(frames)

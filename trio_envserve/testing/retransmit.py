@@ -30,6 +30,7 @@ import trio
 from ..core.errors import ProtocolError
 from ..core.limits import WireLimits
 from ..core.messages import Request, read
+from ..core.terms import whole
 from ..net import DealerSocket, Message, Network, OnEvent, unwrap_single
 from .wrapped import WrappedDealer, WrappedNetwork
 
@@ -87,7 +88,7 @@ class _Retransmitting(WrappedDealer):
 
     def _is_request(self, frames: Message) -> bool:
         try:
-            message, _ = read(frames, most_bytes=self._limits.header_bytes)[0]
+            message, _ = read([*map(whole, frames)], most_bytes=self._limits.header_bytes)[0]
         except ProtocolError:
             return False  # not a message of this protocol
         return isinstance(message, Request)

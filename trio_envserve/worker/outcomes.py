@@ -24,13 +24,13 @@ from .. import foreign
 from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body, Incarnation, Status, Verdict
+from ..core.terms import Body, Incarnation, SentBody, Status, Verdict
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
 from .failures import EnvironmentFailure, describe_exception, described_cause, log
 from .runners import Runner
 
-Outcome: TypeAlias = tuple[Status, Body]
+Outcome: TypeAlias = tuple[Status, SentBody]
 
 
 @final
@@ -117,13 +117,13 @@ class OutcomeMaker:
         )
 
     def _encode(self, value: Any, **how: Any) -> foreign.CodeResult:
-        return foreign.call(values.encode, value, root="result", limits=self._wire, **how)
+        return foreign.call(values.encode_to_send, value, root="result", limits=self._wire, **how)
 
     def _result(self, encoded: foreign.CodeResult, began_s: float) -> Outcome:
         if encoded.error is not None:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
-        payload: bytes = encoded.value
+        payload: SentBody = encoded.value
         if len(payload) > self._wire.message_bytes:
             text = f"the outcome has {len(payload)} bytes, {self._wire.message_bytes} allowed"
             return self._error(

@@ -26,7 +26,7 @@ from typing import IO, final
 import trio
 
 from ..core.limits import MIB
-from ..core.terms import Body
+from ..core.terms import Body, Joined, SentBody
 from .failures import log
 
 FILE_BYTES = 64 * MIB
@@ -44,7 +44,7 @@ class Parking:
         self._parked = parked
         self._most_bytes = most_bytes
         self._waiting_bytes = 0
-        self._waiting: deque[tuple[int, Body]] = deque()
+        self._waiting: deque[tuple[int, SentBody]] = deque()
         self._come = trio.Event()
         self._file: IO[bytes] | None = None
         self._map = memoryview(b"")
@@ -59,7 +59,7 @@ class Parking:
         """Whether too much is still to be written."""
         return self._waiting_bytes > self._most_bytes
 
-    def add(self, number: int, payload: Body) -> None:
+    def add(self, number: int, payload: SentBody) -> None:
         """Park this outcome soon."""
         self._waiting.append((number, payload))
         self._waiting_bytes += len(payload)
@@ -76,7 +76,7 @@ class Parking:
         finally:
             self.close()
 
-    async def _park(self, number: int, payload: Body) -> None:
+    async def _park(self, number: int, payload: SentBody) -> None:
         view: Body | None = None
         try:
             view = await trio.to_thread.run_sync(self._write, payload)
@@ -85,7 +85,7 @@ class Parking:
         self._waiting_bytes -= len(payload)
         self._parked(number, view)
 
-    def _write(self, payload: Body) -> memoryview:
+    def _write(self, payload: SentBody) -> memoryview:
         """Runs in a thread, and never in two at once."""
         size = len(payload)
         if self._file is None or self._end + size > len(self._map):
@@ -94,11 +94,13 @@ class Parking:
             self._file.truncate(max(size, FILE_BYTES))
             self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
             self._end = 0
-        begin, rest = self._end, memoryview(payload)
-        while rest:
-            written = os.pwrite(self._file.fileno(), rest, self._end)
-            self._end += written
-            rest = rest[written:]
+        begin = self._end
+        for piece in payload.pieces if isinstance(payload, Joined) else (payload,):
+            rest = memoryview(piece)
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, self._end)
+                self._end += written
+                rest = rest[written:]
         return self._map[begin : self._end]
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from ...core.client_inputs import (
 )
 from ...core.key_records import KeyAct, KeyName
 from ...core.limits import ServerLimits, WireLimits
-from ...core.messages import Said, in_batches
+from ...core.messages import ToSay, in_batches
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Spawn, ToClient, ToWorker
 from ...core.router_inputs import (
@@ -38,7 +38,7 @@ from ...core.router_inputs import (
     Spawned,
     WorkerMessage,
 )
-from ...core.terms import DIGEST_BYTES, ID_BYTES, Body, Status
+from ...core.terms import DIGEST_BYTES, ID_BYTES, SentBody, Status
 from ...core.worker import WorkerCore
 from ...core.worker_effects import Run, ToRouter, WorkerEffect, frames_to_router
 from ...core.worker_inputs import EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
@@ -185,7 +185,7 @@ class Joined:
         for frames in said:
             self._tell(WorkerMessage, (self._worker_id, *frames))
 
-    def _batches(self, machine: str, said: Sequence[Said]) -> list[tuple[Body, ...]]:
+    def _batches(self, machine: str, said: Sequence[ToSay]) -> list[tuple[SentBody, ...]]:
         with self.counter.count(machine):
             return list(in_batches(said))
 

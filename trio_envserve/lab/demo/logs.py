@@ -10,6 +10,7 @@ from ...core import values
 from ...core.errors import ProtocolError
 from ...core.limits import WireLimits
 from ...core.messages import Outcome, Refused, Request, Said, Sync, Synced, encode, read
+from ...core.terms import whole
 from ...net import ConnectionEvent, Message
 from ..logs import JsonLog
 
@@ -71,6 +72,6 @@ class CallerTap:
 
 def _rows(frames: Message) -> Sequence[Said]:
     try:
-        return read(frames, most_bytes=_LIMITS.header_bytes)
+        return read([*map(whole, frames)], most_bytes=_LIMITS.header_bytes)
     except ProtocolError:
         return ()  # the client will say what it thinks of it

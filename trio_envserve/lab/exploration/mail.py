@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.terms import Body
+from ...core.terms import SentBody
 from .wire import decoded, frames_form
 
 
@@ -19,7 +19,7 @@ class Mail:
         self.form: list[Any] = []
         self._numbers: dict[tuple[bytes, ...], int] = {}
 
-    def number(self, frames: Sequence[Body]) -> int:
+    def number(self, frames: Sequence[SentBody]) -> int:
         """The number of a message."""
         key = tuple(map(bytes, frames))
         known = self._numbers.get(key)

@@ -13,8 +13,8 @@ from random import Random
 from typing import Protocol, TypeAlias
 
 from ...core.errors import ProtocolError
-from ...core.messages import KeyedRequest, Message, Said, in_batches, one_by_one, read
-from ...core.terms import Body
+from ...core.messages import KeyedRequest, Message, ToSay, in_batches, one_by_one, read
+from ...core.terms import Body, SentBody, whole
 from ..kit.events import Events
 from ..kit.network import ARRIVED, STRAY, BaseLink, BaseNetwork, Rates
 
@@ -111,15 +111,17 @@ class Outgoing:
     def __init__(self, network: Network, *, grouped: bool) -> None:
         self._network = network
         self._grouped = grouped
-        self._waiting: dict[Link, list[tuple[tuple[Body, ...], Said]]] = {}
+        self._waiting: dict[Link, list[tuple[tuple[SentBody, ...], ToSay]]] = {}
 
-    def say(self, link: Link | None, said: Said, before: tuple[Body, ...], *, up: bool) -> None:
+    def say(
+        self, link: Link | None, said: ToSay, before: tuple[SentBody, ...], *, up: bool
+    ) -> None:
         """A message, with what stands before its header."""
         if link is not None and self._grouped:
             self._waiting.setdefault(link, []).append((before, said))
         else:
             for frames in in_batches((said,)):
-                self._network.send(link, (*before, *frames), up=up)
+                self._network.send(link, [*map(whole, (*before, *frames))], up=up)
 
     def leave(self, *, up: bool) -> None:
         """The turn is over."""
@@ -127,14 +129,14 @@ class Outgoing:
         for link, all_said in waiting.items():
             for before, said in itertools.groupby(all_said, operator.itemgetter(0)):
                 for frames in _together(each for _, each in said):
-                    self._network.send(link, (*before, *frames), up=up)
+                    self._network.send(link, [*map(whole, (*before, *frames))], up=up)
 
 
-def _together(said: Iterable[Said]) -> Iterator[tuple[Body, ...]]:
+def _together(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     """Requests for keys travel alone.  What is right to tell one of them depends on whether
     another came before it, and the judge sees what is told once all of a message is done.
     (That their batches come to the same is shown of the router alone.)"""
-    company: list[Said] = []
+    company: list[ToSay] = []
     for each in said:
         if isinstance(each[0], KeyedRequest):
             yield from in_batches(company)

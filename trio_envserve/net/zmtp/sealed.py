@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final, final
 
 from ...core.limits import MIB
+from ...core.terms import Joined
 from ..framing import (
     MORE,
     Decoder,
@@ -36,7 +37,7 @@ from ..framing import (
     FramingError,
     Piece,
 )
-from ..interface import COPY_THRESHOLD_BYTES, Frame, Message
+from ..interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame, size_bytes
 from ..spare import SpareMemory
 from . import boxes
 
@@ -88,16 +89,19 @@ class Sealer:
             pieces.append(b"".join(small))
         return pieces
 
-    def _seal(self, flags: int, frame: Frame) -> tuple[bytes, bytearray]:
+    def _seal(self, flags: int, frame: SentFrame) -> tuple[bytes, bytearray]:
         self._counter += 1
         counter = self._counter.to_bytes(8, "big")
         if type(frame) is bytes:
             buffer = bytearray(_FLAGS_AT) + bytes((flags,)) + frame
         else:
-            view = memoryview(frame).cast("B")
-            buffer = bytearray(_HEAD_BYTES + len(view))
+            buffer = bytearray(_HEAD_BYTES + size_bytes((frame,)))
             buffer[_FLAGS_AT] = flags
-            buffer[_HEAD_BYTES:] = view
+            at = _HEAD_BYTES
+            for piece in frame.pieces if isinstance(frame, Joined) else (frame,):
+                view = memoryview(piece).cast("B")
+                buffer[at : at + len(view)] = view
+                at += len(view)
         boxes.seal_in_place(buffer, self._prefix + counter, self._key)
         buffer[:16] = _NAME + counter
         size = len(buffer)

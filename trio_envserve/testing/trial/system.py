@@ -32,7 +32,7 @@ from ...core.errors import CallError, ProtocolError, ServerNotClosed
 from ...core.limits import ClientLimits, ServerLimits
 from ...core.messages import Outcome as OutcomeMessage
 from ...core.messages import read
-from ...core.terms import ID_BYTES
+from ...core.terms import ID_BYTES, whole
 from ...envs.loading import LoadedEnvironment
 from ...net import MemoryNetwork, Message, Network, unwrap_single
 from ...server import Server
@@ -339,7 +339,7 @@ class Trial:
         self._counts["sent"] += 1
         if direction == "to_dealer":
             with contextlib.suppress(ProtocolError):  # not for us to judge; its reader will
-                for message, body in read(frames, most_bytes=len(header)):
+                for message, body in read([*map(whole, frames)], most_bytes=len(header)):
                     if isinstance(message, OutcomeMessage):
                         self.history.sent(message, bytes(body or b""))
         if any(self._losses.random() < share for share in self._shares):

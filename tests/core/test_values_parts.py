@@ -1,0 +1,66 @@
+"""Bodies that are sent in pieces."""
+
+from __future__ import annotations
+
+import array
+from itertools import pairwise
+
+import pytest
+
+from trio_envserve.core.key_records import input_digest
+from trio_envserve.core.terms import Joined, whole
+from trio_envserve.core.values import decode, encode, encode_to_send
+from trio_envserve.core.values_parts import JOINED_BYTES, LEAST_PIECE_BYTES
+
+LARGE = bytes(range(256)) * 1024
+
+
+def test_a_large_body_is_what_it_would_be_in_one_piece():
+    value = {"a": LARGE, "b": [LARGE, {"c": "x" * 100_000}, bytearray(LARGE)], "d": 1}
+    made = encode_to_send(value)
+    assert isinstance(made, Joined)
+    assert bytes(made) == whole(made) == encode(value)
+    assert len(made) == len(bytes(made))
+    assert decode(bytes(made)) == {**value, "b": [LARGE, {"c": "x" * 100_000}, LARGE]}
+
+
+def test_what_nobody_can_change_is_not_copied():
+    made = encode_to_send([1, LARGE, 2])
+    assert isinstance(made, Joined)
+    assert [memoryview(piece).obj is LARGE for piece in made.pieces] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [bytearray, lambda data: array.array("B", data), lambda data: memoryview(bytearray(data))],
+)
+def test_what_was_sent_is_not_changed_by_whoever_has_the_input(make):
+    """B14: a retransmission is the same, whatever the caller does with its buffers."""
+    buffer = make(LARGE)
+    made = encode_to_send({"buffer": buffer})
+    before = bytes(made)
+    buffer[:3] = make(b"xyz")
+    assert isinstance(made, Joined)
+    assert bytes(made) == before
+
+
+def test_small_pieces_between_large_ones_are_joined():
+    value = [bytes(LEAST_PIECE_BYTES), *range(1000), [LARGE], *["x" * 1000] * 10_000]
+    for made in (encode_to_send(value), encode_to_send(value, pause=lambda: None)):
+        assert isinstance(made, Joined)
+        assert bytes(made) == encode(value)
+        is_large = [len(piece) >= LEAST_PIECE_BYTES for piece in made.pieces]
+        assert any(is_large)
+        assert all(one or other for one, other in pairwise(is_large))
+
+
+def test_a_body_that_is_not_large_is_in_one_piece():
+    body = encode_to_send(bytes(JOINED_BYTES - 100))
+    assert type(body) is bytes
+    assert whole(body) is body
+
+
+def test_the_digest_of_a_key_is_that_of_the_bytes():
+    made = encode_to_send([LARGE, LARGE])
+    assert isinstance(made, Joined)
+    assert input_digest(made, True) == input_digest(bytes(made), True)
