@@ -58,6 +58,7 @@ class _Peer(asyncio.Protocol):
         self._done = done
         self._buffer = b""
         self._call, self._began_s = 0, 0.0
+        self._over = False
         place = urlsplit(load["url"])
         self._head = (
             f"POST /v1/rollouts HTTP/1.1\r\nHost: {place.netloc}\r\n"
@@ -93,12 +94,13 @@ class _Peer(asyncio.Protocol):
         if self._tally.more():
             self._ask()
         else:
+            self._over = True
             self._transport.close()
             self._ended()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if error is not None and not self._done.done():
-            self._done.set_exception(error)
+        if not self._over and not self._done.done():
+            self._done.set_exception(error or ConnectionError("the server closed a connection"))
 
 
 if __name__ == "__main__":
