@@ -7,8 +7,8 @@ from collections import deque
 from typing import Any
 
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import (
-    Host,
+from trio_envserve.core.host import Host
+from trio_envserve.core.host_effects import (
     KillWorker,
     NewGuard,
     Say,

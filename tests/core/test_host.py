@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import (
-    KillWorker,
-    StartWorker,
-    TellWorker,
-    ToRouter,
-)
+from trio_envserve.core.host_effects import KillWorker, StartWorker, TellWorker, ToRouter
 from trio_envserve.core.host_link import Item, What, to_frames
 from trio_envserve.core.host_messages import (
     IN_USE,

@@ -7,11 +7,8 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import (
-    NO_LEASE,
-    Host,
-    StartWorker,
-)
+from trio_envserve.core.host import NO_LEASE, Host
+from trio_envserve.core.host_effects import StartWorker
 from trio_envserve.core.host_link import Item, What, to_frames
 from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.host_said import check_amounts, fitting, host_name

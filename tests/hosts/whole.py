@@ -25,8 +25,8 @@ from tests.core.helpers import Pair
 from trio_envserve.core.client_effects import Reconnect
 from trio_envserve.core.client_inputs import ClientTick, Connected
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.host import (
-    Host,
+from trio_envserve.core.host import Host
+from trio_envserve.core.host_effects import (
     KillWorker,
     NewGuard,
     Say,
@@ -224,6 +224,8 @@ class World(Pair):
         self.router_gone_s = -1.0
         self.earlier = EarlierEpochs((), 0.0)
         self.opened = True
+        self.dead: list[bytes] = []
+        """All epochs before: the file of the lock lists them."""
         super().__init__(workers=0, server={"worker_capacity": 2})
         self.batched = True
         self.hosts = Hosts(self.router.pool, LeaseTerms(FENCE_S), self.router.epoch)
@@ -390,13 +392,13 @@ class World(Pair):
 
     def open(self) -> None:
         """Once all hosts of the routers before are known to have no workers."""
-        dead = self.earlier.take_dead(self.now_s)
+        self.dead += self.earlier.take_dead(self.now_s)
         if not self.opened and not self.earlier.waits:
             self.opened = True
             alive = [machine.name for machine in self.machines if machine.alive]
             if alive:
                 self.wrong.append(f"the router before was taken for dead, and {alive} run")
-            self.give(PoolOpened(dead, self.now_s))
+            self.give(PoolOpened(self.dead, self.now_s))
 
     def run(self) -> list[str]:
         """What is wrong."""

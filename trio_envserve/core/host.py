@@ -19,14 +19,25 @@ what is to be done is in :attr:`Host.out`, in order.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from . import messages
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
+from .host_effects import (
+    HostEffect,
+    KillWorker,
+    NewGuard,
+    Say,
+    Serve,
+    SetDeadline,
+    StartWorker,
+    TellWorker,
+    ToRouter,
+)
 from .host_link import Inbox, Item, Outbox, What, to_frames
+from .host_lives import WorkerLife
 from .host_messages import (
     ENDED_MOST,
     MOVED,
@@ -58,7 +69,7 @@ from .messages import (
     WorkerOutcome,
 )
 from .ranges import Ranges
-from .terms import ID_BYTES, Body, Epoch, Incarnation, one_line
+from .terms import ID_BYTES, Body, Epoch, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
 NO_LEASE = "the host's lease does not hold"
@@ -69,100 +80,6 @@ answers no beat of it."""
 REFUSAL_BYTES = 1_000
 """A longer refusal of a router is cut."""
 UNANSWERED = "the router has not answered for as long as the lease holds"
-
-
-@dataclasses.dataclass(slots=True)
-class WorkerLife:
-    """What a host says of a worker to the router that takes it over."""
-
-    incarnation: Incarnation
-    place: int
-    pid: int = 0
-    hello: bytes = b""
-    """The header of what it said when it was ready."""
-    next: int = 0
-    """One more than the greatest number of a dispatch to it."""
-    running: set[int] = dataclasses.field(default_factory=set)
-    """The dispatches that were passed on to it, and whose end it has not said."""
-
-    def told(self, message: Message) -> None:
-        """This is for the worker."""
-        if isinstance(message, Dispatch):
-            self.next = max(self.next, message.number + 1)
-            self.running.add(message.number)
-
-    def said(self, header: Body, message: Message) -> None:
-        """The worker says this."""
-        match message:
-            case WorkerHello():
-                self.hello = bytes(header)
-            case WorkerOutcome() | Announced():
-                self.running.discard(message.number)
-            case Declined():
-                self.running.difference_update(Ranges.from_flat(message.numbers))
-            case _:
-                pass
-
-
-class ToRouter(NamedTuple):
-    """Send these frames over the newest connection."""
-
-    frames: tuple[Body, ...]
-
-
-class StartWorker(NamedTuple):
-    """Start a process for this worker; then say :meth:`Host.spawned`, and, when it is
-    reaped or cannot be started, :meth:`Host.exited`."""
-
-    worker: bytes
-    incarnation: Incarnation
-    slot: int
-    """Which of the host's places it has, from 0: one that was started there before may still
-    be ending."""
-
-
-class TellWorker(NamedTuple):
-    """Send these frames to a worker."""
-
-    worker: bytes
-    frames: tuple[Body, ...]
-
-
-class KillWorker(NamedTuple):
-    """Kill the process and all that it has started."""
-
-    worker: bytes
-    why: str
-
-
-class SetDeadline(NamedTuple):
-    """Tell the guard by when it, and all workers, must be dead.  It comes before the
-    workers that may be started for it."""
-
-    deadline_s: float
-
-
-class NewGuard(NamedTuple):
-    """Whatever lives is dead by now, or is reaped: a guard that was never told a deadline is
-    to take the place of the one before."""
-
-
-class Serve(NamedTuple):
-    """The router says what is to be run, before the first worker of a tenure starts."""
-
-    serves: dict[str, Any]
-
-
-class Say(NamedTuple):
-    """A line for the log."""
-
-    level: str
-    text: str
-
-
-HostEffect: TypeAlias = (
-    ToRouter | StartWorker | TellWorker | KillWorker | SetDeadline | NewGuard | Serve | Say
-)
 
 
 def _first_bytes(kinds: Sequence[type[Message]]) -> frozenset[int]:

@@ -28,9 +28,8 @@ import trio
 
 from ..core.errors import ConfigError, ProtocolError, ServerNotReady, ServerStartError
 from ..core.heartbeat import Heartbeat
-from ..core.host import (
-    LEAVING,
-    Host,
+from ..core.host import LEAVING, Host
+from ..core.host_effects import (
     KillWorker,
     NewGuard,
     Say,
