@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core.host import Host
-from trio_envserve.core.host_link import Outbox
+from trio_envserve.core.host_link import Outbox, What
 from trio_envserve.core.host_pool import Hosts
 from trio_envserve.core.lease import EarlierEpochs, LeaseTerms
 
@@ -67,15 +67,15 @@ def what_a_lost_host_ran_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_end_is_said_before_it_has_come(patch: pytest.MonkeyPatch) -> None:
-    """A host whose connection is cut says at once that its workers have ended."""
-    original = Host.disconnect
+    """A host that tells a worker anything says that it has ended."""
+    original = Host._item
 
-    def disconnect(self: Any) -> None:
-        original(self)
-        for worker in sorted(self.workers):
-            self.exited(worker, "cut off")
+    def item(self: Any, item: Any, *given: Any) -> None:
+        if item.what is What.TELL and item.worker in self.workers:
+            self.exited(item.worker, "it ends soon")
+        original(self, item, *given)
 
-    patch.setattr(Host, "disconnect", disconnect)
+    patch.setattr(Host, "_item", item)
 
 
 def a_router_begins_while_the_hosts_of_the_one_before_live(patch: pytest.MonkeyPatch) -> None:

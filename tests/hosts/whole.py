@@ -44,7 +44,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.host_pool import Hosts, ToHost
-from trio_envserve.core.lease import EarlierEpochs, LeaseTerms
+from trio_envserve.core.lease import NO_LEASE_S, EarlierEpochs, LeaseTerms
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
 from trio_envserve.core.router_inputs import PoolOpened, Tick
 from trio_envserve.core.terms import Body, Status
@@ -211,10 +211,11 @@ class Machine:
 
 
 class World(Pair):
-    """One run."""
+    """One run; every fourth one has no lease."""
 
     def __init__(self, seed: int) -> None:
         self.luck = Random(seed)
+        self.terms = LeaseTerms(NO_LEASE_S if seed % 4 == 3 else FENCE_S)
         self.wrong: list[str] = []
         self.machines: list[Machine] = []
         self.live: dict[Any, set[tuple[bytes, int]]] = {}
@@ -228,7 +229,7 @@ class World(Pair):
         """All epochs before: the file of the lock lists them."""
         super().__init__(workers=0, server={"worker_capacity": 2})
         self.batched = True
-        self.hosts = Hosts(self.router.pool, LeaseTerms(FENCE_S), self.router.epoch)
+        self.hosts = Hosts(self.router.pool, self.terms, self.router.epoch)
         self.machines = [Machine(self, index) for index in range(2)]
         self.began_s = self.now_s
         self.faults = sorted(
@@ -374,7 +375,7 @@ class World(Pair):
         self.router_gone_s, self.opened = self.now_s + lasts_s, False
         self.router = self.new_router()
         self._said.clear()
-        self.hosts = Hosts(self.router.pool, LeaseTerms(FENCE_S), self.router.epoch)
+        self.hosts = Hosts(self.router.pool, self.terms, self.router.epoch)
         for machine in self.machines:
             machine.up.clear()
             machine.down.clear()
