@@ -82,6 +82,18 @@ async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path:
     await check_nothing_left(tmp_path)
 
 
+async def test_a_host_of_as_many_workers_as_there_is_work_for(tmp_path: Path) -> None:
+    async with router(tmp_path, "told:Told") as (_, address, hosts):
+        given = ("join", hosts, "--workers", "1..3", "--name", "a", "--json")
+        async with command(tmp_path, *given) as joining:
+            assert (await joining.event("joined"))["workers"] == "1..3"
+            await asked(address)
+            seen = (await run(tmp_path, "status", address, "--json")).last
+            assert (seen["workers"], seen["workers_least"], seen["workers_most"]) == (1, 1, 3)
+            joining.signal(signal.SIGTERM)
+            assert (await joining.wait()).code == 0
+
+
 async def test_a_host_is_seen_and_one_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
     async with router(tmp_path, "told:Told", "--needs", "gpu=1") as (_, address, hosts):
         refused = await run(tmp_path, "join", hosts, "--workers", "1", "--name", "poor")

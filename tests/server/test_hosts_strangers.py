@@ -107,7 +107,7 @@ async def test_a_host_of_another_version_is_told_and_seen():
 
 
 @pytest.mark.real
-async def test_hostile_messages_end_nobody_elses_session():
+async def test_hostile_messages_end_nobody_elses_session(caplog: pytest.LogCaptureFixture):
     luck = random.Random(7)
     with trio.fail_after(PATIENCE_S):
         async with (
@@ -133,6 +133,8 @@ async def test_hostile_messages_end_nobody_elses_session():
             await until(lambda: host.lease.deadline_s != renewed_s)
             assert host.lease.tenure == tenure
             assert {"h0", "after"} <= {each.host for each in server.stats().hosts}
+    lines = [each for each in caplog.messages if "what is no message came" in each]
+    assert 1 <= len(lines) < 100, "a line for each would fill the log"
 
 
 @pytest.mark.real

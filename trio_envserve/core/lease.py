@@ -61,7 +61,7 @@ GUARD_S = 5.0
 UNCONFIRMED_MOST = 64
 """Of so many answered beats of a host the router knows when they came: the newest."""
 
-OVER_MOST = 1024
+OVER_MOST = 1 << 14
 """So many tenures that are over are remembered; another one of theirs has a high number."""
 
 

@@ -33,6 +33,9 @@ from .curve import Doorkeeper
 
 _log = logging.getLogger("trio_envserve.server")
 
+COMPLAIN_S = 1.0
+"""The pause between lines about what is no message."""
+
 
 @final
 class EpochRecords:
@@ -165,6 +168,9 @@ class HostDesk:
         """Of hosts that are new, and of which a later server would not know."""
         self._holds = False
         """Whether what is for hosts waits until it is written down who is here."""
+        self._wrong = 0
+        """Messages that were none, of which nothing was logged."""
+        self._complained_s = float("-inf")
         self._records: EpochRecords | None = None
         self._earlier = EarlierEpochs((), 0.0)
         self._serves, self._needs = serves, dict(needs)
@@ -282,11 +288,19 @@ class HostDesk:
                         bytes(route), [bytes(frame) for frame in frames], now_s
                     )
                 except ProtocolError as error:
-                    _log.warning("what is no message came from a host: %s", error)
+                    self._complain(error, now_s)
                 give(self._send(), inputs)
             self._write(now_s)  # once for all of them, and before any is welcomed
             self._holds = False
             give(self._send(), [])
+
+    def _complain(self, error: ProtocolError, now_s: float) -> None:
+        """Log it, but not each of very many."""
+        self._wrong += 1
+        if now_s >= self._complained_s + COMPLAIN_S:
+            others = f" (and {self._wrong - 1} others)" if self._wrong > 1 else ""
+            _log.warning("what is no message came from a host: %s%s", error, others)
+            self._complained_s, self._wrong = now_s, 0
 
     def _send(self) -> list[RouterEffect]:
         """Send what is for hosts, unless it is to wait; the rest is the router's."""
