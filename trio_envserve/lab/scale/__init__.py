@@ -1,0 +1,1 @@
+"""How much one router carries: thousands of clients, hundreds of hosts, very many rollouts."""
