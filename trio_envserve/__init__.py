@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from .core.worker_range import WorkerRange
     from .envs.interface import Environment, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
-    from .host.joined import JoinedHost, open_host
+    from .host.joined import JoinedHost
+    from .host.opening import open_host
     from .models.interface import (
         Completion,
         Logprobs,
@@ -194,7 +195,8 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
     "core.worker_range", "models.interface", "models.usage", "envs.interface", "core.values",
-    "net", "net.keypairs", "client", "client.aio", "host.joined", "server", "server.curve",
+    "net", "net.keypairs", "client", "client.aio", "host.joined",
+    "host.opening", "server", "server.curve",
 )  # fmt: skip
 
 

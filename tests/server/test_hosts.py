@@ -52,7 +52,7 @@ T1, T2 = b"1" * 16, b"2" * 16
 HOST = """
 import sys, trio
 from trio_envserve import ServerLimits
-from trio_envserve.host.joined import open_host
+from trio_envserve.host.opening import open_host
 from tests.real.support import ACTOR, QUICK
 
 async def main():

@@ -23,7 +23,8 @@ import trio
 from ..core.worker_range import WorkerRange
 from ..host.allocator import keep_freed_memory
 from ..host.collector import collect_seldom
-from ..host.joined import JoinedHost, open_host
+from ..host.joined import JoinedHost
+from ..host.opening import open_host
 from ..host.orphans import is_first, reap_orphans
 from ..host.processes import STARTED
 from ..logs import LogSetup, set_title

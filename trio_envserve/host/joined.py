@@ -6,27 +6,21 @@ The pure part decides; here its bytes are moved, its processes started through t
 (:mod:`.guarded`), and its time is kept, on a clock that runs while the machine sleeps.  Its
 effects are carried out in order and at once, so the guard hears of a deadline before it
 hears of the workers that may start for it.
-
-All processes of a host hold its lock, whose file lists its tenures: so the next host of
-this name knows that the workers of those are dead, and says so to the router.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from socket import gethostname
 from typing import Any, final
 
 import trio
 
-from ..core.errors import ConfigError, ProtocolError, ServerNotReady, ServerStartError
+from ..core.errors import ConfigError, ProtocolError, ServerNotReady
 from ..core.heartbeat import Heartbeat
 from ..core.host import LEAVING, Host
 from ..core.host_effects import (
@@ -40,31 +34,17 @@ from ..core.host_effects import (
     ToRouter,
 )
 from ..core.host_messages import UNFIT, VERSION
-from ..core.host_said import check_amounts
-from ..core.lease import Tenure
-from ..core.limits import ServerLimits, WireLimits
 from ..core.router_effects import Spawn
-from ..core.terms import ID_BYTES
-from ..core.worker_range import WorkerRange, check_workers
 from ..net import (
     ConnectionEvent,
     DealerSocket,
     Frame,
-    need_trio,
-    open_background,
-    open_zmtp_network,
-    parse_address,
-    unwrap_single,
 )
-from ..net.keypairs import ClientCurve
-from ..net.zmtp.sides import sealed_wire
-from ..worker.config import check_args
 from .guarded import Guard, start_guard
-from .interpreters import find_interpreter
-from .locks import LockFile, runtime_directory
+from .locks import LockFile
 from .processes import REAP_S, WorkerProcess
 from .served import Served
-from .workers import ProcessWorkers, parse_command
+from .workers import ProcessWorkers
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -75,8 +55,6 @@ LEAST_BEAT_S = 0.05
 """The shortest one, however short the lease is."""
 HELLO_S = 2.0
 """A router that has not answered a hello by then is asked again."""
-LOCK_S = 60.0
-"""So long a host waits for the processes of the last one of its name to end."""
 LEAVE_S = 1.0
 """So long it tries to tell the router at the end that it goes."""
 
@@ -97,7 +75,7 @@ def boot_s() -> float:
 
 @final
 class JoinedHost:
-    """A host of one router.  Made by :func:`open_host`."""
+    """A host of one router.  Made by :func:`~.opening.open_host`."""
 
     def __init__(
         self, core: Host, lock: LockFile, nursery: trio.Nursery, address: str, own: Served,
@@ -375,99 +353,6 @@ class JoinedHost:
             await guard.ended.wait()
 
 
-@asynccontextmanager
-async def open_host(
-    address: str, environment: str | None = None, *,
-    args: Mapping[str, Any] | None = None,
-    workers: int | WorkerRange = 1,
-    name: str = "",
-    offers: Mapping[str, Any] | None = None,
-    worker_command: str | Sequence[str] | None = None,
-    worker_python: str | os.PathLike[str] | None = None,
-    worker_environ: Sequence[Mapping[str, str]] = (),
-    worker_logging: Mapping[str, Any] | None = None,
-    worker_otlp: Mapping[str, Any] | None = None,
-    limits: ServerLimits | None = None,
-    wire: WireLimits | None = None,
-    curve: ClientCurve | None = None,
-) -> AsyncIterator[JoinedHost]:  # fmt: skip
-    """Own workers on this machine for the router at ``address``, until the block ends.
-
-    What they run is what the router says: its environment with its arguments, its
-    interpreter, variables for each slot, and limits.  What is given here counts more: an
-    ``environment`` (or ``worker_command``), with its ``args``, takes the place of the
-    router's; ``args`` without one, ``worker_python``, ``worker_environ`` (variables for each
-    of the ``workers``) and ``limits`` are laid over it.  ``workers`` may be a
-    :class:`~trio_envserve.WorkerRange`: as many as the router has work for.
-
-    ``name``: the id of this host, which no other host of the router has (default: that of the
-    machine).  ``offers``: what there is of it for the needs of workers, such as ``{"gpu": 8}``.
-    ``worker_logging``, ``worker_otlp``: as for a server.  ``curve``: the keys for a router that
-    needs some, with the role ``work``.
-
-    The block begins at once, and the host goes on trying: :meth:`JoinedHost.wait_joined` waits
-    for the router.  At the end of the block all workers are dead; call :meth:`JoinedHost.leave`
-    before to let them finish.  Raises ConfigError, and ServerStartError if processes of
-    another host of this name are still there."""
-    need_trio("open_host")
-    check_workers(workers, least=1)
-    parse_address(address)
-    check_amounts("offers", offers or {})
-    command = parse_command(worker_command)
-    if command and worker_python is not None:
-        raise ConfigError("worker_python starts this package's own workers: give no worker_command")
-    own = Served(
-        environment=environment, args=dict(args or {}), command=command,
-        python=None if worker_python is None else find_interpreter(worker_python),
-        environ=worker_environ, limits=limits,
-    )  # fmt: skip
-    if environment is not None or command:
-        own = await own.check()
-    else:
-        check_args(own.args)
-    name = name or gethostname()
-    wire = wire or WireLimits()
-    if curve is not None:
-        wire = sealed_wire(wire)
-
-    async def run(served: Callable[[JoinedHost], Awaitable[None]]) -> None:
-        async with AsyncExitStack() as stack:
-            lock = _open_lock(name)
-            stack.callback(lock.close)
-            past = await _take(lock, name)
-
-            def new_tenure() -> Tenure:
-                tenure = os.urandom(ID_BYTES)
-                lock.append(f"{tenure.hex()}\n")
-                return tenure
-
-            def make_workers(what: Served, start: Callable[..., WorkerProcess]) -> ProcessWorkers:
-                return ProcessWorkers(
-                    what.environment, dict(what.args), what.limits or ServerLimits(), wire, [lock],
-                    address, what.environ, dict(worker_logging or {}), what.command, what.python,
-                    None if worker_otlp is None else dict(worker_otlp), start,
-                )  # fmt: skip
-
-            core = Host(name, workers, new_tenure, offers=dict(offers or {}), past=past, wire=wire)
-            network = await stack.enter_async_context(open_zmtp_network())
-            stack.enter_context(unwrap_single())
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            host = JoinedHost(core, lock, nursery, address, own, make_workers)
-            socket = await stack.enter_async_context(
-                network.open_dealer(address, limits=wire, on_event=host._heard_of, curve=curve)
-            )
-            host._start(socket)
-            try:
-                await served(host)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await host._close()
-            nursery.cancel_scope.cancel()
-
-    async with open_background(run) as host:
-        yield host
-
-
 def _machine() -> dict[str, float]:
     """How busy this machine is."""
     try:
@@ -477,20 +362,3 @@ def _machine() -> dict[str, float]:
         return {"load": round(load, 3), "memory_bytes": int(free_kib) << 10}
     except (OSError, ValueError):  # a system that does not say it
         return {}
-
-
-def _open_lock(name: str) -> LockFile:
-    digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).hexdigest()
-    return LockFile(runtime_directory() / f"{digest}.host")
-
-
-async def _take(lock: LockFile, name: str) -> list[Tenure]:
-    """The tenures of this name before, whose workers are dead."""
-    with trio.move_on_after(LOCK_S):
-        while not lock.acquire_nowait():  # noqa: ASYNC110  # nothing tells when it is free
-            await trio.sleep(0.1)
-    if not lock.held:
-        raise ServerStartError(f"another host is here as {name}: {lock.find_holders()}")
-    lines = [line for line in lock.read().split() if len(line) == 2 * ID_BYTES][-16:]
-    lock.write("".join(f"{line}\n" for line in lines))
-    return [bytes.fromhex(line) for line in lines]

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from ..host.joined import open_host
+from ..host.opening import open_host
 
 
 class HostActor:
