@@ -179,7 +179,6 @@ def ray(session: nox.Session) -> None:
     """Hosts in a cluster of Ray whose nodes die and come.  Not by default: it is large."""
     install(session, "test")
     session.install("ray>=2.40.0")
-    session.run("python", "examples/ray/evaluate.py")
     session.run("python", "-m", "pytest", "-m", "slow", "tests/launchers", *session.posargs)
 
 
