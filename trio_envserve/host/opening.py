@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from socket import gethostname
@@ -19,6 +20,7 @@ import trio
 
 from ..core.errors import ConfigError, ServerStartError
 from ..core.host import Host
+from ..core.host_messages import ENDED_MOST
 from ..core.host_said import check_amounts
 from ..core.lease import Tenure
 from ..core.limits import ServerLimits, WireLimits
@@ -41,6 +43,7 @@ from .processes import WorkerProcess
 from .served import Served
 from .workers import ProcessWorkers, parse_command
 
+_TENURE = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 LOCK_S = 60.0
 """So long a host waits for the processes of the last one of its name to end."""
 
@@ -150,6 +153,6 @@ async def _take(lock: LockFile, name: str) -> list[Tenure]:
             await trio.sleep(0.1)
     if not lock.held:
         raise ServerStartError(f"another host is here as {name}: {lock.find_holders()}")
-    lines = [line for line in lock.read().split() if len(line) == 2 * ID_BYTES][-16:]
+    lines = [line for line in lock.read().split() if _TENURE.fullmatch(line)][-ENDED_MOST:]
     lock.write("".join(f"{line}\n" for line in lines))
     return [bytes.fromhex(line) for line in lines]
