@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from .core.worker_range import WorkerRange
     from .envs.interface import Environment, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
+    from .host.allocator import keep_freed_memory
     from .host.joined import JoinedHost
     from .host.opening import open_host
     from .models.interface import (
@@ -184,6 +185,7 @@ __all__ = [
     "WorkerRange",
     "WorkerStats",
     "image_part",
+    "keep_freed_memory",
     "open_client",
     "open_client_asyncio",
     "open_host",
@@ -195,7 +197,7 @@ __all__ = [
 _HOMES = (
     "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
     "core.worker_range", "models.interface", "models.usage", "envs.interface", "core.values",
-    "net", "net.keypairs", "client", "client.aio", "host.joined",
+    "net", "net.keypairs", "client", "client.aio", "host.allocator", "host.joined",
     "host.opening", "server", "server.curve",
 )  # fmt: skip
 
