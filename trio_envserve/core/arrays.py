@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Reader: TypeAlias = Literal["numpy", "torch", "auto"]
-"""What a reader wants arrays to be."""
+"""The kind of arrays that a reader wants."""
 
 TAG_ROW_MAJOR: Final = 40
 TAG_COLUMN_MAJOR: Final = 1040
@@ -69,7 +69,7 @@ MAX_DIMENSIONS: Final = 32
 
 
 class ElementType(NamedTuple):
-    """What a tag says about the elements under it."""
+    """The type of the elements under a tag."""
 
     name: str
     """numpy's name of the type, which is torch's too."""

@@ -1,4 +1,4 @@
-"""What the calls of a client ask of keys.
+"""The requests about keys that a client's calls make.
 
 Theory of operation
 -------------------

@@ -1,4 +1,4 @@
-"""What can happen to a call, and what must be done then."""
+"""The inputs of a call, and the actions that follow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class CallInput(enum.Enum):
-    """What can happen to a call."""
+    """An input of a call."""
 
     SEND = "a session has room for it"
     MISSING = "the server has never seen it"
@@ -30,7 +30,7 @@ class CallInput(enum.Enum):
 
 
 class CallAction(enum.Enum):
-    """What must be done after a step, in order."""
+    """An action after a step; they are done in order."""
 
     TRANSMIT = "send the request"
     ASK = "cancel at the server, and ask whether it ever ran"

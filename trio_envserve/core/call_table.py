@@ -60,7 +60,7 @@ class Calls:
     def __init__(self, limits: ClientLimits, caller: CallerToken = bytes(ID_BYTES)) -> None:
         self.limits = limits
         self.caller = caller
-        """Who asks for keys."""
+        """The caller's token, for keys."""
         self.live: dict[int, Call] = {}
         """All that are not gone, by number."""
         self.queue = CallQueue()
@@ -381,5 +381,5 @@ TABLE: dict[CallInput, dict[Stage, Cell]] = {
         (CallInput.CLOSED,    _close_queued, _abandon,     _abandon,        _ignore),
     )
 }
-"""What each input does to a call in each stage.  A call that is gone has no column."""
+"""The step of each input in each stage of a call.  A call that is gone has no column."""
 # fmt: on

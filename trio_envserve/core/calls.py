@@ -51,7 +51,7 @@ class Call:
     sequence: int = -1
     granted: int = 0
     request: messages.Message | None = None
-    """What was sent, with its body; the same in each transmission."""
+    """The request, with its body; the same in each transmission."""
     sent_probe: int = 0
     """The last probe sent before its latest transmission."""
     held_until_s: float = 0.0
@@ -77,7 +77,7 @@ class Call:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ClientSession:
-    """What the client holds of one session."""
+    """The client's side of one session."""
 
     id: SessionId
     epoch: Epoch
@@ -120,17 +120,17 @@ class Reply(NamedTuple):
     status: Status
     body: Body
     error: ErrorInfo | None
-    """What the body says unless it is a result."""
+    """The error in the body; None if it is a result."""
 
     @classmethod
     def of(cls, outcome: messages.Outcome, body: Body) -> Reply:
-        """What a message says.  A status that nobody knows is an error's."""
+        """Read a message.  A status that nobody knows is an error's."""
         status = _STATUSES.get(outcome.status, Status.ERROR)
         error = None if status is Status.RESULT else error_records.decode(body)
         return cls(outcome, status, body, error)
 
     def for_caller(self, call: Call) -> Answer:
-        """What the caller is given."""
+        """The answer for the caller."""
         worker, duration_s, executions = self.outcome[3:]
         return Answer(call.number, self.status, self.body, worker, duration_s, executions)
 
@@ -206,7 +206,7 @@ def not_reissued() -> ErrorInfo:
 
 
 def after_loss(error: ErrorInfo, call: Call) -> ErrorInfo:
-    """What an error says of a call that sessions had which are lost: that it did not run
+    """The error of a call that lost sessions had before: that it did not run
     here is not that it did not run (G9), and what is counted here is not all."""
     if error.verdict is Verdict.RAN_AND_FAILED:
         return error
@@ -219,7 +219,7 @@ def after_loss(error: ErrorInfo, call: Call) -> ErrorInfo:
 
 
 def _lost_before(call: Call) -> str:
-    """What the lost ones may have done of it.  Nothing that can run was sent by who only
+    """The words about the lost sessions.  Nothing that can run was sent by a call that only
     attaches, cancels or forgets."""
     if call.key is not None and call.key.act is KeyAct.ASK:
         # The allowance is the key's, and this call does not know what was used of it.

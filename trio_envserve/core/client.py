@@ -197,7 +197,7 @@ class ClientCore:
         self.link.disconnect(*given)
 
     def _message(self, given: inputs.ServerMessage) -> None:
-        """What is malformed is reported and ignored."""
+        """Take a message; a malformed one is reported and ignored."""
         frames, now_s = given
         try:
             rows = messages.read(frames, most_bytes=self.wire.header_bytes)

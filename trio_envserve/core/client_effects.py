@@ -48,7 +48,7 @@ class Say(NamedTuple):
 
 
 class SayNote(NamedTuple):
-    """What a call last noted of how far it is; see :mod:`.notes`."""
+    """The last note of a call's execution; see :mod:`.notes`."""
 
     call: int
     note: bytes

@@ -13,7 +13,7 @@ from .terms import DIGEST_BYTES, Body, SentBody
 
 
 class CallKey(NamedTuple):
-    """What a call asks of a key."""
+    """A call's request about a key."""
 
     act: KeyAct
     name: KeyName
@@ -37,7 +37,7 @@ class CallSubmitted(NamedTuple):
     limit_s: float | None = None
     """How long the caller waits; it travels with the request and holds on the server too."""
     key: CallKey | None = None
-    """What it asks of a key, if it names one."""
+    """Its request about a key, if it names one."""
     traceparent: str | None = None
     """The caller's span."""
 
@@ -74,7 +74,7 @@ class Disconnected(NamedTuple):
 
     now_s: float
     trouble: str
-    """What the transport says of it."""
+    """The transport's words about it."""
 
 
 class ClientTick(NamedTuple):

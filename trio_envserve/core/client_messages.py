@@ -196,7 +196,7 @@ class Delta(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What the executions of these requests last noted of how far they are, in the order
+    """The last notes of these requests' executions, in the order
     of the sequences.  It may be lost, so a client may ignore this."""
 
     session: Id

@@ -63,7 +63,7 @@ class Sessions:
             session.lost_s = _lost_s(session) + late_s
 
     def syncs(self, connection: int, probe: int) -> Iterator[messages.Sync]:
-        """What the client holds, which says what is finished, too."""
+        """The client's statements, which say what is finished, too."""
         for session in self:
             yield messages.Sync(
                 session.id, session.epoch, connection, probe, session.next, session.pending()
@@ -71,7 +71,7 @@ class Sessions:
             session.unflushed.clear()
 
     def finishes(self) -> Iterator[messages.Finish]:
-        """What is finished and the server was not told."""
+        """The finished requests that the server was not told of."""
         for session in self:
             if session.unflushed:
                 yield messages.Finish(session.id, Ranges(session.unflushed).flat())

@@ -40,7 +40,7 @@ class ClosingStage(enum.Enum):
 
 
 class Held(NamedTuple):
-    """What a server still has to wait for when it closes."""
+    """The things that a closing server still waits for."""
 
     running: int
     """Executions."""

@@ -32,7 +32,7 @@ class DedupCache:
         self.epoch = epoch
         self.limits = limits
         self.declared_rerun = False
-        """What the environment declares; known before anything is dispatched."""
+        """The environment's declaration; known before anything is dispatched."""
         self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """The session heard longest ago comes first."""
         self._idle: OrderedDict[SessionId, Session] = OrderedDict()
@@ -203,7 +203,7 @@ class DedupCache:
     # All parts together are as large as the bound, so at most twice the bound is used.
 
     def _most(self, bound: int, others: int) -> float:
-        """What a session may have of a bound of which the others have so much."""
+        """The part of a bound that a session may have, where the others have so much."""
         limits = self.limits
         return max(limits.session_share * (bound - others), bound // limits.sessions)
 

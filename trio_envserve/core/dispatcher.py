@@ -61,7 +61,7 @@ class Due(NamedTuple):
 
 
 class Dispatcher:
-    """What becomes of requests, from the cache's word to the effects."""
+    """The way of requests from the cache's steps to the effects."""
 
     def __init__(
         self, cache: DedupCache, pool: Pool, closing: Closing, clock: AwakeClock,
@@ -234,7 +234,7 @@ class Dispatcher:
             )
 
     def _followers(self, execution: Execution) -> list[tuple[Session, int]]:
-        """Who waits for what it comes to, and as what."""
+        """The sessions that wait for its outcome, with their sequences."""
         if execution.session.own:
             return self.keyed.followers(execution.sequence)
         return [(execution.session, execution.sequence)]
@@ -329,7 +329,7 @@ class Dispatcher:
         return True
 
     def broken(self) -> Outcome:
-        """What answers a request that waits for a worker while there can be none."""
+        """The outcome of a request that waits for a worker while there can be none."""
         return outcomes.broken(self.pool.broken)
 
     def saved(self) -> None:
@@ -387,7 +387,7 @@ class Dispatcher:
         self._late = False
 
     def _answer_late(self, session: Session, entry: Entry) -> None:
-        """What waits for the journal is told when it is safe.  A journal that fails holds
+        """Tell an outcome that waits for the journal, once it is safe.  A journal that fails holds
         nobody up: then all that is known is that it may have run."""
         journal = self.journal
         if self.keyed.answers.is_decided(entry.id) and not journal.failed:
@@ -434,7 +434,7 @@ class Dispatcher:
     # -- what leaves ----------------------------------------------------------
 
     def take_from_workforce(self) -> None:
-        """What the workforce has to say goes out here, in order."""
+        """Pass on the effects of the workforce, in order."""
         if self.workforce.out:
             self.out += self.workforce.out
             self.workforce.out = []

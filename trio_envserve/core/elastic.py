@@ -36,7 +36,7 @@ from .slots import Pool, Slot
 
 
 class Need(NamedTuple):
-    """What there is to do."""
+    """The work that there is."""
 
     running: int
     """Executions that may run code."""
@@ -88,7 +88,7 @@ class Elastic:
         self._workers = workers
         self._sizing = Sizing(limits.worker_capacity, limits)
         self.why = ""
-        """What it did last, and why, for people; empty until then."""
+        """Its last change, and the reason, for people; empty until then."""
 
     def tick(self, now_s: float, need: Need) -> list[PoolEffect]:
         """Decide anew; before each tick of the pool."""
@@ -133,7 +133,7 @@ class Elastic:
             self._pool.spare(min(open_slots, key=self._burden))
 
     def _burden(self, slot: Slot) -> tuple[int, int, int]:
-        """Who goes first: who is not there, who is not ready, who has least to do, and of
+        """A slot's place in the order of ending: absent, then not ready, then least busy, and of
         these the last one."""
         if slot.life is None:
             return 0, 0, -slot.index
@@ -143,7 +143,7 @@ class Elastic:
         return 2, len(worker.live), -slot.index
 
     def _follow(self, now_s: float) -> Iterator[PoolEffect]:
-        """What follows for the workers in slots that are spare, or are so no more."""
+        """The effects for workers in slots that are spare, or are so no more."""
         for part in self._pool.parts:
             for slot in part.slots:
                 if slot.life is None:
@@ -155,7 +155,7 @@ class Elastic:
 
 
 def _readiness(slot: Slot) -> tuple[int, int]:
-    """Who helps soonest: a worker that still drains, one that starts, one to be started."""
+    """How soon a slot helps: with a worker that drains, one that starts, one to be started."""
     if slot.life is None:
         return 2, slot.index
     return slot.life.phase is Phase.STARTING, slot.index

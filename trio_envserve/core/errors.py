@@ -24,7 +24,7 @@ from .terms import Verdict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """What is known about a failure, as it travels from worker or router.
+    """The record of a failure, as it travels from worker or router.
 
     ``code`` is stable and for programs; everything else is for people.
     ``duration_s`` is the time the execution took, or None if it never began.

@@ -25,7 +25,7 @@ from .terms import Incarnation, worker_name
 
 
 class Duty(enum.Enum):
-    """What a worker is there for."""
+    """The duty of a worker."""
 
     ANY = "any request"
     DRAINING = "nothing more: it is to be free for suspects"
@@ -45,7 +45,7 @@ class Execution:
     dispatched_s: float
     dispatch: Dispatch | None
     body: bytes | memoryview | None
-    """What was sent, until the worker is known to have it; for repair."""
+    """The body that was sent, until the worker is known to have it; for repair."""
     serial: int = 0
     """Its number among those of all workers, in the order of dispatch; for people."""
     size_bytes: int | None = None
@@ -54,7 +54,7 @@ class Execution:
     fetched: bool = False
     """Whether the worker was asked for it."""
     note: bytes = b""
-    """What it last noted of how far it is; empty until it has."""
+    """Its last note; empty until there is one."""
     after: int = 0
     """So many records of the journal are safe before it is sent."""
     stop_s: float | None = None
@@ -69,7 +69,7 @@ class Site:
 
     workers: int = 0
     running: int = 0
-    """What runs on all of them."""
+    """The number of executions on all of them."""
 
     def is_lighter(self, other: Site) -> bool:
         """Whether less runs here for each worker."""
@@ -78,7 +78,7 @@ class Site:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Worker:
-    """What the router knows of one worker incarnation that said hello."""
+    """The router's record of one worker incarnation that said hello."""
 
     id: bytes
     incarnation: Incarnation
@@ -182,7 +182,7 @@ class Worker:
         self.stopping[execution.number] = execution
 
     def statement(self, beat: int) -> Statement:
-        """What the router holds of this worker, in answer to a beat (0: to a
+        """The router's statement about this worker, in answer to a beat (0: to a
         hello); the worker repairs the rest."""
         live, stopping = Ranges(self.live), Ranges(sorted(self.stopping))
         return Statement(beat, self.next_number, live.flat(), stopping.flat())

@@ -1,4 +1,4 @@
-"""What counts as healthy: of a server, for its clients, and of a client's link.
+"""Health: of a server, for its clients, and of a client's link.
 
 Being unhealthy decides nothing by itself: it cancels nothing and re-runs
 nothing.  It tells people and programs what is known, with the reason.
@@ -31,7 +31,7 @@ class ServerHealth:
 
 
 class ServerStatus(enum.Enum):
-    """What a server says of itself in each answer to a sync."""
+    """A server's status, as it is in each answer to a sync."""
 
     STARTING = "starting"
     READY = "ready"
@@ -52,7 +52,7 @@ class Link:
     born_s: float
     connected: bool = False
     trouble: str = ""
-    """What the transport said last, e.g. that nobody listens."""
+    """The transport's last words, e.g. that nobody listens."""
     answered_s: float | None = None
     """When the server last answered anything."""
     asked_s: float | None = None
@@ -60,7 +60,7 @@ class Link:
     server: dict[str, object] = dataclasses.field(default_factory=dict)
     """The server's status record, as last heard."""
     declared_rerun: bool = False
-    """What the environment declared, as far as a server has said yet."""
+    """The environment's declaration, as far as a server has said it."""
     connected_s: float = dataclasses.field(init=False)
     """Since when the connection has had time to answer."""
     unready_s: float | None = dataclasses.field(init=False)

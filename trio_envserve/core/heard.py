@@ -1,4 +1,4 @@
-"""What the router has to know of a message of a worker."""
+"""Readings of a worker's messages, for the router."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ class Wrong(NamedTuple):
 
 
 Heard: TypeAlias = ExecutionEnded | Stray | Said | Noted | Wrong
-"""What the router has to know of a message of a worker."""
+"""The router's reading of a message of a worker."""

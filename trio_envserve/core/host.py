@@ -123,7 +123,7 @@ class Host:
         self._ending = ""
         """Why all workers are to end, while they do."""
         self._serves: dict[str, Any] = {}
-        """What its workers were started for."""
+        """The environment that its workers were started for."""
         self._boot_s = 0.0
         """The newest time that it was told."""
         self._connected = False
@@ -378,7 +378,7 @@ class Host:
         self.out += [KillWorker(worker, why) for worker in sorted(self.workers)]
 
     def _go_on(self) -> None:
-        """What follows once the tenure is over, or all workers have ended."""
+        """Go on once the tenure is over, or all workers have ended."""
         lease = self.lease
         if lease.over and not self._ending:
             self._end("its tenure with the router is over")

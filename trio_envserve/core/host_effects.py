@@ -1,4 +1,4 @@
-"""What a host has to have done: the effects of :class:`~.host.Host`, in their order."""
+"""The effects of :class:`~.host.Host`, which are done in their order."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MARKS_MOST = 64
 
 
 class What(enum.IntEnum):
-    """What an item is: those of hosts, then those of routers."""
+    """The kind of an item: those of hosts, then those of routers."""
 
     SAID = 0
     """A worker's message: its frames."""
@@ -60,7 +60,7 @@ class Item(NamedTuple):
 
 
 class Outbox:
-    """What is to arrive at the other side."""
+    """The items that are to arrive at the other side."""
 
     def __init__(self, tenure: Tenure) -> None:
         self.tenure = tenure
@@ -117,7 +117,7 @@ class Outbox:
             self.again()
 
     def move(self, tenure: Tenure) -> Outbox:
-        """What may not have arrived is for another router."""
+        """Take the items that may not have arrived, for another router."""
         moved = Outbox(tenure)
         for item in self._kept:
             moved.put(item)
@@ -143,7 +143,7 @@ class Outbox:
 
 
 class Inbox:
-    """What has come from the other side."""
+    """The items that have come from the other side."""
 
     def __init__(self) -> None:
         self.have = 0

@@ -1,4 +1,4 @@
-"""What a host remembers of a worker, for a router that takes it over."""
+"""The lives of workers as a host remembers them, for a router that takes it over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .terms import Body, Incarnation
 
 @dataclasses.dataclass(slots=True)
 class WorkerLife:
-    """What a host says of a worker to the router that takes it over."""
+    """A worker that a host reports to the router that takes it over."""
 
     incarnation: Incarnation
     place: int

@@ -237,7 +237,7 @@ def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, lis
 
 
 def _foreign(cls: Any, array: list[Any]) -> ForeignHost:
-    """What is spoken instead, and whom to tell, if a hello begins as all of them do."""
+    """The other version and the sender, if a hello begins as all of them do."""
     version = array[1] if array[1:] and is_uint(array[1]) else 0
     error = ForeignHost(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if cls is HostHello and len(array) > 4 and _is_ids([array[3]]) and is_uint(array[4]):

@@ -101,7 +101,7 @@ class Hosts:
         self._needs = needs or {}
         self._wire = wire or WireLimits()
         self._serves = serves or {}
-        """What a host is told to run."""
+        """The environment that a host is told to run."""
         self._of_worker: dict[bytes, RemoteHost] = {}
         self._of_slot: dict[int, RemoteHost] = {}
         self._past = PastHosts()
@@ -270,8 +270,8 @@ class Hosts:
     def _take_back(
         self, host: RemoteHost, lives: list[LeftLife], now_s: float
     ) -> list[RouterInput]:
-        """What lives on of the tenure that this one continues, each in its place, if that is
-        still one.  Where there are fewer places those are kept that run most."""
+        """Take back the workers that live on of the tenure that this one continues, each in its
+        place, if there still is one.  Of too many those stay that run most."""
         if not lives:
             return []
         self._open(host)

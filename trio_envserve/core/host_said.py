@@ -1,4 +1,4 @@
-"""What a host says, read before anything is believed.
+"""Reading the items of hosts, before anything is believed.
 
 A host is let in to run workers, and for nothing else: what it sends wrong is a ProtocolError,
 which ends its session with the router (:mod:`.host_pool`), and harms nobody else.
@@ -60,7 +60,7 @@ def fitting(workers: int, offers: Mapping[str, Any], needs: Mapping[str, float])
 
 
 def busy(said: Mapping[str, Any]) -> dict[str, float]:
-    """What a host says of its machine, as far as it is what is asked for."""
+    """A host's figures of its machine, as far as they are known here."""
     found: dict[str, float] = {"load": 0.0, "memory_bytes": 0}
     for name in _BUSY:
         value: Any = said.get(name)
@@ -70,7 +70,7 @@ def busy(said: Mapping[str, Any]) -> dict[str, float]:
 
 
 class LeftLife(NamedTuple):
-    """What a host says of a worker that lives on."""
+    """A worker that lives on, as its host reports it."""
 
     worker: bytes
     incarnation: bytes
@@ -106,7 +106,7 @@ Value: TypeAlias = Sequence[Body] | int | str | Heartbeat
 
 
 def value_of(item: Item) -> Value:
-    """What an item says: the frames of a worker's message, a pid, how a worker ended, or a
+    """The value of an item: the frames of a worker's message, a pid, how a worker ended, or a
     heartbeat.  ProtocolError if it is none of a host."""
     match item.what:
         case What.SAID:

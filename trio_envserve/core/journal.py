@@ -1,4 +1,4 @@
-"""What must be safe before it is acted on: the journal of keys, as far as the core decides it.
+"""The journal of keys, as far as the core decides it: records are safe before they are acted on.
 
 Theory of operation
 -------------------
@@ -134,7 +134,7 @@ def record_of(plain: Sequence[Any]) -> Record:
 
 
 class Journal:
-    """What was appended, and how much of it is safe."""
+    """The number of records that were appended, and of those that are safe."""
 
     def __init__(self, *, on: bool, reads: bool = False) -> None:
         self.on = on

@@ -1,4 +1,4 @@
-"""What those who wait for keys are told: in the same turn, or once it is safe.
+"""Answers to requests that wait for keys: in the same turn, or once they are safe.
 
 Theory of operation
 -------------------
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 RECORDS_OF_EACH = 4
-"""What a generation leaves in a journal: opened, started, completed, closed."""
+"""The records of a generation in a journal: opened, started, completed, closed."""
 
 PAGES = 64
 """So many pages of keys wait for the journal.  Who asked for others asks again."""
@@ -69,7 +69,7 @@ Given: TypeAlias = OfRequest | Confirm | Page
 
 
 class KeyAnswers:
-    """What is to be told, and has not been yet."""
+    """The answers that were not given yet."""
 
     def __init__(self, dispatcher: Dispatcher, room: KeyRoom, journal: Journal) -> None:
         self._dispatcher = dispatcher
@@ -77,9 +77,9 @@ class KeyAnswers:
         self._room = room
         self._journal = journal
         self._late: deque[OfRequest] = deque()
-        """What is safe, and for which there was no time yet."""
+        """The safe answers for which there was no time yet."""
         self._unsafe: deque[tuple[int, Given]] = deque()
-        """What waits for the journal, and how much of it is to be safe before."""
+        """The answers that wait for the journal, and how much of it is to be safe before each."""
         self._decided: dict[RequestId | Route, Given] = {}
         """The last of these for each who waits."""
         self._pages = 0
@@ -140,7 +140,7 @@ class KeyAnswers:
         self.give_due()
 
     def give_due(self) -> None:
-        """What is due, as much as this turn may."""
+        """Give the answers that are due, as many as this turn may."""
         while self._left and self.due:
             self._left -= 1
             if self._late:
@@ -157,7 +157,7 @@ class KeyAnswers:
         self._decided[given.waiter] = given
 
     def _tell(self, given: Given, is_safe: bool = True) -> None:
-        """What never will be safe is told as what may have run."""
+        """Give an answer; one that never will be safe says that the work may have run."""
         if isinstance(given, Page):
             self._dispatcher.out.append(ToClient(*given))
         elif isinstance(given, Confirm):

@@ -18,7 +18,7 @@ from .key_table import KeyCommand
 
 @final
 class KeyCommands(OrderedDict[KeyCommand, tuple[CommandAnswer, float]]):
-    """What was said to each, and when; the oldest first."""
+    """The answer to each, and its time; the oldest first."""
 
     def __init__(self) -> None:
         super().__init__()

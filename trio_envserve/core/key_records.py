@@ -20,7 +20,7 @@ CallerToken: TypeAlias = bytes
 caller that gives none, one that its client has drawn, the same in all sessions of that."""
 
 Tag: TypeAlias = "int | bytes"
-"""What a command by key hits: the generation of this number, or, for an id of the command's
+"""The target of a command by key: the generation of this number, or, for an id of the command's
 own, whichever is open when it first arrives.  So a copy of it hits nothing else.  Empty: the
 same, and copies are known by the id of the request, which is refused if it is issued again."""
 
@@ -54,7 +54,7 @@ _BEGUN = {
 
 
 class KeyAct(enum.IntEnum):
-    """What a request asks of a key."""
+    """The kind of a request about a key."""
 
     ASK = 0
     """Run this input under the key, unless that is done or under way; and the outcome."""
@@ -76,7 +76,7 @@ class Reissue(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """What a request asks, and of which key."""
+    """A request about a key."""
 
     act: KeyAct
     name: KeyName
@@ -103,7 +103,7 @@ class GenerationState(enum.Enum):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Payload:
-    """What a generation has brought: its namespace is charged once with it, however many
+    """The outcome of a generation: its namespace is charged once with it, however many
     requests are answered with it and have not finished, and until the last of them has."""
 
     namespace: bytes
@@ -116,7 +116,7 @@ class Payload:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Generation:
-    """What was asked under a key, from the ask that opened it until it is closed and
+    """The work under a key, from the ask that opened it until it is closed and
     none of its executions lives."""
 
     number: int
@@ -129,7 +129,7 @@ class Generation:
     """Executions that earlier epochs may have started."""
     state: GenerationState
     ask: Ask | None
-    """What is to be run, while it is HELD."""
+    """The ask to be run, while it is HELD."""
     own_bytes: int
     """Of its name, and of that: its outcome others may hold, too."""
     executions: int = 0
@@ -157,7 +157,7 @@ class Generation:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the bound in bytes."""
+        """Its part of the bound in bytes."""
         kept = self.outcome.size_bytes if self.outcome is not None else 0
         return self.own_bytes + kept
 
@@ -187,7 +187,7 @@ class Generation:
 
 @dataclasses.dataclass(slots=True)
 class Usage:
-    """What generations take of the bounds."""
+    """The part of the bounds that generations take."""
 
     generations: int = 0
     own_bytes: int = 0
@@ -203,7 +203,7 @@ class Usage:
 
 
 class CommandAnswer(NamedTuple):
-    """What a cancel or a forget by key is answered, each copy of it the same."""
+    """The answer to a cancel or a forget by key, the same to each copy of it."""
 
     generation: int | None = None
     """Which generation it has closed."""

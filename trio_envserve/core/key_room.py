@@ -1,4 +1,4 @@
-"""What generations of keys take of their bounds, and whether there is room for more (G8).
+"""The bounds of generations of keys, and whether there is room for more (G8).
 
 A namespace may take its share of what the others leave of a bound: so several do not
 use it up between them.  But one of them may pass its bound, by what was running when that
@@ -15,7 +15,7 @@ from .key_records import Generation, Payload, Usage
 from .limits import KeyLimits
 
 _NOTHING = Usage()
-"""What a namespace takes that has no keys."""
+"""The usage of a namespace without keys."""
 
 _WHOLE = 1 << 48
 """All parts of a bound: they are whole numbers, so what is given back is what was taken."""
@@ -27,17 +27,17 @@ class KeyRoom:
     def __init__(self, limits: KeyLimits) -> None:
         self.limits = limits
         self.all = Usage()
-        """What is taken by all together."""
+        """The usage of all together."""
         self.of_namespace: dict[bytes, Usage] = {}
         """By those of which something is there."""
         self._parts_left = _WHOLE
 
     def of(self, namespace: bytes) -> Usage:
-        """What the generations of a namespace take; empty: those of all."""
+        """The usage of a namespace; empty: that of all."""
         return self.of_namespace.get(namespace, _NOTHING) if namespace else self.all
 
     def share(self, bound: int, others: int) -> float:
-        """What a namespace may have of a bound of which the others have so much."""
+        """The part of a bound that a namespace may have, where the others have so much."""
         return self.limits.namespace_share * (bound - others)
 
     def _most(self, bound: int, mine: Usage, others: int) -> float:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class KeyInput(enum.Enum):
-    """What can happen to a generation, or to a key that has no open one."""
+    """An input of a generation, or of a key that has no open one."""
 
     ASK = "request"
     OTHER_INPUT = "request, other input"
@@ -328,7 +328,7 @@ def _replace(keys: Keys, generation: Generation, caller: CallerToken, session: S
 
 
 def _who_waits(keys: Keys, generation: Generation, now_s: float) -> KeyEffects:
-    """Who counts has changed.  Nobody is there: the deadline for orphans runs.  Nobody
+    """Take a change of those that count.  Nobody is there: the deadline for orphans runs.  Nobody
     counts: without an outcome that is the end, with one its retention begins."""
     if generation.waiters:
         generation.wait_no_more()
@@ -386,7 +386,7 @@ TABLE: dict[KeyInput, dict[GenerationState, Cell]] = {
         (_I.RETENTION_ENDED, _never,    _never,    _never,    _never,    _close,    _never),
     )
 }
-"""What each input does to a key's open generation, or to a closed one whose execution lives."""
+"""The step of each input: of a key's open generation, or of a closed one whose execution lives."""
 
 _READING: dict[KeyInput, Cell] = {
     _I.ASK: _join, _I.OTHER_INPUT: _conflict, _I.ATTACH: _watch, _I.LEAVE: _leave,
@@ -394,7 +394,7 @@ _READING: dict[KeyInput, Cell] = {
     _I.ORPHANED: _abandon, _I.RETENTION_ENDED: _end_unread, _I.READ: _show_read,
     _I.UNREADABLE: _send_away,
 }
-"""What each input does to a generation whose outcome is being read: of those with a journal."""
+"""The step of each input of a generation whose outcome is being read, from a journal."""
 # fmt: on
 
 for _input in KeyInput:

@@ -60,7 +60,7 @@ REFUSALS: dict[Refusal, tuple[str, bool]] = {
 """The codes of refusals, and whether they are for now."""
 
 COMMANDS = 2.0
-"""What commands may leave for the disk, in parts of what requests may: they end work."""
+"""Commands may leave so much for the disk, in parts of what requests may: they end work."""
 
 FOLLOWERS = 16
 """Those who are sent the deltas of one key."""
@@ -85,7 +85,7 @@ class KeyedRequests:
         self._sessions: dict[bytes, Session] = {}
         """Of the work, by namespace.  Some may have made room for others, and have ended."""
         self._restored: deque[tuple[Generation, Ask]] = deque()
-        """What a journal has left that was not entered yet, the oldest first."""
+        """The restored generations that were not entered yet, the oldest first."""
 
     # -- after a crash ----------------------------------------------------------
 
@@ -290,7 +290,7 @@ class KeyedRequests:
         self._do(self.keys.outcome(number, kept, self._clock.awake_s))
 
     def followers(self, number: int) -> list[tuple[Session, int]]:
-        """Who waits for it and is sent its deltas: some of those that count, since others
+        """The waiters that are sent its deltas: some of those that count, since others
         have them with the outcome, and one turn must not serve a thousand (G10)."""
         sessions = self._cache.sessions
         waiters = islice(self.keys.generations[number].waiters, FOLLOWERS)
@@ -300,7 +300,7 @@ class KeyedRequests:
         ]  # fmt: skip
 
     def tick(self) -> None:
-        """What is due by time, as much as one turn may."""
+        """Do what is due by time, as much as one turn may."""
         if self._journal.lost:
             self.give_up()
         self._do(self.keys.tick(self._clock.awake_s))
@@ -380,7 +380,7 @@ _CARRY_OUT: dict[type, Callable[..., None]] = {
 
 
 def keyed(request: messages.KeyedRequest) -> Keyed:
-    """What a request asks of its key."""
+    """Read a request about its key."""
     reissue = None if request.earlier is None else Reissue(request.gone, request.earlier)
     name = KeyName(request.namespace, request.key)
     return Keyed(_ACTS[request.act], name, request.caller, request.tag, reissue)

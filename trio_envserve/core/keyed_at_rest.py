@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 READS_AT_ONCE = 64
 ENDS = 0.5
-"""What the ends of retentions may leave for the disk, in parts of what requests may."""
+"""The ends of retentions may leave so much for the disk, in parts of what requests may."""
 _WAITS = (KeyAct.ASK, KeyAct.ATTACH)
 
 
@@ -86,8 +86,8 @@ class RestingRequests(KeyedRequests):
     # -- waking and resting -----------------------------------------------------
 
     def restore_at_rest(self, packed: Iterable[bytes]) -> None:
-        """What a journal has left with its outcomes.  Who had asked counts until the orphan
-        deadline: so long the retention has not begun."""
+        """Restore the keys that a journal has with their outcomes.  Their callers count until
+        the orphan deadline: so long the retention has not begun."""
         since_s = self._clock.awake_s + self.keys.limits.orphan_s
         self.resting.restore(packed, since_s)
 
@@ -200,7 +200,7 @@ class RestingRequests(KeyedRequests):
     # -- turns --------------------------------------------------------------------
 
     def tick(self) -> None:
-        """What is due by time, as much as one turn may."""
+        """Do what is due by time, as much as one turn may."""
         super().tick()
         self._end_some()
         self._rest_some()

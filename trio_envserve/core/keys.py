@@ -96,7 +96,7 @@ class Keys:
         self.limits = limits
         self.journal = journal
         self.declared_rerun = False
-        """What the environment declares; known before anything is dispatched."""
+        """The environment's declaration; known before anything is dispatched."""
         self.next_number = 0
         """Of the generation that is opened next."""
         self.generations: dict[int, Generation] = {}
@@ -113,13 +113,13 @@ class Keys:
         self._commands = KeyCommands()
         """Those with ids of their own."""
         self.waiting: dict[RequestId, Generation] = {}
-        """What each waiter and watcher waits for."""
+        """The generation that each waiter and watcher waits for."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
         """Those that leave, or are lost, and for which there was no time yet."""
         self._late = False
         """More was due by time at the last tick than one turn may end."""
         self.started_as: dict[Incarnation, dict[int, Generation]] = {}
-        """What an earlier epoch has dispatched to each life of a worker, and with which
+        """The generations that an earlier epoch has dispatched to each life of a worker, with their
         numbers, and of which the journal has no outcome."""
         self.room = KeyRoom(limits)
         self.usage = self.room.all
@@ -223,8 +223,8 @@ class Keys:
         return consent and ask.allowance > 0
 
     def take_back(self, generation: Generation) -> Enter:
-        """What an earlier epoch has started last lives on: it waits to be dispatched, and
-        that execution is counted then, in the place of before."""
+        """Take back the last start of an earlier epoch, which lives on: it waits to be
+        dispatched, and is counted then, in the place of before."""
         ask = generation.ask
         assert ask is not None
         self._drop_ask(generation)
@@ -325,7 +325,7 @@ class Keys:
         return self._late or bool(self._leaving)
 
     def _due(self, now_s: float) -> Iterator[tuple[Generation, KeyInput]]:
-        """What is due by now, and one more than one turn may end; whoever ends one of them
+        """The inputs that are due, and one more than a turn may take; the end of one of them
         changes nothing about the others."""
         limits = self.limits
         for timed, most_s, input in (

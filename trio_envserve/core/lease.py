@@ -49,7 +49,7 @@ Tenure: TypeAlias = bytes
 
 FENCE_S = 20.0
 NO_LEASE_S = 5e8
-"""What stands for no lease: some sixteen years.  A host of such a router is never taken for
+"""The lease that stands for none: some sixteen years.  A host of such a router is never taken for
 dead because of what a clock says."""
 FRESH_S = 10.0
 """A host that is not known to have heard the router for so long gets no work."""
@@ -66,7 +66,7 @@ OVER_MOST = 1 << 14
 
 
 def least_margin_s(fence_s: float, drift: float = DRIFT, guard_s: float = GUARD_S) -> float:
-    """What the router must wait past ``fence_s``.
+    """The margin that the router must wait past ``fence_s``.
 
     The host counts ``fence_s`` on a clock that may be slow, and then the guard may be late;
     the router counts on one that may be fast."""
@@ -75,7 +75,7 @@ def least_margin_s(fence_s: float, drift: float = DRIFT, guard_s: float = GUARD_
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """What a router promises itself of its hosts.  ConfigError if that cannot hold."""
+    """The terms of a router's leases.  ConfigError if they cannot hold."""
 
     fence_s: float = FENCE_S
     """A host that heard no answer for so long has no workers any more."""
@@ -210,7 +210,7 @@ class HostLease:
 
 
 class Reception(enum.Enum):
-    """What a router says to a hello."""
+    """A router's answer to a hello."""
 
     WELCOME = "it is welcome"
     OLD = "a newer hello of it came before, and nothing is said"
@@ -311,7 +311,7 @@ class Leases:
         return True
 
     def own(self) -> EpochWait:
-        """What a later router must know of this one."""
+        """The record of this router for a later one."""
         tenures = frozenset(each.tenure for each in self.holdings.values())
         return EpochWait(self.epoch, self.terms.wait_s, tenures)
 
@@ -355,7 +355,7 @@ class Leases:
 
 
 class EpochWait(NamedTuple):
-    """What a router writes down, before it welcomes its first host and each other one."""
+    """The record that a router writes before it welcomes its first host, and each other one."""
 
     epoch: Epoch
     wait_s: float

@@ -109,7 +109,7 @@ def check_together(*limits: Any) -> None:
 
 
 def _part(value: float, times: int) -> float:
-    """What may be written of the smaller one."""
+    """The largest value that may be written of the smaller one."""
     if isinstance(value, int):
         return value // times
     return value / times

@@ -342,7 +342,7 @@ class ClientLimits(_Checked):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits(_Checked):
-    """What a worker needs to know of the limits; sent to it by its server."""
+    """The limits that a worker needs; sent to it by its server."""
 
     beat_s: float = limit(1.0, "see ServerLimits.beat_s")
     heartbeat_s: float = limit(0.25, "see ServerLimits.heartbeat_s")

@@ -46,7 +46,7 @@ class Phase(enum.Enum):
 
 
 class LifeInput(enum.Enum):
-    """What can happen to a life."""
+    """An input of a life."""
 
     HELLO = "the environment is set up"
     HEARTBEAT = "a sign of life"
@@ -282,4 +282,4 @@ TABLE: dict[LifeInput, dict[Phase, Cell]] = {
         P.REAPED: _time_reaped,
     },
 }  # fmt: skip
-"""What each input makes of a life in each phase."""
+"""The step of each input in each phase of a life."""

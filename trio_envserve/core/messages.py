@@ -207,7 +207,7 @@ BATCH_ROWS = 64
 """Most rows of a batch."""
 
 KEYED_ROW_BYTES = 160
-"""What a row with a key has in the header, at most, besides that."""
+"""A row with a key has so much more in the header, at most."""
 
 ROW_BYTES = 4 * KIB
 """A larger body is sent in a batch of one: to copy it would cost more."""
@@ -415,7 +415,7 @@ def _rows(
 
 
 def _wrong_field(cls: Any, fields: list[Any]) -> ProtocolError:
-    """What is said of the first field that is not what it must be."""
+    """The error about the first field that is wrong."""
     checked = zip(FIELDS[cls], fields, strict=False)  # the last one may be left out
     name, cddl = next((name, f.cddl) for (name, f), value in checked if not f.check(value))
     return ProtocolError(f"{cls.__name__}.{name} is not {cddl}")

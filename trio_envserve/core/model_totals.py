@@ -1,4 +1,4 @@
-"""What the model calls of workers came to: as a worker says it, and added up.  Pure.
+"""The totals of workers' model calls: as a worker says them, and added up.  Pure.
 
 A worker's statistics are numbers by short names.  So its counts are there as ``model_calls``
 and so on, and how long the calls took as ``model_took_0.25`` and the like, by bucket.  A
@@ -17,11 +17,11 @@ COUNTS: Final = ("calls", "failed", "retries", "prompt_tokens", "completion_toke
 
 _COUNT: Final = "model_"
 TOOK: Final = "model_took_"
-"""What the names of the buckets begin with."""
+"""The prefix of the buckets' names."""
 
 
 def said(counts: Mapping[str, int], took: Durations) -> dict[str, float]:
-    """What a worker says of its model calls."""
+    """A worker's statistics of its model calls."""
     if not took.count:
         return {}
     return {

@@ -18,7 +18,7 @@ from .terms import NOTE_BYTES, Body
 
 Plain: TypeAlias = "str | int | float | bool | None"
 Note: TypeAlias = dict[str, Plain]
-"""What was noted, by the names of its fields."""
+"""A note, by the names of its fields."""
 
 NAME_CHARACTERS = 64
 """Longest name of a field."""

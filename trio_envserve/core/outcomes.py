@@ -33,7 +33,7 @@ def _is_held(entry: Entry) -> bool:
 
 
 def _doing(entry: Entry) -> str:
-    """What the worker did with the request."""
+    """The worker's work on the request, in words."""
     if _is_held(entry):
         return "with the outcome of the request, which had run"
     return "while it ran the request"
@@ -125,7 +125,7 @@ def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
 
 
 def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:
-    """What is said to a command by key."""
+    """The answer to a command by key."""
     outcome = messages.Outcome(entry.id.session, entry.id.sequence, Status.RESULT, "", None, 0)
     return RetainedOutcome.made(outcome, messages.encode_record(record))
 
@@ -176,7 +176,7 @@ def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry],
 
 
 def not_durable(why: str) -> Callable[[Entry], RetainedOutcome]:
-    """What is known of the work of a key could not be saved, and never will be."""
+    """The outcome where that of a key could not be saved, and never will be."""
 
     def outcome(entry: Entry) -> RetainedOutcome:
         text = f"the journal has failed, and what became of it is not safe: {why}"

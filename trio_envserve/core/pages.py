@@ -1,4 +1,4 @@
-"""What a server says of its keys and of what runs, typed, a page at a time.
+"""A server's lists of its keys and of running executions, typed, a page at a time.
 
 On the wire a page is a map of plain data (:mod:`.key_pages`, :mod:`.running`), to which
 later versions may add keys.
@@ -17,7 +17,7 @@ from .typed_records import checked, typed
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """What a server knows of one generation of a key."""
+    """A server's record of one generation of a key."""
 
     namespace: str
     key: str
@@ -28,9 +28,9 @@ class KnownKey:
     ``completed`` (its outcome is retained), or ``closed`` (cancelled or forgotten, and its
     execution still ends)."""
     waiters: int = 0
-    """Who asked and waits, or has the outcome and has not said so."""
+    """The number of requests that wait, or have the outcome and have not said so."""
     watchers: int = 0
-    """Who is attached, and does not count."""
+    """The number of requests that are attached, and do not count."""
     lost: int = 0
     """Callers that were lost with their lease, and go on counting."""
     executions: int = 0
@@ -53,7 +53,7 @@ class KeyPage:
     generations: int = 0
     """How many there are in the namespace, or in all."""
     size_bytes: int = 0
-    """What these take."""
+    """Their size."""
 
     @classmethod
     def of(cls, record: Any) -> KeyPage:
@@ -65,7 +65,7 @@ class KeyPage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRollout:
-    """What a server knows of one execution that runs: a rollout, or a group."""
+    """A server's record of one running execution: a rollout, or a group."""
 
     number: int
     """Which one of the server's; a later one has a greater number."""
@@ -86,7 +86,7 @@ class RunningRollout:
     age_s: float = 0.0
     """Since it was dispatched; time in which the server was awake."""
     note: Note = dataclasses.field(default_factory=dict)
-    """What it last noted of how far it is."""
+    """Its last note."""
     where: str = ""
     """If the loop of its worker is blocked: the innermost lines of where that stands."""
 

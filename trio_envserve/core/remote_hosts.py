@@ -1,4 +1,4 @@
-"""What a router knows of the hosts that are here, and of the last ones that are not."""
+"""A router's records of the hosts that are here, and of the last ones that are not."""
 
 from __future__ import annotations
 

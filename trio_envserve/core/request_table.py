@@ -1,4 +1,4 @@
-"""What each input does to a request in each state, as a table.
+"""The table of a request: the step of each input in each state.
 
 Theory of operation
 -------------------
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RequestInput(enum.Enum):
-    """What can happen to a request."""
+    """An input of a request."""
 
     REQUEST = "request"
     OTHER_DIGEST = "request, other digest"
@@ -47,7 +47,7 @@ class RequestInput(enum.Enum):
 
 
 class RequestAction(enum.Enum):
-    """What must be done after a step, in order."""
+    """An action after a step; they are done in order."""
 
     QUEUE = "put the entry into the queue"
     UNQUEUE = "take the entry out of the queue"
@@ -359,5 +359,5 @@ TABLE: dict[RequestInput, dict[RequestState, Cell]] = {
         (RequestInput.TURNED_AWAY,   _never,      _turn_away,      _never,          _never),
     )
 }
-"""What each input does to a request in each state.  FINISHED has no column: it absorbs."""
+"""The step of each input in each state of a request.  FINISHED has no column: it absorbs."""
 # fmt: on

@@ -35,7 +35,7 @@ Suspicion: TypeAlias = "tuple[bytes, int]"
 
 @dataclasses.dataclass(slots=True)
 class Ask:
-    """What a request carries besides its id; the same in each transmission."""
+    """The content of a request besides its id; the same in each transmission."""
 
     digest: bytes
     body: Body
@@ -45,13 +45,13 @@ class Ask:
     allowance: int
     """Most executions that may be started for it here."""
     key: Any = None
-    """What it asks of a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
+    """Its request about a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
     traceparent: str | None = None
     """The caller's span.  Another one is no conflict: the first is passed on."""
 
 
 OUTCOME_BYTES = 64
-"""What an outcome counts for besides its payload: about what its header takes."""
+"""An outcome counts for so much besides its payload: about the size of its header."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,7 +61,7 @@ class RetainedOutcome:
     outcome: Outcome
     payload: Body
     size_bytes: int
-    """What it counts for: all of it, but for what is counted in ``shared``."""
+    """The bytes it counts for: all of it, but for those that are counted in ``shared``."""
     shared: Any = dataclasses.field(default=None, compare=False)
     """The payload that others hold, too.  Opaque here (:class:`~.key_records.Payload`)."""
     sent_probe: int = 0
@@ -80,7 +80,7 @@ class RetainedOutcome:
 
     @classmethod
     def of_frames(cls, frames: Sequence[Body]) -> RetainedOutcome:
-        """What a journal has kept.  ProtocolError if that is no outcome."""
+        """Read an outcome of a journal.  ProtocolError if it is none."""
         outcome, payload = messages.read(frames, most_bytes=len(frames[0]))[0]
         if not isinstance(outcome, Outcome) or payload is None:
             raise ProtocolError(f"{type(outcome).__name__} in the place of an outcome")
@@ -100,11 +100,11 @@ class Entry:
     body_bytes: int
     state: RequestState = RequestState.WAITING
     key: Any = None
-    """What it asks of a key.  It waits for the work of that, and none is its own."""
+    """Its request about a key.  It waits for the work of that, and none is its own."""
     traceparent: str | None = None
     """The span below which its executions are."""
     execution: Any = None
-    """What will bring this request's outcome, while RUNNING.  Opaque here."""
+    """The execution that will bring its outcome, while RUNNING.  Opaque here."""
     executions: int = 0
     """How many were ever dispatched, whether or not a worker got to them."""
     queued_s: float = 0.0
@@ -177,7 +177,7 @@ class Session:
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """What the cache has done since it was made."""
+    """The counters of the cache since it was made."""
 
     requests: int = 0
     entered: int = 0

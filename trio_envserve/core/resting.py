@@ -52,7 +52,7 @@ Rested: TypeAlias = bytes
 
 
 class RestedFields(NamedTuple):
-    """What a key at rest says."""
+    """The fields of a key at rest."""
 
     number: int
     since_s: float
@@ -68,7 +68,7 @@ class RestedFields(NamedTuple):
 
     @property
     def disk_bytes(self) -> int:
-        """What the journal keeps for it, about."""
+        """Its size in the journal, about."""
         return self.size_bytes + self.body_bytes + self.name.size_bytes
 
 
@@ -105,7 +105,7 @@ def _packed(
 
 
 def unpack(rested: Rested) -> RestedFields:
-    """What was packed."""
+    """The fields that were packed."""
     *numbers, rerun, digest, length = _PACKED.unpack_from(rested)
     end = _PACKED.size + length
     name = KeyName(rested[_PACKED.size : end], rested[end:])
@@ -207,8 +207,8 @@ class Names:
 
 
 def pack_generation(generation: Generation) -> Rested | None:
-    """What rests of a generation with an outcome for which nobody waits; None if that does not
-    fit."""
+    """The fields that rest of a generation with an outcome for which nobody waits; None if
+    they do not fit."""
     assert generation.outcome is not None
     shared: Payload = generation.outcome.shared
     return _packed(
@@ -254,7 +254,7 @@ class _Chunk:
 
 
 class RestingUsage:
-    """What keys at rest take."""
+    """The usage of keys at rest."""
 
     __slots__ = ("disk_bytes", "keys")
 
@@ -279,7 +279,7 @@ class Resting:
         self._grain_s = limits.retention_s / GRAINS
 
     def usage(self, namespace: bytes) -> RestingUsage:
-        """What those of a namespace take; empty: all."""
+        """The usage of those of a namespace; empty: of all."""
         return self._of_namespace.get(namespace, RestingUsage()) if namespace else self.all
 
     def may_open(self, namespace: bytes) -> bool:

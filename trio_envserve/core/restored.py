@@ -1,4 +1,4 @@
-"""What a journal says of its keys, after a crash at any record.
+"""The keys of a journal, after a crash at any record.
 
 A record is there only if all before it are, but for what is over: the records of a closed
 generation may be gone, and those of old commands.  So each prefix of what was appended is a
@@ -22,7 +22,7 @@ class Left:
 
     opened: Opened
     callers: set[bytes]
-    """Who may count for it."""
+    """The callers that may count for it."""
     executions: int = 0
     """How many may have been started."""
     frames: tuple[Body, ...] | None = None

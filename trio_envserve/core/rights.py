@@ -1,4 +1,4 @@
-"""Who may do what, where clients have keys.
+"""The rights of clients that have keys.
 
 Theory of operation
 -------------------
@@ -45,7 +45,7 @@ _ENDS: Final = (KeyAct.CANCEL, KeyAct.FORGET)
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Right:
-    """What the owner of a key may do."""
+    """A right of a key's owner."""
 
     name: str
     """The key's, for people."""

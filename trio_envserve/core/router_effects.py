@@ -52,7 +52,7 @@ class TellStats(NamedTuple):
     """Those of the router.  All who ask at one time get one and the same object."""
 
     def told(self, record: bytes) -> ToClient:
-        """What to send; ``record``: the statistics and what the shell counts, encoded."""
+        """The message to send; ``record``: the statistics and the shell's counters, encoded."""
         return ToClient(self.route, messages.Stats(self.probe), record)
 
 

@@ -99,8 +99,8 @@ class WorkerBack(NamedTuple):
 
 
 class HostsDead(NamedTuple):
-    """What hosts ran for these epochs is proven dead, but for what has come back and is known
-    here: nothing of the rest lives."""
+    """The work of hosts for these epochs is proven dead: nothing of it lives, but for what has
+    come back and is known here."""
 
     dead_epochs: Collection[Epoch]
     now_s: float
@@ -116,7 +116,7 @@ class CloseAsked(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """What waited for clients has left."""
+    """The messages that waited for clients have left."""
 
     now_s: float
 
@@ -162,7 +162,7 @@ class SaveFailed(NamedTuple):
 
 
 class PeerKnown(NamedTuple):
-    """Who the peer behind a route is.  After the first of these every message needs a right
+    """The peer behind a route is known.  After the first of these every message needs a right
     (:mod:`.rights`)."""
 
     route: Route

@@ -42,7 +42,7 @@ class RunningPages:
         self._typical_s: float | None = None
 
     def page(self, first: int, now_s: float, turn_s: float) -> dict[str, Any]:
-        """What runs, from the execution with this number on, as plain data.  ``now_s`` is the
+        """The running executions, from this number on, as plain data.  ``now_s`` is the
         time awake; all questions with one ``turn_s`` are of one turn."""
         self._begin_turn(turn_s)
         begin = bisect_left(self._running, first, key=_serial)

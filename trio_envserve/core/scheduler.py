@@ -1,4 +1,4 @@
-"""Who runs next, and where.
+"""The order in which executions run, and their workers.
 
 Theory of operation
 -------------------
@@ -36,7 +36,7 @@ from .terms import RequestId, SessionId
 
 _Line: TypeAlias = "OrderedDict[RequestId, Entry]"
 _Likes: TypeAlias = "tuple[Suspicion, int]"
-"""What the members of a group have in common: a death, and how many executions are left."""
+"""The common mark of a group's members: a death, and how many executions are left."""
 
 
 class Scheduler:
@@ -141,7 +141,7 @@ class Scheduler:
     def _next_group(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
     ) -> tuple[Worker, _Likes, int] | None:
-        """Who goes next, and on which worker; None if there is nobody or no worker yet."""
+        """The next group and its worker; None if there is none of them yet."""
         others = [worker for worker in workers if worker.duty is not Duty.SUSPECTS]
         serving = len(workers) - len(others)
         places = max(0, max(1, len(workers) // 2) - serving)
@@ -161,7 +161,7 @@ class Scheduler:
     def _waiting(
         self, most: int, share_left: Callable[[SessionId], bool]
     ) -> tuple[_Likes | None, int]:
-        """Who goes next, and how many groups wait, up to ``most``."""
+        """The next group, and how many groups wait, up to ``most``."""
         first, groups = None, 0
         for likes, line in self._suspects.items():
             if groups >= most:

@@ -47,7 +47,7 @@ class Slot:
     unloadable: bool = False
     """Whether its last worker could not even load the environment."""
     tag: str = ""
-    """What the names of its workers end with: a host may know those of two routers."""
+    """The end of its workers' names: a host may know those of two routers."""
     closed: bool = False
     """Whether its host has gone: no life begins in it, until another host takes it."""
     host: str = ""
@@ -65,7 +65,7 @@ class Slot:
         return not (self.closed or self.spare)
 
     def begin_anew(self) -> None:
-        """What was before does not count: it is open, for others."""
+        """Open it for others; its past does not count."""
         self.closed = self.spare = self.unloadable = False
         self.failures = self.failed_starts = 0
         self.pause_s = self.start_at_s = 0.0

@@ -37,7 +37,7 @@ class _Asked:
     sent_s: float
     """When the worker was last asked."""
     routes: dict[Route, int]
-    """Who waits, and with which probe."""
+    """The routes that wait, with their probes."""
 
 
 @final

@@ -11,7 +11,7 @@ from .router_effects import Closed, Flush
 
 
 class Stages:
-    """What a router does in each stage, and what that waits for."""
+    """The stages of a router, and the things that each waits for."""
 
     def __init__(self, closing: Closing, dispatcher: Dispatcher, client_gone_s: float) -> None:
         self._closing = closing
@@ -47,7 +47,7 @@ class Stages:
         dispatcher.take_from_workforce()
 
     def held(self) -> Held:
-        """What closing waits for."""
+        """The things that closing waits for."""
         dispatcher, awake_s = self._dispatcher, self._dispatcher.clock.awake_s
         kept = (
             session.kept_count for session in dispatcher.cache.sessions.values()

@@ -1,4 +1,4 @@
-"""What a router says of itself: its status and its statistics, each made in one place.
+"""The status and the statistics of a router, each made in one place.
 
 Counters count from the start of this server (its epoch); gauges are of now.  The record
 is plain text-keyed data: it goes over the wire, into the log line, and to
@@ -24,7 +24,7 @@ NUMBER_MOST = 2**63
 
 
 def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
-    """What a worker says of itself, as far as it is statistics, and how many of its
+    """A worker's entries that are statistics, and how many of its
     entries are not.
 
     A statistic is a finite number below :data:`NUMBER_MOST` under a short printable

@@ -1,4 +1,4 @@
-"""What a server says of itself, typed: its status record and its statistics.
+"""The status record and the statistics of a server, typed.
 
 On the wire both are maps of plain data (:meth:`.Router.status`, :meth:`.Router.stats`),
 to which later versions may add keys.  Here they have names and types, for the programs
@@ -35,7 +35,7 @@ class ClosingRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRecord:
-    """What a server says of itself; see :meth:`.Server.status`."""
+    """The status of a server; see :meth:`.Server.status`."""
 
     status: ServerStatus
     reason: str = ""
@@ -79,7 +79,7 @@ class StatusRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCounters:
-    """What a client has done since it was opened."""
+    """The counters of a client since it was opened."""
 
     sessions: int = 0
     """Sessions that a server has granted it."""
@@ -94,7 +94,7 @@ class ClientCounters:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """What became of requests since the server's start; see the page on operations."""
+    """The counters of requests since the server's start; see the page on operations."""
 
     requests: int = 0
     entered: int = 0
@@ -120,7 +120,7 @@ class CacheStats:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStats:
-    """What a server knows of one worker, and what the worker says of itself."""
+    """A server's record of one worker, with the worker's own statistics."""
 
     worker: str = ""
     """Its name: slot and life."""
@@ -186,7 +186,7 @@ class HostStats:
     ready: int = 0
     """How many of these have said hello."""
     running: int = 0
-    """What runs on them."""
+    """The number of executions on them."""
     heard_s: float = 0.0
     """So long ago its last beat came that was answered."""
     lost_s: float = 0.0
@@ -232,11 +232,11 @@ class ServerStats(StatusRecord):
     keys: int = 0
     """Generations of keys whose outcomes are to come or retained."""
     keys_bytes: int = 0
-    """What they take: names, retained outcomes, and inputs that wait."""
+    """Their size: names, retained outcomes, and inputs that wait."""
     journal_keys: int = 0
     """Keys besides, whose outcomes are in the journal only."""
     journal_bytes: int = 0
-    """What they take there: names, inputs and outcomes."""
+    """Their size there: names, inputs and outcomes."""
     oldest_wait_s: float = 0.0
     """How long that request waits which waits longest of those that a worker could take."""
     workers_least: int = 0
@@ -244,7 +244,7 @@ class ServerStats(StatusRecord):
     does not change."""
     workers_most: int = 0
     resized: str = ""
-    """What was done about their number last, and why; empty until then."""
+    """The last change of their number, and the reason; empty until then."""
     worker_restarts: int = 0
     malformed: int = 0
     """Messages that the protocol does not allow."""
@@ -266,11 +266,11 @@ class ServerStats(StatusRecord):
     model_calls: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """How long the model calls of rollouts took, answered or not; a beat old at most."""
     model_usage: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """What they came to: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
+    """Their totals: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
     ``completion_tokens``."""
     cache: CacheStats = dataclasses.field(default_factory=CacheStats)
     failures: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """What ended without a result since the server's start: ``raised`` (outcomes of workers that
+    """Executions without a result since the server's start: ``raised`` (outcomes of workers that
     are errors), ``lost`` (with their workers), ``deadline``."""
     per_worker: tuple[WorkerStats, ...] = ()
     deaths: tuple[WorkerDeath, ...] = ()
@@ -280,7 +280,7 @@ class ServerStats(StatusRecord):
     past_hosts: tuple[PastHost, ...] = ()
     """Others, the newest one last."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What the server's shell adds: its address, the lag of its loop, its socket."""
+    """The entries of the server's shell: its address, the lag of its loop, its socket."""
 
     @classmethod
     def of(cls, record: Any) -> ServerStats:

@@ -78,7 +78,7 @@ class RequestId(NamedTuple):
 
 
 class Verdict(enum.Enum):
-    """What an unsuccessful call knows about its own execution.
+    """The knowledge of an unsuccessful call about its own execution.
 
     Exactly one of these is true of every error that ends a call (G9).
     """

@@ -23,7 +23,7 @@ BEAT_MESSAGES = 4
 """Messages of notes that leave with one beat; the others leave with later ones."""
 
 _RECORD_BYTES = 32
-"""What each note counts besides its bytes: its number, and its part of the work."""
+"""Each note counts so much besides its bytes: for its number, and its part of the work."""
 
 
 @final
@@ -48,7 +48,7 @@ class UnsentNotes:
         self._unanswered = False
 
     def take(self) -> Iterator[WorkerNotes]:
-        """What leaves with this beat: nothing, while the router does not answer (G8)."""
+        """The notes that leave with this beat: none, while the router does not answer (G8)."""
         if self._unanswered:
             return
         for _ in range(BEAT_MESSAGES):

@@ -122,10 +122,10 @@ body that cannot cost too much is not looked at; nor are its keys counted then, 
 take 15 ms at worst."""
 
 _WORK_AT_ONCE: Final = 64 * KIB
-"""What may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
+"""The work that may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
 
 _ITEMS_AT_ONCE: Final = 100_000
-"""What may be encoded at once: some 20 ms."""
+"""The items that may be encoded at once: some 20 ms."""
 
 _DEFAULT_LIMITS: Final = WireLimits()
 
@@ -138,7 +138,7 @@ class EncodingError(EnvServeError, ValueError):
         self.path = path
         """Where it is, such as ``input.messages[3].image``."""
         self.type_name = type_name
-        """What it is, such as ``PIL.Image.Image``."""
+        """The name of its type, such as ``PIL.Image.Image``."""
 
 
 class DecodingError(EnvServeError, ValueError):
@@ -244,7 +244,7 @@ class Form:
         self, value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
         sort_keys: bool = False, **how: Any,
     ) -> bytes | Joined:  # fmt: skip
-        """What :func:`encode_to_send` makes of the map with this value."""
+        """The encoding, as of :func:`encode_to_send`, of the map with this value."""
         is_small = items_left(value, self._items, SMALL_DEPTH - 1) >= 0
         if is_small and takes_small(limits):
             before, after = self._around_in_order if sort_keys else self._around
@@ -278,7 +278,7 @@ class Form:
 
 
 def _around(members: Any, key: str) -> tuple[bytes, bytes]:
-    """What stands before and after the value of this key, where all others are small."""
+    """The bytes before and after the value of this key, where all others are small."""
     items, at = [*members.items()], [*members].index(key)
     before, after = (
         b"".join(cbor2.dumps(item) for pair in pairs for item in pair)

@@ -72,7 +72,7 @@ _OF_NOBODY: Final = frozenset(
 SMALL_ITEMS: Final = 256
 SMALL_DEPTH: Final = 8
 SMALL_COST_BYTES: Final = SMALL_ITEMS * (_ITEM_COST_BYTES + _CONTAINER_COST_BYTES)
-"""What a small value costs its reader at most, besides four times its body's length."""
+"""The cost of a small value for its reader at most, besides four times its body's length."""
 
 
 def takes_small(limits: WireLimits) -> bool:
@@ -158,7 +158,7 @@ class Lowering:
         return items * _ITEM_COST_BYTES + self._containers * _CONTAINER_COST_BYTES + 4 * length
 
     def inside(self, value: object, items: int) -> None:
-        """What is walked through stands in this value, which has so many items besides."""
+        """Go on with this value, which has so many items besides."""
         self._count(value, items, items)
 
     def value(self, value: object, depth: int, *, key: bool = False) -> object:

@@ -115,7 +115,7 @@ class PieceDecoder:
         return found
 
     def _decoded(self, start: int, end: int) -> object:
-        """What the compiled decoder makes of one small item."""
+        """The value of one small item, by the compiled decoder."""
         try:
             return cbor2.loads(self._data[start:end], semantic_decoders=self._accepted)
         except cbor2.CBORDecodeError as error:
@@ -307,7 +307,7 @@ def _check_hash(key: object) -> None:
 
 
 def problem_of(error: cbor2.CBORDecodeError) -> PieceProblem:
-    """What the compiled decoder complains of."""
+    """The problem behind an error of the compiled decoder."""
     cause = error.__cause__
     if cause is not None and not isinstance(cause, Exception):
         # cbor2 wraps even a KeyboardInterrupt that arrives while a tag is

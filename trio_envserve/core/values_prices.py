@@ -1,4 +1,4 @@
-"""What the items of a body cost: the memory that CPython takes for their values.
+"""The cost of a body's items: the memory that CPython takes for their values.
 
 Theory of operation
 -------------------
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SLOT_BYTES: Final = 9
 _UNIT_BYTES: Final = 16
-"""What the allocator rounds up to."""
+"""The unit to which the allocator rounds up."""
 
 NUMBER_BYTES: Final = 32 + SLOT_BYTES
 """A float, or an integer of 30 bits or less."""
@@ -47,7 +47,7 @@ TAG_SET: Final = 258
 
 
 def most_bytes(length: int, limits: WireLimits) -> int:
-    """What the value of a body of so many bytes may cost."""
+    """The cost that the value of a body of so many bytes may have."""
     return limits.value_times * length + limits.value_bytes
 
 
@@ -74,11 +74,11 @@ def pairs(count: int) -> int:
 
 
 UNKNOWN_PAIRS_BYTES: Final = _PAIR_BYTES // 2
-"""What each item costs more if it may stand in a map whose pairs are not counted."""
+"""The extra cost of each item that may stand in a map whose pairs are not counted."""
 
 
 def tag(number: int) -> int:
-    """What a tag makes of its content, beyond what the content costs."""
+    """The cost of a tag beyond that of its content."""
     if number in ELEMENT_TYPES:
         return _ARRAY_BYTES
     if number in (TAG_ROW_MAJOR, TAG_COLUMN_MAJOR):

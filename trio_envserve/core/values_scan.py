@@ -110,16 +110,16 @@ class Cut(NamedTuple):
     rest: bytes
     """The body with placeholders."""
     parts: list[Part]
-    """What was cut out, by number."""
+    """The parts that were cut out, by number."""
 
 
 class Survey(NamedTuple):
-    """What a look at a body found."""
+    """The findings of a look at a body."""
 
     cut: Cut | None
     """The body taken apart; None if there is nothing to cut."""
     cost_bytes: int
-    """What its value costs at most."""
+    """The cost of its value at most."""
     large_keys: bool
     """Whether a map or set may have more than FEW_KEYS members, or than ``keys``."""
 
@@ -167,7 +167,7 @@ def cost_bytes(
     data: memoryview, limits: WireLimits, *, enough: int = 0,
     pause: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
-    """What the value of a body costs; or more than that, if it is no more than
+    """The cost of a body's value; or more than that, if it is no more than
     ``enough`` and quicker to find out."""
     try:
         return _Look(data, limits, enough, _NO_END, pause, exact=False).over_all().cost_bytes
@@ -196,7 +196,7 @@ class _Look:
         self._work = 0
         self._steps = 0
         self._extra_bytes = 0
-        """What each item costs more, since it may be in a map or set of unknown size."""
+        """The extra cost of each item, since it may be in a map or set of unknown size."""
         self._large_keys = False
         self._in_array = False
         self._least = LEAST_CUT_BYTES

@@ -68,7 +68,7 @@ DELTAS_BYTES = 8 * MIB
 """All deltas that are sent from one statement of the router to the next."""
 
 DELTA_RECORD_BYTES = 1024
-"""What each of them counts besides its bytes: an environment may say millions of empty ones."""
+"""Each counts so much besides its bytes: an environment may say millions of empty ones."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,11 +78,11 @@ class _Kept:
     after_beat: int
     """The last beat that was sent before it, or its announcement, was."""
     announcement: ToRouter | None = None
-    """What is sent in their place until the router asks for them."""
+    """The announcement that is sent in their place until the router asks for them."""
     known: bool = False
     """Whether the router has the announcement, and has no room yet."""
     held_bytes: int = 0
-    """What it takes of the memory for large outcomes."""
+    """Its part of the memory for large outcomes."""
 
 
 class WorkerCore:

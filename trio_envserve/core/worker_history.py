@@ -1,4 +1,4 @@
-"""What workers say of themselves, and how they have ended: for statistics alone."""
+"""The history of workers, for statistics alone: their own figures, and their ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WorkerHistory:
 
     def __init__(self) -> None:
         self.stats: dict[bytes, dict[str, Any]] = {}
-        """What each worker last said of itself, as far as it is statistics."""
+        """The last statistics of each worker."""
         self.bad_statistics = 0
         """How much of what workers said of themselves is not."""
         self.deaths: deque[Death] = deque(maxlen=DEATHS)

@@ -98,7 +98,7 @@ class WorkerDelta(NamedTuple):
 
 
 class WorkerNotes(NamedTuple):
-    """What these dispatches last noted of how far they are, in the order of their numbers.
+    """The last notes of these dispatches, in the order of their numbers.
     It may be lost, and nobody asks for it again: the next one says more."""
 
     numbers: Spans

@@ -31,7 +31,7 @@ class WorkerRange:
 
     @classmethod
     def of(cls, text: str) -> int | WorkerRange:
-        """What ``4`` and ``2..64`` stand for.  Raises ConfigError."""
+        """Read ``4`` or ``2..64``.  Raises ConfigError."""
         least, dots, most = text.strip().partition("..")
         if not all(part.isascii() and part.isdigit() for part in (least, most if dots else "0")):
             raise ConfigError(f"workers are a number or a range such as 2..64, not {text!r}")
