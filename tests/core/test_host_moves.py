@@ -226,7 +226,8 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
     link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
     announced, dispatch = Announced(SESSION, 2, 2, 9), Dispatch(SESSION, 0, 0, "", None)
     link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], announced))
-    said(link, dispatch)
+    dispatched_by_a_worker = (link.alive[b"w0-1"], b"", encode_worker(dispatch), b"body")
+    link.host.said(b"w0-1", dispatched_by_a_worker)
     link.settle()
     link.follow()
     assert back(link).running == []
