@@ -82,6 +82,7 @@ class Running:
         """The next event of that name on standard output."""
         while True:
             record: dict[str, Any] = json.loads(await self.line())
+            assert "event" in record, (record, self.err)
             if record["event"] == name:
                 return record
 
