@@ -161,11 +161,6 @@ class Journal:
             self.appended += 1
             self.unsaved.append(kind(*fields, **named))
 
-    @property
-    def waiting(self) -> int:
-        """Records that are not safe."""
-        return self.appended - self.safe
-
     def take(self) -> tuple[Record, ...]:
         """The unsaved ones, for who saves them."""
         records = tuple(self.unsaved)
