@@ -75,7 +75,7 @@ def boot_s() -> float:
 
 @final
 class JoinedHost:
-    """A host of one router.  Made by :func:`~.opening.open_host`."""
+    """A host of one router.  Made by :func:`.open_host`."""
 
     def __init__(
         self, core: Host, lock: LockFile, nursery: trio.Nursery, address: str, own: Served,
