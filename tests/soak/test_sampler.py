@@ -139,13 +139,13 @@ def test_without_proc_only_files_are_looked_at(tmp_path, monkeypatch):
 def test_it_tells_the_keeper_and_the_guard_of_a_host_from_its_workers(tmp_path):
     """The keeper leads a group, and the guard is in it; each worker leads its own."""
     program = (
-        "import subprocess, sys\n"
+        "import os, subprocess, sys\n"
         "depth = int(sys.argv[1])\n"
         "def start(**g): subprocess.Popen([sys.executable, __file__, str(depth + 1)], **g)\n"
         "if depth == 0: start(process_group=0)\n"
         "if depth == 1: start()\n"
         "if depth == 2: start(process_group=0); start(process_group=0)\n"
-        "if depth == 3: print('up', flush=True)\n"
+        "if depth == 3: os.write(1, b'up\\n')\n"
         "sys.stdin.read()\n"
     )
     (tmp_path / "tree.py").write_text(program)
