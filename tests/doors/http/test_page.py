@@ -191,7 +191,8 @@ async def test_g8_hours_of_it_take_no_more_memory(folder: Path):
         }  # fmt: skip
         await browser.run(later.replace("SEEN", json.dumps(seen)))
         taken: list[int] = []
-        for hour in range(4):
+        for hour in range(10):
             assert await browser.run(f"hour({10**9 + 3600 * hour})") <= 3600
             taken.append(await browser.heap_bytes())
-    assert taken[3] < 1.05 * taken[1] + 200_000
+    # Not all garbage is found each time: what is held for ever is held in all of the last hours.
+    assert min(taken[5:]) < 1.05 * taken[1] + 200_000
