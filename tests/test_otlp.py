@@ -43,6 +43,9 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         otlp._Sending.told.shutdown()  # else it would try to send the rest
     for provider in providers:
         provider.shutdown()
+    for thread in threading.enumerate():
+        if thread.name == "last spans":
+            thread.join(HANG_S)  # else its lines would be those of the next test
     library.handlers[:], library.propagate = before
 
 
