@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from trio_envserve import Client, open_client, open_server
+from trio_envserve.evals import run as run_module
 from trio_envserve.evals.files import open_results, read_records
 from trio_envserve.evals.run import Evaluation, Plan
 from trio_envserve.evals.tally import Tally
@@ -43,6 +44,12 @@ async def served(environment: Any) -> AsyncIterator[Client]:
         async with open_server(environment, workers=0, network=network, bind="memory:s") as server:
             async with open_client(server.address, network=network) as client:
                 yield client
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, there is time to write what came before a cancel."""
+    monkeypatch.setattr(run_module, "LAST_S", 60.0)
 
 
 def written(path: Path) -> list[tuple[int, int]]:
@@ -111,7 +118,7 @@ async def test_a_disk_that_is_full_ends_an_evaluation_and_what_came_is_counted()
     assert found["mean_reward"] == 1.0
 
 
-async def test_an_evaluation_that_is_cancelled_has_written_what_came(tmp_path: Path):
+async def test_an_evaluation_that_is_cancelled_has_written_what_came(patient: None, tmp_path: Path):
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
     environment = Env()
@@ -130,7 +137,7 @@ async def test_an_evaluation_that_is_cancelled_has_written_what_came(tmp_path: P
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
 async def test_an_evaluation_that_is_cancelled_at_any_moment_leaves_a_whole_file(
-    steps: int, tmp_path: Path
+    steps: int, patient: None, tmp_path: Path
 ):
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
