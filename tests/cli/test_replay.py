@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT, check_nothing_left, command, run, served, until
-from trio_envserve.lab.recording import replay
+from trio_envserve.lab.recording import Player, replay
 
 pytestmark = pytest.mark.real
 INCIDENT = str(ROOT / "tests" / "recorder" / "incident.rec")
+
+
+def step_with_completed(path: Path, count: int) -> int:
+    """The first step of a recording after which so many rollouts have completed."""
+    player = Player(path)
+    for _ in player.moments():
+        if player.router.cache.counters.completed >= count:
+            return player.step
+    raise AssertionError(f"fewer than {count} rollouts have completed")
 
 
 async def test_a_server_that_was_stopped_is_replayed(tmp_path: Path):
@@ -41,8 +50,9 @@ async def test_a_server_that_was_stopped_is_replayed(tmp_path: Path):
     stats = stopped.last["stats"]["cache"]
     assert last["state"]["cache"]["completed"] == stats["completed"] == 60
 
-    half = await run(tmp_path, "replay", "a.rec", "--step", str(last["step"] // 2), "--json")
-    assert half.last["step"] == last["step"] // 2
+    step = step_with_completed(tmp_path / "a.rec", 30)
+    half = await run(tmp_path, "replay", "a.rec", "--step", str(step), "--json")
+    assert half.last["step"] == step
     assert half.last["identical"] is True
     (session,) = half.last["state"]["per_session"]
     early = await run(tmp_path, "replay", "a.rec", "--at", "0", "--json")
