@@ -28,6 +28,7 @@ import trio.testing
 
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.net import FRAMES_MAX, ConnectionEvent
+from trio_envserve.net import spare as spare_module
 from trio_envserve.net.framing import Decoder, encode, encode_command
 from trio_envserve.net.large import GROW_BYTES
 from trio_envserve.net.zmtp import connection as connection_module
@@ -344,12 +345,12 @@ async def test_connections_that_end_at_once_are_not_given_back_in_one_turn(
 async def test_memory_of_large_frames_is_used_again_and_is_given_back(zmtp_bench, monkeypatch):
     """Under load frames come into memory that was there before; afterwards none is left."""
     monkeypatch.setattr(connections_module, "SWEEP_S", 0.01)
+    monkeypatch.setattr(spare_module, "SWEPT_AFTER", 10**9)
     limits = limits_of(message_bytes=8 * MIB, arriving_bytes=10 * MIB)
     async with zmtp_bench() as b, b.router(limits=limits) as router, b.dealer(router) as dealer:
         memories = []
         for number in range(2):
             sent = bytes([number]) * (5 * MIB)
-            monkeypatch.setattr(connections_module, "SWEEP_S", 0.01 if number else 60.0)
             assert dealer.send_nowait([sent])
             [[_, frame]] = await router.receive()
             assert frame == sent
@@ -357,6 +358,7 @@ async def test_memory_of_large_frames_is_used_again_and_is_given_back(zmtp_bench
             del frame
             assert router._spare.size_bytes == 5 * MIB <= router._spare._most_bytes == 10 * MIB
         assert memories[0] is memories[1]
+        monkeypatch.setattr(spare_module, "SWEPT_AFTER", 2)
         while router._spare.size_bytes:
             await trio.sleep(0.001)
 
