@@ -11,6 +11,7 @@ import ast
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,13 +125,19 @@ MODULES = read_modules()
 NAMES = {module.name for module in MODULES}
 
 
+@cache
 def imported(module: Module) -> set[str]:
     """Absolute names of all that a module imports, ``from a import b`` as ``a.b``."""
+    return imports_in(ast.parse(module.source), module)
+
+
+def imports_in(tree: ast.Module, module: Module) -> set[str]:
+    """The same of a changed tree of that module."""
     found = set()
     parts = [PACKAGE] + ([] if module.name in TOP else module.name.split("."))
     if not (module.is_package or module.name in TOP):
         parts = parts[:-1]
-    for node in ast.walk(ast.parse(module.source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -175,8 +182,8 @@ def needed(module: Module, names: set[str]) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             node.body = [ast.Pass()]
-    bare = module._replace(source=ast.unparse(tree))
-    found = {name.removeprefix(f"{PACKAGE}.") for name in imported(bare) if within(name, PACKAGE)}
+    names_in = imports_in(tree, module)
+    found = {name.removeprefix(f"{PACKAGE}.") for name in names_in if within(name, PACKAGE)}
     return {longest_known(name, names) for name in found} - {module.name, ""}
 
 
