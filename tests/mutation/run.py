@@ -100,9 +100,9 @@ SERVER = (
     *CLIENT,
 )
 WORKER = (
-    "tests/worker/test_shell.py",
     "tests/worker/test_shell_deltas.py",
     "tests/worker/test_shell_left_behind.py",
+    "tests/worker/test_shell.py",
 )
 SHELLS = {
     "net.outbox": ("tests/net/test_outbox.py",),
@@ -122,7 +122,7 @@ SHELLS = {
     "worker.runners": ("tests/worker/test_runners.py", "tests/worker/test_runners_cancel.py"),
     "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
     "worker.outcomes": (*WORKER, "tests/worker/test_shell_large_values.py"),
-    "worker.left_behind": WORKER,
+    "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
     "worker.shell": WORKER,
     "server.portions": ("tests/server/test_portions.py",),
     "server.shell": SERVER,
