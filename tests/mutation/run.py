@@ -32,7 +32,9 @@ Others have such tests and are not named yet: the rest of ``net``, ``host.locks`
 
 A mutation that makes a test hang, or take memory without end, is caught by the clock, far
 beyond what the tests take without it: by that of the processor, so that a busy machine
-catches nothing, or, if the test sleeps, by that of the room.
+catches nothing, or, if the test sleeps, by that of the room.  Tests of shells that take no
+processor time at all for ASLEEP_S wait for what does not come: they start nothing that could
+wake them later.
 """
 
 from __future__ import annotations
@@ -65,6 +67,9 @@ PROCESSOR_S, PROCESSOR_TIMES = 5, 3
 SECONDS, TIMES = 60, 10
 """A mutation has so many seconds, and so many times what the tests take without it: of a
 processor, and of any kind."""
+
+ASLEEP_S = 10
+"""The tests of a shell sleep for less than this."""
 
 MEMORY_BYTES = 4 << 30
 SEEDS = 40
@@ -155,6 +160,28 @@ class Limits(NamedTuple):
 
     seconds: float
     processor_s: float
+
+
+class Sleeper:
+    """Whether a process sleeps, and has done nothing else for a while."""
+
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/stat")
+        self._last: list[str] = []
+        self._since_s = self._look_s = time.monotonic()
+
+    def is_stuck(self) -> bool:
+        """Looked at once a second.  Never, where the system has no such file."""
+        now_s = time.monotonic()
+        if now_s < self._look_s or not self._stat.exists():
+            return False
+        self._look_s = now_s + 1
+        fields = self._stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+        # One that waits for a processor is in the state R.
+        seen = [fields[0], *fields[11:13]]
+        if seen != self._last or fields[0] != "S":
+            self._last, self._since_s = seen, now_s
+        return now_s - self._since_s > ASLEEP_S
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -249,16 +276,16 @@ def try_all(
 ) -> list[tuple[Mutation, int]]:
     """Every mutation and who caught it; progress goes to standard error."""
     left = list(enumerate(chosen))[::-1]
-    running: dict[int, tuple[int, float]] = {}
+    running: dict[int, tuple[int, float, Sleeper]] = {}
     codes: dict[int, int] = {}
     try:
         while left or running:
             while left and len(running) < jobs:
                 index, mutation = left.pop()
                 pid = fork(module, mutation, limits)
-                running[pid] = index, time.monotonic() + limits.seconds
+                running[pid] = index, time.monotonic() + limits.seconds, Sleeper(pid)
             time.sleep(0.01)
-            for pid, (index, until_s) in list(running.items()):
+            for pid, (index, until_s, sleeper) in list(running.items()):
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
                     codes[index] = os.waitstatus_to_exitcode(status)
@@ -266,7 +293,7 @@ def try_all(
                         sys.stderr.write(f"survives: {chosen[index].name}\n")
                     elif codes[index] < 0:
                         codes[index] = BY_CLOCK  # its limit of processor time has killed it
-                elif time.monotonic() > until_s:
+                elif time.monotonic() > until_s or (module in SHELLS and sleeper.is_stuck()):
                     kill(pid)
                     codes[index] = BY_CLOCK
                 else:
