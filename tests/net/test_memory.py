@@ -107,6 +107,32 @@ async def test_a_partition_stops_what_has_not_arrived(autojump_clock, network):
         assert router.receive_nowait() == []
 
 
+async def test_a_partition_of_one_address_leaves_the_others(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        route = await greet(router, dealer)
+        network.latency_s = 1.0
+        assert dealer.send_nowait([b"on its way"])
+        network.partition("memory:other")
+        await trio.sleep(1.0)
+        assert router.receive_nowait() == [[route, b"on its way"]]
+
+
+async def test_an_exception_closes_the_sockets_of_its_block(autojump_clock, network, new_events):
+    events = new_events()
+    for _ in range(2):  # the address is free again
+        with pytest.raises(ValueError, match="mine"):
+            async with network.open_router("memory:r", limits=LIMITS):
+                raise ValueError("mine")
+    async with network.open_router("memory:r", limits=LIMITS, on_event=events) as router:
+        with pytest.raises(ValueError, match="mine"):
+            async with network.open_dealer("memory:r", limits=LIMITS) as dealer:
+                await greet(router, dealer)
+                raise ValueError("mine")
+        with trio.fail_after(100):
+            await events.wait(DISCONNECTED)
+
+
 async def test_the_filter_loses_single_messages(autojump_clock, network):
     asked = []
 

@@ -16,7 +16,7 @@ import trio.testing
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.net import COPY_THRESHOLD_BYTES, open_memory_streams, open_stream
 from trio_envserve.net.framing import FramingError, encode
-from trio_envserve.net.interface import FRAMES_MAX
+from trio_envserve.net.interface import BATCH_MESSAGES, FRAMES_MAX
 
 WIRE = WireLimits(message_bytes=8 * MIB, peer_queue_messages=50, peer_queue_bytes=4 * MIB)
 PATIENCE_S = 60
@@ -222,6 +222,24 @@ async def test_who_sleeps_hears_of_the_end_and_of_its_own_closing():
                     ends[closes].close()
 
 
+async def test_flushing_is_a_checkpoint(opened):
+    async with opened() as (here, _):
+        with trio.testing.assert_checkpoints():
+            await here.flush()
+
+
+async def test_nobody_flushes_what_is_closed():
+    here, _ = open_memory_streams(WIRE)
+    here.close()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with open_stream(ours, limits=WIRE) as there:
+            pass
+    for stream in (here, there):
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.flush()
+
+
 async def test_flushing_ends_with_the_peer():
     """And with it what waits for the peer."""
     ours, theirs = socket.socketpair()
@@ -293,6 +311,12 @@ async def test_a_turn_ends_though_the_peer_goes_on_writing(monkeypatch):
                 turns.append(len(await there.receive()))
             nursery.cancel_scope.cancel()
     assert max(turns) <= 256
+
+
+async def test_a_turn_in_memory_has_a_budget():
+    here, there = open_memory_streams(WireLimits(peer_queue_messages=2 * BATCH_MESSAGES))
+    here.send_many_nowait([[b"x"]] * (BATCH_MESSAGES + 1))
+    assert [len(await there.receive()) for _ in range(2)] == [BATCH_MESSAGES, 1]
 
 
 async def test_the_first_message_may_be_larger_than_all_bounds():

@@ -55,8 +55,10 @@ def test_a_portion_has_few_bytes_of_headers():
 
 def test_a_long_header_is_a_portion_of_its_own():
     long = PORTION_HEADER_BYTES + 1
-    batch: list[list[Frame]] = [[b"route", b"h" * (long if n in (3, 4) else 9)] for n in range(9)]
+    batch: list[list[Frame]] = [
+        [b"route", b"h" * (long if n in (0, 3, 4) else 9)] for n in range(9)
+    ]
     passed = list(portions(batch, 1))
-    assert [len(portion) for portion in passed] == [3, 1, 1, 4]
+    assert [len(portion) for portion in passed] == [1, 2, 1, 1, 4]
     assert [message for portion in passed for message in portion] == batch
     assert list(portions([], 1)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
@@ -11,6 +12,7 @@ import trio.testing
 from trio_envserve.core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES
 from trio_envserve.core.worker_inputs import DeltaMade
 from trio_envserve.worker.deltas import Deltas
+from trio_envserve.worker.forks import FORKED_STATUS
 
 
 def numbers(taken: list[DeltaMade]) -> list[int]:
@@ -21,7 +23,11 @@ def numbers(taken: list[DeltaMade]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("size_bytes", [2, 100_000])
+EVEN_BYTES = DELTA_BYTES // 16 - DELTA_RECORD_BYTES
+"""A whole number of these fills the room."""
+
+
+@pytest.mark.parametrize("size_bytes", [2, EVEN_BYTES, 100_000])
 async def test_g10_what_waits_for_a_loop_that_does_not_run_had_no_bound(size_bytes: int):
     taken: list[DeltaMade] = []
     say = Deltas(taken.extend).of(1)
@@ -89,6 +95,27 @@ async def test_what_many_threads_say_at_once_arrives_in_their_order_and_is_all_c
     assert deltas._added_bytes == deltas._taken_bytes
 
 
+async def test_two_threads_never_count_at_once():
+    """Else one of them may count from what the other has changed meanwhile."""
+
+    class Piece(bytes):
+        def __len__(self) -> int:
+            """Asked in the middle of the counting."""
+            other = threading.Thread(
+                target=lambda: entered.append(deltas._lock.acquire(blocking=False))
+            )
+            other.start()
+            other.join()
+            return super().__len__()
+
+    entered: list[bool] = []
+    deltas = Deltas(lambda taken: None)
+    deltas.of(1)(Piece(b"piece"))
+    assert entered
+    assert not any(entered)
+    await trio.testing.wait_all_tasks_blocked()
+
+
 def test_what_is_said_when_the_loop_has_ended_goes_nowhere():
     async def main() -> Deltas:
         await trio.lowlevel.checkpoint()
@@ -100,3 +127,19 @@ def test_what_is_said_when_the_loop_has_ended_goes_nowhere():
     thread.start()
     thread.join()
     assert unwanted == []
+
+
+async def test_a_forked_child_that_says_something_is_ended_there(capfd: pytest.CaptureFixture[str]):
+    taken: list[DeltaMade] = []
+    say = Deltas(taken.extend).of(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            say(b"a second time")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222  # it ends at once
+    assert os.waitstatus_to_exitcode(status) == FORKED_STATUS
+    assert "forked by a rollout" in capfd.readouterr().err
+    await trio.testing.wait_all_tasks_blocked()
+    assert taken == []
