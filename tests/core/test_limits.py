@@ -105,7 +105,7 @@ def test_the_defaults_agree_with_each_other():
     wire, server, client, keys = WireLimits(), ServerLimits(), ClientLimits(), KeyLimits()
     check_together(wire, server, client, keys)
     # A client that pings is never taken for a silent one, nor a worker that beats.
-    assert client.ping_s * 10 < server.lease_s
+    assert max(client.ping_s, client.idle_ping_s) * 10 < server.lease_s
     assert server.heartbeat_s * 10 < server.silence_report_s < server.silence_kill_s
     assert server.cancel_grace_s < server.cancel_kill_s
     assert server.tick_s <= server.reap_settle_s

@@ -26,7 +26,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_envserve.core.limits import KIB, MIB, WireLimits
+from trio_envserve.core.limits import KIB, MIB, ClientLimits, WireLimits
 from trio_envserve.net import FRAMES_MAX, ConnectionEvent
 from trio_envserve.net import spare as spare_module
 from trio_envserve.net.framing import Decoder, encode, encode_command
@@ -491,6 +491,10 @@ async def test_too_many_handshakes_at_once_cost_the_oldest(zmtp_bench):
             await in_thread(raw_zmtp.until_closed, sock)
         for sock in socks:
             sock.close()
+
+
+def test_a_client_that_asks_nothing_is_not_among_the_silent():
+    assert 2 * ClientLimits().idle_ping_s <= sockets_module.SILENT_S
 
 
 async def test_at_the_bound_of_connections_the_silent_make_room(zmtp_bench, monkeypatch):

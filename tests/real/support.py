@@ -56,7 +56,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 """Timers of a server that repair quickly.  None of them decides about a life."""
 
-QUICK_CLIENT: dict[str, Any] = {"ping_s": 0.1, "hello_retry_s": 0.1}
+QUICK_CLIENT: dict[str, Any] = {"ping_s": 0.1, "idle_ping_s": 0.1, "hello_retry_s": 0.1}
 
 WIRE = WireLimits(reconnect_max_s=0.1)
 

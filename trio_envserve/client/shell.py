@@ -327,8 +327,8 @@ class Client:
     # -- health and statistics ------------------------------------------------
 
     def health(self) -> ServerHealth:
-        """Starting, healthy or unhealthy, and the reason.  No call is cancelled
-        because of it."""
+        """Starting, healthy or unhealthy, and the reason, as the server said last: with nothing
+        pending it is asked every ``idle_ping_s``.  No call is cancelled because of it."""
         return self._driver.health()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:

@@ -88,6 +88,11 @@ class ClientCore:
         """The server behind this connection is known to know the session.  Until then
         nothing new is asked in it: if it is lost, nobody could tell that it never ran."""
         self._ping_at_s = now_s
+        self._pause_s = self.limits.ping_s
+        """How long after the last ping that is.  It grows with each answer to a statement of
+        nothing, as long as nothing is asked."""
+        self._idle_at: int | None = None
+        """What the last statement had as next, if it had nothing pending and is not answered."""
         self._flush_at_s: float | None = None
         """When the server is told of finished requests at the latest."""
         self._company_s = 0.5 * self.limits.finish_flush_s
@@ -125,6 +130,9 @@ class ClientCore:
             self._step(call, CallInput.CLOSED, now_s)
         elif self.refusal is not None:
             self._step(call, CallInput.REFUSED, now_s, self.refusal)
+        if self._pause_s > self.limits.ping_s:  # from now on something may be lost
+            self._pause_s = self.limits.ping_s
+            self._ping_at_s = min(self._ping_at_s, now_s + self._pause_s)
         self._pump(now_s)
 
     def _receive(self, given: inputs.OutcomeReceived) -> None:
@@ -264,11 +272,23 @@ class ClientCore:
         self._known = True
         self.calls.asking.heard(synced.probe)
         self.link.status(synced.server, now_s)
+        if self._idle_at == session.next and not self.calls.live and self._probe_answered:
+            self._idle_at = None  # this answer may come twice
+            self._rest()
         missing = Ranges.from_flat(synced.missing)
         # Walked by what is pending: what the server names may be anything.
         for sequence, call in list(session.calls.items()) if missing else ():
             if sequence in missing:
                 self._step(call, CallInput.MISSING, now_s, synced.probe)
+
+    def _rest(self) -> None:
+        """The server knows that nothing is pending, and nothing to acknowledge: the next
+        statement would repeat this one.  One that is not ready, or has not said what became
+        of a session, may have news."""
+        if self.link.unready_s is None and not self.sessions.lost:
+            before_s = self._pause_s
+            self._pause_s = max(before_s, min(2 * before_s, self.limits.idle_ping_s))
+            self._ping_at_s += self._pause_s - self.limits.ping_s
 
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
         if self.sessions.current is not None or welcome.nonce != self._nonce or self.closed:
@@ -350,12 +370,15 @@ class ClientCore:
         """Nobody could be heard meanwhile: what is waited for gets that time back."""
         self.link.was_late(now_s, late_s)
         self._known = self.sessions.current is None  # it may be forgotten: hear of it first
+        self._ping_at_s = now_s
         self.sessions.was_late(late_s)
         self.calls.was_late(late_s)
 
     def _greet(self, now_s: float) -> None:
         """Say hello, or state what is held; this is the ping too."""
         self._ping_at_s = now_s + self.limits.ping_s
+        session = self.sessions.current
+        self._idle_at = None if session is None or self.calls.live else session.next
         self.link.asked(now_s)
         if self._probe_answered and (self.sessions.lost or self.sessions.current is not None):
             self._probe += 1
@@ -400,8 +423,8 @@ class ClientCore:
         queue, session = self.calls.queue, self.sessions.current
         if not queue or session is None or not self.link.connected:
             return
-        if not self._known or now_s > self._ping_at_s + self.limits.late_s:
-            return  # to the sync that was sent on connecting, or that is long due after a sleep
+        if not self._known or now_s > self._scan_at_s + self.limits.late_s:
+            return  # to the sync that was sent on connecting, or that comes first after a sleep
         if self.link.server_is(ServerStatus.STOPPING) or self.calls.no_room:
             return  # there is no room for what it was asked already
         self._flush_due(now_s + self._company_s)

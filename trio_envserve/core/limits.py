@@ -321,6 +321,11 @@ class ClientLimits(_Checked):
     )
     unreachable_report_s: float = limit(3.0, "a missing server is reported after so long")
     ping_s: float = limit(1.0, "between syncs; the longest a lost message goes unnoticed")
+    idle_ping_s: float = limit(
+        5.0,
+        "the longest between syncs of a client that has nothing pending and nothing to "
+        "acknowledge, with a server that is ready; never less than ping_s",
+    )
     hello_retry_s: float = limit(0.5, "between hellos while no welcome has come")
     probe_s: float = limit(5.0, "an unanswered sync older than this makes the server unhealthy")
     reconnect_s: float = limit(

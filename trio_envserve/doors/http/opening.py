@@ -26,6 +26,7 @@ from ...net.address import ANY, Address
 from ...net.keypairs import ClientCurve
 from ...server import Server
 from ..keys import keys_of
+from ..limits import CLIENT_LIMITS
 from .app import HttpApp
 from .bodies import Codec
 from .connections import Connections
@@ -103,8 +104,8 @@ async def open_http_door(
     guard = Guard(place.host, parse_hosts(hosts), tokens)
     address = server if isinstance(server, str) else server.address
     client = open_client(
-        address, name="http-door", wire=wire, network=network, transport=transport,
-        curve=keys_of(server, curve),
+        address, name="http-door", limits=CLIENT_LIMITS, wire=wire, network=network,
+        transport=transport, curve=keys_of(server, curve),
     )  # fmt: skip
     with unwrap_single():
         async with (

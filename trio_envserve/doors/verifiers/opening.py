@@ -25,6 +25,7 @@ from ...net import (
 from ...net.keypairs import ClientCurve
 from ...server import Server
 from ..keys import keys_of
+from ..limits import CLIENT_LIMITS
 from .door import Door
 from .limits import VerifiersLimits
 
@@ -85,8 +86,8 @@ async def open_verifiers_door(
         )
     address = server if isinstance(server, str) else server.address
     client = open_client(
-        address, name="verifiers-door", wire=wire, network=network, transport=transport,
-        curve=keys_of(server, curve),
+        address, name="verifiers-door", limits=CLIENT_LIMITS, wire=wire, network=network,
+        transport=transport, curve=keys_of(server, curve),
     )  # fmt: skip
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:

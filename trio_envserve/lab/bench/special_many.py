@@ -49,7 +49,7 @@ async def idle_clients(judge: Judge, size: Size) -> Figures:
             await client.line()
             load = Load(size.clients, clients=size.clients)
             judge.load(await client.ask(load.record(0.0, judge.next_call)))
-            await trio.sleep(SETTLE_S)
+            await trio.sleep(2 * size.idle_s)  # until they say as little as they ever will
             share = await share_of_core(server.pid, size.idle_s)
     return {} if share is None else {"core_percent": 100 * share}
 

@@ -1,11 +1,11 @@
 """A crowd of clients: a program with thousands of them, each with a connection of its own.
 
-``python -m trio_envserve.lab.scale.crowd '{"address": ..., "clients": 4950, "ping_s": 1}'``
+``python -m trio_envserve.lab.scale.crowd '{"address": ..., "clients": 4950}'``
 
 Theory of operation
 -------------------
-Each says hello, has one rollout, and stays: from then on it states every ``ping_s`` that
-nothing of it is pending, as clients do once a second.  It does so with raw sockets, since
+Each says hello, has one rollout, and stays: from then on it states that nothing of it is
+pending, as often as clients do that ask nothing more.  It does so with raw sockets, since
 thousands of real clients in one process would take more of the machine than the router, which
 is what is measured.
 When all rollouts have ended there is a line ``{"event": "served", "right": ...}``.  It ends
@@ -20,6 +20,7 @@ from typing import Any
 import trio
 
 from ...core import messages
+from ...core.limits import ClientLimits
 from ...core.terms import Status
 from ..orders import given_options, input_ends, say
 from ..siege import wire
@@ -52,7 +53,7 @@ async def _run(options: dict[str, Any]) -> None:
             if ended == count:
                 all_ended.set()
             async with peer.drained():
-                await _stay(peer, welcome, options["ping_s"])
+                await _stay(peer, welcome)
 
     async with trio.open_nursery() as nursery:
         for _ in range(count):
@@ -64,12 +65,13 @@ async def _run(options: dict[str, Any]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _stay(peer: Connection, welcome: messages.Welcome, ping_s: float) -> None:
+async def _stay(peer: Connection, welcome: messages.Welcome) -> None:
     """State that nothing is pending, again and again."""
-    probe = 0
+    limits = ClientLimits()
+    probe, pause_s = 0, limits.ping_s
     while True:
-        await trio.sleep(ping_s)
-        probe += 1
+        await trio.sleep(pause_s)
+        probe, pause_s = probe + 1, min(2 * pause_s, limits.idle_ping_s)
         sync = messages.Sync(welcome.session, welcome.epoch, 1, probe, 1, [])
         await peer.send(wire.message(messages.encode(sync)))
 

@@ -57,9 +57,6 @@ class Options:
     calls: int = 3_000
     """Those that are measured, one after the other."""
     in_flight: int = 100_000
-    ping_s: int = 1
-    """How often each client of the crowd states what it holds.  Where the machine has no
-    processor for so many clients beside the router, less often."""
 
 
 def limits(options: Options) -> dict[str, Any]:
@@ -94,9 +91,9 @@ async def run(options: Options, directory: Path) -> dict[str, Any]:
         async with AsyncExitStack() as crowd:
             before = _held(server.pid)
             asking: dict[str, Any] = {
-                "address": server.address, "clients": options.clients - options.few,
-                "ping_s": options.ping_s,
-            }  # fmt: skip
+                "address": server.address,
+                "clients": options.clients - options.few,
+            }
             began_s = time.monotonic()
             _, said = await _begun(crowd, "scale.crowd", asking, "the crowd")
             found["the crowd came in s"] = round(time.monotonic() - began_s, 1)

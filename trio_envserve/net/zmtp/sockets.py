@@ -7,7 +7,7 @@ nobody can take over another peer's route, and an identity that a peer states me
 nothing.  When the system has no descriptor left, or the bound on connections is reached,
 one connection is closed to make room: the oldest *stranger*, which has never sent a
 whole message, or else the connection that was silent for longest.  Honest clients speak
-at once, and are never silent for long.
+at once, and are never silent for long (``ClientLimits.idle_ping_s``).
 
 If no connection may be closed, the router accepts nobody for a pause, because the
 listener would be ready all the time.  A connection that was a stranger during a whole

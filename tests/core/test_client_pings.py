@@ -1,0 +1,155 @@
+"""How often a client states what it holds: less often while it holds nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_envserve.core import messages
+from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, ClientTick
+from trio_envserve.core.router_inputs import CloseAsked
+
+from .client_side import connect, disconnect, hear
+from .helpers import Pair
+
+STEP_S = 0.25
+
+
+def syncs_at(pair: Pair, seconds: float) -> list[float]:
+    """When the client has said a sync, from now on."""
+    came: list[float] = []
+    began_s = pair.now_s
+    for _ in range(round(seconds / STEP_S)):
+        before = len(pair.sent)
+        pair.advance(STEP_S, step_s=STEP_S)
+        syncs = [each for each in pair.sent[before:] if isinstance(each, messages.Sync)]
+        came += [pair.now_s - began_s] * len(syncs)
+    return came
+
+
+def idle_pair(**client: float) -> Pair:
+    """A client that has asked nothing for long, and has just pinged."""
+    pair = Pair(client=client)
+    pair.advance(60.0, step_s=STEP_S)
+    while syncs_at(pair, STEP_S) == []:
+        pass
+    return pair
+
+
+def test_a_client_with_nothing_to_say_pings_less_and_less_often():
+    pair = Pair()
+    assert syncs_at(pair, 20.0) == [1.0, 3.0, 7.0, 12.0, 17.0]
+
+
+def test_a_client_with_something_pending_pings_as_often_as_ever():
+    pair = Pair()
+    pair.submit()
+    assert len(syncs_at(pair, 20.0)) == 20
+
+
+@pytest.mark.parametrize(("ping_s", "idle_ping_s"), [(1.0, 1.0), (2.0, 0.5)])
+def test_an_idle_client_never_pings_more_often_than_others(ping_s, idle_ping_s):
+    pair = Pair(client={"ping_s": ping_s, "idle_ping_s": idle_ping_s})
+    assert syncs_at(pair, 20.0) == [ping_s * n for n in range(1, 1 + round(20 / ping_s))]
+
+
+def test_an_idle_client_that_asks_something_pings_soon():
+    pair = idle_pair()
+    pair.submit()
+    assert syncs_at(pair, 3.0) == [1.0, 2.0, 3.0]
+
+
+def test_what_an_idle_client_asks_next_does_not_put_its_ping_off():
+    pair = idle_pair()
+    pair.advance(4.5, step_s=STEP_S)
+    pair.submit()
+    assert syncs_at(pair, 2.0) == [0.5, 1.5]
+
+
+def test_g9_what_an_idle_client_asks_is_asked_again_within_a_ping():
+    pair = idle_pair()
+    pair.lose = lambda message: isinstance(message, messages.Request)
+    pair.submit()
+    assert pair.runs == []
+    pair.lose = lambda message: False
+    pair.advance(1.0, step_s=STEP_S)
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_lost_acknowledgement_is_repaired_within_a_ping_after_the_last_call():
+    pair = idle_pair()
+    pair.submit()
+    pair.end()
+    pair.lose = lambda message: isinstance(message, (messages.Finish, messages.Sync))
+    pair.receive(0)
+    pair.advance(2.5, step_s=STEP_S)  # its first statements are lost as well
+    assert pair.session.entries
+    pair.lose = lambda message: False
+    pair.advance(1.0, step_s=STEP_S)
+    assert not pair.session.entries
+
+
+def test_g9_a_lost_cancel_is_repaired_within_a_ping():
+    pair = idle_pair()
+    pair.lose = lambda message: isinstance(message, messages.Finish)
+    pair.submit()
+    pair.give_client(CallsCancelled((0,), pair.now_s))
+    pair.settle()
+    assert pair.session.entries
+    pair.advance(1.0, step_s=STEP_S)
+    assert not pair.session.entries
+
+
+def test_a_server_that_is_not_ready_is_asked_as_often_as_ever():
+    pair = Pair(ready=False)
+    assert len(syncs_at(pair, 20.0)) == 20
+
+
+def test_a_server_that_does_not_answer_is_asked_as_often_as_ever():
+    pair = idle_pair()
+    pair.lose = lambda message: True
+    assert syncs_at(pair, 10.0) == [5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+
+
+def test_an_idle_client_hears_that_its_server_stops_with_its_next_ping():
+    pair = idle_pair()
+    pair.give(CloseAsked(pair.now_s))
+    pair.settle()
+    assert syncs_at(pair, 8.0) == [5.0, 6.0, 7.0, 8.0]
+
+
+def test_a_new_connection_is_stated_at_once_and_again_after_a_ping():
+    pair = idle_pair()
+    disconnect(pair)
+    pair.lose = lambda message: isinstance(message, messages.Sync)
+    connect(pair)
+    assert syncs_at(pair, 2.0) == [1.0, 2.0]
+
+
+def test_an_answer_that_comes_twice_does_not_put_the_next_ping_off_twice():
+    pair = idle_pair()
+    (*_, answer) = (each for each in pair.told if isinstance(each, messages.Synced))
+    for _ in range(3):
+        hear(pair, answer)
+    assert syncs_at(pair, 5.0) == [5.0]
+
+
+def test_a_lost_session_is_asked_for_as_often_as_ever():
+    pair = idle_pair()
+    pair.submit()
+    pair.restart(proven=False)
+    assert len(syncs_at(pair, 10.0)) >= 10
+
+
+# -- after a sleep ------------------------------------------------------------------
+# Whether a loop was late was seen by its ping, which an idle client may not owe for long.
+
+
+def test_g9_an_idle_client_asks_nothing_after_a_sleep_until_its_session_is_known():
+    pair = idle_pair()
+    pair.now_s += 3.0  # its next ping is not due yet
+    pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s))
+    pair.settle()
+    assert pair.runs == []
+    pair.give_client(ClientTick(pair.now_s, late_s=3.0))
+    pair.settle()
+    assert len(pair.runs) == 1  # the sync of that tick was answered
