@@ -163,6 +163,11 @@ def vars_of(counters: Any) -> dict[str, int]:
 def test_a_batch_comes_to_the_same_as_its_rows_one_by_one(
     batches: list[list[Row]], bounds: dict[str, int]
 ) -> None:
+    compare(batches, bounds)
+
+
+def compare(batches: list[list[Row]], bounds: dict[str, int]) -> None:
+    """Take batches whole and row by row, and look whether both come to the same."""
     together, apart = Told(bounds, batched=True), Told(bounds, batched=False)
     for rows in batches:
         together.take(rows)
