@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,24 @@ def test_each_row_was_a_statement_of_its_own_and_gave_up_the_lock_of_python(tmp_
         store._connection.set_trace_callback(None)
     assert sum(each.startswith("INSERT INTO records") for each in statements) == 3  # 128 + 64 + 8
     assert read(tmp_path) == [Closed(199), *map(opened, range(200))]
+
+
+def test_each_value_of_a_row_was_looked_up_among_the_adapters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """That took longer than to write the row."""
+    adapted: list[bytes] = []
+
+    def adapt(value: bytes) -> bytes:
+        adapted.append(value)
+        return value
+
+    adapters: dict[Any, Any] = sqlite3.adapters
+    monkeypatch.setitem(adapters, (bytes, sqlite3.PrepareProtocol), adapt)
+    with journal(tmp_path) as (store, _):
+        adapted.clear()
+        store.commit([record for number in range(100) for record in a_run(number)], 1.0)
+    assert len(adapted) == 2  # the row of the state
 
 
 @pytest.mark.parametrize("allowance", [1, 4])

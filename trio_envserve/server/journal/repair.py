@@ -63,7 +63,7 @@ def repair(folder: Path, identity: Identity) -> Repaired:
     rows = [row_of(row, record, state.uptime_s) for row, record in enumerate(records, 1)]
     all_sums = 0
     for row, _ in rows:
-        all_sums ^= number_of(row.sum)
+        all_sums ^= number_of(row[-1])
     aside = _put_aside(folder)
     report.aside = str(aside)
     create(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cbor2
 
@@ -60,6 +60,11 @@ class Row(NamedTuple):
             return False
 
 
+Values: TypeAlias = tuple[int, int | None, float, bytearray, int, bytearray | None, bytearray]
+"""A row that is to be written.  SQLite's module takes a byte array as it is; for each ``bytes``
+it looks for an adapter, which takes longer than to write the row."""
+
+
 class State(NamedTuple):
     """The state of all records together."""
 
@@ -107,17 +112,18 @@ def digest_of(body: Body) -> bytes:
     return blake2b(body, digest_size=16).digest()
 
 
-def row_of(row: int, record: Record, uptime_s: float) -> tuple[Row, Body | None]:
+def row_of(row: int, record: Record, uptime_s: float) -> tuple[Values, Body | None]:
     """The row of a record, and the body that is to be in a file beside it, if there is one."""
     number: int | None = getattr(record, "number", None)
     plain = cbor2.dumps(plain_of(record, len))
     body, file, kept = body_of(record), 0, None
-    if body is not None and len(body) > FILE_BYTES:
-        file, kept = 1, digest_of(body)
-    elif body is not None:
-        kept = bytes(body)
+    if body is not None:
+        file = int(len(body) > FILE_BYTES)
+        kept = digest_of(body) if file else bytes(body)
     sum = sum_of(row, number, uptime_s, plain, file, kept)
-    return Row(row, number, uptime_s, plain, file, kept, sum), body if file else None
+    in_row = None if kept is None else bytearray(kept)
+    values = row, number, uptime_s, bytearray(plain), file, in_row, bytearray(sum)
+    return values, body if file else None
 
 
 def body_of(record: Record) -> Body | None:

@@ -24,14 +24,13 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
-from typing import TypeVar, final
+from typing import Any, final
 
 from ...core.journal import Closed, Opened, Record, Started
 from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, sync_folder
-from .rows import APPLICATION, SCHEMA, TABLES, Row, State, pack_state, row_of
+from .rows import APPLICATION, SCHEMA, TABLES, Row, State, Values, pack_state, row_of
 
 LOG = f"{DATABASE}-wal"
 NUMBERED = "WHERE number IN (%s)"
@@ -45,9 +44,6 @@ PRUNE_EVERY = 256
 
 _DIGITS = 20
 """Of each number in ``safe``: so it never gets longer, and needs no room."""
-
-
-_T = TypeVar("_T")
 
 
 class FileNotSynced(OSError):
@@ -121,22 +117,22 @@ class Store:
     def _put(self, records: Iterable[Record], state: State) -> State:
         """Add rows, and the files beside them."""
         count, all_sums, next_number, uptime_s, *_ = state
-        rows: list[Row] = []
+        values: list[object] = []
         files: dict[int, Body] = {}
         for record in records:
             count += 1
             if isinstance(record, Opened):
                 next_number = record.number + 1
             row, body = row_of(count, record, uptime_s)
-            rows.append(row)
-            all_sums ^= number_of(row.sum)
+            values += row
+            all_sums ^= number_of(row[-1])
             if body is not None:
                 files[count] = body
         for number, body in files.items():
             write_body(self.folder / BODIES, number, body)
         if files:
             _sync(self.folder / BODIES)
-        insert(self._connection, rows)
+        insert(self._connection, values)
         return state._replace(records=count, all_sums=all_sums, next_number=next_number)
 
     def _remove(
@@ -144,7 +140,8 @@ class Store:
     ) -> State:  # fmt: skip
         """Remove rows.  ``gone`` gets those that had a file."""
         all_sums = state.all_sums
-        for some in portions(values):
+        for first, end in portions(len(values)):
+            some = values[first:end]
             where = which % ", ".join("?" * len(some))
             found = self._connection.execute(f"SELECT row, file, sum FROM records {where}", some)
             for row, file, sum in found.fetchall():
@@ -164,23 +161,24 @@ class Store:
         self._connection.close()
 
 
-def insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Add rows."""
-    for some in portions(rows):
-        values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * len(some))
-        connection.execute(f"INSERT INTO records VALUES {values}", [*chain.from_iterable(some)])
+def insert(connection: sqlite3.Connection, values: Sequence[Any]) -> None:
+    """Add rows, given as their values, one after the other."""
+    columns = len(Row._fields)
+    for first, end in portions(len(values) // columns):
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * (end - first))
+        some = values[first * columns : end * columns]
+        connection.execute(f"INSERT INTO records VALUES {places}", some)
 
 
-def portions(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """In as few as powers of two can be: each is one statement, which lets go of Python's lock
-    several times, and where another thread is busy it may wait 5 ms each time until it has that
-    again.  Of few sizes, so that each statement is made once."""
-    first, left = 0, len(values)
-    while left:
-        together = min(_MOST_TOGETHER, 1 << (left.bit_length() - 1))
-        yield values[first : first + together]
-        first += together
-        left -= together
+def portions(count: int) -> Iterator[tuple[int, int]]:
+    """From where to where, in as few as powers of two can be: each is one statement, which lets
+    go of Python's lock several times, and where another thread is busy it may wait 5 ms each
+    time until it has that again.  Of few sizes, so that each statement is made once."""
+    first = 0
+    while first < count:
+        end = first + min(_MOST_TOGETHER, 1 << ((count - first).bit_length() - 1))
+        yield first, end
+        first = end
 
 
 def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
@@ -189,23 +187,22 @@ def sorted_out(records: Iterable[Record]) -> tuple[list[Record], list[int]]:
     closed: list[int] = []
     opened: dict[int, tuple[int, Opened]] = {}
     for record in records:
-        if isinstance(record, Opened):
-            opened[record.number] = len(rows), record
-        elif isinstance(record, Started) and record.number in opened:
+        if isinstance(record, Started) and record.number in opened:
             place, earlier = opened.pop(record.number)
-            rows[place] = Opened(
+            rows[place] = Opened._make((
                 *earlier[:5], earlier.allowance - 1, earlier.earlier + 1, earlier.caller,
                 earlier.body, record.incarnation, record.dispatch,
-            )  # fmt: skip
-            continue
+            ))  # fmt: skip
         elif isinstance(record, Closed):
             closed.append(record.number)
-            continue
-        rows.append(record)
+        else:
+            if isinstance(record, Opened):
+                opened[record.number] = len(rows), record
+            rows.append(record)
     return rows, closed
 
 
-def number_of(sum: bytes) -> int:
+def number_of(sum: bytes | bytearray) -> int:
     """A sum as a number."""
     return int.from_bytes(sum, "little")
 
@@ -228,7 +225,7 @@ def connect(folder: Path, *, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def create(folder: Path, state: State, rows: Iterable[tuple[Row, Body | None]] = ()) -> None:
+def create(folder: Path, state: State, rows: Iterable[tuple[Values, Body | None]] = ()) -> None:
     """Make the files of a journal in a folder that has none, with these rows.  ``safe``
     comes last: without it nothing was ever there."""
     bodies = folder / BODIES
@@ -243,8 +240,8 @@ def create(folder: Path, state: State, rows: Iterable[tuple[Row, Body | None]] =
             connection.execute(table)
         for row, body in rows:
             if body is not None:
-                write_body(bodies, row.row, body)
-            insert(connection, [row])
+                write_body(bodies, row[0], body)
+            insert(connection, row)
         connection.execute(PUT_STATE, pack_state(state))
         sync_folder(bodies)
         connection.execute("COMMIT")
