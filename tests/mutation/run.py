@@ -124,7 +124,11 @@ SHELLS = {
     "net.memory": MEMORY,
     "net.memory_sockets": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
-    "client.opening": CLIENT,
+    "client.opening": (
+        "tests/client/test_opening.py",
+        "tests/client/test_shell.py",
+        "tests/client/test_shell_calls.py",
+    ),
     "client.shell": (*CLIENT, "tests/client/test_shell_large_values.py"),
     "client.many": ("tests/client/test_many.py",),
     "client.options": ("tests/client/test_options.py", *CLIENT),
@@ -154,10 +158,12 @@ READ = (
     "net.zmtp.mechanism",
     "net.memory_stream",
     "net.memory",
+    "client.opening",
     "client.driver",
     "client.outcome",
     "worker.runners",
     "worker.deltas",
+    "worker.left_behind",
     "server.portions",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""

@@ -9,7 +9,12 @@ import trio
 import trio.testing
 
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.net import ConnectionEvent, MemoryNetwork
+from trio_envserve.net import (
+    BATCH_MESSAGES,
+    COPY_THRESHOLD_BYTES,
+    ConnectionEvent,
+    MemoryNetwork,
+)
 
 LIMITS = WireLimits(reconnect_min_s=0.05, reconnect_max_s=1.0)
 CONNECTED, DISCONNECTED = ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED
@@ -183,6 +188,100 @@ async def test_latency_keeps_the_order(autojump_clock, network):
         assert router.send_nowait(route, [b"x"])
         assert await dealer.receive() == [[b"x"]]
         assert trio.current_time() - start == pytest.approx(2.5)
+
+
+async def test_a_partition_loses_what_waits_behind_a_slow_message(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        network.latency_s = 2.0
+        assert dealer.send_nowait([b"slow"])
+        network.latency_s = 0.5
+        assert dealer.send_nowait([b"behind it"])
+        await trio.sleep(1.0)
+        network.partition("memory:r")
+        await trio.sleep(10)
+        assert router.receive_nowait() == []
+
+
+async def test_last_words_are_read_though_another_has_connected(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router:
+        async with opened_dealer as dealer:
+            await greet(router, dealer)
+            assert dealer.send_nowait([b"last"])
+        async with network.open_dealer("memory:r", limits=LIMITS) as other:
+            assert other.send_nowait([b"first"])
+            await trio.sleep(1.0)
+            assert [word for _, word in router.receive_nowait()] == [b"last", b"first"]
+
+
+@pytest.mark.parametrize("speaks", [0, 1])
+@pytest.mark.parametrize("other_goes", [True, False])
+async def test_peers_that_say_nothing_hide_nobodys_messages(
+    autojump_clock, network, speaks, other_goes
+):
+    async with (
+        network.open_router("memory:r", limits=LIMITS) as router,
+        network.open_dealer("memory:r", limits=LIMITS) as one,
+        network.open_dealer("memory:r", limits=LIMITS) as other,
+    ):
+        dealers = [one, other]
+        routes = [await greet(router, dealer) for dealer in dealers]
+        if other_goes:
+            dealers[1 - speaks].close()
+        for _ in range(3):
+            assert dealers[speaks].send_nowait([b"word"])
+        assert router.receive_nowait() == [[routes[speaks], b"word"]] * 3
+
+
+async def test_a_batch_has_a_budget_though_no_time_passes(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        await greet(router, dealer)
+        for _ in range(BATCH_MESSAGES + 1):
+            assert dealer.send_nowait([b"x"])
+        assert len(router.receive_nowait()) == BATCH_MESSAGES
+        assert len(router.receive_nowait()) == 1
+
+
+async def test_frames_from_the_threshold_on_arrive_as_views(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        assert dealer.send_nowait([bytes(COPY_THRESHOLD_BYTES - 1), bytes(COPY_THRESHOLD_BYTES)])
+        [[_, *frames]] = await router.receive()
+        assert [type(frame) for frame in frames] == [bytes, memoryview]
+
+
+async def test_what_a_dealer_could_not_send_is_counted(autojump_clock, network):
+    limits = WireLimits(peer_queue_messages=2)
+    async with network.open_dealer("memory:nobody", limits=limits) as dealer:
+        assert [dealer.send_nowait([b"x"]) for _ in range(3)] == [True, True, False]
+        assert dealer.statistics().undelivered == 1
+    assert dealer.statistics().undelivered == 3
+
+
+async def test_a_flush_ends_with_the_peer_that_did_not_read(autojump_clock, network):
+    opened_router, opened_dealer = open_pair(network)
+    async with opened_router as router, opened_dealer as dealer:
+        route = await greet(router, dealer)
+        while router.statistics().backlog_messages == 0:
+            assert router.send_nowait(route, [b"unread"])
+        with trio.fail_after(100):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(router.flush)
+                await trio.testing.wait_all_tasks_blocked()
+                network.cut()
+
+
+async def test_closing_throws_out_who_flushes(autojump_clock, network):
+    async with network.open_dealer("memory:nobody", limits=LIMITS) as dealer:
+        assert dealer.send_nowait([b"x"])
+        with trio.fail_after(100), pytest.RaisesGroup(trio.ClosedResourceError):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(dealer.flush)
+                await trio.testing.wait_all_tasks_blocked()
+                dealer.close()
 
 
 async def test_reconnecting_slows_down_to_its_limit(autojump_clock, network):

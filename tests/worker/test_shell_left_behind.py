@@ -99,6 +99,13 @@ async def leave_nursery(rollout):
     return "left"
 
 
+async def leave_nursery_without_its_scope(rollout):
+    nursery = await trio.open_nursery().__aenter__()
+    nursery.start_soon(trio.sleep_forever)
+    nursery.cancel_scope.__exit__(None, None, None)
+    return "left"
+
+
 async def leave_nursery_with_a_group(rollout):
     """trio asks groups to split, when they pass a nursery that is cancelled."""
 
@@ -129,8 +136,8 @@ async def fail_with_a_nursery(rollout):
 LEAVES = {
     each.__name__: each
     for each in (
-        leave_scope, leave_cancelled_scope, leave_nursery, leave_nursery_with_a_group,
-        leave_variable,
+        leave_scope, leave_cancelled_scope, leave_nursery,
+        leave_nursery_without_its_scope, leave_nursery_with_a_group, leave_variable,
         fail_in_a_cancelled_scope, fail_with_a_nursery, leak_cancelled,
     )
 }  # fmt: skip

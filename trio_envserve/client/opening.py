@@ -26,7 +26,6 @@ from ..net import (
     open_network,
     open_zmq_network,
     open_zmtp_network,
-    parse_peer_address,
     unwrap_single,
 )
 from ..net.keypairs import ClientCurve
@@ -57,17 +56,14 @@ async def open_client(
     for limits that contradict each other.
     """
     need_trio("open_client", "open_client_asyncio, or PlainClient")
-    if not str(address).startswith("memory:"):
-        parse_peer_address(address)
-    limits = limits or ClientLimits()
     if curve is not None and network is not None:
         raise ConfigError("curve needs the network of this package: give no network")
     wire = wire_of(wire, curve)
-    check_together(limits, wire)
     core = ClientCore(
         name=_check_name(name), new_id=functools.partial(os.urandom, ID_BYTES),
         now_s=trio.current_time(), limits=limits, wire=wire, caller=_token(caller),
     )  # fmt: skip
+    check_together(core.limits, wire)
     client = Client(Driver(core, address), _check_arrays(arrays), wire)
     async with connect(client, network, transport, curve) as opened:
         yield opened

@@ -169,7 +169,7 @@ class _MemorySocket(SocketPump):
     def __init__(self, address: str, limits: WireLimits) -> None:
         super().__init__(address, limits)
         self._pipes: deque[Pipe] = deque()
-        """The pipes to read from, including ended ones that still hold messages."""
+        """The pipes to read from, including ended ones until the next is adopted."""
         self._arrival = trio.Event()
         self._flush_lot = trio.lowlevel.ParkingLot()
 
@@ -210,11 +210,7 @@ class _MemorySocket(SocketPump):
                 idle = 0
             else:
                 idle += 1
-            if pipe.ended and pipe.is_empty:
-                self._pipes.popleft()
-                idle = 0
-            else:
-                self._pipes.rotate(-1)
+            self._pipes.rotate(-1)
         self._received += len(batch)
         return batch
 
