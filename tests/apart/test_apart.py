@@ -8,9 +8,10 @@ import pytest
 import trio
 
 from trio_envserve.core.terms import Verdict
+from trio_envserve.lab.apart.asleep import Boottime, may_build
 from trio_envserve.lab.apart.environment import Apart, is_live, read_runs, ticks_of
 from trio_envserve.lab.apart.judge import Told, judge
-from trio_envserve.lab.apart.run import NAMES, Options, run
+from trio_envserve.lab.apart.run import ASLEEP, NAMES, Options, run
 from trio_envserve.lab.apart.wires import may_have_namespaces
 
 HANG_S = 600.0
@@ -28,13 +29,30 @@ async def test_whatever_is_cut_or_asleep_no_request_runs_twice_at_once(
 ) -> None:
     if namespaces and not may_have_namespaces():
         pytest.skip("needs root and ip")
-    options = Options(rollouts=200, cut_s=8.0, fence_s=FENCE_S, namespaces=namespaces)
+    options = Options(
+        rollouts=200, cut_s=8.0, fence_s=FENCE_S, namespaces=namespaces, shimmed=may_build()
+    )
     with trio.fail_after(HANG_S):
         judged, seen = await run(options, tmp_path)
     assert judged.problems == []
     assert seen.lost == seen.back == set(NAMES)
     assert judged.values + judged.may_have_run == 200
     assert judged.again
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.skipif(not may_build(), reason="needs a C compiler")
+async def test_a_lease_by_a_clock_that_stands_still_in_sleep_is_found_out(tmp_path: Path) -> None:
+    """What ran before the sleep is still there when it is started again elsewhere."""
+    options = Options(
+        rollouts=200, cut_s=30.0, fence_s=FENCE_S, shimmed=True, boottime=Boottime.STANDS_STILL,
+        harmed=(ASLEEP,),
+    )  # fmt: skip
+    with trio.fail_after(HANG_S):
+        judged, seen = await run(options, tmp_path)
+    assert ASLEEP in seen.lost
+    assert any("two live executions" in problem for problem in judged.problems)
 
 
 def write(folder: Path, key: str, *runs: str) -> None:

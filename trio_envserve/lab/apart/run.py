@@ -8,9 +8,12 @@ Theory of operation
 -------------------
 The router is this process; each host is the command ``join`` with workers of its own.  The
 faults begin one after the other and overlap, so that for a time no host is right.  One that
-falls asleep has all of its processes stopped (SIGSTOP): guard and workers, too.  The clock
+falls asleep has all of its processes stopped (SIGSTOP): guard and workers, too, and reads
+the clocks of a machine that has slept (:mod:`.asleep`, where there is a C compiler).  The clock
 of its lease goes on meanwhile, as CLOCK_BOOTTIME does while a machine sleeps, and so does the
-timer of its guard.  A half of the calls consents to further executions.
+timer of its guard.  With ``--boottime stands`` they do not: then the judge must find that what
+it ran before runs on beside what was started again.  A half of the calls consents to further
+executions.
 
 A fault lasts at least as long as is asked for, and until the router has lost the host.
 
@@ -23,11 +26,9 @@ import argparse
 import dataclasses
 import os
 import random
-import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,11 +36,13 @@ import trio
 
 from ...client import Client, open_client
 from ...server import Server, open_server
+from .asleep import Asleep, Boottime, SleepingMachine, may_build
 from .judge import Judged, Told, judge
 from .wires import DOWN, UP, Wire, may_have_namespaces, open_wires
 
 ENVIRONMENT = "trio_envserve.lab.apart.environment:Apart"
-NAMES = ("cut", "half-cut", "asleep")
+ASLEEP = "asleep"
+NAMES = ("cut", "half-cut", ASLEEP)
 WORKERS = 2
 
 
@@ -58,6 +61,11 @@ class Options:
     """A rollout sleeps so long at most; most of them less."""
     seed: int = 0
     namespaces: bool = False
+    shimmed: bool = False
+    """Whether the host that falls asleep reads the clocks of a machine that has slept."""
+    boottime: Boottime = Boottime.GOES_ON
+    harmed: Sequence[str] = NAMES
+    """The hosts to which something happens, one after the other."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,16 +100,19 @@ async def run(options: Options, directory: Path) -> tuple[Judged, Seen]:
         at = server.hosts_address
         async with open_wires(at, len(NAMES), namespaces=options.namespaces) as wires:
             async with trio.open_nursery() as nursery:
-                pids = [
-                    await nursery.start(_host, name, wire, directory)
-                    for name, wire in zip(NAMES, wires, strict=True)
-                ]
+                machine = await _machine(options, directory / ASLEEP)
+                pids = []
+                for name, wire in zip(NAMES, wires, strict=True):
+                    clocks = machine.environ if machine and name == ASLEEP else {}
+                    pids.append(await nursery.start(_host, name, wire, directory, clocks))
                 await _all_here(server)
                 nursery.start_soon(_look, server, seen)
                 async with open_client(server.address) as client, trio.open_nursery() as work:
                     work.start_soon(_ask, client, options, told)
-                    for number, wire in enumerate(wires):
-                        work.start_soon(_harm, options, number, wire, pids[number], seen)
+                    for name in options.harmed:
+                        number = NAMES.index(name)
+                        sleep = Asleep(pids[number], machine)
+                        work.start_soon(_harm, options, name, wires[number], sleep, seen)
                 await seen.all_are_back()
                 nursery.cancel_scope.cancel()
     return judge(directory, told, options.rollouts, lost=seen.lost), seen
@@ -144,11 +155,17 @@ async def _look(server: Server, seen: Seen) -> None:
         await trio.sleep(0.2)
 
 
-async def _harm(options: Options, number: int, wire: Wire, pid: int, seen: Seen) -> None:
-    await trio.sleep(options.first_s + number * options.cut_s / len(NAMES))
-    name = NAMES[number]
-    if name == "asleep":
-        with stopped(pid):
+async def _machine(options: Options, folder: Path) -> SleepingMachine | None:
+    """The clocks of the one that falls asleep; None: those of this one."""
+    if not options.shimmed:
+        return None
+    return await trio.to_thread.run_sync(SleepingMachine, folder, options.boottime)
+
+
+async def _harm(options: Options, name: str, wire: Wire, sleep: Asleep, seen: Seen) -> None:
+    await trio.sleep(options.first_s + options.harmed.index(name) * options.cut_s / len(NAMES))
+    if name == ASLEEP:
+        with sleep:
             await trio.sleep(options.cut_s)
             await seen.has_lost(name)
         return
@@ -159,13 +176,16 @@ async def _harm(options: Options, number: int, wire: Wire, pid: int, seen: Seen)
     wire.mend()
 
 
-async def _host(name: str, wire: Wire, directory: Path, task_status: trio.TaskStatus[int]) -> None:
+async def _host(
+    name: str, wire: Wire, directory: Path, environ: Mapping[str, str],
+    task_status: trio.TaskStatus[int],
+) -> None:  # fmt: skip
     words = [
         *wire.words, sys.executable, "-m", "trio_envserve", "join", wire.address, "--name", name,
         "--workers", str(WORKERS), "--drain-s", "5",
     ]  # fmt: skip
     own = directory / name
-    own.mkdir(mode=0o700)
+    own.mkdir(mode=0o700, exist_ok=True)
     log = await trio.to_thread.run_sync(partial(open, directory / f"{name}.log", "wb"))
     with log:
         # As on another machine, no other host has its locks.
@@ -174,7 +194,7 @@ async def _host(name: str, wire: Wire, directory: Path, task_status: trio.TaskSt
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(own)},
+            env={**os.environ, **environ, "XDG_RUNTIME_DIR": str(own)},
         )
     try:
         task_status.started(process.pid)
@@ -183,37 +203,6 @@ async def _host(name: str, wire: Wire, directory: Path, task_status: trio.TaskSt
         process.terminate()
         with trio.CancelScope(shield=True):
             await process.wait()
-
-
-class stopped:  # it reads as what it does
-    """A process and all that descends from it, stopped for as long as the block lasts."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._stopped: list[int] = []
-
-    def __enter__(self) -> None:
-        """Parents first: so nobody is started meanwhile who is not found."""
-        todo = [self._pid]
-        while todo:
-            pid = todo.pop(0)
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-                self._stopped.append(pid)
-            todo += _children(pid)
-
-    def __exit__(self, *about: object) -> None:
-        for pid in self._stopped:
-            with suppress(ProcessLookupError):  # its guard's time has come
-                os.kill(pid, signal.SIGCONT)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended
-            found += [int(word) for word in task.read_text(encoding="ascii").split()]
-    return found
 
 
 def main(words: Sequence[str]) -> int:
@@ -225,17 +214,20 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--fence-s", type=float, default=usual.fence_s)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--relays", action="store_true", help="no network namespaces")
+    parser.add_argument("--boottime", type=Boottime, default=usual.boottime, help="goes, stands")
     given = parser.parse_args(words)
     options = Options(
         rollouts=given.rollouts, cut_s=given.cut_s, fence_s=given.fence_s, seed=given.seed,
-        namespaces=may_have_namespaces() and not given.relays,
+        namespaces=may_have_namespaces() and not given.relays, shimmed=may_build(),
+        boottime=given.boottime,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         judged, seen = trio.run(run, options, Path(folder))
     for problem in judged.problems:
         print(problem)
     print(
-        f"{'namespaces' if options.namespaces else 'relays'}: {options.rollouts} asked, "
+        f"{'namespaces' if options.namespaces else 'relays'}, "
+        f"{'clocks that slept' if options.shimmed else 'no C compiler'}: {options.rollouts} asked, "
         f"{judged.values} values, {judged.may_have_run} may have run, {judged.starts} starts, "
         f"{judged.again} of them again by consent; lost: {', '.join(sorted(seen.lost)) or 'none'}; "
         f"back: {', '.join(sorted(seen.back)) or 'none'}; {len(judged.problems)} problems"
