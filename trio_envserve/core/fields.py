@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
@@ -23,6 +24,12 @@ class Field:
     check: Callable[[Any], bool]
     optional: bool = False
     """Whether the header may end before it.  Only the last field may be so."""
+
+
+def fields_of(message: type) -> tuple[tuple[str, Field], ...]:
+    """The fields of a message class, in order, by name."""
+    hints = typing.get_type_hints(message, include_extras=True)
+    return tuple((name, annotation.__metadata__[0]) for name, annotation in hints.items())
 
 
 def is_uint(value: Any) -> bool:

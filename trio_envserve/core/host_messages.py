@@ -10,7 +10,6 @@ there are go in one message, in columns, and the frames of all follow the header
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -18,7 +17,7 @@ import cbor2
 
 from . import strict_cbor
 from .errors import ProtocolError
-from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, is_ranges, is_uint
+from .fields import Bool, Bytes, Field, Id, Record, Text, Uint, fields_of, is_ranges, is_uint
 from .limits import PROTOCOL_VERSION
 from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
 from .terms import ID_BYTES, Body
@@ -184,13 +183,7 @@ KINDS: dict[Any, int] = {
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
 
-FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {
-    cls: tuple(
-        (name, annotation.__metadata__[0])
-        for name, annotation in typing.get_type_hints(cls, include_extras=True).items()
-    )
-    for cls in KINDS
-}
+FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {cls: fields_of(cls) for cls in KINDS}
 """The fields of each message with their checkers and CDDL."""
 
 _BY_KIND = {kind: cls for cls, kind in KINDS.items()}

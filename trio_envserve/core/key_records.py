@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from .requests import Ask, RetainedOutcome
-from .terms import Body, Joined, RequestId, SentBody
+from .terms import Body, RequestId, SentBody, pieces_of
 
 CallerToken: TypeAlias = bytes
 """Said with each keyed request of a caller, also after its process was started anew; of a
@@ -41,7 +41,7 @@ def input_digest(body: SentBody, rerun: bool | None) -> bytes:
     """The digest of a keyed request: a strong hash, since other processes must come to the
     same one and nobody to it with another input.  ``body`` is encoded deterministically."""
     digest = _BEGUN[rerun].copy()
-    for piece in body.pieces if isinstance(body, Joined) else (body,):
+    for piece in pieces_of(body):
         digest.update(piece)
     return digest.digest()
 

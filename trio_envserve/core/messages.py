@@ -64,7 +64,7 @@ from .client_messages import (
     Welcome,
 )
 from .errors import ProtocolError
-from .fields import Field, is_uint
+from .fields import Field, fields_of, is_uint
 from .limits import BATCH_BYTES, KIB, PROTOCOL_VERSION
 from .terms import Body, SentBody, Status
 from .worker_messages import (
@@ -87,65 +87,14 @@ from .worker_messages import (
 )
 
 __all__ = [
-    "BATCHED",
-    "BATCH_BYTES",
-    "BATCH_ROWS",
-    "EDGE_BYTES",
-    "FEWEST_ITEMS",
-    "FIELDS",
-    "KINDS",
-    "MESSAGES",
-    "UNLOADABLE",
-    "Announced",
-    "AskKeys",
-    "AskRunning",
-    "AskStack",
-    "AskStats",
-    "Beat",
-    "Cancel",
-    "Cancelled",
-    "Declined",
-    "Delta",
-    "Dispatch",
-    "Error",
-    "Fetch",
-    "Finish",
-    "ForeignVersion",
-    "Goodbye",
-    "Hello",
-    "KeyedCancel",
-    "KeyedRequest",
-    "KnownKeys",
-    "Message",
-    "Missing",
-    "Notes",
-    "Outcome",
-    "Refused",
-    "Request",
-    "Retire",
-    "Running",
-    "Stack",
-    "Start",
-    "Statement",
-    "Stats",
-    "Stop",
-    "Sync",
-    "Synced",
-    "Unknown",
-    "Welcome",
-    "WorkerBroken",
-    "WorkerDelta",
-    "WorkerHello",
-    "WorkerNotes",
-    "WorkerOutcome",
-    "decode",
-    "encode",
-    "encode_record",
-    "in_batches",
-    "is_status",
-    "one_by_one",
-    "read",
-    "rows_claimed",
+    "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
+    "MESSAGES", "UNLOADABLE", "Announced", "AskKeys", "AskRunning", "AskStack", "AskStats", "Beat",
+    "Cancel", "Cancelled", "Declined", "Delta", "Dispatch", "Error", "Fetch", "Finish",
+    "ForeignVersion", "Goodbye", "Hello", "KeyedCancel", "KeyedRequest", "KnownKeys", "Message",
+    "Missing", "Notes", "Outcome", "Refused", "Request", "Retire", "Running", "Stack", "Start",
+    "Statement", "Stats", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
+    "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "decode", "encode",
+    "encode_record", "in_batches", "is_status", "one_by_one", "read", "rows_claimed",
 ]  # fmt: skip
 
 Message: TypeAlias = (
@@ -173,13 +122,7 @@ KINDS: dict[Any, int] = {
 }  # fmt: skip
 """The kind of each message class: the first element of its header."""
 
-FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {
-    cls: tuple(
-        (name, annotation.__metadata__[0])
-        for name, annotation in typing.get_type_hints(cls, include_extras=True).items()
-    )
-    for cls in MESSAGES
-}
+FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {cls: fields_of(cls) for cls in MESSAGES}
 """The fields of each message with their checkers and CDDL."""
 
 Check: TypeAlias = Callable[[Any], bool]

@@ -56,6 +56,11 @@ def whole(body: SentBody) -> Body:
     return bytes(body) if isinstance(body, Joined) else body
 
 
+def pieces_of(body: SentBody) -> tuple[Body, ...]:
+    """The pieces of the body, in order."""
+    return body.pieces if isinstance(body, Joined) else (body,)
+
+
 ID_BYTES = 16
 """Length of session ids, epochs, incarnations, nonces and digests."""
 

@@ -39,7 +39,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
 from ..core.limits import BATCH_BYTES, KIB, WireLimits
-from ..core.terms import SentBody
+from ..core.terms import SentBody, pieces_of
 
 Frame: TypeAlias = bytes | memoryview
 """One part of a message.  Small frames arrive as ``bytes``; a frame of at least
@@ -205,6 +205,14 @@ class Network(Protocol):
 def size_bytes(frames: Message) -> int:
     """Size of a message: the sum of its frames."""
     return sum(f.nbytes if isinstance(f, memoryview) else len(f) for f in frames)
+
+
+def write_frame(frame: SentFrame, memory: bytearray | memoryview, at: int) -> None:
+    """Copy a frame into memory that has room for it, piece by piece from ``at`` on."""
+    for piece in pieces_of(frame):
+        view = memoryview(piece).cast("B")
+        memory[at : at + len(view)] = view
+        at += len(view)
 
 
 def is_sendable(frames: Message, limits: WireLimits) -> bool:

@@ -39,9 +39,8 @@ from pathlib import Path
 from typing import Final, final
 
 from ..core.limits import KIB, MIB
-from ..core.terms import Joined
 from .framing import FramingError
-from .interface import SentFrame
+from .interface import SentFrame, size_bytes, write_frame
 
 PLACE_FROM_BYTES: Final = 32 * KIB
 """Smaller frames go inline: there is little to gain."""
@@ -121,16 +120,12 @@ class SharedMemory:
 
     def place(self, frame: SentFrame) -> int | None:
         """Copy a frame into the memory; returns its offset, or None: send it inline."""
-        size = frame.nbytes if isinstance(frame, memoryview) else len(frame)
+        size = size_bytes((frame,))
         if size < PLACE_FROM_BYTES or not self._is_heard:
             return None
         offset = self._places.find(size)
         if offset is not None:
-            at = offset
-            for piece in frame.pieces if isinstance(frame, Joined) else (frame,):
-                data = memoryview(piece).cast("B")
-                self._out[at : at + len(data)] = data
-                at += len(data)
+            write_frame(frame, self._out, offset)
         return offset
 
     def take(self, offset: int, size: int) -> memoryview:

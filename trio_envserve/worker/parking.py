@@ -26,7 +26,7 @@ from typing import IO, final
 import trio
 
 from ..core.limits import MIB
-from ..core.terms import Body, Joined, SentBody
+from ..core.terms import Body, SentBody, pieces_of
 from .failures import log
 
 FILE_BYTES = 64 * MIB
@@ -95,7 +95,7 @@ class Parking:
             self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
             self._end = 0
         begin = self._end
-        for piece in payload.pieces if isinstance(payload, Joined) else (payload,):
+        for piece in pieces_of(payload):
             rest = memoryview(piece)
             while rest:
                 written = os.pwrite(self._file.fileno(), rest, self._end)

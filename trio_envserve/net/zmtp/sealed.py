@@ -28,7 +28,6 @@ from functools import partial
 from typing import Final, final
 
 from ...core.limits import MIB
-from ...core.terms import Joined
 from ..framing import (
     MORE,
     Decoder,
@@ -37,7 +36,7 @@ from ..framing import (
     FramingError,
     Piece,
 )
-from ..interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame, size_bytes
+from ..interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame, size_bytes, write_frame
 from ..spare import SpareMemory
 from . import boxes
 
@@ -97,11 +96,7 @@ class Sealer:
         else:
             buffer = bytearray(_HEAD_BYTES + size_bytes((frame,)))
             buffer[_FLAGS_AT] = flags
-            at = _HEAD_BYTES
-            for piece in frame.pieces if isinstance(frame, Joined) else (frame,):
-                view = memoryview(piece).cast("B")
-                buffer[at : at + len(view)] = view
-                at += len(view)
+            write_frame(frame, buffer, _HEAD_BYTES)
         boxes.seal_in_place(buffer, self._prefix + counter, self._key)
         buffer[:16] = _NAME + counter
         size = len(buffer)
