@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from typing import Any
 
+from trio_envserve.core.earlier_epochs import EarlierEpochs
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import Host
 from trio_envserve.core.host_effects import (
@@ -19,7 +20,7 @@ from trio_envserve.core.host_effects import (
     ToRouter,
 )
 from trio_envserve.core.host_pool import Hosts, ToHost
-from trio_envserve.core.lease import EarlierEpochs, LeaseTerms
+from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput
 from trio_envserve.core.messages import Beat, WorkerHello

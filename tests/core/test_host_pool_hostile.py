@@ -20,11 +20,11 @@ from trio_envserve.core.host_messages import (
 )
 from trio_envserve.core.host_pool import HOSTS_MOST, KEPT_BYTES, KEPT_ITEMS, WORKERS_MOST, ToHost
 from trio_envserve.core.host_said import HOST_WORKERS_MOST, NUMBERS_MOST, fitting
-from trio_envserve.core.lease import Tenure
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import ToWorker
 from trio_envserve.core.router_inputs import Exited
+from trio_envserve.core.terms import Tenure
 
 from .host_rig import EPOCH, HELLO, Link, about, joined
 

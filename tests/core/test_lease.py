@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.lease import (
     FRESH_S,
     NO_LEASE_S,
     OVER_MOST,
     UNCONFIRMED_MOST,
-    EarlierEpochs,
-    EpochWait,
     HostLease,
     LeaseBeat,
     Leases,
@@ -274,35 +273,6 @@ def test_tenures_that_are_over_are_remembered_within_a_bound():
 
 
 # -- the routers before ---------------------------------------------------------------
-
-
-def test_earlier_epochs_are_dead_after_the_longest_of_their_times():
-    earlier = EarlierEpochs([EpochWait(b"long", 60.0), EpochWait(b"short", 10.0)], 100.0)
-    assert earlier.take_dead(159.9) == [], "a host of the later one may live by the first one"
-    own = EpochWait(b"own", 5.0)
-    both = (*earlier.waits, own)
-    assert earlier.record(own, 100.0) == both, "a successor waits for them, too"
-    assert b"short" in earlier
-    assert earlier.take_dead(160.0) == [b"long", b"short"]
-    assert b"short" not in earlier
-    assert earlier.record(own, 160.0) == (own,)
-    assert earlier.take_dead(200.0) == []
-
-
-def test_earlier_epochs_are_dead_once_all_of_their_hosts_are_accounted_for():
-    known = EpochWait(EPOCH, 90.0, frozenset((T1, T2)))
-    leases = Leases(TERMS, OTHER, EarlierEpochs([known], 100.0))
-    earlier, own = leases.earlier, EpochWait(OTHER, TERMS.wait_s, frozenset())
-    assert leases.own() == own
-    assert earlier.take_dead(101.0) == []
-    leases.hello("b", T3, 1, (T2,), 102.0)
-    assert earlier.take_dead(102.0) == []
-    leases.hello("a", T4, 1, (), 103.0, with_epoch=EPOCH, continues=[T1], to=OTHER)
-    assert earlier.take_dead(103.0) == [EPOCH]
-    # T4 may live by what the first one has said: so the next router waits as long.
-    (written,) = earlier.record(leases.own(), 110.0)
-    assert written == EpochWait(OTHER, 90.0, frozenset((T3, T4)))
-    assert earlier.record(leases.own(), 190.0) == (leases.own(),)
 
 
 def followed(now_s: float = 100.0) -> Leases:

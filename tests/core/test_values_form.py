@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.core.values import EncodingError, Form, TooMuchWork, decode, encode
+from trio_envserve.core.values import EncodingError, TooMuchWork, decode, encode
+from trio_envserve.core.values_form import Form
 from trio_envserve.testing.strategies import plain_values, values
 
 OTHERS: dict[str, dict[str, Any]] = {

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from trio_envserve.core.earlier_epochs import EarlierEpochs
 from trio_envserve.core.host import Host
 from trio_envserve.core.host_link import Outbox, What
 from trio_envserve.core.host_pool import Hosts
-from trio_envserve.core.lease import EarlierEpochs, LeaseTerms
+from trio_envserve.core.lease import LeaseTerms
 
 from .whole import CALLS, FAULT_NAMES, World
 

@@ -24,6 +24,7 @@ from typing import Any
 from tests.core.helpers import Pair
 from trio_envserve.core.client_effects import Reconnect
 from trio_envserve.core.client_inputs import ClientTick, Connected
+from trio_envserve.core.earlier_epochs import EarlierEpochs
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.host import Host
 from trio_envserve.core.host_effects import (
@@ -44,7 +45,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.host_pool import Hosts, ToHost
-from trio_envserve.core.lease import NO_LEASE_S, EarlierEpochs, LeaseTerms
+from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
 from trio_envserve.core.router_inputs import PoolOpened, Tick
 from trio_envserve.core.terms import Body, Status

@@ -147,6 +147,8 @@ SHELLS = {
     "worker.shell": WORKER,
     "server.opening": ("tests/server/test_opening.py",),
     "server.traces": ("tests/server/test_traces.py",),
+    "server.earlier": SERVER,
+    "server.left_over": SERVER,
     "server.portions": ("tests/server/test_portions.py",),
     "server.shell": SERVER,
 }

@@ -38,9 +38,10 @@ from trio_envserve import (
     open_host,
     open_server,
 )
+from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host import Host
 from trio_envserve.core.host_effects import ToRouter
-from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
+from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import AddressLocks
 from trio_envserve.net import DealerSocket, open_zmtp_network

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypedDict
 
 import cbor2
 
-from ..core import values
 from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import SentBody
+from ..core.values_form import Form
 from ..core.values_lower import is_small
 from ..envs.request import Kind, RolloutRequest, check_members
 
@@ -83,7 +83,7 @@ _KNOWN_BYTES = 4 * KIB
 class Asked(NamedTuple):
     """A call's input and options."""
 
-    form: values.Form
+    form: Form
     """The body, but for its input: the same for all calls with equal options."""
     input: Any
     terms: Terms
@@ -139,7 +139,7 @@ def checked(
 def _form(
     kind: Kind, model: str, model_name: str, sampling_args: Mapping[str, Any] | None,
     max_retries: int, columns: Any,
-) -> values.Form:  # fmt: skip
+) -> Form:  # fmt: skip
     """The body of these options.  Those of plain values are checked and encoded once."""
     arguments = b"" if sampling_args is None else _plain(sampling_args)
     if arguments is not None and type(columns) is tuple:
@@ -166,7 +166,7 @@ def _plain(sampling_args: Mapping[str, Any]) -> bytes | None:
 def _known_form(
     kind: Kind, model: str, model_name: str, max_retries: int, columns: tuple[str, ...],
     arguments: bytes,
-) -> values.Form:  # fmt: skip
+) -> Form:  # fmt: skip
     given = cbor2.loads(arguments) if arguments else {}
     return _new_form(kind, model, model_name, max_retries, columns, given)
 
@@ -174,12 +174,12 @@ def _known_form(
 def _new_form(
     kind: Kind, model: str, model_name: str, max_retries: int, columns: Any,
     sampling_args: Mapping[str, Any],
-) -> values.Form:  # fmt: skip
+) -> Form:  # fmt: skip
     request = RolloutRequest(
         kind=kind, input=(None,), endpoint=model, model_name=model_name,
         sampling_args=sampling_args, max_retries=max_retries, state_columns=columns,
     )  # fmt: skip
-    return values.Form(request.to_body(), "input")
+    return Form(request.to_body(), "input")
 
 
 def key_name(key: str, namespace: str) -> KeyName:

@@ -54,22 +54,10 @@ from .host_messages import (
     decode,
     encode,
 )
-from .lease import HostLease, Tenure
+from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
-from .messages import KINDS as WORKER_KINDS
-from .messages import (
-    Announced,
-    Beat,
-    Declined,
-    Dispatch,
-    Message,
-    WorkerDelta,
-    WorkerHello,
-    WorkerNotes,
-    WorkerOutcome,
-)
 from .ranges import Ranges
-from .terms import ID_BYTES, Body, Epoch, one_line
+from .terms import ID_BYTES, Body, Epoch, Tenure, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
 NO_LEASE = "the host's lease does not hold"
@@ -82,13 +70,18 @@ REFUSAL_BYTES = 1_000
 UNANSWERED = "the router has not answered for as long as the lease holds"
 
 
-def _first_bytes(kinds: Sequence[type[Message]]) -> frozenset[int]:
-    return frozenset(WORKER_KINDS[each] for each in kinds)
+def _first_bytes(kinds: Sequence[type[messages.Message]]) -> frozenset[int]:
+    return frozenset(messages.KINDS[each] for each in kinds)
 
 
-_TOLD = _first_bytes([WorkerHello, WorkerOutcome, Announced, Declined, Dispatch])
+_TOLD = _first_bytes(
+    [
+        messages.WorkerHello, messages.WorkerOutcome, messages.Announced, messages.Declined,
+        messages.Dispatch,
+    ]
+)  # fmt: skip
 """Messages to and from workers that say what they are, and what runs."""
-_PASSING = _first_bytes([Beat, WorkerDelta, WorkerNotes])
+_PASSING = _first_bytes([messages.Beat, messages.WorkerDelta, messages.WorkerNotes])
 """Messages of workers of which the next one says more: they are not kept."""
 
 
@@ -288,7 +281,7 @@ class Host:
 
     # -- workers --------------------------------------------------------------
 
-    def _read(self, frames: Sequence[Body]) -> Iterator[Message]:
+    def _read(self, frames: Sequence[Body]) -> Iterator[messages.Message]:
         """Messages that concern what runs, of one batch.  What is none is for its receiver to
         judge."""
         if not frames or _kind(frames[0]) not in _TOLD:

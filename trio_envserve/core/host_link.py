@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from .errors import ProtocolError
 from .host_messages import Items, encode
-from .lease import Tenure
-from .terms import Body
+from .terms import Body, Tenure
 
 FRAMES_MOST = 60
 """Frames of all items in one message: a message of many more is refused by the framing."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .earlier_epochs import EarlierEpochs
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
 from .host import LEAVING, NO_LEASE
@@ -49,7 +50,7 @@ from .host_said import (
     left_lives,
     value_of,
 )
-from .lease import EarlierEpochs, Holding, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
+from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Phase
 from .remote_hosts import PastHosts, RemoteHost
@@ -64,7 +65,7 @@ from .router_inputs import (
     WorkerMessage,
 )
 from .slots import Pool
-from .terms import Body, Epoch, Route
+from .terms import Body, Epoch, Route, Tenure
 
 HOSTS_MOST = 4096
 """So many hosts are here at once."""
@@ -74,6 +75,14 @@ KEPT_BYTES = 256 << 20
 """A host that has not yet taken in so much of what is for its workers gets no new work."""
 KEPT_ITEMS = 1 << 20
 """One that has not taken in so many messages for them takes in none."""
+
+
+_REFUSALS = {
+    Reception.IN_USE: (IN_USE, "another host is here as {}"),
+    Reception.OVER: (OVER, "its tenure is over; it may join anew"),
+    Reception.MOVED: (MOVED, "this is another one, which takes over what runs"),
+}
+"""The code and the text, for the name of the host, of each reception that refuses it."""
 
 
 class ToHost(NamedTuple):
@@ -236,16 +245,11 @@ class Hosts:
             with_epoch=hello.epoch, continues=hello.continues, to=hello.to,
         )  # fmt: skip
         inputs = [] if over is None else self._gone(over, now_s, "its next tenure says so")
-        if reception is Reception.IN_USE:
-            text = f"another host is here as {name}"
-            self._refuse(route, hello.tenure, hello.hello, IN_USE, text)
-            self._past.add(name, "refused", text, now_s)
-        elif reception is Reception.OVER:
-            text = "its tenure is over; it may join anew"
-            self._refuse(route, hello.tenure, hello.hello, OVER, text)
-        elif reception is Reception.MOVED:
-            text = "this is another one, which takes over what runs"
-            self._refuse(route, hello.tenure, hello.hello, MOVED, text)
+        if reception in _REFUSALS:
+            code, text = _REFUSALS[reception]
+            self._refuse(route, hello.tenure, hello.hello, code, text.format(name))
+            if reception is Reception.IN_USE:
+                self._past.add(name, "refused", text.format(name), now_s)
         elif reception is Reception.WELCOME:
             is_new = hello.tenure not in self.hosts
             self._welcome(route, hello, name, capacity)
@@ -376,22 +380,12 @@ class Hosts:
         self.out.append(Report(level, f"host {host.name} gets no more workers: {why}"))
 
     def _open(self, host: RemoteHost) -> None:
-        host.slots = self._pool.open_slots(host.capacity, host.name, self._tag)
-        for place, slot in enumerate(host.slots):
-            host.places[slot.index] = place
-            self._of_slot[slot.index] = host
-        if host.least < host.capacity:
-            host.part = self._pool.vary(host.slots, host.least)
-            host.part.held = not host.fresh
+        host.open(self._pool, self._tag)
+        self._of_slot |= dict.fromkeys(host.places, host)
 
     def _close(self, host: RemoteHost) -> None:
-        if host.part is not None:
-            self._pool.parts.remove(host.part)
-            host.part = None
-        for slot in host.slots:
-            slot.closed = True
-            del self._of_slot[slot.index]
-        host.slots, host.places = [], {}  # another host may get them
+        for index in host.close(self._pool):
+            del self._of_slot[index]
 
     def _drain(self, host: RemoteHost, now_s: float) -> None:
         for worker in sorted(host.workers):
@@ -404,10 +398,8 @@ class Hosts:
     def records(self, running: Mapping[bytes, int], now_s: float) -> dict[str, Any]:
         """The hosts that are here, and the last ones that are not.  ``running``: what runs on
         each worker that said hello."""
-        hosts, wait_s = (
-            sorted(self.hosts.values(), key=lambda host: host.name),
-            self.leases.terms.wait_s,
-        )
+        hosts = sorted(self.hosts.values(), key=lambda host: host.name)
+        wait_s = self.leases.terms.wait_s
         return {
             "hosts": [host.record(running, wait_s, now_s) for host in hosts],
             "past_hosts": self._past.records(now_s),

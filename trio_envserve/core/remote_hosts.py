@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .host_link import Inbox, Outbox
 from .lease import Holding
-from .slots import Part, Slot
+from .slots import Part, Pool, Slot
 from .terms import Route
 
 PAST_HOSTS = 16
@@ -66,6 +66,24 @@ class RemoteHost:
         if self.fresh:
             return "ready"
         return "quiet" if self.slots else "joining"
+
+    def open(self, pool: Pool, tag: str) -> None:
+        """Bring its slots to the pool; ``tag`` ends the names of their workers."""
+        self.slots = pool.open_slots(self.capacity, self.name, tag)
+        self.places = {slot.index: place for place, slot in enumerate(self.slots)}
+        if self.least < self.capacity:
+            self.part = pool.vary(self.slots, self.least)
+            self.part.held = not self.fresh
+
+    def close(self, pool: Pool) -> list[int]:
+        """Take its slots out of the pool; returns their indexes, which another host may get."""
+        if self.part is not None:
+            pool.parts.remove(self.part)
+            self.part = None
+        for slot in self.slots:
+            slot.closed = True
+        closed, self.slots, self.places = [*self.places], [], {}
+        return closed
 
     def record(self, running: Mapping[bytes, int], wait_s: float, now_s: float) -> dict[str, Any]:
         """It in statistics.  ``running``: what runs on each worker that said hello;

@@ -20,6 +20,9 @@ Epoch: TypeAlias = bytes
 Incarnation: TypeAlias = bytes
 """128 random bits, fresh for each worker process."""
 
+Tenure: TypeAlias = bytes
+"""128 random bits, fresh for each time that a host joins a router."""
+
 Route: TypeAlias = bytes
 """The routing id under which a socket reaches a peer."""
 

@@ -69,7 +69,7 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import cbor2
 
@@ -82,24 +82,21 @@ from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
 from .terms import Joined
 from .values_lower import (
-    SMALL_DEPTH,
-    SMALL_ITEMS,
     Lowering,
     is_small,
-    items_left,
     takes_small,
 )
 from .values_lower import NotHere as NotHere
 from .values_order import small_in_order
 from .values_parts import JOINED_BYTES, PLAIN, Pieces, unchanging, written_head
-from .values_paths import Refusal, step
+from .values_paths import Refusal
 from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
 from .values_prices import TAG_SET
 from .values_scan import TAG_CUT, TooCostly
 from .values_scan import TooMuchWork as TooMuchWork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from .arrays import Reader
 
@@ -124,10 +121,10 @@ take 15 ms at worst."""
 _WORK_AT_ONCE: Final = 64 * KIB
 """The work that may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
 
-_ITEMS_AT_ONCE: Final = 100_000
+ITEMS_AT_ONCE: Final = 100_000
 """The items that may be encoded at once: some 20 ms."""
 
-_DEFAULT_LIMITS: Final = WireLimits()
+DEFAULT_LIMITS: Final = WireLimits()
 
 
 class EncodingError(EnvServeError, ValueError):
@@ -149,7 +146,7 @@ class DecodingError(EnvServeError, ValueError):
 
 
 def encode(
-    value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
+    value: object, *, root: str = "value", limits: WireLimits = DEFAULT_LIMITS,
     at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
 ) -> bytes:  # fmt: skip
     """The body for ``value``.  The same value gives the same bytes; with ``sort_keys`` also
@@ -173,7 +170,7 @@ def encode(
 
 
 def encode_to_send(
-    value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
+    value: object, *, root: str = "value", limits: WireLimits = DEFAULT_LIMITS,
     at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
 ) -> bytes | Joined:  # fmt: skip
     """The same.  What is large in a large body is not copied, if nobody can change it."""
@@ -182,10 +179,10 @@ def encode_to_send(
             return cbor2.dumps(small_in_order(value) if sort_keys else value)
         except UnicodeEncodeError:
             pass  # below it is said which text it was
-    at_most = _ITEMS_AT_ONCE if at_once else None
+    at_most = ITEMS_AT_ONCE if at_once else None
     lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
     try:
-        parts = _parts(lowering.value(value, 0))
+        parts = parts_of(lowering.value(value, 0))
     except Refusal as refusal:
         raise EncodingError(*refusal.located(root)) from refusal.__cause__
     except UnicodeEncodeError as error:
@@ -196,14 +193,15 @@ def encode_to_send(
         except Refusal as refusal:
             raise EncodingError(*refusal.located(root)) from refusal.__cause__
         raise EncodingError(f"{root}: {error}", root, "str") from error
-    return _body(parts, lowering, limits, pause)
+    return body_of(parts, lowering, limits, pause)
 
 
-def _parts(lowered: object) -> list[bytes | memoryview]:
+def parts_of(lowered: object) -> list[bytes | memoryview]:
+    """The encoding of a lowered value, in parts."""
     return lowered.parts if isinstance(lowered, Pieces) else [cbor2.dumps(lowered)]
 
 
-def _body(
+def body_of(
     parts: list[bytes | memoryview], lowering: Lowering, limits: WireLimits,
     pause: Callable[[], None] | None,
 ) -> bytes | Joined:  # fmt: skip
@@ -214,77 +212,6 @@ def _body(
     if lowering.cost_bytes(size) <= _prices.most_bytes(size, limits):
         return body
     return _padded(bytes(body), limits, pause or _no_pause)
-
-
-@final
-class Form:
-    """A map that has another value for one of its text keys each time.
-
-    A call has an input of its own, and options that many have: so the options are encoded
-    once, and each input is put between what stands before and after it.
-    """
-
-    __slots__ = ("_around", "_around_in_order", "_items", "_key", "_members")
-
-    def __init__(self, members: Mapping[str, object], key: str) -> None:
-        """``members``: all of the map, in order; what it has for ``key`` is not looked at."""
-        self._members = {**members, key: None}
-        self._key = key
-        self._items = items_left(self._members, SMALL_ITEMS, SMALL_DEPTH)
-        """How many items the value may have; negative if the others are not small."""
-        self._around = self._around_in_order = b"", b""
-        if self._items >= 0:
-            try:
-                self._around = _around(self._members, key)
-                self._around_in_order = _around(small_in_order(self._members), key)
-            except UnicodeEncodeError:
-                self._items = -1
-
-    def encode(
-        self, value: object, *, root: str = "value", limits: WireLimits = _DEFAULT_LIMITS,
-        sort_keys: bool = False, **how: Any,
-    ) -> bytes | Joined:  # fmt: skip
-        """The encoding, as of :func:`encode_to_send`, of the map with this value."""
-        is_small = items_left(value, self._items, SMALL_DEPTH - 1) >= 0
-        if is_small and takes_small(limits):
-            before, after = self._around_in_order if sort_keys else self._around
-            try:
-                return before + cbor2.dumps(small_in_order(value) if sort_keys else value) + after
-            except UnicodeEncodeError:
-                pass  # below it is said which text it was
-        if self._items >= 0 and takes_small(limits):
-            try:
-                return self._around_large(value, root, limits, sort_keys=sort_keys, **how)
-            except UnicodeEncodeError:
-                pass  # as above
-        body = {**self._members, self._key: value}
-        return encode_to_send(body, root=root, limits=limits, sort_keys=sort_keys, **how)
-
-    def _around_large(
-        self, value: object, root: str, limits: WireLimits, *, sort_keys: bool,
-        at_once: bool = False, pause: Callable[[], None] | None = None,
-    ) -> bytes | Joined:  # fmt: skip
-        """The same of a value that is not small: only that is walked through."""
-        at_most = _ITEMS_AT_ONCE if at_once else None
-        lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
-        try:
-            lowering.inside(self._members, SMALL_ITEMS - self._items)
-            parts = _parts(lowering.value(value, 1))
-        except Refusal as refusal:
-            refusal.way.append((step(self._key), self._members))
-            raise EncodingError(*refusal.located(root)) from refusal.__cause__
-        before, after = self._around_in_order if sort_keys else self._around
-        return _body([before, *parts, after], lowering, limits, pause)
-
-
-def _around(members: Any, key: str) -> tuple[bytes, bytes]:
-    """The bytes before and after the value of this key, where all others are small."""
-    items, at = [*members.items()], [*members].index(key)
-    before, after = (
-        b"".join(cbor2.dumps(item) for pair in pairs for item in pair)
-        for pairs in (items[:at], items[at + 1 :])
-    )
-    return written_head(5, len(items)) + before + cbor2.dumps(key), after
 
 
 def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:
@@ -306,7 +233,7 @@ def _no_pause() -> None:
 
 def decode(
     data: bytes | memoryview, *, arrays: Reader = "auto", root: str = "value",
-    limits: WireLimits = _DEFAULT_LIMITS, at_once: bool = False,
+    limits: WireLimits = DEFAULT_LIMITS, at_once: bool = False,
     pause: Callable[[], None] | None = None,
 ) -> object:  # fmt: skip
     """The value of a body.

@@ -22,9 +22,8 @@ from ..core.errors import ConfigError, ServerStartError
 from ..core.host import Host
 from ..core.host_messages import ENDED_MOST
 from ..core.host_said import check_amounts
-from ..core.lease import Tenure
 from ..core.limits import ServerLimits, WireLimits
-from ..core.terms import ID_BYTES
+from ..core.terms import ID_BYTES, Tenure
 from ..core.worker_range import WorkerRange, check_workers
 from ..net import (
     need_trio,

@@ -17,11 +17,12 @@ from typing import Any, final
 
 import trio
 
+from ..core.earlier_epochs import EarlierEpochs, EpochWait
 from ..core.errors import ProtocolError, ServerStartError
 from ..core.executions import Worker
 from ..core.host_messages import OVER, HostHello, HostRefused, decode, encode
 from ..core.host_pool import Hosts, ToHost
-from ..core.lease import NO_LEASE_S, EarlierEpochs, EpochWait, LeaseTerms
+from ..core.lease import NO_LEASE_S, LeaseTerms
 from ..core.limits import WireLimits
 from ..core.router import Router
 from ..core.router_effects import RouterEffect

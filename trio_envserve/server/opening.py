@@ -256,7 +256,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             _log.info("serving %s at %s, epoch %s", name, front.address, short(router.epoch))
             await served(server)
             await server._close()
-            left = server._left_behind()
+            left = server._left_over()
             nursery.cancel_scope.cancel()
         if left:
             raise ServerNotClosed(left)

@@ -19,21 +19,16 @@ tasks, so all of them run in the background of the block that opened the server
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import trio
 
 from ..core.closing import ClosingStage
-from ..core.errors import (
-    EnvironmentBroken,
-    ServerNotReady,
-    ServerStartError,
-)
+from ..core.earlier_epochs import EarlierEpochs
+from ..core.errors import EnvironmentBroken, ServerNotReady, ServerStartError
 from ..core.heartbeat import Heartbeat
 from ..core.lag import LagMeter
-from ..core.lease import EarlierEpochs
 from ..core.limits import ServerLimits
 from ..core.messages import Said, encode_record, in_batches
 from ..core.router import Router
@@ -62,7 +57,6 @@ from ..core.router_inputs import (
     HostsLive,
     Loaded,
     PoolOpened,
-    PoolWaits,
     Restored,
     Resume,
     RouterInput,
@@ -75,15 +69,17 @@ from ..core.router_inputs import (
 )
 from ..core.stats import line
 from ..core.status import ServerStats, StatusRecord
-from ..core.terms import Incarnation, RequestId, Route
+from ..core.terms import Incarnation, Route
 from ..host.folder_locks import FolderLocks
 from ..host.locks import AddressLocks
 from ..host.workers import Workers
 from ..net import Frame, RouterSocket
 from ..net.keypairs import ClientCurve
 from .curve import Doorkeeper
+from .earlier import hosts_ended, processes_ended
 from .hosts import EpochRecords, HostDesk
 from .journal import Journal
+from .left_over import left_over
 from .portions import of_worker, portions
 
 _log = logging.getLogger("trio_envserve.server")
@@ -263,22 +259,12 @@ class Server:
             _log.info("%s", line(self._all_stats()))
 
     async def _open_pool(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
-        """Start workers once no process of an earlier epoch is left: at this address, and
-        of those with this journal."""
-        dead: set[bytes] = set()
-        began_s = trio.current_time()
-        for each in locks:
-            while (earlier := each.try_epochs(self._router.epoch)) is None:
-                waited_s = trio.current_time() - began_s
-                self._give(PoolWaits(each.wait_text(waited_s)))
-                if waited_s >= self._limits.lock_s:
-                    raise ServerStartError(f"{self._router.starting}; {each.find_workers()}")
-                await trio.sleep(min(0.01 + waited_s / 10, 0.5))
-            dead |= earlier
+        """Start workers once what earlier servers have left has ended."""
+        dead = await processes_ended(locks, self._router, self._limits.lock_s, self._give)
         records = EpochRecords([each.epochs.path for each in locks])
         hosted = EarlierEpochs(records.read(), _now_s())
         if self._desk is None or self._journal is None:
-            await self._wait_for_hosts(hosted, records)
+            await hosts_ended(hosted, records, self._desk, self._give)
         if self._desk is None:
             records.clear()
         else:
@@ -293,18 +279,6 @@ class Server:
             )
             self._give(HostsLive(_now_s()))
         self._give(PoolOpened(dead - wait, _now_s()))
-
-    async def _wait_for_hosts(self, earlier: EarlierEpochs, records: EpochRecords) -> None:
-        """Until the hosts of earlier epochs have no workers any more, by what those wrote."""
-        async with trio.open_nursery() as nursery:
-            if self._desk is not None:
-                nursery.start_soon(self._desk.end_tenures, earlier)
-            while not earlier.take_dead(_now_s()) and earlier.waits:
-                left_s, until = earlier.until_s - _now_s(), records.until(earlier, _now_s())
-                text = "waiting for the workers of hosts of an earlier server to end"
-                self._give(PoolWaits(f"{text} ({until})"))
-                await trio.sleep(max(min(left_s, 0.5), 0.0))
-            nursery.cancel_scope.cancel()
 
     async def _keep_saved(self, journal: Journal) -> None:
         """Tell the router what is safe."""
@@ -448,38 +422,10 @@ class Server:
         if self._desk is not None and not self._left:
             self._desk.closed()
 
-    def _left_behind(self) -> str:
+    def _left_over(self) -> str:
         """The processes of this machine that did not end in time, in words; empty if all did."""
-        here: list[bytes] = []
-        away: Counter[str] = Counter()
-        for worker in self._left:
-            host = None if self._desk is None else self._desk.host_of(worker)
-            if host is None:
-                here.append(worker)
-            else:
-                away[host] += 1
-        for host, count in sorted(away.items()):
-            _log.warning(
-                "%d workers of host %s are not known to have ended: they have with its lease, "
-                "which the next server at this address waits for", count, host,
-            )  # fmt: skip
-        text = "".join(map(self._about_left, here))
-        if text:
-            _log.error("the server has closed, but not all of it has ended: %s", text)
-        return text
-
-    def _about_left(self, worker_id: bytes) -> str:
-        life = self._router.pool.lives[worker_id]
-        worker = self._router.workforce.workers.get(worker_id)
-        live = worker.live.values() if worker is not None else ()
-        runs = ", ".join(
-            f"request {RequestId(each.session.id, each.sequence)} of {each.session.name}"
-            for each in live
-        )
-        return (
-            f"worker {life.name} (pid {life.pid}) was killed and has not ended in "
-            f"{self._limits.reap_s:g} s; it runs {runs or 'nothing that is known'}\n"
-            f"{self._workers.where(worker_id)}"
+        return left_over(
+            self._left, self._desk, self._router, self._limits.reap_s, self._workers.where
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...core.lease import Tenure
-from ...core.terms import Epoch
+from ...core.terms import Epoch, Tenure
 from ..kit.violation import Violation
 
 if TYPE_CHECKING:

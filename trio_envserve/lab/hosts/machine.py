@@ -14,7 +14,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core.lease import HostLease, Tenure
+from ...core.lease import HostLease
+from ...core.terms import Tenure
 
 if TYPE_CHECKING:
     from .world import World

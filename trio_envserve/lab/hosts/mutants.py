@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...core import lease as shipped
-from ...core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms, Reception
+from ...core.earlier_epochs import EarlierEpochs
+from ...core.lease import HostLease, Leases, LeaseTerms, Reception
 from ..mutants.patching import Patches
 from .machine import Machine
 from .router import Router

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ...core.lease import EarlierEpochs, LeaseBeat, Leases, LeaseTerms, Reception, Tenure
-from ...core.terms import Epoch
+from ...core.earlier_epochs import EarlierEpochs
+from ...core.lease import LeaseBeat, Leases, LeaseTerms, Reception
+from ...core.terms import Epoch, Tenure
 from .machine import Left, Machine, Queue
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from ...core.lease import EpochWait, LeaseTerms
+from ...core.earlier_epochs import EpochWait
+from ...core.lease import LeaseTerms
 from ..kit.violation import Violation
 from .judge import Judge
 from .machine import Machine, Worker

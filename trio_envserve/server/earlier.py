@@ -1,0 +1,56 @@
+"""What earlier servers have left: workers start once nothing of theirs can run any more.
+
+The processes of this machine have ended when their locks are free; the hosts of earlier
+epochs have no workers any more when their leases are over, or when they say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ..core.earlier_epochs import EarlierEpochs
+from ..core.errors import ServerStartError
+from ..core.router import Router
+from ..core.router_inputs import PoolWaits
+from ..core.terms import Epoch
+from ..host.folder_locks import FolderLocks
+from ..host.locks import AddressLocks
+from .hosts import EpochRecords, HostDesk
+
+Give = Callable[[PoolWaits], None]
+"""Gives the router an input, and carries out its effects."""
+
+
+async def processes_ended(
+    locks: Sequence[AddressLocks | FolderLocks], router: Router, lock_s: float, give: Give
+) -> set[Epoch]:
+    """Sleep until no process of an earlier epoch is left at this address, or of those with
+    this journal; returns those epochs.  ServerStartError after ``lock_s``."""
+    dead: set[Epoch] = set()
+    began_s = trio.current_time()
+    for each in locks:
+        while (earlier := each.try_epochs(router.epoch)) is None:
+            waited_s = trio.current_time() - began_s
+            give(PoolWaits(each.wait_text(waited_s)))
+            if waited_s >= lock_s:
+                raise ServerStartError(f"{router.starting}; {each.find_workers()}")
+            await trio.sleep(min(0.01 + waited_s / 10, 0.5))
+        dead |= earlier
+    return dead
+
+
+async def hosts_ended(
+    earlier: EarlierEpochs, records: EpochRecords, desk: HostDesk | None, give: Give
+) -> None:
+    """Sleep until the hosts of earlier epochs have no workers any more, by what those wrote."""
+    async with trio.open_nursery() as nursery:
+        if desk is not None:
+            nursery.start_soon(desk.end_tenures, earlier)
+        while not earlier.take_dead(trio.current_time()) and earlier.waits:
+            now_s = trio.current_time()
+            text = "waiting for the workers of hosts of an earlier server to end"
+            give(PoolWaits(f"{text} ({records.until(earlier, now_s)})"))
+            await trio.sleep(max(min(earlier.until_s - now_s, 0.5), 0.0))
+        nursery.cancel_scope.cancel()
