@@ -16,7 +16,7 @@ def is_right(tasks: Arithmetic, number: int, value: Any) -> bool:
 
 
 def noted(outcome: Outcome) -> dict[str, Any]:
-    """What goes into the callers' log."""
+    """The record of an outcome in the callers' log."""
     error = outcome.error
     return {
         "ok": outcome.ok,

@@ -1,4 +1,4 @@
-"""What happened in a run with real processes: one history, read from logs on disk.
+"""The history of a run with real processes, read from logs on disk.
 
 Theory of operation
 -------------------
@@ -188,7 +188,7 @@ RUN_WRONGLY: Mapping[str, str] = {
     "rerun_too_early": "reruns began before their predecessor's process was proven dead",
     "started_unasked": "rollouts ran that nobody had asked for",
 }
-"""What is wrong if one of these figures is not 0, in words."""
+"""The problem if one of these figures is not 0, in words."""
 
 
 def judged(figures: Callable[[], Figures], problems: Callable[[Figures], Iterable[str]]) -> Figures:
@@ -203,7 +203,7 @@ def judged(figures: Callable[[], Figures], problems: Callable[[Figures], Iterabl
 
 
 def counted(figures: Figures, texts: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong in words, for each of these figures that is not 0."""
+    """The problem in words, for each of these figures that is not 0."""
     for name, text in texts.items():
         if figures[name]:
             yield f"{figures[name]} {text}"

@@ -87,7 +87,7 @@ class Player:
         """The step of the last check that agreed."""
         self.difference: Difference | None = None
         self.raised: Exception | None = None
-        """What the router raised; nothing was played after that."""
+        """The error that the router raised; nothing was played after that."""
         self.ended = False
         """The server ended in order, and the recording with it."""
         self.stopped = ""
@@ -212,7 +212,7 @@ class Replayed:
     """Whether it did what was recorded; None if nothing was there to compare with."""
     difference: Difference | None
     raised: Exception | None
-    """What the router raised; the replay ends there."""
+    """The error that the router raised; the replay ends there."""
 
 
 def load(path: str | os.PathLike[str]) -> Iterator[RecordedInput]:

@@ -91,7 +91,7 @@ def _parts(path: Path, items: Iterator[tuple[int, list[Any]]], began_s: float) -
 
 
 def _part(record: list[Any], step: int, pending: RecordedInput | None) -> Part | None:
-    """What a record begins; None if it belongs to the input before it."""
+    """The entry that a record begins; None if it belongs to the input before it."""
     code, *rest = record
     if type(code) is not int:
         raise ValueError("not a record that is known")
@@ -194,7 +194,7 @@ _ABOUT: dict[str, Callable[[Any], bool]] = {
     "heartbeats": lambda value: type(value) is bool, "limits": _is_record, "wire": _is_record,
     "version": _is_text, "environment": _is_text, "address": _is_text,
 }  # fmt: skip
-"""What a header must have."""
+"""The fields that a header must have."""
 
 
 def _check_header(path: Path, record: Any) -> None:

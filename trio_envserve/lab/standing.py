@@ -18,7 +18,7 @@ class Standing(abc.ABC):
     or are killed here, and another is started here."""
 
     what: str
-    """What it is, in errors and in the name of its log."""
+    """Its name, in errors and in the name of its log."""
     end_s: float
     """How long an orderly stop may take."""
     terminate: bool
@@ -32,7 +32,7 @@ class Standing(abc.ABC):
 
     @abc.abstractmethod
     def command(self) -> list[str]:
-        """What is started next."""
+        """The command that is started next."""
 
     @abc.abstractmethod
     async def begun(self, started: Program) -> None:

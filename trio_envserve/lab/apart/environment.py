@@ -44,7 +44,7 @@ class Apart:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """What was written of a key; a line that was cut off by a death is none."""
+    """The lines that were written about a key; a line that was cut off by a death is none."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="ascii").split("\n")

@@ -1,4 +1,4 @@
-"""What must hold, by the files of the environment and by what the callers were told."""
+"""The judge: it reads the files of the environment, and what the callers were told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .environment import read_runs
 
 
 class Told(NamedTuple):
-    """What the caller of a key was told."""
+    """The answer to the caller of a key."""
 
     verdict: Verdict | None
     """None: it has the value."""
@@ -21,7 +21,7 @@ class Told(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What was found."""
+    """The findings of the judge."""
 
     problems: list[str]
     values: int

@@ -70,7 +70,7 @@ class Options:
 
 @dataclasses.dataclass(slots=True)
 class Seen:
-    """What is seen from outside while it runs."""
+    """The states of the hosts, as the router tells them while it runs."""
 
     lost: set[str] = dataclasses.field(default_factory=set)
     """Hosts that the router has lost."""

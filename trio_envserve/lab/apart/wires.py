@@ -1,4 +1,4 @@
-"""What lies between a host and its router, and can be cut in either direction.
+"""The wires between hosts and their router, which can be cut in either direction.
 
 Theory of operation
 -------------------
@@ -32,7 +32,7 @@ class Wire(Protocol):
     address: str
     """Where the host joins."""
     words: Sequence[str]
-    """What comes before the host's command."""
+    """The words before the host's command."""
 
     def cut(self, direction: str) -> None:
         """Nothing passes in this direction any more."""

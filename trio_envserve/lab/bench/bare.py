@@ -158,7 +158,7 @@ class _Caller:
 
 
 def open_caller(network: Network) -> Callable[[str], AbstractAsyncContextManager[_Caller]]:
-    """What opens connections for :func:`.client.serve`."""
+    """The function that opens connections for :func:`.client.serve`."""
 
     @asynccontextmanager
     async def opened(address: str) -> AsyncGenerator[_Caller, None]:

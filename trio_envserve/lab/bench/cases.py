@@ -64,10 +64,10 @@ class Case:
     workers: int = 1
     contenders: tuple[str, ...] = (OURS, PLAIN, *BOTH_PEERS)
     peer_load: Load | None = None
-    """What the peers do instead, where they cannot do the same."""
+    """The load of the peers, where they cannot do the same."""
 
     def load_of(self, contender: str) -> Load:
-        """What this contender is asked to do."""
+        """The load of this contender."""
         assert self.load is not None
         return self.peer_load if contender in BOTH_PEERS and self.peer_load else self.load
 
@@ -158,7 +158,7 @@ class Mark:
 
     @property
     def compared(self) -> str:
-        """What ours is divided by; empty for the figure itself."""
+        """The contender whose figure divides ours; empty for the figure itself."""
         return self.against or (f"{OURS}, {self.over}" if self.over else "")
 
     def reached(self, value: float) -> bool:

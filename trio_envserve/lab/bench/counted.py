@@ -119,7 +119,7 @@ def replay(inputs: Path, count: int) -> Router:
 
 
 def platform_key() -> str:
-    """What machine instructions depend on, apart from this project."""
+    """The name of all that machine instructions depend on, apart from this project."""
     import importlib.metadata
 
     python = f"{platform.python_implementation()} {platform.python_version()}"
@@ -151,7 +151,7 @@ def counted(*, with_instructions: bool = True) -> dict[str, Any]:
 
 
 def problems(record: dict[str, Any]) -> list[str]:
-    """What costs more than it may."""
+    """The costs that are higher than they may be."""
     most = 1 + record["tolerance"]
     found = []
     for counts, wanted, kind in (

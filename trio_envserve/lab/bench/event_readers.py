@@ -1,4 +1,4 @@
-"""Who looks at a server by HTTP: a program of its own.
+"""The viewers of a server by HTTP: a program of its own.
 
 ``python -m trio_envserve.lab.bench.event_readers URL READING STUCK SCRAPE_S``
 
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from .driver import answer
 
 RECEIVE_BYTES = 4096
-"""What the kernel keeps for who reads nothing: so they are stuck soon."""
+"""The kernel's buffer for viewers who read nothing: small, so that they are stuck soon."""
 CHUNK = 1 << 16
 EVENTS = 5
 """So many fill what the kernel keeps."""

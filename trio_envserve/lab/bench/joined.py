@@ -105,7 +105,7 @@ class Joined:
         self._calls = 0
         self._running: list[int] = []
         self._asked: list[ClientEffect] = []
-        """What the client said, and nobody has carried out yet."""
+        """The client's effects that nobody has carried out yet."""
         self._answers: list[Answer] = []
         self._said: list[RouterEffect] = []
         """The same of the router."""
@@ -168,7 +168,7 @@ class Joined:
             self._deliver(said)
 
     def _deliver(self, said: list[Any]) -> None:
-        """What the router said, to whom it is for, as the server's shell sends it."""
+        """Deliver the router's messages, as the server's shell sends them."""
         to_worker = [effect for effect in said if isinstance(effect, ToWorker)]
         for frames in self._batches("router", [effect[2:] for effect in to_worker]):
             runs = self._work(RouterMessage, (to_worker[0].incarnation, *frames))
@@ -179,7 +179,7 @@ class Joined:
             self._ask(ServerMessage, frames)
 
     def _report(self, effects: Sequence[Any]) -> None:
-        """What the worker says, to the router."""
+        """Deliver the worker's messages to the router."""
         with self.counter.count("worker"):
             said = list(frames_to_router([e for e in effects if isinstance(e, ToRouter)]))
         for frames in said:

@@ -26,13 +26,13 @@ class Peer(NamedTuple):
     version: str
     """The version of the package ``verifiers``."""
     module: str
-    """What its programs import."""
+    """The module that its programs import."""
     program: str
     """In the folder ``peer_programs``."""
 
     @property
     def requirement(self) -> str:
-        """What pip installs."""
+        """The requirement that pip installs."""
         return f"verifiers=={self.version}"
 
     def check(self) -> str:
@@ -104,7 +104,7 @@ async def _check(peer: Peer, python: str) -> str:
 
 
 async def _run(peer: Peer, command: list[str]) -> str:
-    """What the command prints."""
+    """The output of the command."""
     with trio.move_on_after(_INSTALL_S):
         try:
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)

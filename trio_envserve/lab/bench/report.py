@@ -60,7 +60,7 @@ _WORDS = {
 
 
 def in_words(measure: str) -> str:
-    """What a measure is headed."""
+    """The heading of a measure."""
     return _WORDS.get(measure, measure.replace("_", " "))
 
 
@@ -117,7 +117,7 @@ def mark_rows(record: Record) -> Rows:
 
 
 def target_rows() -> Rows:
-    """What is to be reached: a row for each case and figure; the first names the columns."""
+    """The targets: a row for each case and figure; the first names the columns."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for mark in MARKS:
         found.setdefault((mark.case, mark.measure), {})[mark.compared] = mark.wanted

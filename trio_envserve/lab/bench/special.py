@@ -42,7 +42,7 @@ WAIT_S = 600.0
 
 
 async def session_done(judge: Judge, size: Size) -> Figures:
-    """What a request costs the router after 1,000 and after 100,000 others in the
+    """The router's costs of a request after 1,000 and after 100,000 others in the
     same session: the second over the first."""
     windows: list[float] = []
     async with (

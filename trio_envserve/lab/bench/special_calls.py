@@ -48,7 +48,7 @@ CONNECTIONS = Load(256, clients=256)
 
 
 async def keyed_calls(judge: Judge, size: Size) -> Figures:
-    """What a call with a key costs all processes together, and over one without."""
+    """The costs of a call with a key in all processes together, and over one without."""
     command = [*bench_server(judge, 1), "--limit", f"retention_s={RETENTION_S}"]
     async with (
         open_server_program(command) as (server, address),
@@ -68,7 +68,7 @@ async def keyed_calls(judge: Judge, size: Size) -> Figures:
 
 
 async def curve_64(judge: Judge, size: Size) -> Figures:
-    """What 64 calls in flight take with keys, and over that without."""
+    """The time of 64 calls in flight with keys of CURVE, and over that without."""
     if find_spec("nacl") is None:  # the extra curve
         return {}
     folder, file = _write_keys(judge.folder)
@@ -151,7 +151,7 @@ async def http_rollouts(judge: Judge, size: Size) -> Figures:
 
 
 async def visible_calls(judge: Judge, size: Size) -> Figures:
-    """What calls take of a server with metrics, page and a viewer, and of one without."""
+    """The costs of calls at a server with metrics, page and a viewer, and at one without."""
     if find_spec("prometheus_client") is None:
         return {}
     visible = [*bench_server(judge, 1), "--http", "127.0.0.1:0"]

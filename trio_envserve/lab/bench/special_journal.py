@@ -55,7 +55,7 @@ async def journal_calls(judge: Judge, size: Size) -> Figures:
 
 
 async def journal_beside(judge: Judge, size: Size) -> Figures:
-    """What calls without a key take of a server with a journal, and of one without."""
+    """The costs of calls without a key at a server with a journal, and at one without."""
     with_one = [*bench_server(judge, 1), "--journal", str(_new_folder(judge))]
     async with (
         open_server_program(with_one) as (journaled, address),
@@ -125,7 +125,7 @@ def _write(folder: Path, keys: int) -> None:
 
 
 def _sync_ms(folder: Path) -> float:
-    """What the disk takes for a sync of a little that was written."""
+    """The time of the disk for a sync of a little that was written."""
     took_ms: list[float] = []
     fd = os.open(folder / "sync", os.O_WRONLY | os.O_CREAT, 0o600)
     try:

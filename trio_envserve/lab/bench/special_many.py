@@ -55,12 +55,12 @@ async def idle_clients(judge: Judge, size: Size) -> Figures:
 
 
 async def many_waiting(judge: Judge, size: Size) -> Figures:
-    """What many requests take that wait for a worker."""
+    """The costs of many requests that wait for a worker."""
     return await _many(judge, size, capacity=1)
 
 
 async def many_running(judge: Judge, size: Size) -> Figures:
-    """What many requests take that run."""
+    """The costs of many requests that run."""
     return await _many(judge, size, capacity=size.requests)
 
 

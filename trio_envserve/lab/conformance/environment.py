@@ -31,7 +31,7 @@ CONTRACT: Final = 1
 """Version of what the cases and this environment have agreed on."""
 
 OPERATIONS: Final = ("about", "count", "open", "echo", "wait", "fail", "die")
-"""What an input's ``op`` may be; the first three do not count as starts."""
+"""The operations that an input's ``op`` may name; the first three do not count as starts."""
 
 MARKS: Final = {"s": "started", "r": "results", "e": "errors", "c": "cancelled"}
 """The bytes of a key's file, and what they count."""

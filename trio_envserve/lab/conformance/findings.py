@@ -60,7 +60,7 @@ class Case:
 
     name: str
     line: str
-    """What is right, as one sentence."""
+    """The right behaviour, as one sentence."""
     section: str
     """The heading of ``docs/protocol.md`` that says so."""
     guarantee: str
@@ -83,7 +83,7 @@ class Finding:
     mark: Mark
     expected: str = ""
     seen: str = ""
-    """What was there instead, or why the case was skipped."""
+    """The behaviour that was there instead, or why the case was skipped."""
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def case(
 
 
 def describe(case: Case) -> dict[str, Any]:
-    """What a case is, as plain data."""
+    """A case as plain data."""
     return {
         "name": case.name, "section": case.section, "guarantee": case.guarantee, "line": case.line,
         "faults": case.faults,

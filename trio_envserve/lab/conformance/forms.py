@@ -11,7 +11,7 @@ from ...core.limits import MIB
 from .findings import CaseFailed, check
 
 HEADER_BYTES = 16 * MIB
-"""What is read of a server's header: generous, it is the server that is judged."""
+"""The longest header of a server that is read: generous, it is the server that is judged."""
 
 _OF_SERVERS = (
     messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,

@@ -81,7 +81,7 @@ class Peer:
         self.connection = 1
         self.probe = 0
         self.received: list[Received] = []
-        """What came and was not asked for yet, in order."""
+        """The messages that came and were not asked for yet, in order."""
         self._socket = socket
         self._made = made
         self._stats_probe = 0
@@ -329,7 +329,7 @@ class Peer:
         return await self.cancelled(sequence)
 
     async def cancelled(self, sequence: int) -> bool:
-        """What is said to a cancel: whether it ever started."""
+        """The answer to a cancel: whether the request ever started."""
         cancelled, _ = await self.next(
             messages.Cancelled,
             f"the answer to the cancel of sequence {sequence}",

@@ -58,7 +58,7 @@ class Options:
     alive_s: float = 5.0
     """How long after each case the server is asked whether it is still alive."""
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """What is known of the server's limits, by their names: the cases about a limit
+    """The known limits of the server, by their names: the cases about a limit
     are skipped without it, or if it is too large to be reached."""
     restart: Callable[[], Awaitable[object]] | None = None
     """Kills the server and starts it anew at the same address; cases that need that are

@@ -143,7 +143,7 @@ class WorkerBench:
         return f"last it said {said[-1]}" if said else "it said nothing"
 
     def all(self, cls: type[M], since: int = 0) -> list[M]:
-        """What it has said of that kind, from that place of ``heard`` on."""
+        """Its messages of that kind, from that place of ``heard`` on."""
         return [cast(M, each.message) for each in self.heard[since:] if type(each.message) is cls]
 
     async def one(self, cls: type[M], expected: str, since: int = 0) -> M:
@@ -231,7 +231,7 @@ class WorkerBench:
         return (await self.one(messages.Beat, "a beat", len(self.heard))).beat
 
     async def missed(self, number: int = 0) -> Heard:
-        """What it sends again when an outcome, or its announcement, was lost."""
+        """The message that it sends again when an outcome, or its announcement, was lost."""
         since = len(self.heard)
         self.state(await self.later_beat(), number + 1, [number, number + 1])
         kinds = (messages.WorkerOutcome, messages.Announced)

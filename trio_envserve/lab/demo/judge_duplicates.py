@@ -47,7 +47,7 @@ def request_of(line: Line) -> str:
 
 
 class Sockets(NamedTuple):
-    """What went over the callers' sockets."""
+    """The messages on the callers' sockets."""
 
     requests: dict[str, list[Line]]
     """By request: its transmissions."""

@@ -66,7 +66,7 @@ def _figures(history: History) -> Figures:
 
 
 def _callers(history: History) -> dict[str, Any]:
-    """What was asked, and what came of it."""
+    """The calls, and what came of them."""
     answered = history.answers.keys() & history.asks.keys()
     good = {key for key in answered if history.answers[key]["ok"] and history.answers[key]["right"]}
     untrue = [
@@ -88,7 +88,7 @@ def _callers(history: History) -> dict[str, Any]:
 
 
 def _faults(history: History, sockets: Sockets) -> dict[str, Any]:
-    """What was done to the server, its workers and its connections."""
+    """The faults of the server, its workers and its connections."""
     kills = [
         line for line in history.faults("kill", what="worker")
         if line["process"] in history.deaths
@@ -146,7 +146,7 @@ def _was_replaced(history: History, kill: Line) -> bool:
 
 
 def _hosts(history: History) -> Figures:
-    """What was done to the remote host, if there is one."""
+    """The faults of the remote host, if there is one."""
     if not any(line.get("hosts") for line in history.faults("begin")):
         return {}
     kills = history.faults("kill", what="host")
@@ -207,7 +207,7 @@ _WRONG = {
 
 
 def _problems(figures: dict[str, Any]) -> Iterator[str]:
-    """What is wrong, in words."""
+    """The problems, in words."""
     if not figures["asked"]:
         yield "nothing was asked"
     yield from counted(figures, _WRONG)

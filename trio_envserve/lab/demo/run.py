@@ -76,7 +76,7 @@ class DemoOptions:
     remote_host: bool = False
     """The workers are those of a host that has joined, and it is killed, too."""
     server_command: Sequence[str] = SERVER_COMMAND
-    """What is started as the server, with options as its last argument."""
+    """The command that starts the server, with options as its last argument."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -87,7 +87,7 @@ class Progress:
     asked: int = 0
     answered: int = 0
     said: list[str] = dataclasses.field(default_factory=list)
-    """What has been done to it so far, a line each."""
+    """The faults so far, a line each."""
 
 
 async def run_demo(options: DemoOptions, progress: Progress | None = None) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class _Callers:
 
 
 def _answer(outcome: Outcome) -> dict[str, Any]:
-    """What a caller notes of an outcome."""
+    """A caller's note of an outcome."""
     error = outcome.error
     return {
         "ok": outcome.ok,

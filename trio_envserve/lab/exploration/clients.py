@@ -106,7 +106,7 @@ class Clients(Catalogue):
         )  # fmt: skip
 
     def run(self, machine: ClientCore, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the caller, the connection, the server or a timer does."""
+        """Take an input of the caller, the connection, the server or a timer."""
         effects = machine.take(self._input(machine, given))
         return tuple(filter(None, map(self._effect, effects)))
 
@@ -137,7 +137,7 @@ class Clients(Catalogue):
         machine._flush_at_s = NOW_S
 
     def _due_scan(self, machine: ClientCore) -> None:
-        """What was refused for now is tried again."""
+        """Try again what was refused for now."""
         machine._scan_at_s = NOW_S
         for call in machine.calls.held.values():
             call.held_until_s = NOW_S

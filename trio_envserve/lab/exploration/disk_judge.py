@@ -39,7 +39,7 @@ _OF_COMMANDS = KINDS.index(Cancelled), KINDS.index(Commanded)
 
 
 def past_of(rows: Iterable[Row]) -> KeyPast:
-    """What a journal says of its key."""
+    """The past of the key, as its journal has it."""
     past, here = KeyPast(), None
     for record in map(record_of, rows):
         match record:
@@ -90,11 +90,11 @@ class DiskJudge(KeyJudge):
         self.safe = disk.safe
         self.written = list(disk.written)
         self._new: list[Row] = []
-        """What this step has written."""
+        """The records that this step has written."""
         self._safe_now: Due = {}
-        """Who is told what as groups have become safe in this step."""
+        """The answers to callers that are due since groups have become safe in this step."""
         self._if_it_ends: set[Any] = set()
-        """Who is told at once, unless this step ends a generation."""
+        """The callers that are told at once, unless this step ends a generation."""
 
     def disk(self) -> DiskPart:
         """The journal for the next step."""
@@ -224,7 +224,7 @@ class DiskJudge(KeyJudge):
     # -- whether the server does the same -----------------------------------------------
 
     def settle(self, live: dict[int, bool], free: bool) -> None:
-        """What is due waits for the last group that was written."""
+        """Have all that is due wait for the last group that was written."""
         ends = any(row[0] == _CLOSED for row in self._new)
         due, later = dict(self._safe_now), []
         known = self._safe_outcome()
@@ -269,7 +269,7 @@ def _request_of(to: Any) -> Request:
 
 
 def _known(past: KeyPast) -> tuple[int, Tag | None, tuple[Any, ...]]:
-    """What a journal must say."""
+    """The facts that a journal must have."""
     here = past.open
     if here is None:
         return past.opened, past.early, ()

@@ -46,7 +46,7 @@ class DiskStep(KeyStep):
             )
 
     def _take(self, c: int, sequence: int) -> None:
-        """What is said to a command is taken later, if it waits for the journal."""
+        """Take the answer to a command later, if it waits for the journal."""
         if all(s.told is not None for s in self._callers[c].said if s.sequence == sequence):
             super()._take(c, sequence)
 

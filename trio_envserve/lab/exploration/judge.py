@@ -169,7 +169,7 @@ class Judge(BaseJudge):
             self.calls[index] = self.calls[index]._replace(excused=True, delivered=None)
 
     def server_died(self) -> None:
-        """What a dead server knew, and what it had sent, is void."""
+        """Forget all that a dead server knew and had sent."""
         self.calls = [call._replace(delivered=None, sent=None) for call in self.calls]
         self.finished = self.stopped = ()
 

@@ -71,7 +71,7 @@ class KeyPast(NamedTuple):
     early: Tag | None = None
     """The cancel that hits the next request."""
     said: tuple[tuple[tuple[int, Tag], Told], ...] = ()
-    """What was said to commands with ids of their own."""
+    """The answers to commands with ids of their own."""
     closing: bool = False
     """Whether the server drains."""
 
@@ -87,9 +87,9 @@ class KeyJudge(BaseJudge):
         self._in_vain = False
         """Whether the time has ended for which work goes on that nobody waits for."""
         self._due: dict[Any, Told] = {}
-        """Who is to be told what."""
+        """The answers that are due, by who is to be told."""
         self.heard: dict[Any, Told] = {}
-        """Who was told what."""
+        """The answers that were given, by who was told."""
 
     def past(self) -> KeyPast:
         """The past for the next step."""
@@ -272,7 +272,7 @@ class KeyJudge(BaseJudge):
             self._complete(("cancelled", True))
 
     def _stop_if_closing(self) -> None:
-        """What never ran is not retained."""
+        """Retain nothing that never ran."""
         here = self.open
         if not self.closing or here is None or here.live or here.held or here.outcome:
             return

@@ -9,7 +9,7 @@ from .keyed_judge import KeyPast, Told
 from .state import WorkerPart
 
 INPUT, OTHER = b"x", b"y"
-"""What is asked under the key, and something else."""
+"""The input that is asked under the key, and another one."""
 
 
 class Said(NamedTuple):
@@ -49,7 +49,7 @@ class Group(NamedTuple):
 
     rows: tuple[Row, ...]
     due: tuple[tuple[Any, Told], ...]
-    """Who is told what once they are."""
+    """The answers to callers once they are."""
 
 
 class DiskPart(NamedTuple):
@@ -57,7 +57,7 @@ class DiskPart(NamedTuple):
 
     safe: tuple[Row, ...] = ()
     written: tuple[Group, ...] = ()
-    """What a fall of the server may lose, from any of them on."""
+    """The groups that a fall of the server may lose, from any of them on."""
 
 
 class KeyState(NamedTuple):

@@ -96,7 +96,7 @@ class KeyStep(BaseStep[KeyState]):
         )  # fmt: skip
 
     def _of_generations(self, worker: WorkerPart) -> Iterator[Running]:
-        """What it runs, by the number of the generation."""
+        """Its executions, by the number of the generation."""
         for run in worker.runs:
             yield run._replace(number=int(run.key))
 
@@ -123,7 +123,7 @@ class KeyStep(BaseStep[KeyState]):
         self._request(c, KeyAct.ASK, input)
 
     def _again(self, c: int, gone: bool) -> None:
-        """What it asked in a session that is over is issued again."""
+        """Issue again what it asked in a session that is over."""
         caller = self._callers[c]
         self._callers[c] = caller._replace(lost=False)
         request = self._session(c), caller.next
@@ -314,7 +314,7 @@ class KeyStep(BaseStep[KeyState]):
     # -- the worker -------------------------------------------------------------------
 
     def _dispatched(self, number: int) -> None:
-        """What was dispatched counts as run, whether or not the worker gets to it."""
+        """Count a dispatch as a run, whether or not the worker gets to it."""
         message = self._world.mail.message[number]
         if not isinstance(message, messages.Dispatch):
             return
@@ -375,7 +375,7 @@ class KeyStep(BaseStep[KeyState]):
 
 
 def told_of(outcome: messages.Outcome, payload: bytes) -> Told:
-    """What an outcome says to who waited."""
+    """The answer of an outcome to who waited."""
     if outcome.status == Status.RESULT:
         if payload[:1].isdigit():
             return "result", payload

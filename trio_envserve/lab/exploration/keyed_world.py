@@ -68,13 +68,13 @@ class KeyWorld(Explored[KeyState]):
             yield ("back", caller)
 
     def step(self, state: KeyState) -> KeyStep:
-        """What takes one action from this state."""
+        """The step that takes one action from this state."""
         return DiskStep(self, state) if self.configuration.falls else KeyStep(self, state)
 
     # -- what can happen ----------------------------------------------------------
 
     def certain(self, state: KeyState) -> list[Action]:
-        """What happens by itself, sooner or later, in no certain order."""
+        """The actions that happen by themselves, sooner or later, in no certain order."""
         actions: list[Action] = []
         for c, caller in enumerate(state.callers):
             actions += [("lease", c, session) for session in caller.left]
@@ -116,7 +116,7 @@ class KeyWorld(Explored[KeyState]):
         return known or state.past.open is not None
 
     def trouble(self, state: KeyState) -> list[Action]:
-        """What may happen as well, as often as its bound allows."""
+        """The faults that may happen as well, as often as their bounds allow."""
         left = dict(zip(self.configuration.BOUNDED, state.left, strict=True))
         actions: list[Action] = []
         if left["commands"]:
@@ -160,7 +160,7 @@ class KeyWorld(Explored[KeyState]):
     # -- rest: nothing is on its way here, so there is nothing to repair ------------
 
     def left(self, state: KeyState) -> list[str]:
-        """What the router holds."""
+        """The contents of the router."""
         return [f"G8: {what}" for what in self.routers.info[state.router].left]
 
     # -- which states are the same --------------------------------------------------

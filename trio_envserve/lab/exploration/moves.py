@@ -135,7 +135,7 @@ class Move(Step):
         self._server_hears_worker(part, part.up[0])
 
     def _wlate(self, w: int) -> None:
-        """What was left behind arrives at whoever has that worker's name by now."""
+        """Deliver a message that was left behind to whoever has that worker's name by now."""
         part = self.workers[w]
         way, message = part.late[0]
         self.workers[w] = part._replace(late=part.late[1:])

@@ -54,7 +54,7 @@ class RouterInfo(NamedTuple):
     """Those that it knows, not finished."""
     wrong: tuple[str, ...]
     left: tuple[str, ...]
-    """What a router at rest should not hold any more."""
+    """The contents that a router at rest should not have."""
 
 
 class Routers(Catalogue):

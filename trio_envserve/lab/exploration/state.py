@@ -19,7 +19,7 @@ class ClientPart(NamedTuple):
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     late: tuple[tuple[str, int, int], ...] = ()
-    """What was left behind and still arrives: which way, its connection, the message."""
+    """The messages left behind that still arrive: which way, the connection, the message."""
 
 
 class Running(NamedTuple):
@@ -42,7 +42,7 @@ class WorkerPart(NamedTuple):
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     late: tuple[tuple[str, int], ...] = ()
-    """What was left behind and still arrives: which way, and the message."""
+    """The messages left behind that still arrive: which way, and the message."""
     doomed: bool = False
     """It was killed or told to exit, and will be dead soon."""
     reaped: bool = False

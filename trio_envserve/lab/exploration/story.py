@@ -101,7 +101,7 @@ def _says_of_keys(action: Action) -> str:
 
 
 def _follows(step: KeyStep, before: KeyState, after: KeyState) -> Iterator[str]:
-    """What begins, or is to stop, and who was told what."""
+    """The executions that begin, or are to stop, and the answers to callers."""
     ran = {} if before.worker is None else {run.number: run for run in before.worker.runs}
     for run in () if after.worker is None else after.worker.runs:
         if run.number not in ran:
@@ -116,7 +116,7 @@ def _follows(step: KeyStep, before: KeyState, after: KeyState) -> Iterator[str]:
 def _consequences(
     world: World, before: SystemState, after: SystemState, action: Action
 ) -> Iterator[str]:
-    """What is on the wires now that was not, and what runs or was told."""
+    """The messages that are new on the wires, and what runs or was told."""
     for c, (was, now) in enumerate(zip(before.clients, after.clients, strict=True)):
         for number in _sent(was.up, now.up, taken=action[:2] in (("up", c), ("lose", c))):
             yield f"c{c} sends {describe(world, number)}"
@@ -148,7 +148,7 @@ def _consequences(
 
 
 def _sent(was: Sequence[int], now: Sequence[int], *, taken: bool) -> Sequence[int]:
-    """What was put into a link, from which the first may have been taken."""
+    """The messages that were put into a link, from which the first may have been taken."""
     left = was[1:] if taken else was
     return now[len(left) :] if tuple(now[: len(left)]) == tuple(left) else ()
 

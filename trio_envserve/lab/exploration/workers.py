@@ -45,7 +45,7 @@ class Workers(Catalogue):
         return WorkerInfo(machine._beat, machine.acknowledged, tuple(machine.seen))
 
     def run(self, machine: WorkerCore, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the router, the environment's code or the heartbeat does."""
+        """Take an input of the router, the environment's code or the heartbeat."""
         effects: list[WorkerEffect] = []
         match given:
             case ("message", message):

@@ -82,7 +82,7 @@ class World(Explored[SystemState]):
         )
 
     def opening(self) -> Iterator[Action]:
-        """What leads from a blank state to the first: all are connected and ready,
+        """The way from a blank state to the first: all are connected and ready,
         nothing was asked.  Yields actions; the caller takes them."""
         yield ("open",)
         for slot in range(self.configuration.workers):
@@ -95,13 +95,13 @@ class World(Explored[SystemState]):
             yield ("down", client)
 
     def step(self, state: SystemState) -> Move:
-        """What takes one action from this state."""
+        """The move that takes one action from this state."""
         return Move(self, state)
 
     # -- what can happen ----------------------------------------------------------
 
     def certain(self, state: SystemState) -> list[Action]:
-        """What happens by itself, sooner or later, in no certain order."""
+        """The actions that happen by themselves, sooner or later, in no certain order."""
         actions: list[Action] = []
         requests = self.configuration.requests
         infos = self.clients.info
@@ -158,7 +158,7 @@ class World(Explored[SystemState]):
                 actions.append(("die", w, False))
 
     def timers(self, state: SystemState) -> list[Action]:
-        """What a second of silence makes due: these repair what was lost.  Free, since
+        """The timers that a second of silence makes due: they repair what was lost.  Free, since
         they only come where nothing else does; what they send is no news."""
         actions: list[Action] = []
         for c, client in enumerate(state.clients):
@@ -173,7 +173,7 @@ class World(Explored[SystemState]):
         return actions
 
     def trouble(self, state: SystemState) -> list[Action]:
-        """What may happen as well, as often as its bound allows."""
+        """The faults that may happen as well, as often as their bounds allow."""
         left = dict(zip(self.configuration.BOUNDED, state.left, strict=True))
         actions: list[Action] = []
         for c, client in enumerate(state.clients):

@@ -59,7 +59,7 @@ class _Reader:
         asked = f"asks {violation.key}:"
         askers = (r.who for r in trace if r.message is None and r.what.startswith(asked))
         self.client = next(askers, "")
-        """Whose call it is; nobody's, if it is a hostile client's."""
+        """The client that has made the call; empty if it is a hostile one."""
         self._violation = violation
         self._ids = self._ids_of(trace)
         self._dispatches: set[tuple[str, int]] = set()
@@ -154,7 +154,7 @@ class _Reader:
         return not self._key or RequestId(session, sequence) in self._ids
 
     def _of_client(self, record: Record[Frames], message: messages.Message) -> str:
-        """What a message between client and router says of the request."""
+        """The words of a message between client and router about the request."""
         session = getattr(message, "session", b"")
         match message:
             case messages.Request():
@@ -198,7 +198,7 @@ class _Reader:
         return ", ".join(words)
 
     def _of_worker(self, record: Record[Frames], message: messages.Message) -> str:
-        """What a message between router and worker says of the request."""
+        """The words of a message between router and worker about the request."""
         who = record.who
         if isinstance(message, (messages.Dispatch, messages.WorkerOutcome)):
             if not self._known(message.session, message.sequence):
@@ -223,7 +223,7 @@ class _Reader:
 
 
 def _more(message: messages.Message, record: Record[Frames]) -> str:
-    """What kind of an outcome, a refusal, an answer."""
+    """The kind of an outcome, a refusal, an answer."""
     match message:
         case messages.Outcome() | messages.WorkerOutcome():
             if message.status == Status.RESULT:

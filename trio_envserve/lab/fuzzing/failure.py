@@ -42,7 +42,7 @@ class Failure:
     """Its name, or the empty string: what ships."""
     guarantee: str
     violation: str
-    """What the judge says of the shrunk run."""
+    """The judge's words about the shrunk run."""
     digest: str
     """The hash of the shrunk run's trace."""
     plan: Plan
@@ -65,7 +65,7 @@ class Failure:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Failure:
-        """What :meth:`to_data` made."""
+        """The inverse of :meth:`to_data`."""
         before = tuple(data["before"])
         return cls(
             **{
@@ -77,7 +77,7 @@ class Failure:
         )
 
     def command(self) -> str:
-        """What replays the whole run of the seed."""
+        """The command that replays the whole run of the seed."""
         words = ["trio-envserve fuzz", f"--seed {self.seed}"]
         words += ["--harsh"] * self.needs_harsh()
         words += [f"--mutant {self.mutant}"] * bool(self.mutant)
@@ -153,7 +153,7 @@ def text(failure: Failure, footer: str = "") -> str:
 
 
 def schedule(plan: Plan) -> list[str]:
-    """What happens in a plan, in order; what is as usual is left out."""
+    """The events of a plan, in order; the usual ones are left out."""
     workers = f"{plan.slots} worker" + "s" * (plan.slots != 1)
     clients = f"{plan.clients} client" + "s" * (plan.clients > 1)
     lines = [f"{clients}, {workers}" + "; the environment declares rerun" * plan.declares_rerun]
@@ -214,4 +214,4 @@ _BEHAVIOURS = {
     "kill": "kills its worker", "kill-sometimes": "may kill its worker",
     "last-words": "returns and its worker is killed", "huge": "returns too much",
 }  # fmt: skip
-"""What environment code does, by the word for it in a body."""
+"""The behaviours of environment code, by the words for them in a body."""

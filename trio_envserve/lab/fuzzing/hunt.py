@@ -37,7 +37,7 @@ class Catch(NamedTuple):
     clean_digest: str
     """The hash of the trace of the same seed on what ships, which differs."""
     clean: bool
-    """What ships shows nothing with this seed."""
+    """Whether the code that ships shows nothing with this seed."""
 
 
 def hunt(mutant: Mutant, first_seed: int = 0, *, most_runs: int = MOST_RUNS) -> Catch:

@@ -150,7 +150,7 @@ class _Shrinker(BaseShrinker[Plan, Call]):
 
 
 def _plainer(ask: Ask) -> Iterator[dict[str, object]]:
-    """What may be made plain about a call, one thing at a time."""
+    """The fields of a call that may be made plain, one at a time."""
     if ask.use is None:
         yield from _plainer_work(ask)
     if ask.cancel_after_s is not None:

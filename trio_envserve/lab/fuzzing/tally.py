@@ -18,7 +18,7 @@ from ..simulation.faults import Fault
 from ..simulation.simulator import Run
 
 SIZES = ("clients", "workers", "requests", "faults")
-"""What the least run and the average run are told by."""
+"""The measures of the least run and of the average run."""
 
 
 @dataclasses.dataclass
@@ -59,7 +59,7 @@ class Tally(BaseTally[Run]):
         return {name: self.key_pairs[name] for name in map(name_of, POSSIBLE_OF_KEYS)}
 
     def average(self) -> dict[str, float]:
-        """What a run has on average."""
+        """The sizes of an average run."""
         sizes = dict.fromkeys(SIZES, 0.0)
         executions = round(self.executions / max(1, self.runs), 2)
         return {**sizes, **super().average(), "executions": executions}

@@ -1,4 +1,4 @@
-"""What is drawn before a run: clocks, limits, and what strikes when."""
+"""The plan of a run, drawn before it: clocks, limits, and what strikes when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOR_GOOD_S = 1e6
 
 
 class Fault(enum.Enum):
-    """What strikes a host, or, of those at the end, the router."""
+    """The faults that strike a host, or, of those at the end, the router."""
 
     CUT = "nothing passes between the host and the router"
     CUT_UP = "nothing passes to the router"
@@ -35,7 +35,7 @@ class Fault(enum.Enum):
 
 ON_TOP = (Fault.CUT, Fault.CUT_UP, Fault.LATE, Fault.KILL_ROUTER)
 OF_HOSTS_FOR_GOOD = (Fault.COPY,)
-"""What may keep a host out for as long as another one has its name: without a lease for good."""
+"""The faults that keep a host out while another one has its name: without a lease for good."""
 OF_THE_ROUTER = (Fault.STOP_ROUTER, Fault.KILL_ROUTER)
 
 

@@ -24,7 +24,7 @@ def consents(number: int) -> bool:
 
 
 def input_of(seed: int, number: int) -> dict[str, Any]:
-    """What the environment is given."""
+    """The input for the environment."""
     rng = random.Random(f"{seed}/{number}")
     large = rng.randrange(_LARGE_EACH) == 0
     return {

@@ -46,7 +46,7 @@ MANY_KILLS = 100
 """With so many something begins again on any machine."""
 
 UNSAID = frozenset({"unknown-key", "server-lost", "no-answer"})
-"""What a client says of itself: it does not know the outcome."""
+"""The codes by which a client says that it does not know the outcome."""
 
 Told = dict[str, list[Line]]
 
@@ -135,7 +135,7 @@ def _tellings(read: Read) -> dict[str, Any]:
 
 
 def _untrue(read: Read, line: Line) -> str:
-    """What is untrue in an outcome; the empty string if it tells the truth."""
+    """The untruth in an outcome; the empty string if it tells the truth."""
     if line["ok"]:
         return _not_its_result(read, line)
     if line["code"] != "worker-lost":

@@ -42,7 +42,7 @@ from .processes import CLIENT_PROGRAM, SERVER_PROGRAM, EndedByItself, Life
 
 WORKERS, CLIENTS = 2, 3
 WHO = ("server", "worker", "worker", "client")
-"""Who a kill falls on, drawn from these."""
+"""The victims of kills, drawn from these."""
 PAUSE_S = 1.2
 """Between two kills, on average."""
 JOURNAL = "journal"
@@ -88,7 +88,7 @@ class Kills:
         self._bound = trio.Event()
         self._finished = 0
         self._told = 0
-        """What clients were told since the last kill, as far as they have said."""
+        """How many outcomes clients were told since the last kill, as far as they have said."""
         self._calm = False
         """Whether all kills are done."""
         self.server = Life("server", self.directory, self._log, self._serve, self._server_said)

@@ -43,7 +43,7 @@ class Row:
     lost: bool = False
     late: bool = False
     at: str = ""
-    """Who it is, in a lane that stands for several."""
+    """The actor, in a lane that stands for several."""
     times: int = 1
 
     def repeats(self, other: Row) -> bool:

@@ -28,7 +28,7 @@ class Record(NamedTuple, Generic[M]):
 
     at_s: float
     who: str
-    """Who it happened to; for a message the name of its connection."""
+    """The actor that it happened to; for a message the name of its connection."""
     what: str
     """For a message its way, or how it was lost: see :mod:`.network`."""
     message: M | None = None

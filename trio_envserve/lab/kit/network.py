@@ -60,7 +60,7 @@ class BaseLink:
         self.name = name
         """Under which its messages are noted."""
         self.rng = rng
-        """Whose luck its messages have."""
+        """The random source of its messages' luck."""
         self.open = True
         self.half_open = False
         """Nothing arrives in either direction, and nobody knows."""

@@ -42,7 +42,7 @@ def _count(number: int, what: str) -> str:
 
 
 def timetable(moments: Iterable[tuple[float, str]]) -> list[str]:
-    """What happens when, in order; not endlessly."""
+    """The moments of a run, in order; not endlessly many."""
     shown = sorted(moments)
     lines: list[str] = []
     for at_s, what in shown[:MOST_LINES]:

@@ -62,7 +62,7 @@ class BaseShrinker(ABC, Generic[P, C]):
 
     @abstractmethod
     def passes(self) -> Iterable[Callable[[], object]]:
-        """What may be taken away, most of it first; each by :meth:`take`."""
+        """The parts that may be taken away, the largest first; each by :meth:`take`."""
 
     def work(self, alone: Sequence[C]) -> None:
         """All passes, until none of them helps; first with these calls alone."""

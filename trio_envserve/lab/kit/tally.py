@@ -16,7 +16,7 @@ class Ran(Protocol):
 
     @property
     def violations(self) -> Sequence[Violation]:
-        """What the judge found."""
+        """The violations that the judge found."""
 
     @property
     def digest(self) -> str:
@@ -65,7 +65,7 @@ class BaseTally(ABC, Generic[R]):
 
     @abstractmethod
     def sizes(self, run: R) -> dict[str, int]:
-        """What tells how large a run is."""
+        """The measures of how large a run is."""
 
     def add(self, run: R) -> None:
         """One more run."""
@@ -99,14 +99,14 @@ class BaseTally(ABC, Generic[R]):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """What :meth:`to_data` made."""
+        """The inverse of :meth:`to_data`."""
         empty = cls()
         return cls(**{name: type(getattr(empty, name))(value) for name, value in data.items()})
 
     # -- what to tell ---------------------------------------------------------
 
     def average(self) -> dict[str, float]:
-        """What a run has on average."""
+        """The sizes of an average run."""
         runs = max(1, self.runs)
         sizes = {name: round(total / runs, 2) for name, total in self.sums.items()}
         return sizes | {

@@ -48,7 +48,7 @@ class BaseWorld(ABC, Generic[F]):
 
     @abstractmethod
     def left(self) -> list[str]:
-        """What has not come to rest."""
+        """The parts that have not come to rest."""
 
     def schedule(self, moments: Iterable[tuple[float, F]], busy_s: float) -> None:
         """When faults strike, and when it is calm: ``busy_s`` at the earliest."""

@@ -78,7 +78,7 @@ def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
 
 @FAMILY.mutant("G4", "G9", needs=(Fault.TINY_BOUNDS,))
 def what_is_refused_for_now_is_spent(patch: Patches) -> None:
-    """What is refused for now counts as taken, as does what was accepted before it."""
+    """A request that is refused for now counts as taken, as those accepted before it do."""
 
     @patch.around_cell(request_table.TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN)
     def spend(enter: Any, cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Any:
@@ -197,7 +197,7 @@ def a_batch_is_freed_with_its_first(patch: Patches) -> None:
 
 @FAMILY.mutant("G2")
 def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
-    """What was dispatched together, and lost with its worker, does not count as dispatched."""
+    """Requests dispatched together, and lost with their worker, do not count as dispatched."""
 
     @patch.around(Workforce, "_lost")
     def uncounted(lost: Any, self: Any, lost_: Any) -> Any:

@@ -33,7 +33,7 @@ def duplicates_run_again(patch: Patches) -> None:
 
 @FAMILY.mutant("G2", "G7", "G9")
 def finished_looks_unseen(patch: Patches) -> None:
-    """What is finished is forgotten, and then looks like never seen."""
+    """A finished request is forgotten, and then looks like never seen."""
 
     @patch.replacing(Session, "has_finished")
     def has_finished(self: Any, sequence: int) -> bool:
@@ -98,7 +98,7 @@ def sync_replays_nothing(patch: Patches) -> None:
 
 @FAMILY.mutant("G7", "G8")
 def finish_frees_a_running_request(patch: Patches) -> None:
-    """What is finished while it runs is taken for ended: nobody stops it."""
+    """A request that is finished while it runs is taken for ended: nobody stops it."""
 
     @patch.cell(TABLE[RequestInput.FINISH], RequestState.RUNNING)
     def finish(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
@@ -144,7 +144,7 @@ def deadline_stops_nothing(patch: Patches) -> None:
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
 def lease_ends_and_work_goes_on(patch: Patches) -> None:
-    """What a client left running when its lease ended is not cancelled."""
+    """Requests that a client left running when its lease ended are not cancelled."""
 
     @patch.cell(TABLE[RequestInput.LEASE_ENDED], RequestState.RUNNING)
     def leave(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:

@@ -19,7 +19,7 @@ FAMILY = Family()
 
 @FAMILY.mutant("G2", needs=(Fault.POISON,))
 def a_new_session_resets_the_allowance(patch: Patches) -> None:
-    """What a lost session may have started is not taken off a call's allowance."""
+    """Executions that a lost session may have started are not taken off a call's allowance."""
 
     @patch.cell(TABLE[CallInput.SEND], Stage.QUEUED)
     def forget(calls: Any, call: Any, now_s: float, session: Any) -> Effects:

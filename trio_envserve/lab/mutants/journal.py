@@ -52,7 +52,7 @@ def tell_before_safe(patch: Patches) -> None:
 
 @FAMILY.mutant("G11", "G7", needs=(Fault.JOURNAL,))
 def drop_before_safe(patch: Patches) -> None:
-    """What is cancelled or forgotten is said to be gone before that is safe."""
+    """A key that is cancelled or forgotten is said to be gone before that is safe."""
 
     @patch.replacing(KeyAnswers, "give")
     def give(self: Any, answer: Any) -> None:
@@ -66,7 +66,7 @@ def drop_before_safe(patch: Patches) -> None:
 
 @FAMILY.mutant("G2", "G11", needs=(Fault.JOURNAL,))
 def allowance_forgotten(patch: Patches) -> None:
-    """What a crash has left of a key may be run as often as was allowed at first."""
+    """A key may be run after a crash as often as was allowed at first."""
 
     @patch.replacing(keys_module, "generation_of")
     def generation_of(left: Any, now_s: float) -> Any:
@@ -77,7 +77,7 @@ def allowance_forgotten(patch: Patches) -> None:
 
 @FAMILY.mutant("G11", "G3", needs=(Fault.JOURNAL,))
 def answer_before_read(patch: Patches) -> None:
-    """Who asks for an outcome that is on the disk is answered before it is read."""
+    """A caller is answered before the outcome is read from the disk."""
 
     @patch.around(RestingRequests, "_read")
     def read(original: Any, self: Any, generation: Any) -> None:

@@ -21,7 +21,7 @@ WITHOUT_OUTCOME = (GenerationState.HELD, GenerationState.WAITING, GenerationStat
 
 @FAMILY.mutant("G6", needs=(Fault.KEYS,))
 def a_key_joins_another_input(patch: Patches) -> None:
-    """Who asks another thing under a key waits for what was asked first."""
+    """A caller with another input under a key waits for what was asked first."""
     for state in WITHOUT_OUTCOME:
         patch.item(TABLE[KeyInput.OTHER_INPUT], state, key_table._join)
     patch.item(TABLE[KeyInput.OTHER_INPUT], GenerationState.COMPLETED, key_table._replay)
@@ -29,7 +29,7 @@ def a_key_joins_another_input(patch: Patches) -> None:
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.KEYS,))
 def a_waiter_is_counted_twice(patch: Patches) -> None:
-    """Who joins what is under way counts for two, and leaves once."""
+    """A caller that joins work under way counts for two, and leaves once."""
 
     def leave(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
         if list(generation.waiters)[1:] == [waiter]:
@@ -141,7 +141,7 @@ def what_is_issued_again_starts_anew(patch: Patches) -> None:
 
 @FAMILY.mutant("G7", "G9", needs=(Fault.KEYS,))
 def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
-    """Who waits for a key that is cancelled or forgotten hears that nothing started."""
+    """The waiters of a key that is cancelled or forgotten hear that nothing started."""
 
     def end(keys: Any, generation: Any, arg: Any, now_s: float) -> Any:
         return [
@@ -168,7 +168,7 @@ def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
 
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
 def a_lost_waiter_counts_no_more(patch: Patches) -> None:
-    """Who waits for a key and whose lease ends is taken for one that leaves."""
+    """A waiter of a key whose lease ends is taken for one that leaves."""
     for state in (*WITHOUT_OUTCOME, GenerationState.COMPLETED):
         patch.item(TABLE[KeyInput.LOSE], state, key_table._leave)
 
@@ -223,5 +223,5 @@ def attaching_counts_as_waiting(patch: Patches) -> None:
 
 @FAMILY.mutant("G8", needs=(Fault.KEYS,))
 def what_was_answered_is_never_given_back(patch: Patches) -> None:
-    """Who has received the outcome of a key goes on being counted as holding it."""
+    """A caller that has received the outcome of a key goes on being counted as holding it."""
     patch.attribute(KeyedRequests, "_let_go", lambda self, entries: None)

@@ -162,7 +162,7 @@ def work_begins_while_closing(patch: Patches) -> None:
 
 @FAMILY.mutant("G9", needs=(Fault.DRAIN_SERVER, Fault.HANG))
 def what_closing_cancels_did_not_run(patch: Patches) -> None:
-    """What still runs when a server closes is answered with "did not run"."""
+    """Requests that still run when a server closes are answered with "did not run"."""
 
     @patch.replacing(outcomes, "stopped")
     def stopped(entry: Any) -> Any:

@@ -137,7 +137,7 @@ def capacity_is_not_kept(patch: Patches) -> None:
 
 @FAMILY.mutant("G4", needs=(Fault.KILL_AFTER_OUTCOME,))
 def last_words_are_thrown_away(patch: Patches) -> None:
-    """What a worker had sent before it died is not taken in."""
+    """The messages that a worker had sent before it died are not taken in."""
 
     @patch.around(Workforce, "message")
     def deaf(message: Any, self: Any, frames: Any, now_s: float) -> Any:

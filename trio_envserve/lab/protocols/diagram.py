@@ -15,7 +15,7 @@ from .tracebacks import raised
 from .world import Envelope
 
 DRAWN = ("asks ", "does ", "is told ", "is stopped", "goes on", "dies: ", "starts")
-"""What is drawn of the things that happen to an actor: how a record begins."""
+"""The beginnings of the records that are drawn, of those about an actor."""
 
 FIRST_COLUMN, LAST_COLUMN = 12, WIDTH - 10
 

@@ -21,7 +21,7 @@ class Failure:
     seed: int
     guarantee: str
     violation: str
-    """What the judge says of the shrunk run."""
+    """The judge's words about the shrunk run."""
     plan: Plan
     """The schedule; ``run(protocol, failure.luck, plan=failure.plan)`` runs it again."""
     luck: int

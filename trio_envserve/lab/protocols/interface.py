@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 FAULT = "fault"
-"""Whose name faults have in a trace that strike no actor."""
+"""The name in a trace of faults that strike no actor."""
 
 
 class BrokenProtocol(Exception):
@@ -121,7 +121,7 @@ class Actor:
 
     @property
     def disk(self) -> Disk:
-        """What survives a crash."""
+        """The memory that survives a crash."""
         return self._itself.disk
 
     def send(self, to: str, message: Any) -> None:
@@ -186,15 +186,15 @@ class History:
     """When the run was over."""
 
     def asked(self, request: str | None = None) -> list[Entry]:
-        """What was asked for: in all, or as this request."""
+        """The asks of callers: all of them, or those of this request."""
         return self._of("asked", request)
 
     def did(self, request: str | None = None) -> list[Entry]:
-        """What was done: in all, or for this request."""
+        """The deeds of actors: all of them, or those for this request."""
         return self._of("did", request)
 
     def told(self, request: str | None = None) -> list[Entry]:
-        """What callers were told: all of them, or who had asked for this request."""
+        """The answers to callers: all of them, or those to this request."""
         return self._of("told", request)
 
     def _of(self, kind: str, request: str | None) -> list[Entry]:
@@ -210,14 +210,14 @@ class Protocol:
     """A protocol that can be tried: who takes part, what callers ask for, what must hold."""
 
     actors: Mapping[str, Callable[[], Actor]]
-    """What makes each actor, by name; in a diagram they stand in this order."""
+    """The function that makes each actor, by name; in a diagram they stand in this order."""
     asks: Callable[[Random], Iterable[Ask]]
-    """What callers will ask for, drawn from the seed."""
+    """The asks of callers, drawn from the seed."""
     judge: Callable[[History], Iterable[Violation]]
-    """What is wrong with a history; a :class:`~trio_envserve.lab.kit.violation.Violation`
+    """The violations in a history; a :class:`~trio_envserve.lab.kit.violation.Violation`
     begins with the name of the guarantee that did not hold."""
     faults: Collection[Fault] = frozenset(Fault)
-    """What may go wrong; of these each seed draws some."""
+    """The faults that there may be; of these each seed draws some."""
     never_killed: Collection[str] = ()
     """Actors that live to the end, with all of their callers."""
     describe: Callable[[Any], str] = short

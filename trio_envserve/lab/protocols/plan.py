@@ -153,7 +153,7 @@ def _strike(protocol: Protocol, rng: Random, fault: Fault, busy_s: float) -> Str
 
 
 def _asks(protocol: Protocol, seed: int) -> tuple[Ask, ...]:
-    """What callers ask for, each with a name."""
+    """The asks of callers, each with a name."""
     ended = foreign.call(lambda: list(protocol.asks(Random(f"{seed}/asks"))))
     if ended.error is not None:
         raise BrokenProtocol(f"asks raised (seed {seed}):\n{raised(ended.error)}")

@@ -77,7 +77,7 @@ def _said(envelope: Envelope) -> str:
 
 
 def _judged(protocol: Protocol, history: History, seed: int) -> list[Violation]:
-    """What the judge says; BrokenProtocol if that is nothing that it can say."""
+    """The violations that the judge found; BrokenProtocol if it returns something else."""
     ended = foreign.call(lambda: list(protocol.judge(history)))
     if ended.error is not None:
         raise BrokenProtocol(f"the judge raised (seed {seed}):\n{raised(ended.error)}")
@@ -89,7 +89,7 @@ def _judged(protocol: Protocol, history: History, seed: int) -> list[Violation]:
 
 
 def _endless(world: ActorWorld) -> str:
-    """What a run that does not end calls again and again."""
+    """The function that a run without an end calls again and again."""
     lines = [
         f"seed {world.seed} never ends: {world.events.count:,} events in "
         f"{world.events.now_s:.3f} virtual seconds. Called most often:",

@@ -9,7 +9,7 @@ from .interface import Fault
 from .run import Run
 
 SIZES = ("requests", "faults")
-"""What the least run and the average run are told by."""
+"""The measures of the least run and of the average run."""
 
 
 class ActorTally(BaseTally[Run]):
@@ -21,7 +21,7 @@ class ActorTally(BaseTally[Run]):
         return dict(zip(SIZES, sizes, strict=True))
 
     def average(self) -> dict[str, float]:
-        """What a run has on average."""
+        """The sizes of an average run."""
         return {**dict.fromkeys(SIZES, 0.0), **super().average()}
 
     def figures(self, took_s: float) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         self.cut(link)
 
     def rejoin(self) -> None:
-        """What is half open ends, and everybody can connect."""
+        """End the half-open connections; everybody can connect again."""
         self._none_until_s.clear()
         for link in list(self._links.values()):
             if link.half_open:
@@ -261,7 +261,7 @@ class ActorWorld(BaseWorld[Strike]):
     # -- its end ------------------------------------------------------------------
 
     def left(self) -> list[str]:
-        """What has not come to rest."""
+        """The parts that have not come to rest."""
         if not self.network.calm or self.events.now_s < self._busy_until_s:
             return ["things happen"]
         left = [f"{request} was never told" for request in self._untold]

@@ -144,7 +144,7 @@ class SimulatedHost:
 
 
 def _runs(core: WorkerCore, effect: WorkerEffect) -> list[WorkerInput]:
-    """What becomes of an execution."""
+    """The inputs that an execution comes to."""
     match effect:
         case Run() if HOLD not in bytes(effect.body):
             return [OutcomeMade(effect.number, Status.RESULT, DONE, 0.0)]

@@ -20,10 +20,10 @@ ON_SERVERS: Final[Mapping[str, Attack]] = {
     **attacks_bytes.ATTACKS, **attacks_protocol.ATTACKS, **attacks_http.ATTACKS,
     **attacks_http_calls.ATTACKS, **attacks_verifiers.ATTACKS,
 }  # fmt: skip
-"""What a raw peer does to a server, at its front and at its doors."""
+"""The attacks of a raw peer on a server, at its front and at its doors."""
 
 ON_CLIENTS: Final[Mapping[str, ServerAttack]] = attacks_on_clients.ATTACKS
-"""What a hostile server does to a client."""
+"""The attacks of a hostile server on a client."""
 
 NAMES: Final = (*ON_SERVERS, *ON_CLIENTS)
 
@@ -34,7 +34,7 @@ def finding_of(name: str) -> str:
 
 
 def what_of(name: str) -> str:
-    """What an attack does, in one clause."""
+    """The deed of an attack, in one clause."""
     return _of(name).what
 
 

@@ -13,7 +13,7 @@ from . import wire
 from .context import Attack, AttackContext, Connection, ConnectionEnded
 
 CHUNK_BYTES = 256 * KIB
-"""What is sent at once of something endless."""
+"""The bytes that are sent at once of something endless."""
 
 EMPTY_FRAMES = 5_000_000
 TINY_MESSAGES = 1_000_000

@@ -41,7 +41,7 @@ def request(
 
 
 def host_of(context: AttackContext) -> str:
-    """What the header ``Host`` is to say."""
+    """The value of the header ``Host``."""
     return context.address.partition("://")[2]
 
 

@@ -79,7 +79,7 @@ async def _hello_and_go(context: AttackContext) -> None:
 
 
 async def guesses(context: AttackContext) -> None:
-    """What is not the sender's: guessed sessions, other epochs, other connections."""
+    """Use what is not the sender's: guessed sessions, other epochs, other connections."""
     async with context.session() as (peer, welcome), peer.drained():
         await peer.flood(lambda: wire.message(*_guess(context, welcome)), 20)
 
@@ -273,7 +273,7 @@ async def bad_batches(context: AttackContext) -> None:
 
 
 def bad_batch(rng: random.Random, session: bytes, *, kind: int = 1) -> list[bytes]:
-    """What looks like a batch of 64, of requests or of outcomes."""
+    """A message that looks like a batch of 64, of requests or of outcomes."""
     rows = 64
     sizes: Any = [1] * rows
     some, same = [rng.randrange(2**40) for _ in range(rows)], rng.randrange(2**40)

@@ -57,7 +57,7 @@ async def _flood(context: AttackContext, said: Callable[[], bytes], writes: int)
 
 
 async def front_bytes(context: AttackContext) -> None:
-    """What any ZMTP peer must live through, three of those attacks at a time."""
+    """Attack as any ZMTP peer must endure it, with three of those attacks at a time."""
     names = context.rng.sample(sorted(attacks_bytes.ATTACKS), 3)
 
     async def one(attack: Attack) -> None:

@@ -53,7 +53,7 @@ class Attack(NamedTuple):
     finding: str
     """The number of the finding that it repeats; empty if there is none."""
     what: str
-    """What it does, in one clause."""
+    """Its deed, in one clause."""
     at: Place = "front"
 
 
@@ -166,7 +166,7 @@ class AttackContext:
         self.most_connections = most_connections
         """Most connections of an attack that only makes many."""
         self.counts: collections.Counter[str] = collections.Counter()
-        """What was done: ``connections``, ``bytes``, ``closed`` (by the victim), ``refused``
+        """Counts of ``connections``, ``bytes``, ``closed`` (by the victim), ``refused``
         (connections that could not be made), ``rounds`` and what the attack itself counts."""
         self.message_bytes = 0
         """The largest frame that the victim's last welcome allowed."""

@@ -65,10 +65,10 @@ class DoorCaller(ABC):
 
     @abstractmethod
     async def _greet(self, connection: Connection) -> None:
-        """What comes before the first call of a connection."""
+        """Greet the door, before the first call of a connection."""
 
     async def _until_answered(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
-        """What ``ask`` returns, however many connections it takes."""
+        """The answer of ``ask``, however many connections it takes."""
         while True:
             try:
                 if self._connection is None:

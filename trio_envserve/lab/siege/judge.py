@@ -168,7 +168,7 @@ def _said(line: Line) -> str:
 
 
 def stopped(found: Material) -> dict[str, Any]:
-    """Whoever was asked to stop did, with the exit code 0."""
+    """Each program that was asked to stop did, with the exit code 0."""
     lines = found.of("stopped")
     bad = [line for line in lines if line["code"] != 0]
     problems = [
@@ -338,7 +338,7 @@ def answers(found: Material) -> dict[str, Any]:
 
 
 def once(found: Material) -> dict[str, Any]:
-    """What was asked was started once, says the environment."""
+    """Each request was started once, by the environment's log."""
     figures = at_most_once(found.history)
     return _finding(bool(figures["started"]), figures, list(counted(figures, RUN_WRONGLY)))
 
@@ -366,7 +366,7 @@ def recovered(found: Material) -> dict[str, Any]:
 
 
 def held(found: Material) -> dict[str, Any]:
-    """What waited for a held loop came to its answer, without a storm of connections."""
+    """Calls that waited for a held loop were answered, without a storm of connections."""
     figures, problems = {}, []
     for line in found.of("held"):
         most = line["peers"] * (STORM_FREE + line["seconds"] / STORM_EVERY_S)

@@ -49,7 +49,7 @@ class LoopMeter(trio.abc.Instrument):
         self.turn_s = self.step_s = self.io_s = 0.0
         """The longest since the last :meth:`take`."""
         self.task = ""
-        """Whose step was the longest."""
+        """The task that had the longest step."""
         self.when_s = (0.0, 0.0)
         """Between which moments (monotonic) the longest turn was."""
         self.turns = 0

@@ -59,14 +59,14 @@ DEFAULT_DOORS: Final[dict[str, Any]] = {"http": {"bodies_bytes": 256 * MIB}, "ve
 """Nothing but the defaults; those of HTTP cannot be read without its extra."""
 
 BODY_TIMES = 4
-"""What waits at the HTTP door was a body, is a value, is encoded, and is under way."""
+"""A call that waits at the HTTP door was a body, is a value, is encoded, and is under way."""
 
 VALUE_TIMES = 32
-"""What runs for the HTTP door is a value at its worker, which takes so many times a body of
+"""A call of the HTTP door that runs is a value at its worker, so many times as large as a body of
 JSON at most (``{"a":0},``)."""
 
 SLACK_BYTES = 96 * MIB
-"""What a process may grow by beside what its limits name: the allocator's own, tables
+"""The growth of a process beside what its limits name: the allocator's own memory, tables
 of connections, a pump's batch."""
 
 

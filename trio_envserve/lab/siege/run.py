@@ -56,7 +56,7 @@ class SiegeOptions:
     unjudged: Collection[str] = ()
     """Findings that are left open, with their figures."""
     server_command: Sequence[str] = VICTIM
-    """What is started as the server, with options as its last argument."""
+    """The command that starts the server, with options as its last argument."""
     remote_host: bool = False
     """The workers of a besieged server are those of a host that has joined."""
 
@@ -132,7 +132,7 @@ class _Scene:
     """One victim, and those around it."""
 
     suspect: str
-    """Who is to blame if nobody has ended."""
+    """The program that is to blame if none has ended."""
 
     def __init__(self, testbed: Testbed, stage: Stage, *, hosted: bool) -> None:
         self.testbed = testbed
@@ -241,7 +241,7 @@ class _OnServer(_Scene):
 async def _ask_both(
     *asked: tuple[Program, Mapping[str, Any]], limit_s: float
 ) -> list[dict[str, Any]]:
-    """What they answered, asked at once.  ServerStartError, one, if any did not: both may
+    """Their answers, asked for at once.  One ServerStartError if any did not answer: both may
     take too long."""
     said: list[dict[str, Any]] = [{} for _ in asked]
     failed: list[ServerStartError] = []

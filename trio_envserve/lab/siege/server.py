@@ -92,7 +92,7 @@ async def _open_verifiers(
 
 
 def _as_server(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a door's client has of the server's options."""
+    """The options of the server that a door's client has, too."""
     return {name: options[name] for name in ("wire", "transport") if name in options}
 
 

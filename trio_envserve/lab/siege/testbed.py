@@ -58,7 +58,7 @@ class Testbed:
         self.events = JsonLog(directory / EVENTS)
         self.phase = "starting"
         self.faults: list[str] = []
-        """What has been seen to be wrong so far, for whoever watches."""
+        """The failures so far, for whoever watches."""
         self.seed = seed
         self._samples = JsonLog(directory / SAMPLES)
         self._victim = victim

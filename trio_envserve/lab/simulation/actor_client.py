@@ -51,11 +51,11 @@ class SimClient(Process):
         self.away_s = 0.0
         """How long the next reconnecting takes."""
         self._keys: dict[int, str] = {}
-        """What each call asks, by its number: calls are counted from 0."""
+        """The ask of each call, by its number: calls are counted from 0."""
         self._numbers: dict[str, int] = {}
         self._tick_at_s = float("inf")
         self._asks: dict[str, Ask] = {}
-        """What was asked."""
+        """The asks so far, by their names."""
         self._unasked = {ask.key: ask for ask in asks}
         for ask in asks:
             self.events.after(max(0.0, ask.at_s - self.events.now_s), self.post, self._ask, ask)
@@ -132,7 +132,7 @@ class SimClient(Process):
             self.events.after(self.rng.uniform(0.05, 1.0), self.world.come_back, self, rest)
 
     def _again(self) -> Iterator[Ask]:
-        """What its next life does about keys whose outcomes this one did not get."""
+        """The asks of its next life for keys whose outcomes this one did not get."""
         for name in self._numbers:
             ask = self._asks[name]
             if ask.use is None or ask.use.act is not KeyAct.ASK:
@@ -262,7 +262,7 @@ class SimClient(Process):
 
 
 def _key(ask: Ask) -> CallKey | None:
-    """What this call asks of a key, if it names one."""
+    """The key of this call, if it names one."""
     if ask.use is None:
         return None
     return CallKey(ask.use.act, ask.use.name, input_digest(ask.body, ask.rerun), ask.use.tag)

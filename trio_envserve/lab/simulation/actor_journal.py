@@ -33,7 +33,7 @@ READ_S = (0.0, 0.05)
 
 
 def given(records: Sequence[Record]) -> tuple[list[Record], list[bytes]]:
-    """What a server is given that starts with these: records, and what rests."""
+    """The input of a server that starts with these records: the records, and the keys at rest."""
     remains = remains_of(records)
     packed = {
         left.opened.number: left_at_rest(left)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 INSTANT_S = 1e-7
-"""What is no further apart happens at once."""
+"""Moments that are no further apart are one."""
 
 TOGETHER_S = 0.1
 """In worlds where messages are grouped, executions end at multiples of this."""

@@ -1,4 +1,4 @@
-"""What a core holds: is it within its bounds, and is it gone at the end?  (G8)
+"""The contents of a core: are they within their bounds, and gone at the end?  (G8)
 
 The only part of the judge that looks into a core, and only at sizes.
 """
@@ -19,7 +19,7 @@ from ...core.terms import Status
 
 
 def audit(router: Router, peak_live: int) -> list[str]:
-    """What is over its bound, or is not what it is counted as (G8).
+    """The contents that are over their bounds, or are not what they are counted as (G8).
 
     What is kept and what runs may pass its bound by the own part of each session, or
     one, so that those who fetch theirs are not stopped by those who do not; its
@@ -80,7 +80,7 @@ def audit(router: Router, peak_live: int) -> list[str]:
 
 
 def _usage_of_keys(router: Router) -> dict[str, tuple[int, int]]:
-    """What generations take of their bounds, and what that is counted as.  What a
+    """The bytes of generations, and what they are counted as.  What a
     generation has brought counts once, while that or a request that was answered holds it."""
     here, usage = router.keys.generations.values(), router.keys.usage
     entries = [e for session in router.cache.sessions.values() for e in session.entries.values()]
@@ -97,7 +97,7 @@ def _usage_of_keys(router: Router) -> dict[str, tuple[int, int]]:
 
 
 def _own(bound: int, limits: ServerLimits) -> int:
-    """What a session may have of a bound, whatever the others have."""
+    """The part of a bound that a session may have, whatever the others have."""
     return max(1, bound // limits.sessions)
 
 
@@ -175,7 +175,7 @@ def at_a_bound(router: Router) -> bool:
 
 
 def unfinished(router: Router) -> list[str]:
-    """What a router at rest should not hold any more."""
+    """The contents that a router at rest should not have."""
     left = {
         "entries": sum(len(s.entries) for s in router.cache.sessions.values()),
         "executions": router.workforce.live_count(),
@@ -190,6 +190,6 @@ def unfinished(router: Router) -> list[str]:
 
 
 def unanswered(name: str, core: ClientCore) -> list[str]:
-    """What a client at rest should not hold any more."""
+    """The contents that a client at rest should not have."""
     left = {"calls": len(core.calls.live), "lost sessions": len(core.sessions.lost)}
     return [f"client {name} still has {what}: {n}" for what, n in left.items() if n]

@@ -53,7 +53,7 @@ class Disk:
         return synced
 
     def crash(self) -> list[Record]:
-        """What of the groups written since the last sync can be taken over."""
+        """The records written since the last sync that can be taken over."""
         luck = self._rng.choice(LUCK)
         whole = 0
         for group in self._written:

@@ -12,7 +12,7 @@ from random import Random
 from .faults import Fault, Plan
 
 ARE_ELASTIC = (13, 16, 20)
-"""What is left of those numbers that are divided by 22."""
+"""The remainders of those numbers, divided by 22."""
 
 
 def is_elastic(seed: int) -> bool:

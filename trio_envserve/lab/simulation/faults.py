@@ -78,7 +78,7 @@ OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, F
 """Those of servers with a journal."""
 
 NOT_DRAWN = frozenset({Fault.KEYS, Fault.ELASTIC}) | OF_JOURNALS
-"""What a seed has or has not, whatever else it draws (:mod:`.keyed_asks`, :mod:`.journals`,
+"""The faults that a seed has or has not, whatever it draws (:mod:`.keyed_asks`, :mod:`.journals`,
 :mod:`.elastic_pools`)."""
 
 TIMES: dict[Fault, tuple[int, int]] = {
@@ -150,7 +150,7 @@ class Ask:
     cancel_after_s: float | None
     body: bytes
     use: KeyUse | None = None
-    """What it asks of a key, if it names one.  Then its body names key and input."""
+    """The use of a key, if it names one.  Then its body names key and input."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Plan:
     server: ServerLimits
     client: ClientLimits
     asks: tuple[tuple[Ask, ...], ...]
-    """What each client will ask for."""
+    """The asks of each client."""
     message_bytes: int = PLAIN_MESSAGE_BYTES
     """The largest frame that servers and clients take."""
     keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
@@ -331,7 +331,7 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
 
 
 def _behaviours(rng: Random, faults: frozenset[Fault]) -> list[str]:
-    """What environment code does in this run, by weight."""
+    """The behaviours of environment code in this run, by weight."""
     chosen = ["return"] * 8 + ["raise", "slow"]
     odd = {
         Fault.BLOCK_LOOP: "block",

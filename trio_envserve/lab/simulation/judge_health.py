@@ -67,7 +67,7 @@ class Health(Wires):
             worker.told_to_stop.update(Ranges.from_flat(message.numbers))
 
     def status_told(self, server: SimServer, status: dict[str, Any]) -> None:
-        """What a server says of itself: is it ready while nobody could work?"""
+        """Judge what a server says of itself: is it ready while nobody could work?"""
         now_s = self.clock()
         if status["status"] != "ready" or server.moved_s(now_s) < CATCH_UP_S:
             return
@@ -85,7 +85,7 @@ class Health(Wires):
             )
 
     def pool_seen(self, server: SimServer) -> None:
-        """What ends is replaced soon, however long its process takes to end."""
+        """Judge that a worker that ends is replaced soon, however long its process takes to end."""
         now_s = self.clock()
         taken = {w.slot for w in server.workers.values() if w not in self.leaving}
         idle = server in self.draining or not server.locked

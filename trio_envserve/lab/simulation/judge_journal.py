@@ -52,7 +52,7 @@ class Facts:
         """The key of each generation, as the log names it."""
         self.open: dict[str, int] = {}
         self.callers: dict[int, set[bytes]] = {}
-        """Who may count for each."""
+        """The callers that may count for each."""
         self.allowances: dict[int, int] = {}
         self.starts: Counter[int] = Counter()
         self.outcomes: dict[int, bytes] = {}
@@ -117,7 +117,7 @@ class JournalJudge:
         had come before it has hit it."""
 
     def home(self, server: Process) -> Process:
-        """Whose memory of keys this server has."""
+        """The first server whose memory of keys this one has."""
         if not self.on:
             return server
         self._first = self._first or server

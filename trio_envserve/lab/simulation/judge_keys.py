@@ -47,7 +47,7 @@ class KeyJudge:
         self.calls: dict[RequestId, str] = {}
         """Which call each request is: its client says so as it sends it."""
         self._order = itertools.count()
-        """What came before what, within one moment too."""
+        """The order of events, within one moment too."""
         self._waiters: dict[Place, dict[RequestId, Waiter]] = {}
         self._asking: RequestId | None = None
         """The request that the server is dealing with."""
@@ -67,7 +67,7 @@ class KeyJudge:
         """Keys for which somebody asked who may start their work: not again without
         proof and consent."""
         self._never: dict[Place, int] = {}
-        """Who asked before this was told that nothing was started, nor will be."""
+        """Callers that asked before this were told that nothing was started, nor will be."""
         self._ended: dict[Place, int] = {}
         """When its journal last had it that a generation is over."""
         self._kept: dict[Place, tuple[int, float, int]] = {}
@@ -115,7 +115,7 @@ class KeyJudge:
         self._place[request] = place
 
     def _is_back(self, place: Place, caller: bytes, session: bytes) -> None:
-        """What a caller asked in other sessions counts no more."""
+        """Count no more what a caller asked in other sessions."""
         if self.work.is_back(place, caller):
             self._undo.append(partial(self.work.lost, place, caller))
         for waiter in self._waiters[place].values():
@@ -309,7 +309,7 @@ class KeyJudge:
                 self._broken("G7", text, waiter.call)
 
     def cancelled(self, message: messages.Cancelled) -> None:
-        """What is said to the cancel of one request."""
+        """Judge the answer to the cancel of one request."""
         request = RequestId(message.session, message.sequence)
         waiter = self._left.get(request)
         if waiter is not None:
@@ -355,7 +355,7 @@ class KeyJudge:
                 waiter.generation = number
 
     def _retained(self, place: Place, number: int) -> None:
-        """What was kept is not run again before its retention has ended."""
+        """Judge that what was retained is not run again before its retention has ended."""
         kept, since_s, order = self._kept.get(place, (number, 0.0, 0))
         if kept == number or self._commands.get(place, -1) > order:
             return

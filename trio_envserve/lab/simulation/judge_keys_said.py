@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .judge_wires import Wires
 
 SLACK_S = 1.0
-"""What is kept or remembered for some time may seem so for less, by some ticks."""
+"""A time of retention or memory may seem shorter, by some ticks."""
 
 
 class Said:
@@ -46,7 +46,7 @@ class Said:
         self._sent: dict[Place, tuple[int, int]] = {}
         """The last generation of which an execution was sent, and how often one was."""
         self._answers: dict[tuple[Place, KeyAct, bytes], tuple[Any, float]] = {}
-        """What was said to commands with ids of their own, and when."""
+        """The answers to commands with ids of their own, and their times."""
 
     def answer(self, place: Place, call: Call, record: dict[str, Any], order: int) -> None:
         """A command by key is answered."""

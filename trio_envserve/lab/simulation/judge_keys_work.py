@@ -55,11 +55,11 @@ class Wanted:
         self._book = book
         self._waiters = waiters
         self._running: dict[Place, list[Execution]] = {}
-        """What was not told to stop."""
+        """The executions that were not told to stop."""
         self._lost: dict[Place, set[bytes]] = {}
         """Callers that may count though their sessions are lost."""
         self._stops: list[Execution] = []
-        """What was told to stop just now."""
+        """The executions that were told to stop just now."""
         self._early: set[tuple[Process, int]] = set()
         """Dispatches that were to stop before they began."""
 

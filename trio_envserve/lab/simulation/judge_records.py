@@ -66,7 +66,7 @@ class Call:
     """The caller has the outcome in hands."""
     executions: list[Execution] = dataclasses.field(default_factory=list)
     use: KeyUse | None = None
-    """What it asks of a key: its executions, if any, are those of the key."""
+    """The use of a key: its executions, if any, are those of the key."""
     input: str = ""
     """Of such a call: how the environment's log names its input."""
 
@@ -112,7 +112,7 @@ class Book:
         self.leaving: set[Process] = set()
         """Workers that were told to exit, are to be killed, or were reaped."""
         self.sessions: dict[bytes, tuple[Process, str]] = {}
-        """Who granted each session, and to which client."""
+        """The server that granted each session, and its client."""
         self.first: dict[RequestId, str] = {}
         """The first body under each id that was not refused for now."""
         self.asked_in: dict[str, bytes] = {}

@@ -53,7 +53,7 @@ class Wires(Book):
         self._nonces: dict[bytes, bytes] = {}
         """By session."""
         self._said_goodbye: dict[Process, list[bytes]] = {}
-        """What each goodbye named, in the order in which a server heard them."""
+        """The sessions that goodbyes named, in the order in which a server heard them."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: set[tuple[Process, int]] = set()
@@ -209,7 +209,7 @@ class Wires(Book):
                 self.keys.cancelled(message)
 
     def status_told(self, server: SimServer, status: dict[str, Any]) -> None:
-        """What a server says of itself, to a client: see :mod:`.judge_health`."""
+        """Judge what a server tells a client of itself: see :mod:`.judge_health`."""
 
     def _promised_not_to_run(self, request: RequestId) -> None:
         """The server says that it never ran and never will."""

@@ -105,7 +105,7 @@ class Link(BaseLink):
 
 
 class Outgoing:
-    """What somebody says in one turn: grouped as the shells group it, or one by one.  Both
+    """The messages of one turn: grouped as the shells group them, or one by one.  Both
     must come to the same."""
 
     def __init__(self, network: Network, *, grouped: bool) -> None:
@@ -153,7 +153,7 @@ class Network(BaseNetwork[Link, Frames]):
     def __init__(self, events: Events[Frames], rates: Rates) -> None:
         super().__init__(events, rates)
         self.server: Server | None = None
-        """Who listens at the address."""
+        """The server that listens at the address."""
         self.worker_named: dict[bytes, Peer] = {}
         """The newest worker of each id, of whatever epoch."""
         self._routes = itertools.count(1)

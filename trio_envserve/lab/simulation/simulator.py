@@ -123,7 +123,7 @@ class World(BaseWorld[Fault]):
     # -- the environment ------------------------------------------------------
 
     def declares_rerun(self, rng: Random) -> bool:
-        """What the environment says of itself in a worker that starts now."""
+        """The environment's word on reruns in a worker that starts now."""
         return self.plan.declares_rerun != self.strikes(Fault.FLIP_RERUN, 0.5, rng)
 
     def may_declare_rerun(self) -> bool:
@@ -271,7 +271,7 @@ class World(BaseWorld[Fault]):
     # -- the run --------------------------------------------------------------
 
     def left(self) -> list[str]:
-        """What has not come to rest."""
+        """The parts that have not come to rest."""
         if not self.network.calm:
             return ["faults go on"]
         if not self.server.alive or not self.server.locked:
@@ -318,7 +318,7 @@ def workers_of(servers: list[SimServer]) -> list[SimWorker]:
 
 
 def plan_of(seed: int, *, harsh: bool = False) -> Plan:
-    """What a run of this seed will meet, without running it."""
+    """The plan of a run of this seed, without running it."""
     plan = draw(Random(seed * 2 + harsh), harsh=harsh)
     if have_keys(seed):
         plan = with_keys(plan, Random(f"{seed * 2 + harsh}/keys"))

@@ -46,7 +46,7 @@ class CallerProcess:
         self.ready = False
         self.idle = False
         self.steady: list[dict[str, Any]] = []
-        """What came of each measurement."""
+        """The answers to the measurements."""
 
     def heard(self, said: dict[str, Any]) -> None:
         """Take in what it says."""

@@ -83,7 +83,7 @@ def _figures(history: History, folder: Path) -> Figures:
 
 
 def _faults(history: History) -> dict[str, Any]:
-    """What was done, by kind."""
+    """The faults, by kind."""
     processes = ["worker", "client", "server"]
     if any(line.get("hosts") for line in history.faults("begin")):
         processes.append("host")
@@ -111,7 +111,7 @@ def _count(lines: list[Line], field: str, kinds: Sequence[str]) -> dict[str, int
 
 
 def _callers(history: History) -> dict[str, Any]:
-    """What was asked, and what came of it."""
+    """The calls, and what came of them."""
     deaths = Deaths.of(history)
     killed = {line["client"] for line in history.faults("kill", what="client")}
     withdrawn = {line["key"] for line in history.callers if line["event"] == "withdrawn"}
@@ -165,7 +165,7 @@ def _is_right(history: History, key: str, answer: Line) -> bool:
 
 
 def _untrue(history: History, deaths: Deaths, key: str, ask: Line, answer: Line) -> str:
-    """What is untrue in an error; the empty string if it tells the truth."""
+    """The untruth in an error; the empty string if it tells the truth."""
     limited = ask["timeout_s"] is not None
     begun = any(line["monotonic"] <= answer["monotonic"] for _, line in history.starts.get(key, ()))
     match answer["verdict"]:
@@ -194,7 +194,7 @@ def _runs(history: History) -> Figures:
 
 
 def _rest(history: History) -> dict[str, Any]:
-    """What ran when nothing should, and who ended without being killed."""
+    """The executions at rest, and the processes that ended without being killed."""
     rest_s = min((line["monotonic"] for line in history.faults("rest")), default=None)
     left = late = 0
     if rest_s is not None:
@@ -259,7 +259,7 @@ _WRONG = {
 
 
 def _problems(figures: dict[str, Any]) -> Iterator[str]:
-    """What is wrong, in words."""
+    """The problems, in words."""
     if not figures["finished"]:
         yield "it was not finished: these are the figures so far"
     for phase in figures["hung"]:

@@ -11,7 +11,7 @@ from ...core.limits import ClientLimits
 from ..history import History, Line
 
 DEFAULT_EXECUTIONS = ClientLimits().max_executions
-"""What a call that consents to a rerun is allowed if it does not say."""
+"""The allowance of a call that consents to a rerun and does not say how often."""
 NOTICE_S = 1.0
 """How long after a worker's death a running server may still give it a rollout."""
 

@@ -127,7 +127,7 @@ def _growth(steady: list[Line]) -> dict[str, float]:
 
 
 def not_given_back(begin: Line, end: Line) -> list[str]:
-    """What there is more of in one sample than in an earlier one, or fewer processes."""
+    """The counts that are higher in one sample than in an earlier one, or fewer processes."""
     found = []
     for kind in sorted(begin["kinds"].keys() | end["kinds"].keys()):
         before, after = begin["kinds"].get(kind, {}), end["kinds"].get(kind, {})

@@ -30,7 +30,7 @@ class Ask(NamedTuple):
     withdraw_s: float | None
     """After how long its caller withdraws it; None: never."""
     pad: bytes
-    """What makes its body large."""
+    """The padding that makes its body large."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class SoakOptions:
     """How long there are faults; warm-up and measurement come on top."""
     seed: int = 0
     server_command: Sequence[str] = SERVER_PROGRAM
-    """What is started as the server, with options as its last argument."""
+    """The command that starts the server, with options as its last argument."""
     remote_host: bool = False
     """The workers are those of a host that has joined, and it is killed and stopped, too."""
 
@@ -118,7 +118,7 @@ class Progress:
     held: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The last sample's kinds."""
     said: list[str] = dataclasses.field(default_factory=list)
-    """What has happened, a line each."""
+    """The events so far, a line each."""
 
 
 @final

@@ -51,7 +51,7 @@ def has_proc() -> bool:
 
 
 def look_at(pid: int) -> Held | None:
-    """What a process holds; None if it is not there (any more)."""
+    """The resources of a process; None if it is not there (any more)."""
     try:
         # The name stands in brackets and may hold anything; what counts is behind it.
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -95,7 +95,7 @@ def children_in(directory: Path, parent: int) -> list[int]:
 
 
 class OfHost(NamedTuple):
-    """What a remote host has started, by process ids."""
+    """The processes that a remote host has started, by their ids."""
 
     keepers: list[int]
     guards: list[int]
@@ -156,7 +156,7 @@ def resident(router: int, client: int) -> dict[str, int]:
 
 
 def kind_of(held: Held, known: Mapping[int, str]) -> str:
-    """What a process of the run is."""
+    """The kind of a process of the run."""
     return known.get(held.pid) or ("worker" if held.group == held.pid else "guard")
 
 

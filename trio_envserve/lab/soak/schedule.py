@@ -47,7 +47,7 @@ KINDS: dict[str, Kind] = {
     "throttle": Kind(1, 1.0, 4.0, 20_000.0, 400_000.0),  # bytes a second
     "lag": Kind(1, 1.0, 4.0, 0.01, 0.2),  # seconds, at most, for each chunk
 }
-"""Who does what for how long.  Stops are shorter than what the soak's server
+"""The acts, with their victims and durations.  Stops are shorter than what the soak's server
 takes for the end of a worker or of a client."""
 
 KINDS_OF_HOST: dict[str, Kind] = {"host-kill": Kind(1), "host-stop": Kind(1, 0.2, 3.0)}

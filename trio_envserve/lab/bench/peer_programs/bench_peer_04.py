@@ -102,7 +102,7 @@ def _nodes(node: Any) -> list[Any]:
 
 
 def prepare() -> None:
-    """What the broker does first, and each of its workers."""
+    """The first step of the broker, and of each of its workers."""
     import uvloop
     from verifiers.v1.serve import server as serve
 
