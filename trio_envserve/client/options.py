@@ -40,7 +40,7 @@ class CallOptions(TypedDict, total=False):
     """Names the work.  Whoever asks again under the same key, from whatever process, joins
     it or gets its outcome; nothing runs a second time."""
     namespace: str
-    """Whose keys they are."""
+    """The owner of the keys."""
     timeout_s: float | None
     """How long the caller waits, and how long the server may run it; None: as long as
     the caller's cancel scope allows."""

@@ -284,7 +284,7 @@ class Router:
         self._time(given.now_s)
 
     def _time(self, now_s: float) -> None:
-        """Whatever is due by now."""
+        """Do all that is due by now."""
         awake_s = self._clock.read(now_s)
         self.dispatcher.begin_turn()
         self.dispatcher.answer_due()

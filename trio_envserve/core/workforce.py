@@ -98,7 +98,7 @@ class Workforce:
         self.history = WorkerHistory()
         self.turnover = Turnover(pool, self.workers, limits)
         self.unknown = Session(b"", b"", "an earlier server", b"", 0, 0.0)
-        """Whose executions are those of an earlier epoch that are to stop."""
+        """The session of those executions of an earlier epoch that are to stop."""
 
     # -- work -----------------------------------------------------------------
 

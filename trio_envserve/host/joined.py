@@ -87,7 +87,7 @@ class JoinedHost:
         self._lock = lock
         self._nursery = nursery
         self._own = own
-        """What it was told itself to run."""
+        """The environment that it was told itself to run."""
         self._make_workers = make_workers
         self._guard: Guard | None = None
         self._socket: DealerSocket | None = None
@@ -128,7 +128,7 @@ class JoinedHost:
 
     @property
     def serves(self) -> str:
-        """What its workers run, for people; empty until the router has said it."""
+        """The environment of its workers, for people; empty until the router has said it."""
         served = self._served
         if served is None:
             return ""
@@ -196,7 +196,7 @@ class JoinedHost:
         self._nursery.start_soon(self._beat)
 
     def _heard_of(self, event: ConnectionEvent) -> None:
-        """What happened to the connection."""
+        """Take an event of the connection."""
         if event is ConnectionEvent.CONNECTED:
             self._trouble = self._barred = ""
             self._core.connect()

@@ -71,7 +71,7 @@ class SpareMemory:
     def __init__(self, most_bytes: int = SPARE_BYTES) -> None:
         self._most_bytes = most_bytes
         self._spares: list[_Spare] = []
-        """What was remembered first comes first."""
+        """The one that was remembered first comes first."""
         self.size_bytes = 0
         """The sum of what is remembered."""
 

@@ -1,4 +1,4 @@
-"""What earlier servers have left: workers start once nothing of theirs can run any more.
+"""The wait for earlier servers: workers start once nothing of theirs can run any more.
 
 The processes of this machine have ended when their locks are free; the hosts of earlier
 epochs have no workers any more when their leases are over, or when they say so.

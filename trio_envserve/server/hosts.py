@@ -40,7 +40,7 @@ COMPLAIN_S = 1.0
 
 @final
 class EpochRecords:
-    """What is written beside each epoch lock: the epochs whose hosts may have workers, and
+    """The records beside each epoch lock: the epochs whose hosts may have workers, and
     how long each is to be waited for."""
 
     def __init__(self, locks: Sequence[Path]) -> None:
@@ -87,7 +87,7 @@ class EpochRecords:
         )
 
     def clear(self) -> None:
-        """What they say is over: the workers of all hosts have ended."""
+        """Remove the records: the workers of all hosts have ended."""
         for path in self._paths:
             path.unlink(missing_ok=True)
 
@@ -106,7 +106,7 @@ def _wait(line: str) -> EpochWait:
 
 
 def _both(one: EpochWait, other: EpochWait) -> EpochWait:
-    """What two files say of an epoch: it may have been written to one of them only."""
+    """The records of an epoch in two files as one: it may have been written to one of them only."""
     known = one.tenures is not None and other.tenures is not None
     tenures = (one.tenures or frozenset()) | (other.tenures or frozenset())
     wait_s = max(one.wait_s, other.wait_s)
@@ -127,7 +127,7 @@ def _read(path: Path) -> list[EpochWait]:
 
 @final
 class HostDoor:
-    """Whose keys may join.  One that was taken away loses its connection; its lease ends."""
+    """The keys that may join.  One that was taken away loses its connection; its lease ends."""
 
     def __init__(self, doorkeeper: Doorkeeper) -> None:
         self.admit = doorkeeper.admit_host
@@ -264,7 +264,7 @@ class HostDesk:
         assert not left
 
     def records(self, workers: Mapping[bytes, Worker], now_s: float) -> dict[str, Any]:
-        """What statistics say of hosts."""
+        """The statistics of hosts."""
         running = {worker: len(each.live) for worker, each in workers.items()}
         return self.hosts.records(running, now_s)
 

@@ -102,7 +102,7 @@ def read_query(query: bytes, known: Collection[str]) -> Mapping[str, str]:
 
 
 def namespace_of(query: Mapping[str, str]) -> str:
-    """Whose keys they are.  Problem if that is no namespace."""
+    """The namespace of the keys.  Problem if that is no namespace."""
     return _checked(query.get("namespace", DEFAULT_NAMESPACE), "namespace")
 
 
