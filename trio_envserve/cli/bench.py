@@ -28,7 +28,7 @@ from ..lab.bench.report import (
     target_rows,
 )
 from ..lab.bench.run import QUICK, Bench, Options
-from .common import OK, Result, Stop, emit, put, run_verb, say
+from .common import OK, Result, Stop, emit, exit_codes, put, run_verb, say
 from .options import json_option, pairs
 from .render import Table, show_tables
 
@@ -38,15 +38,13 @@ PROFILED = ("inflight-64", "inflight-1000")
 FAILED = 1
 """Exit code when something ran twice or was lost, or a count is too large."""
 
-_EPILOG = """\b
-Exit codes:
-  0  measured; nothing ran twice, nothing was lost (a missed target is no failure)
-  1  something ran twice, was lost, or never ended; with --counted: it costs more than
-     expected
-  2  wrong usage
-  3  a contender could not be started
-  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
-"""
+_EPILOG = exit_codes(
+    "measured; nothing ran twice, nothing was lost (a missed target is no failure)",
+    "something ran twice, was lost, or never ended; with --counted: it costs more than\n"
+    "     expected",
+    "a contender could not be started",
+    so_far="figures",
+)
 
 
 @click.command(epilog=_EPILOG)

@@ -51,6 +51,17 @@ Exit codes:
   130, 143  interrupted (Ctrl-C, SIGTERM)
 """
 
+
+def exit_codes(ok: str, failed: str, *more: str, usage: str = "", so_far: str = "") -> str:
+    """The epilog of a verb with codes of its own.  ``more``: those from 3 on; ``usage``: more
+    about 2; ``so_far``: what an interrupted run still shows."""
+    texts = [ok, failed, "wrong usage" + usage, *more]
+    lines = [f"  {code}  {text}" for code, text in enumerate(texts)]
+    shown = f", with the {so_far} so far" if so_far else ""
+    lines.append(f"  130, 143  interrupted (Ctrl-C, SIGTERM){shown}")
+    return "\n".join(["\b", "Exit codes:", *lines, ""])
+
+
 LAST_RESORT_S = 3.0
 """How long the orderly end may take after a second signal; then the process ends
 itself."""

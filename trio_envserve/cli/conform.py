@@ -24,21 +24,18 @@ from ..lab.conformance.run import conform as judge
 from ..lab.conformance.worker_bench import Subject
 from ..lab.conformance.worker_cases import WORKER_CASES
 from ..lab.conformance.worker_run import WorkerOptions, conform_worker
-from .common import NOT_STARTED, CommandError, Result, Stop, put, run_verb, say
+from .common import NOT_STARTED, CommandError, Result, Stop, exit_codes, put, run_verb, say
 from .options import json_option, pairs, server_limits
 from .render import Table, progress, show_tables
 
 FAILED = 1
 """Exit code when a case failed."""
 
-_EPILOG = """\b
-Exit codes:
-  0  every case that could be judged has passed
-  1  a case failed
-  2  wrong usage
-  3  there is no server, or not one that serves the environment of the cases
-  130, 143  interrupted (Ctrl-C, SIGTERM)
-"""
+_EPILOG = exit_codes(
+    "every case that could be judged has passed",
+    "a case failed",
+    "there is no server, or not one that serves the environment of the cases",
+)
 
 
 @click.command(epilog=_EPILOG)

@@ -7,9 +7,8 @@ the judge's figures.
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,15 @@ import trio
 
 from ..lab.demo.process import SERVER_COMMAND
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
-from .common import Result, Stop, run_verb, say
-from .judged import (
-    folder,
-    judged,
-    keep_option,
-    remote_host_option,
-    run_shown,
-    show_figures,
-)
-from .options import json_option
+from .common import Result, Stop, exit_codes, run_verb, say
+from .judged import folder, judged, judged_options, run_shown, show_figures
 from .render import Table
 
-_EPILOG = """\b
-Exit codes:
-  0  nothing ran twice, nothing was lost, and every fault did happen
-  1  something ran twice or was lost, or a fault did not happen
-  2  wrong usage
-  3  the server could not be started
-  130, 143  interrupted (Ctrl-C, SIGTERM)
-"""
+_EPILOG = exit_codes(
+    "nothing ran twice, nothing was lost, and every fault did happen",
+    "something ran twice or was lost, or a fault did not happen",
+    "the server could not be started",
+)
 
 _ROWS = (
     ("asked", "rollouts the callers asked for, each once"),
@@ -69,17 +57,12 @@ _ROWS = (
     help="How many rollouts to ask for.",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Decides what goes wrong in which order."
-)
-@click.option(
     "--workers",
     type=click.IntRange(2, WORKERS_MOST),
     default=2,
     show_default=True,
     help="Worker processes.",
 )
-@remote_host_option
-@keep_option
 @click.option(
     "--seconds-limit",
     type=click.FloatRange(min=1),
@@ -87,16 +70,10 @@ _ROWS = (
     show_default=True,
     help="End the demo after so long; calls without an answer are lost.",
 )
-@click.option(
-    "--server-command",
-    metavar="COMMAND",
-    hidden=True,
-    help="What to start as the server, to see the demo fail with a broken one.",
-)
-@json_option
+@judged_options("what goes wrong in which order")
 def demo(
     rollouts: int, seed: int, workers: int, remote_host: bool, keep: Path | None,
-    seconds_limit: float, server_command: str | None, as_json: bool,
+    seconds_limit: float, server_command: Sequence[str], as_json: bool,
 ) -> int:  # fmt: skip
     """Run 1,000 rollouts while connections are cut and processes are killed.
 
@@ -112,13 +89,13 @@ def demo(
       trio-envserve demo --seed 7 --keep logs
       python -m trio_envserve.lab.demo.judge_logs logs
     """  # noqa: D301  # click wants the character itself
-    command = shlex.split(server_command) if server_command else SERVER_COMMAND
 
     async def main(stop: Stop) -> Result:
         with folder(keep, "demo") as directory:
             options = DemoOptions(
                 directory=directory, rollouts=rollouts, seed=seed, workers=workers,
-                seconds_limit=seconds_limit, server_command=command, remote_host=remote_host,
+                seconds_limit=seconds_limit, remote_host=remote_host,
+                server_command=server_command or SERVER_COMMAND,
             )  # fmt: skip
             return await _run(options, stop, as_json=as_json, kept=keep)
 

@@ -24,7 +24,15 @@ from ..net.keypairs import ClientCurve
 from .at_server import address_option
 from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
 from .group import LazyGroup, Verb
-from .options import asked_curve, client_options, decorate, json_option, log_options
+from .options import (
+    asked_curve,
+    client_options,
+    decorate,
+    json_option,
+    log_options,
+    logs_of,
+    parent_option,
+)
 from .parent import stop_with_parent
 from .waiting import LOOK_S, HasHealth, tell_health
 
@@ -68,10 +76,7 @@ class Opened(NamedTuple):
 door_options = decorate(
     [
         address_option, client_options,
-        click.option(
-            "--exit-with-parent", is_flag=True,
-            help="Stop at once when the process that started this one has ended.",
-        ),
+        parent_option,
         log_options("INFO", "NAME-door.log"), json_option,
     ]
 )  # fmt: skip
@@ -95,10 +100,8 @@ def run_door(
 
 def _told(kind: str, given: Mapping[str, Any], parent: int | None) -> DoorOptions:
     """The options together.  Raises ConfigError."""
-    level, as_json = given["log_level"].upper(), given["log_json"]
-    logs = LogSetup(level=level, json=as_json, directory=given["log_dir"])
     place = given["address"], given["transport"], asked_curve()
-    return DoorOptions(kind, *place, given["as_json"], parent, logs)
+    return DoorOptions(kind, *place, given["as_json"], parent, logs_of(given))
 
 
 async def _keep_open(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 import click
 
@@ -13,8 +13,6 @@ from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
 from ..envs.check import check_spec
 from ..evals.inputs import Slice
-from ..logs import LogSetup
-from ..net import Transport
 from .authors import with_traceback
 from .common import EPILOG, Result, Stop, put, run_verb, start_logging
 from .evaluation import DEFAULT_N, Options, evaluation
@@ -25,11 +23,11 @@ from .options import (
     client_options,
     json_option,
     log_options,
+    logs_of,
     pairs,
     pool_options,
     python_option,
-    server_limits,
-    worker_environ,
+    serving_args,
 )
 from .render import show_tables
 from .results import summary_tables
@@ -198,16 +196,11 @@ from .results import summary_tables
 @json_option
 def evaluate(
     environment: str, n: int | None, repeat: int, grouped: bool, model: str, model_name: str,
-    address: str, workers: int | None, worker_python: str | None, seed: int, inputs: str,
-    sliced: str, in_flight: int,
+    address: str, workers: int | None, seed: int, inputs: str, sliced: str, in_flight: int,
     max_retries: int, rerun: bool | None, max_executions: int | None,
     state_columns: tuple[str, ...], sampling_args: tuple[str, ...], passed_from: float,
     most_errors: int | None, timeout_s: float | None, wait_s: float, output: str, resume: str,
-    retry_errors: bool, run_name: str | None, journal: str | None, transport: Transport,
-    args: tuple[str, ...], worker_memory: int | None,
-    recycle: int | None, pause_after_errors: int | None, worker_env: tuple[str, ...],
-    limits: tuple[str, ...], log_level: str,
-    log_json: bool, log_dir: str, as_json: bool,
+    retry_errors: bool, run_name: str | None, journal: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run rollouts of ENV, and sum up rewards, errors, latencies and retries.
 
@@ -243,14 +236,17 @@ def evaluate(
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
-        own = {"--workers": workers, "--worker-memory": worker_memory, "--recycle": recycle,
-               "--pause-after-errors": pause_after_errors,
-               "--worker-env": worker_env or None, "--worker-python": worker_python,
-               "--limit": limits or None, "--journal": journal}  # fmt: skip
-        given = [option for option, value in own.items() if value is not None]
-        if address and given:
+        of_own = ("worker_memory", "recycle", "pause_after_errors", "worker_env", "worker_python")
+        own = {
+            "--workers": workers,
+            **{f"--{name.replace('_', '-')}": given[name] or None for name in of_own},
+            "--limit": given["limits"] or None,
+            "--journal": journal,
+        }
+        wrong = [option for option, value in own.items() if value is not None]
+        if address and wrong:
             raise ConfigError(
-                f"{given[0]} is for eval's own server; with --address there is another one"
+                f"{wrong[0]} is for eval's own server; with --address there is another one"
             )
         check_options(run_name, address, journal)
         if output and resume:
@@ -258,21 +254,10 @@ def evaluate(
         file = output or resume
         if retry_errors and not file:
             raise ConfigError("--retry-errors is for a file that is gone on with: give --output")
-        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         count = 1 if workers is None else workers
         server = {} if address else {
-            "args": pairs("--arg", args),
-            "workers": count,
-            "worker_python": worker_python,
-            "transport": transport,
-            "limits": server_limits(
-                limits, worker_memory_mib=worker_memory, recycle=recycle,
-                pause_after_errors=pause_after_errors,
-            ),
-            "keys": own_key_limits(limits, run_name),
+            **serving_args(given, count), "keys": own_key_limits(given["limits"], run_name),
             "journal": journal,
-            "worker_environ": worker_environ(worker_env, count),
-            "worker_logging": dataclasses.asdict(logs),
         }  # fmt: skip
         call = {
             "model": model, "model_name": model_name, "max_retries": max_retries, "rerun": rerun,
@@ -280,15 +265,15 @@ def evaluate(
             "sampling_args": pairs("--sampling-arg", sampling_args), "timeout_s": timeout_s,
         }  # fmt: skip
         options = Options(
-            environment, pairs("--arg", args), n, seed, inputs, Slice.parse(sliced), repeat,
-            grouped, address, server, wait_s, in_flight, call, passed_from, most_errors, file,
-            bool(resume), retry_errors, transport, run_name or "",
+            environment, pairs("--arg", given["args"]), n, seed, inputs, Slice.parse(sliced),
+            repeat, grouped, address, server, wait_s, in_flight, call, passed_from, most_errors,
+            file, bool(resume), retry_errors, given["transport"], run_name or "",
         )  # fmt: skip
-        if not (address and inputs) and worker_python is None:
+        if not (address and inputs) and given["worker_python"] is None:
             with with_traceback(environment):
                 check_spec(environment)
         check_model(model, address)
-        start_logging(logs, "eval" if address else "server")
+        start_logging(logs_of(given), "eval" if address else "server")
         result = await evaluation(options, stop)
         if not as_json:
             title = f"{result.summary['environment']}, model {model_name or model}"

@@ -25,20 +25,18 @@ from ..lab.exploration.search import Figures, Search
 from ..lab.exploration.story import tell
 from ..lab.mutants import find
 from ..lab.simulation.coverage import name_of
-from .common import Result, Stop, put, run_verb, say
+from .common import Result, Stop, exit_codes, put, run_verb, say
 from .options import json_option
 from .render import PLAIN_EVERY_S, Table, show_tables
 
 FAILED = 1
 """Exit code when a guarantee broke, or the mutant was not caught."""
 
-_EPILOG = """\b
-Exit codes:
-  0  all states were visited and no guarantee broke; with --mutant: it was caught
-  1  a guarantee broke; with --mutant: it was not caught
-  2  wrong usage
-  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
-"""
+_EPILOG = exit_codes(
+    "all states were visited and no guarantee broke; with --mutant: it was caught",
+    "a guarantee broke; with --mutant: it was not caught",
+    so_far="figures",
+)
 
 _ROWS = (
     ("states", "distinct states; exchanged clients and workers count once"),

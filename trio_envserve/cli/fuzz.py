@@ -25,7 +25,7 @@ from ..lab.kit.jobs import JobError
 from ..lab.mutants import MUTANTS, find
 from ..lab.simulation.plans import to_data
 from . import fuzz_protocol
-from .common import USAGE, CommandError, Result, Stop, put, run_verb, say
+from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
 from .fuzz_report import catches_table, count, run_tables
 from .options import json_option
 from .render import show_tables
@@ -33,13 +33,12 @@ from .searching import FAILED, search
 
 DEFAULT_S = 30.0
 
-_EPILOG = """\b
-Exit codes:
-  0  no guarantee broke; with --mutant: every mutant was caught
-  1  a guarantee broke; with --mutant: a mutant was not caught
-  2  wrong usage; with --protocol: there is no such protocol, or it is not right
-  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
-"""
+_EPILOG = exit_codes(
+    "no guarantee broke; with --mutant: every mutant was caught",
+    "a guarantee broke; with --mutant: a mutant was not caught",
+    usage="; with --protocol: there is no such protocol, or it is not right",
+    so_far="figures",
+)
 
 
 class _Options:

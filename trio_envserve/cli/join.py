@@ -27,16 +27,20 @@ from ..host.joined import JoinedHost
 from ..host.opening import open_host
 from ..host.orphans import is_first, reap_orphans
 from ..host.processes import STARTED
-from ..logs import LogSetup, set_title
+from ..logs import set_title
 from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
 from .notify import Manager, Seen
 from .options import (
     arg_option,
     asked_curve,
     curve_option,
+    drain_option,
+    environ_option,
     json_option,
     log_options,
+    logs_of,
     pairs,
+    parent_option,
     python_option,
     worker_environ,
     workers_of,
@@ -88,32 +92,17 @@ class _Options(NamedTuple):
 )
 @python_option
 @arg_option
-@click.option(
-    "--worker-env",
-    multiple=True,
-    metavar="SLOT:KEY=VALUE",
-    help="An environment variable of one worker slot, e.g. 0:CUDA_VISIBLE_DEVICES=0. Repeatable.",
-)
+@environ_option
 @curve_option
-@click.option(
-    "--drain-s",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="How long a stop waits for running work.",
-)
-@click.option(
-    "--exit-with-parent",
-    is_flag=True,
-    help="Stop at once when the process that started this one has ended.",
-)
+@drain_option
+@parent_option
 @log_options("INFO", "host.log and worker-SLOT.log")
 @json_option
 def join(
     address: str, environment: str | None, workers: int | WorkerRange | None, name: str,
     offers: tuple[str, ...], worker_command: str | None, worker_python: str | None,
     args: tuple[str, ...], worker_env: tuple[str, ...], drain_s: float,
-    exit_with_parent: bool, log_level: str, log_json: bool, log_dir: str, as_json: bool,
+    exit_with_parent: bool, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Own workers on this machine for the router that `serve --hosts-bind` opened at ADDRESS.
 
@@ -150,7 +139,7 @@ def join(
 
     async def main(stop: Stop) -> Result:
         count = len(os.sched_getaffinity(0)) if workers is None else workers
-        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
+        logs = logs_of(given)
         options = _Options(
             as_json, drain_s, count if isinstance(count, int) else str(count), parent,
             {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from ..core.errors import ConfigError
 from ..core.limits import MIB, KeyLimits, ServerLimits
 from ..core.worker_range import WorkerRange, most_of
+from ..logs import LogSetup
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS
 from ..net.keypairs import ClientCurve
 
@@ -141,6 +143,21 @@ python_option = click.option(
     "package the same version.",
 )  # fmt: skip
 
+environ_option = click.option(
+    "--worker-env", multiple=True, metavar="SLOT:KEY=VALUE",
+    help="An environment variable of one worker slot, e.g. 0:CUDA_VISIBLE_DEVICES=0. Repeatable.",
+)  # fmt: skip
+
+drain_option = click.option(
+    "--drain-s", type=click.FloatRange(min=0), default=30.0, show_default=True,
+    help="How long a stop waits for running work.",
+)  # fmt: skip
+
+parent_option = click.option(
+    "--exit-with-parent", is_flag=True,
+    help="Stop at once when the process that started this one has ended.",
+)  # fmt: skip
+
 transport_option = click.option(
     "--transport",
     type=click.Choice(TRANSPORTS),
@@ -199,17 +216,43 @@ pool_options = decorate(
             "environment's: a model that cannot be asked, workers that died. What waits goes on "
             "waiting; one rollout a minute is tried, and a result lets all go on.",
         ),
-        click.option(
-            "--worker-env", multiple=True, metavar="SLOT:KEY=VALUE",
-            help="An environment variable of one worker slot, e.g. 0:CUDA_VISIBLE_DEVICES=0. "
-            "Repeatable.",
-        ),
+        environ_option,
         click.option(
             "--limit", "limits", multiple=True, metavar="NAME=VALUE",
             help="Any limit of the server or of its keys, e.g. lease_s=60. Repeatable.",
         ),
     ]
 )  # fmt: skip
+
+
+def serving_args(
+    given: Mapping[str, Any], workers: int | WorkerRange, *, hosted: bool = False
+) -> dict[str, Any]:
+    """The arguments of a server for what its verb was given by :data:`transport_option`,
+    :data:`python_option`, :data:`arg_option`, :data:`pool_options` and :func:`log_options`.
+    ``hosted``: it has hosts, too.  Raises ConfigError."""
+    limits = given["limits"]
+    return {
+        "args": pairs("--arg", given["args"]),
+        "workers": workers,
+        "worker_python": given["worker_python"],
+        "transport": given["transport"],
+        "limits": server_limits(
+            limits, worker_memory_mib=given["worker_memory"], recycle=given["recycle"],
+            pause_after_errors=given["pause_after_errors"],
+        ),
+        "keys": key_limits(limits),
+        "worker_environ": worker_environ(given["worker_env"], workers, hosted=hosted),
+        "worker_logging": dataclasses.asdict(logs_of(given)),
+    }  # fmt: skip
+
+
+def logs_of(given: Mapping[str, Any]) -> LogSetup:
+    """The logging for what a verb was given by :func:`log_options`."""
+    return LogSetup(
+        level=given["log_level"].upper(), json=given["log_json"], directory=given["log_dir"]
+    )
+
 
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 

@@ -16,7 +16,6 @@ COMMAND.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
@@ -28,8 +27,7 @@ import trio
 
 from ..core.worker_range import WorkerRange
 from ..envs.check import check_spec
-from ..logs import LogSetup, set_title
-from ..net import Transport
+from ..logs import set_title
 from ..server import Server, open_server
 from ..server.curve import ServerCurve
 from .authors import with_traceback
@@ -39,14 +37,12 @@ from .options import (
     bind_option,
     folder_option,
     json_option,
-    key_limits,
     log_options,
-    pairs,
+    logs_of,
     pool_options,
     python_option,
-    server_limits,
+    serving_args,
     transport_option,
-    worker_environ,
     workers_option,
 )
 from .serving import SAY_EVERY_S
@@ -90,10 +86,7 @@ class _Options(NamedTuple):
 @json_option
 def run_with(
     environment: str, command: tuple[str, ...], bind: str, workers: int | WorkerRange,
-    worker_python: str | None, transport: Transport, curve: str | None, args: tuple[str, ...],
-    worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
-    worker_env: tuple[str, ...],
-    limits: tuple[str, ...], log_level: str, log_json: bool, log_dir: str, as_json: bool,
+    curve: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run COMMAND while ENV is served, and end with its exit code.
 
@@ -117,29 +110,18 @@ def run_with(
 
     async def main(stop: Stop) -> Result:
         program = find_program(command[0])
-        if worker_python is None:
+        if given["worker_python"] is None:
             with with_traceback(environment):
                 check_spec(environment)
-        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = _Options(
             environment, program, command,
             {
-                "args": pairs("--arg", args),
                 "bind": bind,
-                "workers": workers,
-                "worker_python": worker_python,
-                "transport": transport,
                 "curve": None if curve is None else ServerCurve.from_folder(curve),
-                "limits": server_limits(
-                limits, worker_memory_mib=worker_memory, recycle=recycle,
-                pause_after_errors=pause_after_errors,
-            ),
-                "keys": key_limits(limits),
-                "worker_environ": worker_environ(worker_env, workers),
-                "worker_logging": dataclasses.asdict(logs),
+                **serving_args(given, workers),
             },
         )  # fmt: skip
-        start_logging(logs, "server")
+        start_logging(logs_of(given), "server")
         return await _run_with(options, stop)
 
     return run_verb(main, as_json=as_json)

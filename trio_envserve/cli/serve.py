@@ -15,8 +15,6 @@ import trio
 from ..core.worker_range import WorkerRange
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
-from ..logs import LogSetup
-from ..net import Transport
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server.curve import ServerCurve
 from .authors import with_traceback
@@ -27,16 +25,16 @@ from .models import endpoints_option
 from .options import (
     arg_option,
     bind_option,
+    drain_option,
     folder_option,
     json_option,
-    key_limits,
     log_options,
-    pairs,
+    logs_of,
+    parent_option,
     pool_options,
     python_option,
-    server_limits,
+    serving_args,
     transport_option,
-    worker_environ,
     workers_option,
 )
 from .serving import Serving, serve_until_asked
@@ -58,13 +56,7 @@ from .serving import Serving, serve_until_asked
 @pool_options
 @endpoints_option
 @serve_options
-@click.option(
-    "--drain-s",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="How long a stop waits for running work.",
-)
+@drain_option
 @click.option(
     "--keep-trying",
     is_flag=True,
@@ -89,11 +81,7 @@ from .serving import Serving, serve_until_asked
 )
 @folder_option
 @hosts_options
-@click.option(
-    "--exit-with-parent",
-    is_flag=True,
-    help="Stop at once when the process that started this one has ended.",
-)
+@parent_option
 @click.option(
     "--otlp",
     metavar="URL",
@@ -109,15 +97,10 @@ from .serving import Serving, serve_until_asked
 @log_options("INFO")
 @json_option
 def serve(
-    environment: str | None, bind: str, workers: int | WorkerRange, transport: Transport,
-    worker_command: str | None, worker_python: str | None, args: tuple[str, ...],
-    worker_memory: int | None, recycle: int | None, pause_after_errors: int | None,
-    worker_env: tuple[str, ...],
-    limits: tuple[str, ...], drain_s: float,
-    keep_trying: bool, record: str | None, record_bodies: bool, journal: str | None,
-    curve: str | None,
-    exit_with_parent: bool, otlp: str | None, otlp_ratio: float | None,
-    log_level: str, log_json: bool, log_dir: str, as_json: bool, **of_doors: Any,
+    environment: str | None, bind: str, workers: int | WorkerRange, worker_command: str | None,
+    drain_s: float, keep_trying: bool, record: str | None, record_bodies: bool,
+    journal: str | None, curve: str | None, exit_with_parent: bool, otlp: str | None,
+    otlp_ratio: float | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Serve ENV (default: arithmetic) at an address.
 
@@ -151,41 +134,28 @@ def serve(
     parent = os.getppid() if exit_with_parent else None
     if record_bodies and record is None:
         raise click.UsageError("--record-bodies needs --record FILE")
-    hosts = hosts_asked(of_doors)
+    hosts = hosts_asked(given)
     here = workers or hosts.bind is None
     beyond = curve is None and others_reach(bind)
-    doors = doors_asked(of_doors, beyond=beyond)
+    doors = doors_asked(given, beyond=beyond)
 
     async def main(stop: Stop) -> Result:
         named = environment
         if worker_command is None:
             named = environment or DEFAULT_ENVIRONMENT
-            if worker_python is None and here:
+            if given["worker_python"] is None and here:
                 with with_traceback(named):
                     check_spec(named)
-        check_keys(bind, needed=beyond, insecure=of_doors["insecure"])
-        hosts.check_keys(curve, insecure=of_doors["insecure"])
+        check_keys(bind, needed=beyond, insecure=given["insecure"])
+        hosts.check_keys(curve, insecure=given["insecure"])
         spans = _spans_asked(otlp, otlp_ratio)
-        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
         options = Serving(
             named or worker_command or "", as_json, drain_s, keep_trying, parent, doors,
             {
                 "environment": named,
                 "worker_command": worker_command,
-                "worker_python": worker_python,
-                "args": pairs("--arg", args),
                 "bind": bind,
-                "workers": workers,
-                "transport": transport,
-                "limits": server_limits(
-                limits, worker_memory_mib=worker_memory, recycle=recycle,
-                pause_after_errors=pause_after_errors,
-            ),
-                "keys": key_limits(limits),
-                "worker_environ": worker_environ(
-                    worker_env, workers, hosted=hosts.bind is not None
-                ),
-                "worker_logging": dataclasses.asdict(logs),
+                **serving_args(given, workers, hosted=hosts.bind is not None),
                 "worker_otlp": None if spans is None else dataclasses.asdict(spans),
                 "record": record,
                 "record_bodies": record_bodies,
@@ -194,7 +164,7 @@ def serve(
                 **hosts.open,
             },
         )  # fmt: skip
-        start_logging(logs, "server")
+        start_logging(logs_of(given), "server")
         if spans is None:
             return await serve_until_asked(options, stop)
         # Before the server is opened: it looks then whether this process keeps traces.

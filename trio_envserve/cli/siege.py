@@ -6,7 +6,7 @@ judge's findings.
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,16 @@ from ..lab.siege.judge import FINDINGS
 from ..lab.siege.plan import HELD, LONG_S, SECONDS_LEAST
 from ..lab.siege.run import VICTIM, Siege, SiegeOptions
 from ..lab.siege.testbed import Testbed
-from .common import Result, Stop, put, run_verb, say
-from .judged import (
-    folder,
-    judged,
-    keep_option,
-    remote_host_option,
-    run_shown,
-    show_figures,
-)
-from .options import json_option
+from .common import Result, Stop, exit_codes, put, run_verb, say
+from .judged import folder, judged_options, run_judged
 from .render import PLAIN_EVERY_S, Table, show_tables
 
-_EPILOG = """\b
-Exit codes:
-  0  all findings are good
-  1  a finding is bad
-  2  wrong usage
-  3  a program of the siege could not be started
-  130, 143  interrupted (Ctrl-C, SIGTERM), with the findings so far
-"""
+_EPILOG = exit_codes(
+    "all findings are good",
+    "a finding is bad",
+    "a program of the siege could not be started",
+    so_far="findings",
+)
 
 
 @click.command(epilog=_EPILOG)
@@ -51,9 +41,6 @@ Exit codes:
 )
 @click.option(
     "--minutes", type=click.FloatRange(min=SECONDS_LEAST / 60), help="The same in minutes."
-)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Decides who attacks when, and how."
 )
 @click.option(
     "--only",
@@ -74,21 +61,13 @@ Exit codes:
     type=click.Choice(("zmtp", "libzmq")),
     help="What speaks ZMTP in servers and clients.",
 )
-@remote_host_option
-@keep_option
 @click.option("--attacks", "listed", is_flag=True, help="List the attacks, and run none.")
-@click.option(
-    "--server-command",
-    metavar="COMMAND",
-    hidden=True,
-    help="What to start as the server, to see the siege fail with a broken one.",
-)
-@json_option
+@judged_options("who attacks when, and how")
 def siege(
     seconds: float, minutes: float | None, seed: int, only: tuple[str, ...],
     unjudged: tuple[str, ...],
     transport: str | None, remote_host: bool, keep: Path | None, listed: bool,
-    server_command: str | None, as_json: bool,
+    server_command: Sequence[str], as_json: bool,
 ) -> int:  # fmt: skip
     """Attack a server and a client with raw sockets, and judge whether they hold.
 
@@ -112,27 +91,20 @@ def siege(
 
     async def main(stop: Stop) -> Result:
         with folder(keep, "siege") as directory:
-            options = SiegeOptions(
-                directory=directory, seconds=seconds if minutes is None else 60 * minutes,
-                seed=seed, only=only, unjudged=unjudged, transport=transport,
-                server_command=shlex.split(server_command) if server_command else VICTIM,
-                remote_host=remote_host,
+            siege = Siege(
+                SiegeOptions(
+                    directory=directory, seconds=seconds if minutes is None else 60 * minutes,
+                    seed=seed, only=only, unjudged=unjudged, transport=transport,
+                    server_command=server_command or VICTIM, remote_host=remote_host,
+                )
             )  # fmt: skip
-            return await _run(options, stop, as_json=as_json, kept=keep)
+            testbed = siege.testbed
+            return await run_judged(
+                siege, partial(_show_progress, testbed), stop, phase=lambda: testbed.phase,
+                tables=tables, keep=keep, as_json=as_json,
+            )  # fmt: skip
 
     return run_verb(main, as_json=as_json)
-
-
-async def _run(options: SiegeOptions, stop: Stop, *, as_json: bool, kept: Path | None) -> Result:
-    siege = Siege(options)
-    done = await run_shown(siege.run, partial(_show_progress, siege.testbed), stop)
-    say("judging the logs")
-    figures = await trio.to_thread.run_sync(siege.figures)
-    show_figures(figures, tables, kept=kept and siege.directory, as_json=as_json)
-    if not done:
-        say(f"interrupted in the phase: {siege.testbed.phase}")
-        return Result(stop.interrupted_code, figures)
-    return judged(figures)
 
 
 async def _show_progress(testbed: Testbed) -> None:

@@ -6,7 +6,7 @@ judge's figures.
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,16 @@ import click
 import trio
 
 from ..lab.soak.run import MINUTES_LEAST, SERVER_PROGRAM, Progress, Soak, SoakOptions
-from .common import Result, Stop, run_verb, say
-from .judged import (
-    folder,
-    judged,
-    keep_option,
-    remote_host_option,
-    run_shown,
-    show_figures,
-)
-from .options import json_option
+from .common import Result, Stop, exit_codes, run_verb, say
+from .judged import folder, judged_options, run_judged
 from .render import PLAIN_EVERY_S, Table
 
-_EPILOG = """\b
-Exit codes:
-  0  nothing ran twice, nothing was lost, nothing is left over
-  1  something ran twice, was lost, or is left over
-  2  wrong usage
-  3  the server could not be started
-  130, 143  interrupted (Ctrl-C, SIGTERM), with the figures so far
-"""
+_EPILOG = exit_codes(
+    "nothing ran twice, nothing was lost, nothing is left over",
+    "something ran twice, was lost, or is left over",
+    "the server could not be started",
+    so_far="figures",
+)
 
 _ROWS = (
     ("asked", "calls that the clients made"),
@@ -62,21 +52,10 @@ _ROWS = (
     show_default=True,
     help="How long the faults go on; warm-up and measurement add a minute or two.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Decides what goes wrong, and when."
-)
-@remote_host_option
-@keep_option
-@click.option(
-    "--server-command",
-    metavar="COMMAND",
-    hidden=True,
-    help="What to start as the server, to see the soak fail with a broken one.",
-)
-@json_option
+@judged_options("what goes wrong, and when")
 def soak(
     minutes: float, seed: int, remote_host: bool, keep: Path | None,
-    server_command: str | None, as_json: bool,
+    server_command: Sequence[str], as_json: bool,
 ) -> int:  # fmt: skip
     """Kill, stop and cut real processes for minutes, and judge what happens.
 
@@ -94,31 +73,22 @@ def soak(
       trio-envserve soak --seed 7 --keep logs
       python -m trio_envserve.lab.soak.judge logs
     """  # noqa: D301  # click wants the character itself
-    command = shlex.split(server_command) if server_command else SERVER_PROGRAM
 
     async def main(stop: Stop) -> Result:
         with folder(keep, "soak") as directory:
-            options = SoakOptions(
-                directory=directory, minutes=minutes, seed=seed, server_command=command,
-                remote_host=remote_host,
+            soak = Soak(
+                SoakOptions(
+                    directory=directory, minutes=minutes, seed=seed, remote_host=remote_host,
+                    server_command=server_command or SERVER_PROGRAM,
+                )
             )  # fmt: skip
-            return await _run(options, stop, as_json=as_json, kept=keep)
+            progress = soak.progress
+            return await run_judged(
+                soak, partial(_show_progress, progress), stop, phase=lambda: progress.phase,
+                tables=tables, keep=keep, as_json=as_json, said=progress.said,
+            )  # fmt: skip
 
     return run_verb(main, as_json=as_json)
-
-
-async def _run(options: SoakOptions, stop: Stop, *, as_json: bool, kept: Path | None) -> Result:
-    soak = Soak(options)
-    done = await run_shown(soak.run, partial(_show_progress, soak.progress), stop)
-    for text in soak.progress.said:
-        say(text)
-    say("judging the logs")
-    figures = await trio.to_thread.run_sync(soak.figures)
-    show_figures(figures, tables, kept=kept and soak.directory, as_json=as_json)
-    if not done:
-        say(f"interrupted in the phase: {soak.progress.phase}")
-        return Result(stop.interrupted_code, figures)
-    return judged(figures)
 
 
 # -- figures ------------------------------------------------------------------

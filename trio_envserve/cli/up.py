@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
 import trio
@@ -27,7 +27,6 @@ from ..core.worker_range import WorkerRange
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..launchers import slurm
 from ..launchers.hosts import Start, keep_hosts
-from ..logs import LogSetup
 from ..net.keypairs import ClientCurve, KeyPair, write_whole
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
@@ -35,9 +34,11 @@ from .common import EPILOG, Result, Stop, run_verb, say, start_logging
 from .doors import ServeDoors
 from .options import (
     arg_option,
+    drain_option,
     json_option,
     key_limits,
     log_options,
+    logs_of,
     pairs,
     server_limits,
     workers_of,
@@ -94,18 +95,14 @@ LAUNCHERS = ("ray", "slurm")
 )  # fmt: skip
 @arg_option
 @click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit. Repeatable.")
-@click.option(
-    "--drain-s", type=click.FloatRange(min=0), default=30.0, show_default=True,
-    help="How long a stop waits for running work.",
-)  # fmt: skip
+@drain_option
 @log_options("INFO")
 @json_option
 def up(
     launcher: str, environment: str | None, hosts: int | WorkerRange, workers: int,
     resources: tuple[str, ...], ray_address: str | None, sbatch: tuple[str, ...], leave_s: int,
     bind: str, hosts_bind: str | None, key_file: Path, fence_s: float, args: tuple[str, ...],
-    limits: tuple[str, ...], drain_s: float, log_level: str, log_json: bool, log_dir: str,
-    as_json: bool,
+    limits: tuple[str, ...], drain_s: float, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Serve ENV on hosts that LAUNCHER (ray, slurm) starts.
 
@@ -126,10 +123,8 @@ def up(
     async def main(stop: Stop) -> Result:
         count = WorkerRange(hosts, hosts) if isinstance(hosts, int) else hosts
         named = environment or DEFAULT_ENVIRONMENT
-        given = pairs("--arg", args)
-        serves = {"environment": named, "args": given}
-        logs = LogSetup(level=log_level.upper(), json=log_json, directory=log_dir)
-        start_logging(logs, "server")
+        serves = {"environment": named, "args": pairs("--arg", args)}
+        start_logging(logs_of(given), "server")
         keys = Keys.new()
         server_limits_ = server_limits(limits)
         with tempfile.TemporaryDirectory(prefix=".envserve-", dir=Path.cwd()) as folder:
