@@ -8,7 +8,8 @@ import trio
 
 from trio_envserve import open_server
 from trio_envserve.lab.history import CALLERS
-from trio_envserve.lab.soak.callers import Callers, ClientEnded
+from trio_envserve.lab.programs import EndedByItself
+from trio_envserve.lab.soak.callers import Callers
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -106,6 +107,6 @@ async def test_a_client_that_ends_by_itself_is_a_failure(tmp_path):
     ended: list[str] = []
     callers = callers_of(tmp_path, "no address", ended=ended.append)
     with trio.fail_after(LIMIT_S):
-        with pytest.raises(ClientEnded, match=r"(?s)c0-1 ended with status 1.*ConfigError"):
+        with pytest.raises(EndedByItself, match=r"(?s)c0-1 ended with status 1.*ConfigError"):
             await callers.live(0)
     assert ended == ["c0-1"]

@@ -56,6 +56,10 @@ def module(name: str, *arguments: str | Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", f"trio_envserve.lab.{name}", *texts]
 
 
+class EndedByItself(Exception):
+    """A program ended, and nobody had killed it."""
+
+
 @final
 class Program:
     """A running program.  Made by :func:`start_program`, or by :func:`open_program`."""
@@ -100,6 +104,24 @@ class Program:
         while (record := await self._next()) is not None:
             heard(record)
         return await self.process.wait()
+
+    async def live(
+        self, heard: Callable[[dict[str, Any]], object], limit_s: float = END_S, *,
+        first: Mapping[str, Any] | None = None, terminate: bool = False,
+    ) -> int | None:  # fmt: skip
+        """Give it a first order, and listen until it has ended; if this task is cancelled, it
+        is asked to end.  Returns its exit status; None if it was killed here."""
+        try:
+            if first is not None:
+                await self.tell(first)
+            status = await self.listen(heard)
+        finally:
+            await self.end(limit_s, terminate=terminate)  # noqa: ASYNC102  # shields itself
+        return None if self.killed else status
+
+    def ended_by_itself(self, status: int) -> EndedByItself:
+        """The error about its end, with its last words."""
+        return EndedByItself(f"{self._what} ended with status {status}: {self.last_words()}")
 
     async def _next(self) -> dict[str, Any] | None:
         """The next line; None if there is none any more."""

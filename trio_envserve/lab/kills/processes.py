@@ -21,10 +21,6 @@ CLIENT_PROGRAM = program("trio_envserve.lab.kills.client")
 _STOP_S = 30.0
 
 
-class EndedByItself(Exception):
-    """A process ended, and nobody had killed it."""
-
-
 @final
 class Life:
     """One process after the other."""
@@ -55,18 +51,15 @@ class Life:
             )  # fmt: skip
             self._log.write("started", what=name, pid=started.pid)
             try:
-                status = await started.listen(self._heard)
+                # A server is asked to stop, a client ends with its standard input.
+                status = await started.live(self._heard, _STOP_S, terminate=True)
             finally:
                 self.program = None
-                # A server is asked to stop, a client ends with its standard input.
-                await started.end(_STOP_S, terminate=True)  # noqa: ASYNC102  # it is shielded
-            if started.killed:
-                continue
-            if self.may_end and status == 0:
+            if status == 0 and self.may_end:
                 return
-            self._log.write("ended-by-itself", who=name, status=status)
-            words = started.last_words()
-            raise EndedByItself(f"the {name} ended with status {status}: {words}")
+            if status is not None:
+                self._log.write("ended-by-itself", who=name, status=status)
+                raise started.ended_by_itself(status)
 
     def kill(self) -> int | None:
         """``kill -9``; its process id, or None while there is none."""

@@ -35,10 +35,11 @@ from ...net import unwrap_single
 from ...server.journal import tools
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
+from ..programs import EndedByItself
 from ..soak.killer import held
 from ..soak.sampler import children_in
 from .judge import judge
-from .processes import CLIENT_PROGRAM, SERVER_PROGRAM, EndedByItself, Life
+from .processes import CLIENT_PROGRAM, SERVER_PROGRAM, Life
 
 WORKERS, CLIENTS = 2, 3
 WHO = ("server", "worker", "worker", "client")

@@ -30,10 +30,6 @@ _END_S = 20.0
 """How long a client may take to end when it is told to."""
 
 
-class ClientEnded(Exception):
-    """A client process ended, and nobody had killed it."""
-
-
 @final
 class CallerProcess:
     """One life of one client."""
@@ -91,18 +87,14 @@ class Callers:
             number += 1
             caller = await self._start(f"c{slot}-{number}")
             self.lives[slot] = caller
-            try:
-                if self.in_flight:
-                    await caller.tell(do="load", in_flight=self.in_flight)
-                else:
-                    await caller.tell(do="rest")
-                status = await caller.program.listen(partial(self._heard, caller))
-            finally:
-                await caller.program.end(_END_S)  # noqa: ASYNC102  # it is shielded, and bounded
-            if not caller.program.killed:
+            resting = {"do": "rest"}
+            loading = {"do": "load", "in_flight": self.in_flight}
+            status = await caller.program.live(
+                partial(self._heard, caller), _END_S, first=loading if self.in_flight else resting
+            )
+            if status is not None:
                 self._ended_by_itself(caller.name)
-                words = caller.program.last_words()
-                raise ClientEnded(f"client {caller.name} ended with status {status}: {words}")
+                raise caller.program.ended_by_itself(status)
             self.before_ended += caller.ended
 
     def _heard(self, caller: CallerProcess, said: dict[str, Any]) -> None:

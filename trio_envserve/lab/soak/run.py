@@ -39,10 +39,10 @@ from ...testing.proxy import open_fault_proxy
 from ..demo.process import DemoServer
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
-from ..programs import program
+from ..programs import EndedByItself, program
 from ..remote_host import RemoteHost, with_host
 from ..standing import Standing, open_standing
-from .callers import Callers, ClientEnded
+from .callers import Callers
 from .judge import judge
 from .judge_samples import SAMPLES, not_given_back
 from .killer import Killer
@@ -157,7 +157,7 @@ class Soak:
             with unwrap_single():
                 try:
                     await self._run(killer, samples)
-                except* ClientEnded as errors:
+                except* EndedByItself as errors:
                     self.progress.said += map(str, errors.exceptions)
             await self._look_for_leftovers(killer, samples)
         finally:
