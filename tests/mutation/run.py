@@ -144,6 +144,7 @@ SHELLS = {
     "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
     "worker.outcomes": (*WORKER, "tests/worker/test_shell_large_values.py"),
     "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
+    "worker.execution_tasks": WORKER,
     "worker.shell": WORKER,
     "server.opening": ("tests/server/test_opening.py",),
     "server.traces": ("tests/server/test_traces.py",),

@@ -25,7 +25,8 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import OutcomeMade
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.net import open_memory_streams
-from trio_envserve.worker.shell import TURN_S, run_worker
+from trio_envserve.worker.execution_tasks import TURN_S
+from trio_envserve.worker.shell import run_worker
 
 WIRE = WireLimits()
 INCARNATION = b"i" * 16

@@ -4,25 +4,10 @@ Theory of operation
 -------------------
 :class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
 messages and runs the environment's code.  The nursery owns the receiver, the beat, the
-lag sampler and the *execution nursery*, whose tasks run executions.  Whatever an
-execution does, it ends in exactly one
+lag sampler and the *execution nursery*, whose tasks run executions
+(:mod:`.execution_tasks`).  Whatever an execution does, it ends in exactly one
 :class:`~trio_envserve.core.worker_inputs.OutcomeMade`, which the core takes synchronously
 when its end is known.  There completion and cancellation meet, and one of them has won.
-
-A task of the execution nursery runs one execution after the other, because a new task
-costs more than an empty rollout.  One of the tasks, the *taker*, takes the dispatches
-that have arrived.  Before it begins an execution it wakes another task for the rest: if
-the execution waits, the other one is the taker; if not, the first goes on for
-``TURN_S``.  The executions that a task runs one after the other share a cancel scope
-until one of them is cancelled; only one of them runs at a time, so the cancel reaches no
-other.
-
-The environment's code runs in such a task.  Whatever it leaves behind there (open
-cancel scopes, nurseries, context variables) ends with the task, which then takes no
-other execution.  If a nursery is left open, trio complains when the task has ended and
-has reported, and fails the nursery around it.  That is why there is an execution
-nursery: a failed one keeps its executions, and a new one takes the next.  Their scopes
-are shielded from the failure, so the end of the shell cancels each of them.
 
 The same shell runs in a worker process and, with a stream in memory, inside the
 server's own process (``workers=0``).
@@ -33,15 +18,13 @@ from __future__ import annotations
 import contextvars
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
 import trio
 
-from .. import foreign, tracing
+from .. import tracing
 from ..core import error_records, messages, model_totals
 from ..core.errors import ConfigError
 from ..core.lag import LagMeter
@@ -71,15 +54,13 @@ from ..envs.loading import LoadedEnvironment
 from ..net import MessageStream
 from . import forks
 from .deltas import Deltas
+from .execution_tasks import ExecutionTasks
 from .failures import EnvironmentFailure, log
 from .left_behind import innermost_scope, is_clean
 from .outcomes import LargeValue, Outcome, OutcomeMaker, described
 from .parking import Parking
 from .runners import Runner, open_runner
 from .stacks import REQUEST
-
-TURN_S = 0.002
-"""How long one task runs executions that do not wait, before other tasks have a step."""
 
 
 async def run_worker(
@@ -151,28 +132,16 @@ class _Shell:
         """The notes of executions since the last beat; the last one counts.  Each is set in
         any thread, so it is only ever popped: however many there are, they cost the loop
         nothing until then."""
-        self._arrived: deque[Run] = deque()
-        self._nursery: trio.Nursery | None = None
-        self._execution_nursery: trio.Nursery | None = None
-        self._idle: dict[trio.lowlevel.Task, None] = {}
-        """Tasks without an execution.  The last one in is the first one out: its caches
-        are warm."""
-        self._taker: trio.lowlevel.Task | None = None
-        """The task that takes arrived dispatches."""
-        self._coming = False
-        """Whether another task was woken, and has not had its step yet."""
-        self._failed = False
-        """Whether the code of this module has failed in an execution."""
         self._unsent: list[ToRouter] = []
         self._said = trio.Event()
         """Set while a message is unsent."""
         self._lag = LagMeter()
         self._done = trio.Event()
-        self._closing = False
+        self._tasks = ExecutionTasks(self._execute, self._parking, self._done)
 
     async def run(self, touch: Callable[[float], None]) -> None:
-        async with trio.open_nursery() as self._nursery:
-            nursery = self._nursery
+        async with trio.open_nursery() as nursery:
+            self._tasks.open(nursery)
             nursery.start_soon(self._receive)
             nursery.start_soon(self._send)
             nursery.start_soon(self._beat)
@@ -181,7 +150,7 @@ class _Shell:
             try:
                 await self._done.wait()
             finally:
-                self._closing = True  # dispatches that arrive from now on are not begun
+                self._tasks.closing = True  # dispatches that arrive from now on are not begun
                 for scope in self._scopes.values():
                     scope.cancel()
             nursery.cancel_scope.cancel()
@@ -197,82 +166,12 @@ class _Shell:
             for frames in batch:
                 effects += self._core.take(RouterMessage(frames))
             self._do(effects)
-            self._wake_taker()
-
-    def _wake_taker(self) -> None:
-        """Make sure that a task takes the dispatches that have arrived."""
-        if self._coming or not self._arrived or self._parking.is_behind:
-            return
-        self._coming = True
-        if self._idle:
-            task, _ = self._idle.popitem()
-            trio.lowlevel.reschedule(task)
-        elif self._execution_nursery is None or self._execution_nursery.cancel_scope.cancel_called:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._open_execution_nursery)
-        else:
-            self._execution_nursery.start_soon(self._run)
-
-    async def _open_execution_nursery(self) -> None:
-        """Hold the tasks that run executions, until one of them fails the nursery."""
-        try:
-            async with trio.open_nursery() as self._execution_nursery:
-                self._execution_nursery.start_soon(self._run)
-                await trio.sleep_forever()
-        except BaseException as exc:  # noqa: ASYNC103
-            # Code left a nursery open in its task, and its outcome says so already.
-            # Usually it is a group; but trio asks the groups in it to split.  (If this
-            # is the end of the shell, the nursery around it is cancelled anyway.)
-            if self._failed or foreign.holds_interrupt(exc):
-                raise
-
-    async def _run(self) -> None:
-        """Run executions, one after the other, until one leaves something behind here."""
-        task = trio.lowlevel.current_task()
-        context = task.context.copy()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            del self._idle[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        while True:
-            with self._failing():
-                clean = await self._take(task, context)
-            if not clean:
-                return
-            self._idle[task] = None
-            task.name = "idle"
-            await trio.lowlevel.wait_task_rescheduled(abort)
-
-    async def _take(self, task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
-        """Run arrived dispatches; returns False if one left something behind in this
-        task."""
-        self._taker, self._coming = task, False
-        now_s = trio.current_time()
-        until_s = now_s + TURN_S
-        while self._may_take(task, now_s, until_s):
-            ended_s = await self._execute(task, context, now_s, until_s)
-            if ended_s is None:
-                return False
-            now_s = ended_s
-        return True
-
-    def _may_take(self, task: trio.lowlevel.Task, now_s: float, until_s: float) -> bool:
-        """Whether this task goes on with the next dispatch.  One that has waited meanwhile, and
-        is not the taker any more, does not; _parked wakes a taker later.  What has not begun
-        when the worker closes is lost with it."""
-        return (
-            bool(self._arrived)
-            and self._taker is task
-            and now_s < until_s
-            and not self._parking.is_behind
-            and not self._closing
-        )
+            self._tasks.wake()
 
     def _parked(self, number: int, payload: Body | None) -> None:
         if payload is not None:
             self._do(self._core.take(OutcomeParked(number, payload)))
-        self._wake_taker()
+        self._tasks.wake()
 
     async def _send(self) -> None:
         """Send the outcomes of one turn of the loop at once, so that the router wakes
@@ -324,7 +223,7 @@ class _Shell:
                 case ToRouter():
                     self._unsent.append(effect)
                 case Run():
-                    self._arrived.append(effect)
+                    self._tasks.arrived.append(effect)
                 case CancelRun(number):
                     scope = self._scopes.pop(number, None)
                     if scope is None:
@@ -335,7 +234,7 @@ class _Shell:
                     self._parking.add(effect.number, effect.payload)
                 case Exit():
                     self._done.set()
-        if self._closing or not self._core.running:
+        if self._tasks.closing or not self._core.running:
             self._send_now()  # no other outcome will join it
         elif self._unsent and not self._said.is_set():
             self._said.set()
@@ -353,14 +252,14 @@ class _Shell:
             with scope:
                 around = innermost_scope(task)
                 while True:
-                    run, began_s = self._arrived.popleft(), now_s
-                    self._wake_taker()
+                    run, began_s = self._tasks.arrived.popleft(), now_s
+                    self._tasks.wake()
                     outcome = await self._run_one(task, run, began_s, scope)
                     if run.number not in self._scopes or not is_clean(task, context, around):
                         break
                     made, outcome = outcome, None
                     now_s = self._report(task, run, made, began_s)
-                    if not self._may_take(task, now_s, until_s):
+                    if not self._tasks.may_take(task, now_s, until_s):
                         return now_s
         except RuntimeError:
             # Once there is an outcome, this is trio: the code left a scope open.
@@ -379,7 +278,7 @@ class _Shell:
             return self._ended(run, outcome, began_s)
         # In a task of its own: the code may have left anything in this one.
         scope = trio.CancelScope(shield=True)
-        if self._closing or run.number not in self._scopes:
+        if self._tasks.closing or run.number not in self._scopes:
             scope.cancel()
         else:
             self._scopes[run.number] = scope
@@ -428,21 +327,11 @@ class _Shell:
         self, run: Run, large: LargeValue, began_s: float, scope: trio.CancelScope
     ) -> None:
         """End an execution whose value takes long to encode."""
-        with self._failing():
+        with self._tasks.failing():
             outcome: Outcome | None = None
             with scope:
                 outcome = await self._outcomes.of_large(large, began_s)
             self._ended(run, outcome, began_s)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Ends the shell if its own code fails."""
-        try:
-            yield
-        except BaseException:
-            self._failed = True
-            self._done.set()  # the execution nursery waits for the others, which are shielded
-            raise
 
     def _ended(self, run: Run, outcome: Outcome | None, began_s: float) -> float:
         """Report the end: completed or cancelled, since there was no await in between.  Returns
@@ -453,7 +342,7 @@ class _Shell:
         if outcome is None:
             outcome = self._outcomes.cancelled(began_s)
         now_s = trio.current_time()
-        if self._closing and outcome[0] is Status.CANCELLED:
+        if self._tasks.closing and outcome[0] is Status.CANCELLED:
             return now_s  # nobody cancelled it: it is lost with its worker
         status, payload = outcome
         self._do(self._core.take(OutcomeMade(run.number, status, payload, now_s - began_s)))
