@@ -20,8 +20,8 @@ from pathlib import Path
 from ...core.journal import Cancelled, Closed, Commanded, Completed, Opened, Record, Started
 from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
 from .reading import Entry, Found, name_of, read_all
-from .rows import State, row_of
-from .store import connect, create, number_of, read_safe
+from .rows import State, pack_rows
+from .store import connect, create, read_safe
 
 NUMBERS_SKIPPED = 1_000_000
 """More generations than can have been lost with their records."""
@@ -60,16 +60,13 @@ def repair(folder: Path, identity: Identity) -> Repaired:
     next_number = max(next_number, state.next_number)
     if report.may_miss_keys:
         next_number += NUMBERS_SKIPPED
-    rows = [row_of(row, record, state.uptime_s) for row, record in enumerate(records, 1)]
-    all_sums = 0
-    for row, _ in rows:
-        all_sums ^= number_of(row[-1])
+    packed = pack_rows(records, 0, state.uptime_s)
     aside = _put_aside(folder)
     report.aside = str(aside)
     create(
         folder,
-        State(count, all_sums, next_number, state.uptime_s, state.adopted, state.identity),
-        rows,
+        State(count, packed.sums, next_number, state.uptime_s, state.adopted, state.identity),
+        packed,
     )
     return report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import cbor2
 
@@ -60,9 +60,16 @@ class Row(NamedTuple):
             return False
 
 
-Values: TypeAlias = tuple[int, int | None, float, bytearray, int, bytearray | None, bytearray]
-"""A row that is to be written.  SQLite's module takes a byte array as it is; for each ``bytes``
-it looks for an adapter, which takes longer than to write the row."""
+class Packed(NamedTuple):
+    """Rows that are to be written."""
+
+    values: list[Any]
+    """Of one row after the other.  SQLite's module takes a byte array as it is; for each
+    ``bytes`` it looks for an adapter, which takes longer than to write the row."""
+    sums: int
+    """The exclusive or of their sums."""
+    bodies: dict[int, Body]
+    """Those that are to be in files beside them, by row."""
 
 
 class State(NamedTuple):
@@ -112,25 +119,38 @@ def digest_of(body: Body) -> bytes:
     return blake2b(body, digest_size=16).digest()
 
 
-def row_of(row: int, record: Record, uptime_s: float) -> tuple[Values, Body | None]:
-    """The row of a record, and the body that is to be in a file beside it, if there is one."""
-    number: int | None = getattr(record, "number", None)
-    plain = cbor2.dumps(plain_of(record, len))
-    body, file, kept = body_of(record), 0, None
-    if body is not None:
-        file = int(len(body) > FILE_BYTES)
-        kept = digest_of(body) if file else bytes(body)
-    sum = sum_of(row, number, uptime_s, plain, file, kept)
-    in_row = None if kept is None else bytearray(kept)
-    values = row, number, uptime_s, bytearray(plain), file, in_row, bytearray(sum)
-    return values, body if file else None
+def pack_rows(records: Iterable[Record], row: int, uptime_s: float) -> Packed:
+    """The rows of records that come after this one.
 
-
-def body_of(record: Record) -> Body | None:
-    """The input or the payload of a record."""
-    if isinstance(record, Completed):
-        return record.frames[1]
-    return record.body if isinstance(record, Opened) else None
+    Most of the time for which the thread of a journal has Python's lock goes here.  So it does
+    what :func:`sum_of` does without a call for each row.
+    """
+    dumps, pack, begin, as_number = cbor2.dumps, _NUMBERS.pack, _BEGUN.copy, int.from_bytes
+    values: list[Any] = []
+    bodies: dict[int, Body] = {}
+    sums = 0
+    for record in records:
+        row += 1
+        number: int | None = getattr(record, "number", None)
+        body: Body | None = None
+        if isinstance(record, Completed):
+            body = record.frames[1]
+        elif isinstance(record, Opened):
+            body = record.body
+        file, kept = 0, b""
+        if body is not None and len(body) > FILE_BYTES:
+            file, kept, bodies[row] = 1, digest_of(body), body
+        elif body is not None:
+            kept = bytes(body)
+        plain = dumps(plain_of(record, len))
+        numbers = pack(row, -1 if number is None else number, uptime_s, file)
+        begun = begin()
+        begun.update(b"%b%d,%b%b" % (numbers, len(plain), plain, kept))
+        sum = begun.digest()
+        sums ^= as_number(sum, "little")
+        in_row = None if body is None else bytearray(kept)
+        values += row, number, uptime_s, bytearray(plain), file, in_row, bytearray(sum)
+    return Packed(values, sums, bodies)
 
 
 def read_row(row: Row, body: bytes | None) -> Record:

@@ -30,7 +30,7 @@ from typing import Any, final
 from ...core.journal import Closed, Opened, Record, Started
 from ...core.terms import Body
 from .folder import BODIES, DATABASE, SAFE, sync_folder
-from .rows import APPLICATION, SCHEMA, TABLES, Row, State, Values, pack_state, row_of
+from .rows import APPLICATION, SCHEMA, TABLES, Packed, Row, State, pack_rows, pack_state
 
 LOG = f"{DATABASE}-wal"
 NUMBERED = "WHERE number IN (%s)"
@@ -114,26 +114,20 @@ class Store:
         if self._connection.execute(GET_STATE).fetchone() != self._last:
             raise TakenOver(errno.ESTALE, f"another process has written to {DATABASE}")
 
-    def _put(self, records: Iterable[Record], state: State) -> State:
+    def _put(self, records: Sequence[Record], state: State) -> State:
         """Add rows, and the files beside them."""
-        count, all_sums, next_number, uptime_s, *_ = state
-        values: list[object] = []
-        files: dict[int, Body] = {}
-        for record in records:
-            count += 1
-            if isinstance(record, Opened):
-                next_number = record.number + 1
-            row, body = row_of(count, record, uptime_s)
-            values += row
-            all_sums ^= number_of(row[-1])
-            if body is not None:
-                files[count] = body
-        for number, body in files.items():
-            write_body(self.folder / BODIES, number, body)
-        if files:
+        packed = pack_rows(records, state.records, state.uptime_s)
+        for row, body in packed.bodies.items():
+            write_body(self.folder / BODIES, row, body)
+        if packed.bodies:
             _sync(self.folder / BODIES)
-        insert(self._connection, values)
-        return state._replace(records=count, all_sums=all_sums, next_number=next_number)
+        insert(self._connection, packed.values)
+        opened = [record.number for record in records if isinstance(record, Opened)]
+        return state._replace(
+            records=state.records + len(records),
+            all_sums=state.all_sums ^ packed.sums,
+            next_number=opened[-1] + 1 if opened else state.next_number,
+        )
 
     def _remove(
         self, which: str, values: Sequence[float], state: State, gone: list[int]
@@ -225,7 +219,7 @@ def connect(folder: Path, *, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def create(folder: Path, state: State, rows: Iterable[tuple[Values, Body | None]] = ()) -> None:
+def create(folder: Path, state: State, packed: Packed | None = None) -> None:
     """Make the files of a journal in a folder that has none, with these rows.  ``safe``
     comes last: without it nothing was ever there."""
     bodies = folder / BODIES
@@ -238,10 +232,10 @@ def create(folder: Path, state: State, rows: Iterable[tuple[Values, Body | None]
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
         for table in TABLES:
             connection.execute(table)
-        for row, body in rows:
-            if body is not None:
-                write_body(bodies, row[0], body)
-            insert(connection, row)
+        if packed is not None:
+            for row, body in packed.bodies.items():
+                write_body(bodies, row, body)
+            insert(connection, packed.values)
         connection.execute(PUT_STATE, pack_state(state))
         sync_folder(bodies)
         connection.execute("COMMIT")
