@@ -84,6 +84,22 @@ def test_a_host_leaves_by_draining():
     link.settle()
 
 
+@pytest.mark.parametrize("how", ["it leaves", "it is lost"])
+def test_a_host_that_went_while_its_worker_started_broke_the_environment(how):
+    link = Link()
+    link.joined()
+    assert link.alive, "its worker is starting"
+    if how == "it leaves":
+        link.host.leave()
+        link.second()
+    else:
+        link.cut = True
+        link.second(60)
+    assert not link.alive
+    assert not link.pool.broken
+    assert not link.pool.is_broken()
+
+
 def test_a_leaving_host_starts_nothing():
     link = joined()
     link.host.is_leaving = True

@@ -159,8 +159,15 @@ def _end(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]
     return ()
 
 
+def _not_ready(pool: Pool, life: Life, why: str) -> None:
+    """A start that came to nothing says something of the environment, unless the host has
+    left, or is gone."""
+    if not pool.slots[life.slot].closed:
+        pool.broken = pool.broken or f"worker {life.name} did not get ready: {why}"
+
+
 def _kill_unready(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
-    pool.broken = pool.broken or f"worker {life.name} did not get ready: {why}"
+    _not_ready(pool, life, why)
     _leave(pool, life, Phase.ENDING, now_s, why, failed=True)
     return _killed(pool, life, why)
 
@@ -176,7 +183,7 @@ def _kill_ending(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[Poo
 
 
 def _died_unready(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffect]:
-    pool.broken = pool.broken or f"worker {life.name} did not get ready: {how}"
+    _not_ready(pool, life, how)
     _leave(pool, life, Phase.REAPED, now_s, how, failed=True)
     return _died(pool, life, how)
 
