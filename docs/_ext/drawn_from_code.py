@@ -101,7 +101,7 @@ GENERATION_WORDS: Mapping[str, str] = {
     "_remember": "remember it for the next ask",
     "_close": "close",
     "_run": "running",
-    "_pause": "waiting: its outcome follows, or another dispatch",
+    "_end": "its outcome is there: completed; answer all. None: waiting",
     "_end_late": "nothing of it runs any more",
     "_release": "forget; what is held may start",
     "_complete": "completed; answer all",

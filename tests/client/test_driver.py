@@ -49,7 +49,7 @@ class Watched:
 def submit(client: Client, given: object, ended: Callable[[Ended], None]) -> int:
     asked = checked(given)
     body = asked.encoded(client._wire)
-    return client._driver.submit(body, trio.current_time(), asked.terms.of(body), ended)
+    return client._driver.submit(body, trio.current_time(), asked.terms_of(body), ended)
 
 
 @virtual

@@ -1,20 +1,27 @@
 """What keys take of their bounds: once for all that hold it, and of each namespace its share."""
 
-from trio_envserve.core.key_records import Generation, GenerationState, KeyName, Usage
+import pytest
+
+from trio_envserve.core.key_records import NOBODY, Generation, GenerationState, KeyName, Usage
 from trio_envserve.core.key_room import KeyRoom
 from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.terms import RequestId
 
 NAME = KeyName(b"default", b"key")
 
 
+def generation_of(name: KeyName) -> Generation:
+    return Generation(0, name, b"", 0, None, 0, GenerationState.RUNNING, None, 10, {}, NOBODY, 0.0)
+
+
 def test_who_is_answered_after_the_key_was_forgotten_has_the_outcome_counted_again():
     room = KeyRoom(KeyLimits())
-    generation = Generation(0, NAME, b"", 0, None, 0, GenerationState.RUNNING, None, 10)
-    room.charge(generation, +1)
+    generation = generation_of(NAME)
+    room.add(generation)
     payload = room.bring(NAME.namespace, 1000)
     assert room.all == Usage(1, 10, 1000)
     assert room.all.size_bytes == 1010
-    room.charge(generation, -1)
+    room.drop(generation)
     room.let_go(payload)
     assert (room.all, room.of_namespace) == (Usage(), {})
     room.hold(payload)  # its turn to be answered comes now
@@ -25,11 +32,14 @@ def test_who_is_answered_after_the_key_was_forgotten_has_the_outcome_counted_aga
     assert (room.all, room.of_namespace) == (Usage(), {})
 
 
+def test_nobody_can_be_added_to_those_who_wait_where_nobody_does():
+    """All of them have the same: whoever came there would wait for all of them."""
+    with pytest.raises(TypeError, match="shared"):
+        NOBODY[RequestId(b"session", 0)] = b"caller"
+
+
 def open_one(room: KeyRoom, namespace: bytes) -> None:
-    generation = Generation(
-        0, KeyName(namespace, b"key"), b"", 0, None, 0, GenerationState.RUNNING, None, 10
-    )
-    room.charge(generation, +1)
+    room.add(generation_of(KeyName(namespace, b"key")))
 
 
 def takes_all_it_may(room: KeyRoom, namespace: bytes, size_bytes: int) -> int:

@@ -127,7 +127,7 @@ def attaches_as_a_waiter(keys, generation, waiter, now_s):
         return key_table._watch(keys, generation, waiter, now_s)
     effects = key_table._watch(keys, generation, waiter, now_s)
     del generation.watchers[waiter]
-    generation.waiters[waiter] = waiter.session
+    generation.count(waiter, waiter.session)
     generation.wait_no_more()
     return effects
 

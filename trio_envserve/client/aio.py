@@ -80,7 +80,7 @@ class AsyncioClient:
         except ServerNotReady:  # closed meanwhile
             return Outcome.failed(NeverStarted("the client was closed"))
         result: Outcome = await self._wait(
-            lambda job: self._thread.call(job, body, asked.terms.of(body))
+            lambda job: self._thread.call(job, body, asked.terms_of(body))
         )
         return result
 
@@ -275,7 +275,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         except EncodingError as error:
             self._take(index, Outcome.failed(NotEncodable(str(error), path=error.path)), None)
         else:
-            thread.call(job, body, asked.terms.of(body))
+            thread.call(job, body, asked.terms_of(body))
 
     async def _call_large(self, index: int, asked: Asked) -> None:
         try:

@@ -123,7 +123,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         else:
             now_s = trio.current_time()
             number = self._driver.submit(
-                body, now_s, asked.terms.of(body), self._has_ended, on_note=on_note
+                body, now_s, asked.terms_of(body), self._has_ended, on_note=on_note
             )
             self._under_way[number] = index, now_s
 

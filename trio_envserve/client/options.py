@@ -15,7 +15,7 @@ from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
-from ..core.terms import SentBody
+from ..core.terms import SentBody, quick
 from ..core.values_form import Form
 from ..core.values_lower import is_small
 from ..envs.request import Kind, RolloutRequest, check_members
@@ -50,6 +50,7 @@ class CallOptions(TypedDict, total=False):
 
 
 DEFAULT_NAMESPACE = "default"
+_DEFAULT = DEFAULT_NAMESPACE.encode()
 
 MOST_NAME_BYTES = 32 * KIB
 """Of a key or a namespace.  How many a server takes is its own to say, and it does; but what
@@ -65,16 +66,10 @@ class Terms(NamedTuple):
     key: CallKey | None = None
     traceparent: str | None = None
 
-    def of(self, body: SentBody) -> Terms:
-        """The terms for this input: a key holds for one."""
-        rerun, max_executions, limit_s, key, traceparent = self
-        if key is None or key.act is not KeyAct.ASK:
-            return self
-        key = CallKey(KeyAct.ASK, key.name, input_digest(body, rerun))
-        return Terms(rerun, max_executions, limit_s, key, traceparent)
-
 
 _NO_TERMS = Terms()
+_ASK = KeyAct.ASK
+_call_key, _terms = quick(CallKey), quick(Terms)
 
 _KNOWN_BYTES = 4 * KIB
 """Longer sampling arguments are checked and encoded with each call."""
@@ -87,21 +82,32 @@ class Asked(NamedTuple):
     """The body, but for its input: the same for all calls with equal options."""
     input: Any
     terms: Terms
+    """Its terms, but for its key: that holds for one input (:meth:`terms_of`)."""
+    name: KeyName | None = None
+    """Its key."""
 
     def encoded(self, limits: WireLimits, **how: Any) -> SentBody:
         """The body as it goes to the server, as :func:`.values.encode_to_send` makes it.  With
         a key it is compared with others, and the order in which dicts were filled is no part of
         it."""
-        sort_keys = self.terms.key is not None
+        sort_keys = self.name is not None
         return self.form.encode(self.input, root="", limits=limits, sort_keys=sort_keys, **how)
+
+    def terms_of(self, body: SentBody) -> Terms:
+        """Its terms, with this as its body."""
+        terms, name = self.terms, self.name
+        if name is None:
+            return terms
+        rerun, max_executions, limit_s, _, traceparent = terms
+        key = _call_key((_ASK, name, input_digest(body, rerun), b""))
+        return _terms((rerun, max_executions, limit_s, key, traceparent))
 
     def member(self, index: int | str, input: Any) -> Asked:
         """One of many: of a key, each has a part of its own."""
-        terms, key = self.terms, self.terms.key
-        if key is not None:
-            part = key.name._replace(key=b"%s/%s" % (key.name.key, str(index).encode()))
-            terms = terms._replace(key=key._replace(name=part))
-        return Asked(self.form, input, terms)
+        name = self.name
+        if name is not None:
+            name = name._replace(key=b"%s/%s" % (name.key, str(index).encode()))
+        return Asked(self.form, input, self.terms, name)
 
 
 class Encoded(NamedTuple):
@@ -124,16 +130,16 @@ def checked(
     if kind == "group":
         check_members(input)
         input = list(input)
+    name = None if key is None else key_name(key, namespace)
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
-    if not on_terms and key is None and traceparent is None:
-        return Asked(form, input, _NO_TERMS)
+    if not on_terms and traceparent is None:
+        return Asked(form, input, _NO_TERMS, name)
     if rerun is not None or max_executions is not None:
         _check(rerun, max_executions)
-    asks = None if key is None else CallKey(KeyAct.ASK, key_name(key, namespace))
     if traceparent is not None and not is_traceparent(traceparent):
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
-    terms = Terms(rerun, max_executions, seconds(timeout_s), asks, traceparent)
-    return Asked(form, input, terms)
+    terms = Terms(rerun, max_executions, seconds(timeout_s), None, traceparent)
+    return Asked(form, input, terms, name)
 
 
 def _form(
@@ -184,7 +190,8 @@ def _new_form(
 
 def key_name(key: str, namespace: str) -> KeyName:
     """A key of a caller, as it goes to the server; ConfigError if it is none."""
-    return KeyName(_name("namespace", namespace), _name("key", key))
+    is_default = namespace is DEFAULT_NAMESPACE  # as most are
+    return KeyName(_DEFAULT if is_default else _name("namespace", namespace), _name("key", key))
 
 
 def _name(what: str, text: str) -> bytes:

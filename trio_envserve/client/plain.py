@@ -114,7 +114,7 @@ class PlainClient:
             body = self._thread.encode(asked, at_once=False)
         except EncodingError as error:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
-        result: Outcome = self._wait(lambda job: self._thread.call(job, body, asked.terms.of(body)))
+        result: Outcome = self._wait(lambda job: self._thread.call(job, body, asked.terms_of(body)))
         return result
 
     @contextmanager
@@ -277,7 +277,7 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
                 outcome = Outcome.failed(NotEncodable(str(error), path=error.path))
                 self._ready.put((index, outcome, None))
             else:
-                self._thread.call(job, body, asked.terms.of(body))
+                self._thread.call(job, body, asked.terms_of(body))
 
     def _deliver(self, index: int, outcome: Any, error: BaseException | None) -> None:
         self._ready.put((index, outcome, error))

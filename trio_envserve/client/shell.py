@@ -130,9 +130,9 @@ class Client:
             body = asked.encoded(self._wire, at_once=True)
         except (values.TooMuchWork, values.EncodingError):
             return self._run_large(asked, submitted, on_delta, on_note)
-        if asked.terms.key is not None and len(body) >= HASHED_AT_ONCE:
+        if asked.name is not None and len(body) >= HASHED_AT_ONCE:
             return self._run_large(asked, submitted, on_delta, on_note)
-        encoded = Encoded(body, asked.terms.of(body))
+        encoded = Encoded(body, asked.terms_of(body))
         return self._run_encoded(encoded, submitted, on_delta, on_note)
 
     async def _run_large(
@@ -154,9 +154,9 @@ class Client:
                 body = await self._encoded(asked)
         except values.EncodingError as error:
             raise NotEncodable(str(error), path=error.path) from None
-        if asked.terms.key is None or len(body) < HASHED_AT_ONCE:
-            return Encoded(body, asked.terms.of(body))
-        return Encoded(body, await self._threads.run(lambda pause: asked.terms.of(body)))
+        if asked.name is None or len(body) < HASHED_AT_ONCE:
+            return Encoded(body, asked.terms_of(body))
+        return Encoded(body, await self._threads.run(lambda pause: asked.terms_of(body)))
 
     async def _run_encoded(
         self, encoded: Encoded, submitted: Callable[[], object] | None = None,

@@ -17,7 +17,9 @@ from .calls import Call, ClientSession, Stage
 from .client_inputs import CallKey, CallSubmitted
 from .errors import ErrorInfo
 from .key_records import CallerToken, KeyAct, KeyName
-from .terms import Verdict
+from .terms import Verdict, quick
+
+_ANSWERED = Stage.ANSWERED
 
 
 class Asking:
@@ -50,7 +52,7 @@ class Asking:
             self._calls[name] = left
         else:
             del self._calls[name]
-        answered, is_lost = call.stage is Stage.ANSWERED, _is_lost(call)
+        answered, is_lost = call.stage is _ANSWERED, _is_lost(call)
         if answered and not is_lost and not self._left:
             return False  # as most are
         if is_lost or (call.may_have_run and not answered):
@@ -103,7 +105,10 @@ def keyed_request(call: Call, session: ClientSession, caller: CallerToken) -> me
     assert call.key is not None
     act, (namespace, key), digest, tag = call.key
     earlier = call.earlier if call.may_have_run else None
-    return messages.KeyedRequest(
+    return _keyed_request((
         session.id, call.sequence, digest, call.rerun, call.most, call.limit_s,
         caller, act, namespace, key, tag, earlier, call.proven, call.traceparent,
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+_keyed_request = quick(messages.KeyedRequest)

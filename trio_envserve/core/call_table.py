@@ -48,6 +48,8 @@ MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""
 
 
+_ASK, _WAITS = KeyAct.ASK, (KeyAct.ASK, KeyAct.ATTACH)
+
 Effects: TypeAlias = Sequence[tuple[CallAction, Any]]
 Cell: TypeAlias = Callable[["Calls", Call, float, Any], Effects]
 Unsent: TypeAlias = Callable[[float], ErrorInfo]
@@ -90,10 +92,10 @@ class Calls:
             number, body, rerun, most, most, limit_s, now_s, key=key, traceparent=traceparent
         )
         if key is not None:
-            if key.act is KeyAct.ASK:
+            if key.act is _ASK:
                 call.asks_for = key.name
                 self.asking.begin(key.name)
-            call.waits_for_key = call.asks_for is not None or key.act is KeyAct.ATTACH
+            call.waits_for_key = key.act in _WAITS
         self.live[number] = call
         self.queue.put(call)
         if limit_s is not None:

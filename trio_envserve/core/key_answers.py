@@ -64,6 +64,8 @@ class Page(NamedTuple):
     body: Body
 
 
+_ANSWERED = RequestInput.ANSWERED
+
 OfRequest: TypeAlias = Answer | AnswerCancelled | Say
 Given: TypeAlias = OfRequest | Confirm | Page
 
@@ -174,18 +176,16 @@ class KeyAnswers:
     def _give(self, answer: OfRequest, is_safe: bool = True) -> None:
         session_id, sequence = answer[0]
         session = self._cache.sessions.get(session_id)
-        entry = None if session is None else session.entries.get(sequence)
-        # Else it is finished, and leaves with others; or its deadline passed while nothing
-        # could be saved.
-        if session is not None and entry is not None and entry.kept is None:
-            if type(answer) is Answer and is_safe:  # first: it is what most are told
-                kept = outcomes.for_key(answer.outcome, entry, session.message_bytes)
-                if kept.shared is not None:
-                    self._room.hold(kept.shared)
-            else:
-                kept = self._otherwise(answer, entry, is_safe)
-            self._cache.step(session, sequence, RequestInput.ANSWERED, kept)
-            self._dispatcher.answer(session, entry)
+        if session is None or (entry := session.entries.get(sequence)) is None or entry.kept:
+            return  # it is finished, or its deadline passed while nothing could be saved
+        if type(answer) is Answer and is_safe:  # first: it is what most are told
+            kept = outcomes.for_key(answer[1], entry, session.message_bytes)
+            if kept.shared is not None:
+                self._room.hold(kept.shared)
+        else:
+            kept = self._otherwise(answer, entry, is_safe)
+        self._cache.step(session, sequence, _ANSWERED, kept)
+        self._dispatcher.answer(session, entry)
 
     def _otherwise(self, answer: OfRequest, entry: Entry, is_safe: bool) -> RetainedOutcome:
         if isinstance(answer, AnswerCancelled) and is_safe:

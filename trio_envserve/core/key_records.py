@@ -10,7 +10,7 @@ import enum
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, final
 
 from .requests import Ask, RetainedOutcome
 from .terms import Body, RequestId, SentBody, pieces_of
@@ -114,6 +114,16 @@ class Payload:
     """So much of the journal is to be safe before anybody is answered with it."""
 
 
+@final
+class _Nobody(dict[RequestId, Any]):
+    def __setitem__(self, waiter: RequestId, _: Any) -> NoReturn:
+        raise TypeError("nobody comes here: it is shared by all for which nobody waits")
+
+
+NOBODY: Final = _Nobody()
+"""Those who wait, or watch, where nobody does.  Much may be retained for which nobody waits."""
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Generation:
     """The work under a key, from the ask that opened it until it is closed and
@@ -132,21 +142,21 @@ class Generation:
     """The ask to be run, while it is HELD."""
     own_bytes: int
     """Of its name, and of that: its outcome others may hold, too."""
+    waiters: dict[RequestId, CallerToken]
+    """The requests that count: when the last one leaves, the work is cancelled."""
+    watchers: dict[RequestId, None]
+    """Requests that are answered and never count: they did not send the input, or their
+    caller asked again in another session."""
+    opened_s: float
     executions: int = 0
     """How many were dispatched here."""
     live: bool = False
     """Whether one of them has not ended."""
-    waiters: dict[RequestId, CallerToken] = dataclasses.field(default_factory=dict)
-    """The requests that count: when the last one leaves, the work is cancelled."""
     lost: frozenset[CallerToken] = frozenset()
     """Callers whose waiters were lost with their lease.  They go on counting."""
-    watchers: dict[RequestId, None] = dataclasses.field(default_factory=dict)
-    """Requests that are answered and never count: they did not send the input, or their
-    caller asked again in another session."""
     outcome: RetainedOutcome | None = None
     timed: OrderedDict[int, Generation] | None = None
     """Those with it whose time runs, orphans or retained, while nobody waits."""
-    opened_s: float = 0.0
     since_s: float = 0.0
     """When nobody waited any more: the orphan deadline or the retention runs from then."""
 
@@ -161,10 +171,23 @@ class Generation:
         kept = self.outcome.size_bytes if self.outcome is not None else 0
         return self.own_bytes + kept
 
+    def count(self, waiter: RequestId, caller: CallerToken) -> None:
+        """One more counts."""
+        if not self.waiters:
+            self.waiters = {}
+        self.waiters[waiter] = caller
+
+    def watch(self, waiter: RequestId) -> None:
+        """One more is answered, and does not count."""
+        if not self.watchers:
+            self.watchers = {}
+        self.watchers[waiter] = None
+
     def wait_in(self, timed: OrderedDict[int, Generation], now_s: float) -> None:
         """Nobody waits for it: from now on, if it was not so before, this time runs."""
         if self.timed is not timed:
-            self.wait_no_more()
+            if self.timed is not None:
+                self.wait_no_more()
             self.since_s, self.timed = now_s, timed
             timed[self.number] = self
 

@@ -79,15 +79,26 @@ class KeyRoom:
         mine_bytes = mine.outcome_bytes
         return mine_bytes < self._most(most_bytes, mine, taken_bytes - mine_bytes)
 
-    def charge(self, generation: Generation, sign: int) -> None:
-        """Count what it takes besides its outcome, or give that back."""
-        namespace, own_bytes = generation.name[0], sign * generation.own_bytes
+    def add(self, generation: Generation) -> None:
+        """It takes room from now on, besides that for its outcome (:meth:`bring`)."""
+        namespace, own_bytes = generation.name[0], generation.own_bytes
         taken, mine = self.all, self.of_namespace.get(namespace) or self._come(namespace)
-        taken.generations += sign
-        mine.generations += sign
+        taken.generations += 1
+        mine.generations += 1
         taken.own_bytes += own_bytes
         mine.own_bytes += own_bytes
-        if not mine.generations and not mine.outcome_bytes:
+
+    def drop(self, generation: Generation) -> None:
+        """It gives back its room, and holds its outcome no more."""
+        namespace, own_bytes, outcome = generation.name[0], generation.own_bytes, generation.outcome
+        taken, mine = self.all, self.of_namespace[namespace]
+        taken.generations -= 1
+        mine.generations -= 1
+        taken.own_bytes -= own_bytes
+        mine.own_bytes -= own_bytes
+        if outcome is not None:
+            self.let_go(outcome.shared)
+        elif not mine.generations and not mine.outcome_bytes:
             self._go(namespace)
 
     def bring(self, namespace: bytes, size_bytes: int, after: int = 0) -> Payload:

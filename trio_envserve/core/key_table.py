@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from .journal import Completed, Joined, Opened, Started
 from .key_records import (
+    NOBODY,
     Answer,
     AnswerCancelled,
     CallerToken,
@@ -38,7 +39,7 @@ from .key_records import (
     Tag,
 )
 from .requests import Ask, Entry, RetainedOutcome
-from .terms import Body, Incarnation, RequestId, SessionId
+from .terms import Body, Incarnation, RequestId, SessionId, quick
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -85,6 +86,12 @@ class Withdrawn(NamedTuple):
 
 Cell: TypeAlias = Callable[["Keys", Any, Any, float], KeyEffects]
 
+# Each generation comes by here: to look a state up in its class takes as long as a line (3.11).
+_WAITING, _RUNNING, _COMPLETED = (
+    GenerationState.WAITING, GenerationState.RUNNING, GenerationState.COMPLETED,
+)  # fmt: skip
+_answer, _enter = quick(Answer), quick(Enter)
+
 
 # -- cells ----------------------------------------------------------------------------
 
@@ -108,17 +115,15 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
     if keys.early_cancels and keys.take_early_cancel(name):
         return (AnswerCancelled(waiter, started=earlier > 0),)
     body_bytes, body, allowance = asked.body_bytes, asked.body, asked.allowance - earlier
-    own_bytes = name_bytes = len(name[0]) + len(name[1])
+    name_bytes = len(name[0]) + len(name[1])
     held = name in keys.ending
-    if held:
-        own_bytes += body_bytes
-    if not keys.room.may_open(name[0], own_bytes):
+    if not keys.room.may_open(name[0], name_bytes + body_bytes if held else name_bytes):
         return (Refuse(waiter, Refusal.FULL),)
     assert body is not None
     number = keys.next_number
     opened = Generation(
-        number, name, asked.digest, body_bytes, asked.rerun, earlier, GenerationState.WAITING, None,
-        name_bytes, 0, False, {waiter: caller}, opened_s=now_s,
+        number, name, asked.digest, body_bytes, asked.rerun, earlier, _WAITING, None, name_bytes,
+        {waiter: caller}, NOBODY, now_s,
     )  # fmt: skip
     if held:
         opened.hold(Ask(asked.digest, body, asked.rerun, allowance, None, asked.traceparent))
@@ -126,8 +131,8 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
         keys.journal.append(_opened, opened, body, allowance, caller)
     keys.next_number = number + 1
     keys.generations[number] = keys.open[name] = keys.waiting[waiter] = opened
-    keys.room.charge(opened, +1)
-    return () if held else (Enter(opened, body, allowance, asked.traceparent),)
+    keys.room.add(opened)
+    return () if held else (_enter((opened, body, allowance, asked.traceparent, False)),)
 
 
 def _join(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
@@ -154,7 +159,7 @@ def _unknown(keys: Keys, generation: None, waiter: RequestId, now_s: float) -> K
 def _watch(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -> KeyEffects:
     if _crowded(keys, generation):
         return (Refuse(waiter, Refusal.CROWDED),)
-    generation.watchers[waiter] = None
+    generation.watch(waiter)
     keys.waiting[waiter] = generation
     return ()
 
@@ -165,11 +170,11 @@ def _show(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -
 
 def _leave(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -> KeyEffects:
     del keys.waiting[waiter]
-    if waiter in generation.watchers:
-        del generation.watchers[waiter]
-        return ()
-    del generation.waiters[waiter]
-    return _who_waits(keys, generation, now_s)
+    if waiter in generation.waiters:
+        del generation.waiters[waiter]
+        return _who_waits(keys, generation, now_s)
+    del generation.watchers[waiter]
+    return ()
 
 
 def _lose(keys: Keys, generation: Generation, waiter: RequestId, now_s: float) -> KeyEffects:
@@ -197,7 +202,7 @@ def _remember(keys: Keys, generation: None, command: KeyCommand, now_s: float) -
 def _run(
     keys: Keys, generation: Generation, where: tuple[Incarnation, int] | None, now_s: float
 ) -> KeyEffects:
-    generation.state = GenerationState.RUNNING
+    generation.state = _RUNNING
     generation.executions += 1
     generation.live = True
     if keys.journal.on and where is not None:
@@ -205,9 +210,13 @@ def _run(
     return ()
 
 
-def _pause(keys: Keys, generation: Generation, arg: None, now_s: float) -> KeyEffects:
-    generation.state = GenerationState.WAITING  # its outcome follows, or another dispatch
+def _end(
+    keys: Keys, generation: Generation, brought: RetainedOutcome | None, now_s: float
+) -> KeyEffects:
     generation.live = False
+    if brought is not None:
+        return _complete(keys, generation, brought, now_s)
+    generation.state = _WAITING  # an outcome of the router follows, or another run
     return ()
 
 
@@ -229,7 +238,7 @@ def _release(keys: Keys, generation: Generation, arg: None, now_s: float) -> Key
 def _complete(
     keys: Keys, generation: Generation, outcome: RetainedOutcome, now_s: float
 ) -> KeyEffects:
-    generation.state = GenerationState.COMPLETED
+    generation.state = _COMPLETED
     if keys.journal.on:
         keys.journal.append(Completed, generation.number, outcome.frames)
     keys.retain(generation, outcome)
@@ -259,7 +268,7 @@ def _show_read(
     keys: Keys, generation: Generation, read: RetainedOutcome, now_s: float
 ) -> KeyEffects:
     outcome = _outcome_of(generation)
-    generation.state = GenerationState.COMPLETED
+    generation.state = _COMPLETED
     outcome.outcome, outcome.payload = read.outcome, read.payload
     return _answers(keys, generation, outcome)
 
@@ -290,7 +299,7 @@ def _outcome_of(generation: Generation) -> RetainedOutcome:
 
 def _answers(keys: Keys, generation: Generation, outcome: RetainedOutcome) -> list[Answer]:
     """Everybody hears it.  Who counts goes on counting until it has left."""
-    answers = list(map(Answer, generation.waiters, repeat(outcome)))
+    answers = list(map(_answer, zip(generation.waiters, repeat(outcome))))
     if generation.watchers:
         for watcher in generation.watchers:
             answers.append(Answer(watcher, outcome))
@@ -311,7 +320,7 @@ def _place(keys: Keys, generation: Generation, waiter: RequestId, caller: Caller
         keys.journal.append(Joined, generation.number, caller)
     generation.lost -= {caller}
     _replace(keys, generation, caller, waiter.session)
-    generation.waiters[waiter] = caller
+    generation.count(waiter, caller)
     keys.waiting[waiter] = generation
 
 
@@ -321,10 +330,10 @@ def _replace(keys: Keys, generation: Generation, caller: CallerToken, session: S
     old = [w for w, c in generation.waiters.items() if c == caller and w.session != session]
     for waiter in old:
         del generation.waiters[waiter]
-        if generation.state is GenerationState.COMPLETED:
+        if generation.state is _COMPLETED:
             del keys.waiting[waiter]
         else:
-            generation.watchers[waiter] = None
+            generation.watch(waiter)
 
 
 def _who_waits(keys: Keys, generation: Generation, now_s: float) -> KeyEffects:
@@ -333,13 +342,13 @@ def _who_waits(keys: Keys, generation: Generation, now_s: float) -> KeyEffects:
     if generation.waiters:
         generation.wait_no_more()
         return ()
+    generation.waiters = NOBODY
     if generation.lost:
-        timed = keys.orphans
+        generation.wait_in(keys.orphans, now_s)
     elif generation.outcome is not None:
-        timed = keys.retained
+        generation.wait_in(keys.retained, now_s)
     else:
         return _close(keys, generation)
-    generation.wait_in(timed, now_s)
     return ()
 
 
@@ -360,8 +369,8 @@ def _close(
 
 
 _COLUMNS = (
-    GenerationState.ABSENT, GenerationState.HELD, GenerationState.WAITING,
-    GenerationState.RUNNING, GenerationState.COMPLETED, GenerationState.CLOSED,
+    GenerationState.ABSENT, GenerationState.HELD, _WAITING, _RUNNING, _COMPLETED,
+    GenerationState.CLOSED,
 )  # fmt: skip
 _I = KeyInput
 
@@ -379,7 +388,7 @@ TABLE: dict[KeyInput, dict[GenerationState, Cell]] = {
         (_I.CANCEL,          _remember, _close,    _close,    _close,    _close,    _never),
         (_I.FORGET,          _ignore,   _close,    _close,    _close,    _close,    _never),
         (_I.DISPATCH,        _never,    _never,    _run,      _never,    _never,    _never),
-        (_I.EXECUTION_ENDED, _never,    _never,    _never,    _pause,    _end_late, _release),
+        (_I.EXECUTION_ENDED, _never,    _never,    _never,    _end,      _end_late, _release),
         (_I.OUTCOME,         _never,    _complete, _complete, _complete, _never,    _never),
         (_I.NEVER_RAN,       _never,    _fail,     _fail,     _never,    _never,    _never),
         (_I.ORPHANED,        _never,    _abandon,  _abandon,  _abandon,  _abandon,  _never),

@@ -43,9 +43,9 @@ from .key_records import (
 from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
 from .request_table import RequestInput, drop_body, place
-from .requests import Ask, Entry, RequestState, Session
+from .requests import Ask, Entry, RequestState, RetainedOutcome, Session
 from .restored import remains_of
-from .terms import RequestId, one_line
+from .terms import RequestId, one_line, quick
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -66,6 +66,8 @@ FOLLOWERS = 16
 """Those who are sent the deltas of one key."""
 
 _ACTS = tuple(KeyAct)
+_request_id = quick(RequestId)
+_ASK, _QUEUED = KeyAct.ASK, RequestState.WAITING
 
 
 class KeyedRequests:
@@ -132,7 +134,7 @@ class KeyedRequests:
         try:
             if self._journal.on and not self._may_be_saved(asked):
                 self._refuse_unsaved(entry, "what came before is not on the disk yet")
-            elif asked.act is KeyAct.ASK:
+            elif asked.act is _ASK:
                 if asked.name in self.keys.open or self._may_open(asked, entry):
                     self._do(self.keys.ask(entry, self._clock.awake_s))
             elif asked.act is KeyAct.ATTACH:
@@ -146,9 +148,14 @@ class KeyedRequests:
 
     def _may_open(self, asked: Keyed, entry: Entry) -> bool:
         """Whether the work of another key may begin.  Who asks for it is told if not."""
+        own = self._sessions.get(asked.name[0])
+        if own is None or own.ended:
+            has_room = self._has_room_for_one_more()
+        else:
+            has_room = self._cache.may_enter(own, entry.body_bytes)
         if self._journal.failed:
             self._refuse_unsaved(entry, "")
-        elif not self._has_room(asked.name[0], entry.body_bytes):
+        elif not has_room:
             text = "for now: there is no room for the work of another key"
             self._refuse(entry, "key-queue-full", text, for_now=True)
         elif asked.reissue is not None and not self._dispatcher.workforce.environment:
@@ -176,11 +183,8 @@ class KeyedRequests:
         text = f"for now: the journal cannot save it: {why}"
         self._refuse(entry, "journal", text, for_now=True)
 
-    def _has_room(self, namespace: bytes, size_bytes: int) -> bool:
-        """Whether the work of another key may wait for a worker."""
-        own = self._sessions.get(namespace)
-        if own is not None and not own.ended:
-            return self._cache.may_enter(own, size_bytes)
+    def _has_room_for_one_more(self) -> bool:
+        """Whether the work of another namespace may wait for a worker."""
         if len(self._sessions) >= self.keys.limits.namespaces:
             self._end_idle()
         return len(self._sessions) < self.keys.limits.namespaces and not self._cache.is_full()
@@ -275,14 +279,17 @@ class KeyedRequests:
 
     # -- what becomes of the work -----------------------------------------------
 
+    def reported(self, session: Session, number: int, brought: RetainedOutcome) -> None:
+        """Its execution has ended, and has brought the outcome."""
+        self._cache.step(session, number, RequestInput.OUTCOME, brought)
+        self._do(self.keys.execution_ended(number, brought, self._clock.awake_s))
+
     def execution_ended(self, number: int) -> None:
-        """It was reported, or its worker is proven dead; whether anybody wants it or not."""
-        effects = self.keys.execution_ended(number)
-        if effects:
-            self._do(effects)
+        """Its execution has ended, and nobody wants what came of it, or nothing did."""
+        self._do(self.keys.execution_ended(number))
 
     def outcome(self, work: Entry) -> None:
-        """It has an outcome, whoever made that."""
+        """The router has answered it."""
         number, kept = work.id.sequence, work.kept
         assert kept is not None
         if not work.executions and (earlier := self.keys.generations[number].earlier):
@@ -314,7 +321,10 @@ class KeyedRequests:
 
     def _do(self, effects: KeyEffects) -> None:
         for effect in effects:
-            _CARRY_OUT[type(effect)](self, effect)
+            if type(effect) is Answer:  # as most are
+                self.answers.give(effect)
+            else:
+                _CARRY_OUT[type(effect)](self, effect)
 
     def _enter_work(self, work: Enter) -> None:
         """Where one session may start all that is left, the next could start nothing: so
@@ -327,14 +337,13 @@ class KeyedRequests:
 
     def _place_work(self, work: Enter) -> tuple[Session, Entry]:
         generation, body, allowance, traceparent, counted = work
-        namespace, number = generation.name[0], generation.number
-        session = self._sessions.get(namespace)
+        session = self._sessions.get(generation.name[0])
         if session is None or session.ended:
-            session = self._open_own(namespace)
+            session = self._open_own(generation.name[0])
         entry = Entry(
-            RequestId(session.id, number), generation.digest, generation.rerun,
+            _request_id((session.id, generation.number)), generation.digest, generation.rerun,
             allowance if counted else grant(allowance), body, generation.body_bytes,
-            RequestState.WAITING, None, traceparent,
+            _QUEUED, None, traceparent,
         )  # fmt: skip
         place(self._cache, session, entry)
         return session, entry
@@ -345,7 +354,7 @@ class KeyedRequests:
         if session is not None and number in session.entries:
             self._dispatcher.step(session, number, RequestInput.FINISH)
 
-    def _answer(self, answer: Answer | AnswerCancelled) -> None:
+    def _answer_cancelled(self, answer: AnswerCancelled) -> None:
         self.answers.give(answer)
 
     def _turn_away(self, refuse: Refuse) -> None:
@@ -373,14 +382,16 @@ class KeyedRequests:
 _CARRY_OUT: dict[type, Callable[..., None]] = {
     Enter: KeyedRequests._enter_work,
     Finish: KeyedRequests._finish_work,
-    Answer: KeyedRequests._answer,
-    AnswerCancelled: KeyedRequests._answer,
+    AnswerCancelled: KeyedRequests._answer_cancelled,
     Refuse: KeyedRequests._turn_away,
 }
 
 
+_keyed, _key_name = quick(Keyed), quick(KeyName)
+
+
 def keyed(request: messages.KeyedRequest) -> Keyed:
     """Read a request about its key."""
-    reissue = None if request.earlier is None else Reissue(request.gone, request.earlier)
-    name = KeyName(request.namespace, request.key)
-    return Keyed(_ACTS[request.act], name, request.caller, request.tag, reissue)
+    caller, act, namespace, key, tag, earlier, gone = request[6:13]
+    reissue = None if earlier is None else Reissue(gone, earlier)
+    return _keyed((_ACTS[act], _key_name((namespace, key)), caller, tag, reissue))

@@ -94,7 +94,7 @@ class RestingRequests(KeyedRequests):
     def _wake(self, fields: RestedFields) -> Generation:
         keys, generation = self.keys, generation_of(fields)
         keys.generations[generation.number] = keys.open[generation.name] = generation
-        keys.room.charge(generation, +1)
+        keys.room.add(generation)
         keys.retained[generation.number] = generation
         generation.timed = keys.retained
         return generation
@@ -112,11 +112,9 @@ class RestingRequests(KeyedRequests):
         keys, rested = self.keys, pack_generation(generation)
         if rested is None:
             return
-        assert generation.outcome is not None
         generation.wait_no_more()
         del keys.open[generation.name], keys.generations[generation.number]
-        keys.room.charge(generation, -1)
-        keys.room.let_go(generation.outcome.shared)
+        keys.room.drop(generation)
         self.resting.add(rested)
 
     def _rest_some(self) -> None:

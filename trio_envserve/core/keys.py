@@ -42,8 +42,7 @@ a goodbye, the end of a lease                    :meth:`Keys.leave_all`: before 
 a cancel, a forget by key                        :meth:`Keys.cancel`, :meth:`Keys.forget`
 the work of a generation is dispatched           :meth:`Keys.dispatched`
 its execution has ended, or is proven dead       :meth:`Keys.execution_ended`, wanted or not
-it has an outcome, whoever made that             :meth:`Keys.outcome`: after the end of its
-                                                 execution, if that made it
+it is answered by the router                     :meth:`Keys.outcome`
 time, or a Resume while :attr:`Keys.behind`      :meth:`Keys.tick`
 ================================================ =========================================
 
@@ -89,6 +88,13 @@ ENDED_AT_ONCE = 1024
 so many effects (G10)."""
 
 
+# Each generation comes by here: to look one of them up in its class takes as long as a line (3.11).
+_ABSENT, _CLOSED = GenerationState.ABSENT, GenerationState.CLOSED
+_ASK, _DISPATCH, _EXECUTION_ENDED = (
+    KeyInput.ASK, KeyInput.DISPATCH, KeyInput.EXECUTION_ENDED,
+)  # fmt: skip
+
+
 class Keys:
     """The keys of one epoch.  All its methods are synchronous."""
 
@@ -129,7 +135,7 @@ class Keys:
     ) -> KeyEffects:
         """One input to a generation, or to a key without an open one: look up the cell,
         do it, say what follows."""
-        state = GenerationState.ABSENT if generation is None else generation.state
+        state = _ABSENT if generation is None else generation.state
         return TABLE[input][state](self, generation, arg, now_s)
 
     def restore(self, remains: Remains, now_s: float) -> list[tuple[Generation, Ask]]:
@@ -142,7 +148,7 @@ class Keys:
         for left in remains.generations.values():
             generation, ask = generation_of(left, now_s)
             self.generations[generation.number] = self.open[generation.name] = generation
-            self.room.charge(generation, +1)
+            self.room.add(generation)
             if left.frames is None:
                 waiting.append((generation, ask))
                 incarnation, dispatch = left.last
@@ -171,13 +177,13 @@ class Keys:
         known = self.open.get(name)
         if known is None:
             self._check(name)
-            return self.step(None, KeyInput.ASK, asked, now_s)
+            return self.step(None, _ASK, asked, now_s)
         if asked.id in self.waiting:  # a waiter is counted once
             return ()
         same = (known.digest, known.body_bytes, known.rerun) == (
             asked.digest, asked.body_bytes, asked.rerun,
         )  # fmt: skip
-        return self.step(known, KeyInput.ASK if same else KeyInput.OTHER_INPUT, asked, now_s)
+        return self.step(known, _ASK if same else KeyInput.OTHER_INPUT, asked, now_s)
 
     def attach(self, name: KeyName, waiter: RequestId, now_s: float) -> KeyEffects:
         """A request that waits for a key without sending the input: it never counts."""
@@ -289,14 +295,16 @@ class Keys:
     def dispatched(self, number: int, where: tuple[Incarnation, int] | None = (b"", 0)) -> None:
         """An execution of this generation was dispatched, to this life of a worker, and with
         this number there; or (None) the one that the journal knows is known to live on."""
-        self.step(self.generations[number], KeyInput.DISPATCH, where, 0.0)
+        self.step(self.generations[number], _DISPATCH, where, 0.0)
 
-    def execution_ended(self, number: int) -> KeyEffects:
-        """Its worker has reported it, or is proven dead."""
-        return self.step(self.generations[number], KeyInput.EXECUTION_ENDED, None, 0.0)
+    def execution_ended(
+        self, number: int, brought: RetainedOutcome | None = None, now_s: float = 0.0
+    ) -> KeyEffects:
+        """Its worker has reported it, with its outcome if that is wanted; or is proven dead."""
+        return self.step(self.generations[number], _EXECUTION_ENDED, brought, now_s)
 
     def outcome(self, number: int, outcome: RetainedOutcome, now_s: float) -> KeyEffects:
-        """The outcome of a generation, from its execution or from the router."""
+        """The router gives a generation its outcome."""
         generation = self.generations[number]
         was_started = generation.executions or generation.earlier
         input = KeyInput.OUTCOME if was_started else KeyInput.NEVER_RAN
@@ -361,22 +369,20 @@ class Keys:
         """It is open no more, and takes up room only while its execution lives."""
         if self.journal.on:
             self.journal.append(Closed, generation.number)
-        self.room.charge(generation, -1)
-        if generation.outcome is not None:
-            self.room.let_go(generation.outcome.shared)
-        generation.state = GenerationState.CLOSED
+        self.room.drop(generation)
+        generation.state = _CLOSED
         generation.outcome = None
         del self.open[generation.name]
         if generation.live:
             generation.drop_ask()
             self.ending[generation.name] = generation
-            self.room.charge(generation, +1)
+            self.room.add(generation)
         else:
             del self.generations[generation.number]
 
     def release(self, generation: Generation) -> None:
         """It was closed, and now its execution has ended: nothing of it is left."""
-        self.room.charge(generation, -1)
+        self.room.drop(generation)
         del self.ending[generation.name]
         del self.generations[generation.number]
 
@@ -390,9 +396,9 @@ class Keys:
         generation.outcome = outcome
 
     def _drop_ask(self, generation: Generation) -> None:
-        self.room.charge(generation, -1)
+        self.room.drop(generation)
         generation.drop_ask()
-        self.room.charge(generation, +1)
+        self.room.add(generation)
 
     def take_early_cancel(self, name: KeyName) -> bool:
         """Whether a cancel of this key came before any request.  It hits one."""

@@ -13,7 +13,9 @@ from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
 from .requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome
-from .terms import ID_BYTES, Status, Verdict
+from .terms import ID_BYTES, Status, Verdict, quick
+
+_outcome = quick(messages.Outcome)
 
 
 def _kept(entry: Entry, info: ErrorInfo, status: Status) -> RetainedOutcome:
@@ -117,8 +119,7 @@ def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
     payload, shared = work.payload, work.shared
     if len(payload) > most_bytes:
         return too_large(entry, len(payload), most_bytes)
-    session, sequence = entry.id
-    mine = messages.Outcome(session, sequence, *work.outcome[2:])
+    mine = _outcome(entry.id + work.outcome[2:])  # the same, but for its id
     if shared is None:
         return RetainedOutcome.made(mine, payload)
     return RetainedOutcome(mine, payload, OUTCOME_BYTES, shared)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress
 from typing import NamedTuple, TypeAlias, final
 
-from .key_records import Generation, GenerationState, KeyName, Payload
+from .key_records import NOBODY, Generation, GenerationState, KeyName, Payload
 from .limits import KeyLimits
 from .messages import Outcome
 from .requests import OUTCOME_BYTES, RetainedOutcome
@@ -226,8 +226,8 @@ def generation_of(fields: RestedFields) -> Generation:
     outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
     return Generation(
         fields.number, name, fields.digest, fields.body_bytes, fields.rerun, fields.executions,
-        GenerationState.READING, None, name.size_bytes, outcome=outcome,
-        opened_s=fields.opened_s, since_s=fields.since_s,
+        GenerationState.READING, None, name.size_bytes, {}, NOBODY, fields.opened_s,
+        outcome=outcome, since_s=fields.since_s,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from .journal import Cancelled, Closed, Commanded, Completed, Joined, Opened, Record, Started
-from .key_records import Generation, GenerationState, KeyName
+from .key_records import NOBODY, Generation, GenerationState, KeyName
 from .requests import Ask
 from .terms import Body, Incarnation
 
@@ -83,6 +83,6 @@ def generation_of(left: Left, now_s: float) -> tuple[Generation, Ask]:
     generation = Generation(
         number, KeyName(namespace, key), digest, len(body), rerun, earlier + left.executions,
         GenerationState.HELD, ask, len(namespace) + len(key) + len(body),
-        lost=frozenset(left.callers), opened_s=now_s,
+        {}, NOBODY, now_s, lost=frozenset(left.callers),
     )  # fmt: skip
     return generation, ask

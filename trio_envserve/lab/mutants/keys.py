@@ -204,7 +204,7 @@ def who_is_back_counts_twice(patch: Patches) -> None:
 
     @patch.replacing(key_table, "_place")
     def place(keys: Any, generation: Any, waiter: Any, caller: Any) -> None:
-        generation.waiters[waiter] = caller
+        generation.count(waiter, caller)
         keys.waiting[waiter] = generation
 
 
@@ -213,7 +213,7 @@ def attaching_counts_as_waiting(patch: Patches) -> None:
     """Work goes on for those who only attached, though nobody is left who asked for it."""
 
     def watch(keys: Any, generation: Any, waiter: Any, now_s: float) -> Any:
-        generation.waiters[waiter] = b"attached" + bytes(8)
+        generation.count(waiter, b"attached" + bytes(8))
         keys.waiting[waiter] = generation
         return key_table._who_waits(keys, generation, now_s)
 
