@@ -40,7 +40,7 @@ class Run:
         self.told(9.0, "again", execution="x3")
 
     def _kill(self, at_s: float, what: str) -> Line:
-        return {"event": "kill", "monotonic": at_s, "what": what, "pid": 7}
+        return {"event": "kill", "monotonic": at_s, "what": what, "pid": 7, "began_s": at_s}
 
     def ask(self, at_s: float, key: str, *, rerun: bool) -> None:
         self.callers.append({"event": "ask", "monotonic": at_s, "key": key, "rerun": rerun})
@@ -166,6 +166,26 @@ def test_a_worker_is_lost_by_kills_only(run: Run, rerun: bool, kills: int):
     run.callers[0]["rerun"] = rerun
     run.callers[0]["monotonic"] = 4.35 if kills == 0 else 4.15
     run.environment[0]["monotonic"] = 4.4
+    only(run.judged(), "untrue", "cannot have used its allowance up")
+
+
+def test_a_kill_whose_line_came_after_what_was_told_of_it_was_none(run: Run):
+    run.callers[0]["monotonic"], run.environment[0]["monotonic"] = 4.25, 4.28
+    last = run.killer[5]
+    assert last == run._kill(4.3, "worker")
+    last["monotonic"] = 5.1  # the killer had no turn meanwhile
+    assert run.judged()["untrue"] == []
+    last["began_s"] = 5.05
+    only(run.judged(), "untrue", "cannot have used its allowance up")
+
+
+def test_a_dispatch_to_a_worker_that_was_dead_and_not_known_to_be_was_untrue(run: Run):
+    run.callers[0]["monotonic"] = 4.35
+    del run.environment[0]  # so it never began
+    figures = run.judged()
+    assert (figures["untrue"], figures["ok"]) == ([], True)
+    for kill in run.killer[1:6]:
+        kill["monotonic"] = kill["began_s"] = 5.5
     only(run.judged(), "untrue", "cannot have used its allowance up")
 
 

@@ -23,7 +23,9 @@ the client could not learn what became of it.  An outcome is final.  Everybody w
 is told the same, nothing of its key begins later, and nobody who asks later is told that
 nothing is known.  A result is that of an execution of its key that was over by then.  "Worker
 lost" is true only after a kill, and of a key that consents only after as many as use up what
-servers allow it.
+servers allow it.  A kill lasts from when it ``began_s`` until its line is there: on a busy
+machine somebody may be told of it before.  One from before the ask counts for what never began:
+a dispatch to a worker that is dead, and not known to be yet, is an execution.
 
 A key begins once.  It begins again only if it consents, its process before is proven dead,
 and its allowance is not used up.
@@ -141,10 +143,16 @@ def _untrue(read: Read, line: Line) -> str:
     if line["code"] != "worker-lost":
         return f"the error {line['code']} has no excuse here"
     ask = read.history.asks[line["key"]]
-    kills = [line for line in read.history.faults("kill") if line["what"] != "client"]
-    since = sum(ask["monotonic"] < kill["monotonic"] < line["monotonic"] for kill in kills)
+    kills = [
+        kill for kill in read.history.faults("kill")
+        if kill["what"] != "client" and kill["began_s"] < line["monotonic"]
+    ]  # fmt: skip
+    used = sum(ask["monotonic"] < kill["monotonic"] for kill in kills)
+    starts = read.history.starts.get(line["key"], ())
+    if used < len(kills) and not any(s["monotonic"] < line["monotonic"] for _, s in starts):
+        used += 1  # it was dispatched to a worker that was dead, and not known to be
     needed = LEAST_EXECUTIONS if ask["rerun"] else 1
-    return "" if since >= needed else f"{since} kills cannot have used its allowance up"
+    return "" if used >= needed else f"{used} kills cannot have used its allowance up"
 
 
 def _not_its_result(read: Read, line: Line) -> str:

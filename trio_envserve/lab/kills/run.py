@@ -25,6 +25,7 @@ import random
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -189,9 +190,11 @@ class Kills:
             what, choice = self._rng.choice(self._options.who), self._rng.random()
             while self._options.patient and not self._told:  # noqa: ASYNC110  # processes
                 await trio.sleep(_LOOK_S)
+            began_s = time.monotonic()
             while (pid := self._strike(what, choice)) is None:  # noqa: ASYNC110  # processes
                 await trio.sleep(_LOOK_S)
-            self._log.write("kill", what=what, pid=pid)
+                began_s = time.monotonic()
+            self._log.write("kill", what=what, pid=pid, began_s=began_s)
             self.done += 1
             self._told = 0
             for client in self.clients:
