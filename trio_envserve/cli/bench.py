@@ -49,63 +49,41 @@ _EPILOG = exit_codes(
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--case",
-    "patterns",
-    multiple=True,
-    metavar="PATTERN",
+    "--case", "patterns", multiple=True, metavar="PATTERN",
     help="Only the cases whose name matches, e.g. 'inflight-*'. Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    metavar="N",
-    show_default="5; 1 if quick",
+    "--rounds", type=click.IntRange(min=1), metavar="N", show_default="5; 1 if quick",
     help="How often each contender runs each load, in turn.",
-)
+)  # fmt: skip
 @click.option(
-    "--out",
-    "outs",
-    multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--out", "outs", multiple=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write the record to FILE: .json, .svg (a chart), .md or .txt (tables). Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--from",
-    "made",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
+    "--from", "made", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="Measure nothing: show the record in FILE (.json), and write it to --out.",
-)
+)  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="List the cases, and their targets.")
 @click.option("--quick", is_flag=True, help="Only see that everything runs; the figures are noise.")
 @click.option(
-    "--counted",
-    "counting",
-    is_flag=True,
+    "--counted", "counting", is_flag=True,
     help="Count the instructions of a request: the same on any machine, however busy.",
-)
+)  # fmt: skip
 @click.option(
-    "--accept",
-    "accepting",
-    is_flag=True,
+    "--accept", "accepting", is_flag=True,
     help="With --counted: make these counts the expected ones.",
-)
+)  # fmt: skip
 @click.option(
-    "--profile",
-    "profiling",
-    is_flag=True,
+    "--profile", "profiling", is_flag=True,
     help="Show where server, worker and client spend their time (--case; default: inflight-64 "
     "and inflight-1000).",
-)
+)  # fmt: skip
 @click.option(
-    "--peer-python",
-    "pythons",
-    multiple=True,
-    metavar="PEER=PYTHON",
+    "--peer-python", "pythons", multiple=True, metavar="PEER=PYTHON",
     help="A Python that has this peer installed, e.g. peer-0.4=/opt/venv/bin/python. "
     "Repeatable. Default: one in the cache folder, made when it is first needed.",
-)
+)  # fmt: skip
 @click.option("--no-peer", is_flag=True, help="Leave the peers out.")
 @json_option
 def bench(

@@ -41,54 +41,37 @@ _EPILOG = exit_codes(
 @click.command(epilog=_EPILOG)
 @click.argument("address", metavar="ADDRESS", required=False)
 @click.option(
-    "--case",
-    "patterns",
-    multiple=True,
-    metavar="PATTERN",
+    "--case", "patterns", multiple=True, metavar="PATTERN",
     help="Only cases whose name matches, with a pattern as for files. Repeatable.",
-)
+)  # fmt: skip
 @click.option("--list", "only_list", is_flag=True, help="Show the cases, and judge nothing.")
 @click.option("--no-faults", is_flag=True, help="Leave out the cases that use the fault proxy.")
 @click.option(
-    "--wait-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
+    "--wait-s", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
     help="How long to wait until the server is ready.",
-)
+)  # fmt: skip
 @click.option(
-    "--patience-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=5.0,
-    show_default=True,
+    "--patience-s", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
     help="How long a case waits for what it expects of the server, or worker.",
-)
+)  # fmt: skip
 @click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="NAME=VALUE",
+    "--limit", "limits", multiple=True, metavar="NAME=VALUE",
     help="A limit of the server, as given to serve, e.g. lease_s=4. Repeatable. "
     "Cases about a limit are skipped without it.",
-)
+)  # fmt: skip
 @click.option(
-    "--restart-command",
-    metavar="COMMAND",
+    "--restart-command", metavar="COMMAND",
     help="Kills the server and starts it anew at ADDRESS, and ends then. "
     "Cases about a restart are skipped without it.",
-)
+)  # fmt: skip
 @click.option(
-    "--worker-command",
-    metavar="COMMAND",
+    "--worker-command", metavar="COMMAND",
     help="Judge this worker in the place of a server: the command that serve would run.",
-)
+)  # fmt: skip
 @click.option(
-    "--arg",
-    "args",
-    multiple=True,
-    metavar="NAME=VALUE",
+    "--arg", "args", multiple=True, metavar="NAME=VALUE",
     help="An argument for the worker's environment, as given to serve. Repeatable.",
-)
+)  # fmt: skip
 @click.option("--input", metavar="JSON", help="An input that the worker answers in a second.")
 @click.option("--long-input", metavar="JSON", help="An input that runs until it is cancelled.")
 @click.option("--failing-input", metavar="JSON", help="An input with which the rollout fails.")

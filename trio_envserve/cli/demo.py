@@ -50,26 +50,17 @@ _ROWS = (
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--rollouts",
-    type=click.IntRange(min=ROLLOUTS_LEAST),
-    default=1000,
-    show_default=True,
+    "--rollouts", type=click.IntRange(min=ROLLOUTS_LEAST), default=1000, show_default=True,
     help="How many rollouts to ask for.",
-)
+)  # fmt: skip
 @click.option(
-    "--workers",
-    type=click.IntRange(2, WORKERS_MOST),
-    default=2,
-    show_default=True,
+    "--workers", type=click.IntRange(2, WORKERS_MOST), default=2, show_default=True,
     help="Worker processes.",
-)
+)  # fmt: skip
 @click.option(
-    "--seconds-limit",
-    type=click.FloatRange(min=1),
-    default=60.0,
-    show_default=True,
+    "--seconds-limit", type=click.FloatRange(min=1), default=60.0, show_default=True,
     help="End the demo after so long; calls without an answer are lost.",
-)
+)  # fmt: skip
 @judged_options("what goes wrong in which order")
 def demo(
     rollouts: int, seed: int, workers: int, remote_host: bool, keep: Path | None,

@@ -36,159 +36,103 @@ from .results import summary_tables
 @click.command(name="eval", epilog=EPILOG)
 @click.argument("environment", metavar="ENV")
 @click.option(
-    "-n",
-    "n",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "-n", "n", type=click.IntRange(min=1), metavar="N",
     help=f"How many inputs (default: {DEFAULT_N}; with --inputs: all of them).",
-)
+)  # fmt: skip
 @click.option(
-    "--repeat",
-    type=click.IntRange(1, 10_000),
-    default=1,
-    show_default=True,
-    metavar="K",
+    "--repeat", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="K",
     help="Rollouts of each input. The summary has pass@k then.",
-)
+)  # fmt: skip
 @click.option(
-    "--group",
-    "grouped",
-    is_flag=True,
+    "--group", "grouped", is_flag=True,
     help="The repeats of an input are one group, scored together by the environment.",
-)
+)  # fmt: skip
 @model_options
 @click.option(
-    "--address",
-    default="",
-    metavar="ADDRESS",
+    "--address", default="", metavar="ADDRESS",
     help="The address of a running server. Default: eval starts its own server.",
-)
+)  # fmt: skip
 @click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    metavar="N",
+    "--workers", type=click.IntRange(min=0), metavar="N",
     help="Worker processes of eval's own server (default: 1).",
-)
+)  # fmt: skip
 @python_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Chooses the inputs.")
 @click.option(
-    "--inputs",
-    default="",
-    metavar="FILE",
+    "--inputs", default="", metavar="FILE",
     help="A file of inputs instead of the environment's own: JSON lines, a JSON array, CSV "
     "(cells are text) or Parquet, by its name.",
-)
+)  # fmt: skip
 @click.option(
-    "--slice",
-    "sliced",
-    default=":",
-    metavar="START:STOP",
+    "--slice", "sliced", default=":", metavar="START:STOP",
     help="Only these of the inputs, counted from 0, such as 10:20. They keep their numbers.",
-)
+)  # fmt: skip
 @click.option(
-    "--in-flight",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
+    "--in-flight", type=click.IntRange(min=1), default=1000, show_default=True,
     help="Most rollouts in flight at a time.",
-)
+)  # fmt: skip
 @click.option(
-    "--max-retries",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
+    "--max-retries", type=click.IntRange(min=0), default=0, show_default=True,
     help="How often the worker repeats a rollout that failed.",
-)
+)  # fmt: skip
 @click.option(
-    "--rerun/--no-rerun",
-    default=None,
+    "--rerun/--no-rerun", default=None,
     help="Whether a rollout may run again after its worker was proven dead "
     "(default: as the environment declares).",
-)
+)  # fmt: skip
 @click.option(
-    "--max-executions",
-    type=click.IntRange(1, 100),
-    metavar="N",
+    "--max-executions", type=click.IntRange(1, 100), metavar="N",
     help=f"With --rerun, how many executions at most (default: {ClientLimits().max_executions}).",
-)
+)  # fmt: skip
 @click.option(
-    "--state-column",
-    "state_columns",
-    multiple=True,
-    metavar="NAME",
+    "--state-column", "state_columns", multiple=True, metavar="NAME",
     help="A column of the state to send back. Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--sampling",
-    "--sampling-arg",
-    "sampling_args",
-    multiple=True,
-    metavar="KEY=VALUE",
+    "--sampling", "--sampling-arg", "sampling_args", multiple=True, metavar="KEY=VALUE",
     help="Passed to the model, such as temperature=0.7; VALUE as JSON, or as text. Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--pass-reward",
-    "passed_from",
-    type=float,
-    default=1.0,
-    show_default=True,
-    metavar="REWARD",
+    "--pass-reward", "passed_from", type=float, default=1.0, show_default=True, metavar="REWARD",
     help="The reward from which on a rollout counts as passed, for pass@k.",
-)
+)  # fmt: skip
 @click.option(
-    "--limit-errors",
-    "most_errors",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "--limit-errors", "most_errors", type=click.IntRange(min=1), metavar="N",
     help="Stop as soon as N rollouts have ended in errors.",
-)
+)  # fmt: skip
 @click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0, min_open=True),
+    "--timeout-s", type=click.FloatRange(min=0, min_open=True),
     help="How long one rollout may take, including its waiting.",
-)
+)  # fmt: skip
 @click.option(
-    "--wait-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
+    "--wait-s", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
     help="How long to wait for a server that is not there yet, or was lost.",
-)
+)  # fmt: skip
 @click.option(
-    "--output",
-    "--out",
-    default="",
-    metavar="FILE",
+    "--output", "--out", default="", metavar="FILE",
     help="Write results to FILE as they come, one JSON object a line; - for standard "
     "output. FILE.parquet becomes a table at the end (extra table). A file with results of "
     "the same evaluation is gone on with. Without this option there is only the summary.",
-)
+)  # fmt: skip
 @click.option(
-    "--resume",
-    default="",
-    metavar="FILE",
+    "--resume", default="", metavar="FILE",
     help="As --output, but FILE must exist: run only what is missing in it.",
-)
+)  # fmt: skip
 @click.option(
-    "--retry-errors",
-    is_flag=True,
+    "--retry-errors", is_flag=True,
     help="When a file is gone on with, run what ended in errors again, too (with --run, under "
     "another key). Otherwise only what never ran is.",
-)
+)  # fmt: skip
 @click.option(
-    "--run",
-    "run_name",
-    metavar="NAME",
+    "--run", "run_name", metavar="NAME",
     help="Give each rollout the key NAME/INPUT/REPEAT. Started again after whatever killed it, "
     "the same command runs what is missing, joins what runs, and takes what is there. Needs "
     "--journal, or the --address of a server with one.",
-)
+)  # fmt: skip
 @click.option(
-    "--journal",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
+    "--journal", type=click.Path(file_okay=False), metavar="DIR",
     help="With --run: where eval's own server keeps what it knows of keys.",
-)
+)  # fmt: skip
 @client_options
 @arg_option
 @pool_options

@@ -56,10 +56,9 @@ _ROWS = (
     help="The configuration; see --list.  [default: ci; for a mutant, the smallest that shows it]",
 )  # fmt: skip
 @click.option(
-    "--mutant",
-    metavar="NAME",
+    "--mutant", metavar="NAME",
     help="Break the core on purpose, and see that it is caught; see fuzz.",
-)
+)  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Show all configurations, and explore none.")
 @json_option
 def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) -> int:

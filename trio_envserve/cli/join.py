@@ -67,29 +67,23 @@ class _Options(NamedTuple):
 @click.argument("address")
 @click.argument("environment", metavar="[ENV]", required=False)
 @click.option(
-    "--workers",
-    type=workers_of,
-    metavar="N|A..B",
+    "--workers", type=workers_of, metavar="N|A..B",
     help="Worker processes of this host; 2..64: as many as the router has work for. [default: "
     "one for each processor]",
-)
+)  # fmt: skip
 @click.option(
-    "--name",
-    default="",
+    "--name", default="",
     help="The id of this host, which no other host of the router has. [default: that of the "
     "machine]",
-)
+)  # fmt: skip
 @click.option(
-    "--offers",
-    multiple=True,
-    metavar="NAME=AMOUNT",
+    "--offers", multiple=True, metavar="NAME=AMOUNT",
     help="What this machine has for the needs of workers, e.g. gpu=8. Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--worker-command",
-    metavar="COMMAND",
+    "--worker-command", metavar="COMMAND",
     help="Run COMMAND as each worker, in the place of what the router says.",
-)
+)  # fmt: skip
 @python_option
 @arg_option
 @environ_option

@@ -33,24 +33,17 @@ MOST_SHOWN = 20
 @click.command(epilog=EPILOG)
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option(
-    "--at",
-    "until_s",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
+    "--at", "until_s", type=click.FloatRange(min=0), metavar="SECONDS",
     help="Stop SECONDS after the server began.",
-)
+)  # fmt: skip
 @click.option(
-    "--step",
-    "until_step",
-    type=click.IntRange(min=0),
-    metavar="N",
+    "--step", "until_step", type=click.IntRange(min=0), metavar="N",
     help="Stop after the Nth input.",
-)
+)  # fmt: skip
 @click.option(
-    "--request",
-    metavar="SESSION/SEQ",
+    "--request", metavar="SESSION/SEQ",
     help="Show the way of one request; SESSION is its id as in logs, or the first digits.",
-)
+)  # fmt: skip
 @json_option
 def replay(
     file: str, until_s: float | None, until_step: int | None, request: str | None, as_json: bool

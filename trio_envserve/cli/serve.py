@@ -45,11 +45,10 @@ from .serving import Serving, serve_until_asked
 @bind_option("tcp://127.0.0.1:5555")
 @workers_option
 @click.option(
-    "--worker-command",
-    metavar="COMMAND",
+    "--worker-command", metavar="COMMAND",
     help="Run COMMAND as each worker: your own program that speaks the worker's protocol. "
     "It gets ENV (or none) and --arg as they are; the server does not look for ENV.",
-)
+)  # fmt: skip
 @python_option
 @transport_option
 @arg_option
@@ -58,42 +57,33 @@ from .serving import Serving, serve_until_asked
 @serve_options
 @drain_option
 @click.option(
-    "--keep-trying",
-    is_flag=True,
+    "--keep-trying", is_flag=True,
     help="Do not exit if the environment cannot be set up; try again.",
-)
+)  # fmt: skip
 @click.option(
-    "--record",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
+    "--record", type=click.Path(dir_okay=False), metavar="FILE",
     help="Record every input of the router in FILE, FILE.1, ...: see replay.",
-)
+)  # fmt: skip
 @click.option(
-    "--record-bodies",
-    is_flag=True,
+    "--record-bodies", is_flag=True,
     help="Record the bodies of requests and outcomes, too, not only their length.",
-)
+)  # fmt: skip
 @click.option(
-    "--journal",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
+    "--journal", type=click.Path(file_okay=False), metavar="DIR",
     help="Keep what is known of keys in DIR, so that it outlives the server: see journal.",
-)
+)  # fmt: skip
 @folder_option
 @hosts_options
 @parent_option
 @click.option(
-    "--otlp",
-    metavar="URL",
+    "--otlp", metavar="URL",
     help="Send spans of rollouts to a receiver of OpenTelemetry (OTLP over HTTP), such as "
     "http://127.0.0.1:4318. Needs the extra otel.",
-)
+)  # fmt: skip
 @click.option(
-    "--otlp-ratio",
-    type=click.FloatRange(0, 1),
-    metavar="RATIO",
+    "--otlp-ratio", type=click.FloatRange(0, 1), metavar="RATIO",
     help="Of the traces that begin here, keep this part. [default: all]",
-)
+)  # fmt: skip
 @log_options("INFO")
 @json_option
 def serve(

@@ -47,11 +47,9 @@ _QUIT = {"q", "\x1b", "\x04"}
 @click.option("--below", type=float, metavar="REWARD", help="Only rewards below REWARD.")
 @click.option("--above", type=float, metavar="REWARD", help="Only rewards above REWARD.")
 @click.option(
-    "--number",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "--number", type=click.IntRange(min=1), metavar="N",
     help="Print the N-th of these rollouts, counted from 1, and end.",
-)
+)  # fmt: skip
 @click.option("--list", "as_list", is_flag=True, help="Print a line for each, and end.")
 @click.option("--full", is_flag=True, help="Shorten nothing.")
 @json_option

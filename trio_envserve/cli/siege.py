@@ -33,34 +33,24 @@ _EPILOG = exit_codes(
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--seconds",
-    type=click.FloatRange(min=SECONDS_LEAST),
-    default=30.0,
-    show_default=True,
+    "--seconds", type=click.FloatRange(min=SECONDS_LEAST), default=30.0, show_default=True,
     help="How long the attacks go on; the start and the blocked loops come on top.",
-)
+)  # fmt: skip
 @click.option(
     "--minutes", type=click.FloatRange(min=SECONDS_LEAST / 60), help="The same in minutes."
 )
 @click.option(
-    "--only",
-    multiple=True,
-    type=click.Choice((*NAMES, *HELD)),
-    metavar="ATTACK",
+    "--only", multiple=True, type=click.Choice((*NAMES, *HELD)), metavar="ATTACK",
     help="Run only this attack or scenario. Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--unjudged",
-    multiple=True,
-    type=click.Choice(tuple(FINDINGS)),
-    metavar="FINDING",
+    "--unjudged", multiple=True, type=click.Choice(tuple(FINDINGS)), metavar="FINDING",
     help="Do not judge this, only show its figures (a rate depends on the machine). Repeatable.",
-)
+)  # fmt: skip
 @click.option(
-    "--transport",
-    type=click.Choice(("zmtp", "libzmq")),
+    "--transport", type=click.Choice(("zmtp", "libzmq")),
     help="What speaks ZMTP in servers and clients.",
-)
+)  # fmt: skip
 @click.option("--attacks", "listed", is_flag=True, help="List the attacks, and run none.")
 @judged_options("who attacks when, and how")
 def siege(

@@ -46,12 +46,9 @@ _ROWS = (
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--minutes",
-    type=click.FloatRange(min=MINUTES_LEAST),
-    default=1.0,
-    show_default=True,
+    "--minutes", type=click.FloatRange(min=MINUTES_LEAST), default=1.0, show_default=True,
     help="How long the faults go on; warm-up and measurement add a minute or two.",
-)
+)  # fmt: skip
 @judged_options("what goes wrong, and when")
 def soak(
     minutes: float, seed: int, remote_host: bool, keep: Path | None,

@@ -38,25 +38,17 @@ from .slow import oldest, slow_table
 )  # fmt: skip
 @click.option("--watch", is_flag=True, help="Show the status again and again, until Ctrl-C.")
 @click.option(
-    "--every-s",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
+    "--every-s", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
     help="With --watch, how often.",
-)
+)  # fmt: skip
 @click.option(
-    "--wait-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3.0,
-    show_default=True,
+    "--wait-s", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
     help="How long to wait for an answer.",
-)
+)  # fmt: skip
 @click.option(
-    "--slow",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "--slow", type=click.IntRange(min=1), metavar="N",
     help="Show the N rollouts that have run longest, too.",
-)
+)  # fmt: skip
 @client_options
 @json_option
 def status(
