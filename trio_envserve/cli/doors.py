@@ -1,4 +1,4 @@
-"""Doors, of ``serve`` and each as a process of its own: their options, and how they are opened."""
+"""The options of doors, those of ``serve`` and those that are processes of their own."""
 
 from __future__ import annotations
 

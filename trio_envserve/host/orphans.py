@@ -1,4 +1,4 @@
-"""Reaping what nobody else reaps, where this process is number 1.
+"""Reaping orphans, where this process is number 1.
 
 Theory of operation
 -------------------

@@ -1,5 +1,5 @@
-"""Programs that are told what to do on standard input, and say on standard output
-what they have done: a JSON object a line."""
+"""Orders for a program: a JSON object a line on standard input, and on standard output the
+answer to each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A nursery inside an ``open_*`` function must not show in its exceptions."""
+"""The exceptions of ``open_*`` functions, without the groups of nurseries inside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page is written as it is read: no two rollouts are in memory at once."""
+"""Writing a page while its file is read: no two rollouts are in memory at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The special cases: memory, idling, recovery, starting; of many: :mod:`.special_many`;
-two kinds of calls, or two servers, beside each other: :mod:`.special_calls` and
-:mod:`.special_journal`.
+"""The special cases of memory, idling, recovery and starting.
+
+Those of many are in :mod:`.special_many`; :mod:`.special_calls` and :mod:`.special_journal`
+have two kinds of calls, or two servers, beside each other.
 
 Each returns one figure for each of its measures and is run once a round.  Only
 this project takes part: the plain loop keeps nothing and recovers from nothing.

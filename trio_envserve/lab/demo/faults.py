@@ -1,4 +1,4 @@
-"""The one who makes the faults of the demonstration, and writes down each.
+"""The faults of the demonstration, made and written down one by one.
 
 Theory of operation
 -------------------

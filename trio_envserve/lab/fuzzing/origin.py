@@ -1,4 +1,4 @@
-"""The code that a run is of: without that a seed says nothing."""
+"""The origin of a run: the code that it ran, without which a seed says nothing."""
 
 from __future__ import annotations
 

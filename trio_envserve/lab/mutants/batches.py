@@ -1,4 +1,4 @@
-"""Mutants of what is done to many at once: to each of them must come what is its own.
+"""Mutants of batches: each row of a batch must get what is its own.
 
 A message names many requests, as spans, or is a batch of them, as columns.  A client
 cancels many calls with one input.  Of requests that arrive together some are refused.  A

@@ -1,4 +1,4 @@
-"""When the machine itself stood still: a process beside the siege, at real-time priority.
+"""The times at which the machine itself stood still: a process at real-time priority sees them.
 
 ``python -m trio_envserve.lab.siege.stalls '{"log": ...}'``
 

@@ -1,4 +1,4 @@
-"""Whether commands by key do what is said of them.
+"""Whether commands by key do what their answers say.
 
 Theory of operation
 -------------------
