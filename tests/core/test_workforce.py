@@ -9,7 +9,7 @@ import pytest
 
 from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
-from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.client_effects import Answer, ToServer
 from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
@@ -19,12 +19,18 @@ from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutc
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Kill, Spawn, ToWorker
-from trio_envserve.core.router_inputs import CloseAsked, Exited, PoolOpened, WorkerMessage
+from trio_envserve.core.router_inputs import (
+    ClientMessage,
+    CloseAsked,
+    Exited,
+    PoolOpened,
+    WorkerMessage,
+)
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, SetUpFailed
 
-from .helpers import HEADER_BYTES, Pair, identifier
+from .helpers import CLIENT, HEADER_BYTES, Pair, identifier
 
 WORKER = b"w0-1"
 
@@ -200,6 +206,21 @@ def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
     assert pair.cancels == [(WORKER, 0)]
 
 
+def test_what_is_cancelled_together_is_one_message_to_each_worker():
+    pair = Pair(workers=2, server={"worker_capacity": 4})
+    stops: list[tuple[bytes, list[int]]] = []
+    for _ in range(6):
+        pair.submit()
+    pair.give_client(CallsCancelled((0, 1, 2, 3, 5), pair.now_s))
+    for effect in pair.client_said():
+        assert isinstance(effect, ToServer)
+        pair.give(ClientMessage(CLIENT, (messages.encode(effect.message),), pair.now_s))
+    for said in pair.said():
+        if isinstance(said, ToWorker) and isinstance(said.message, messages.Stop):
+            stops.append((said.worker, said.message.numbers))
+    assert sorted(stops) == [(b"w0-1", [0, 2]), (b"w1-1", [0, 3])]
+
+
 def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():
     pair = Pair()
     pair.lose = lambda message: isinstance(message, messages.Dispatch | messages.Stop)
@@ -365,7 +386,7 @@ def test_a_dispatch_counts_as_an_execution_whether_or_not_the_worker_got_to_it()
 
 def test_frames_to_a_worker_begin_with_its_incarnation():
     pair = running()
-    pair.router.workforce.stop(pair.router.workforce.workers[WORKER].live[0], pair.now_s)
+    pair.router.workforce.stop([pair.router.workforce.workers[WORKER].live[0]], pair.now_s)
     (effect,) = pair.router.workforce.out
     assert isinstance(effect, ToWorker)
     assert effect.frames[0] == pair.workers[WORKER].incarnation

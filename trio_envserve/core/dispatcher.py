@@ -123,6 +123,7 @@ class Dispatcher:
         """Carry out what the cache says.  Answers go to the session's newest
         connection, refusals to who asked: it may be somebody else (G6)."""
         leaving: list[Entry] = []
+        stopping: list[Execution] = []
         for do, arg in effects:
             if do is _ANSWER:
                 if session.own:
@@ -139,17 +140,24 @@ class Dispatcher:
             elif do is RequestAction.UNQUEUE:
                 self.queue.remove(arg)
             elif do is RequestAction.STOP:
-                is_over = self.workforce.stop(arg, self.clock.awake_s)
-                self.take_from_workforce()
-                if is_over and session.own:
-                    self.keyed.execution_ended(arg.sequence)
+                stopping.append(arg)
             else:  # a refusal
                 code, text, for_now = REFUSALS[do]
                 delay_s = self.limits.retry_delay_s if for_now else None
                 refused = messages.Refused(session.id, arg, code, text, delay_s)
                 self.send(asker or session.route, refused)
+        if stopping:
+            self._stop(session, stopping)
         if leaving and not session.ended:  # else all of it leaves (end)
             self.keyed.leave_together(leaving)
+
+    def _stop(self, session: Session, executions: list[Execution]) -> None:
+        """Their requests need these no more."""
+        over = self.workforce.stop(executions, self.clock.awake_s)
+        self.take_from_workforce()
+        if session.own:
+            for execution in over:
+                self.keyed.execution_ended(execution.sequence)
 
     def answer(self, session: Session, entry: Entry) -> None:
         """Its outcome goes to the session's newest connection."""

@@ -19,7 +19,7 @@ router as :class:`~.heard.ExecutionEnded`.  When a worker must go is decided in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import messages, outcomes
@@ -124,17 +124,22 @@ class Workforce:
             if is_current and worker.live.get(execution.number) is execution:
                 self._send_dispatch(execution)
 
-    def stop(self, execution: Execution, now_s: float) -> bool:
-        """The request needs this execution no more: cancel it on its worker.  If only
-        its outcome is left, it is over, and the next statement lets the worker drop that;
-        and if it was not sent yet.  Whether it is over."""
-        worker = execution.worker
-        if execution.size_bytes is not None or not self._journal.is_safe(execution.after):
-            self._end(execution)
-            return True
-        worker.abandon(execution, now_s)
-        self._send(worker, messages.Stop([execution.number, execution.number + 1]))
-        return False
+    def stop(self, executions: Iterable[Execution], now_s: float) -> list[Execution]:
+        """Their requests need these executions no more: cancel them, by one message to each
+        worker.  If only the outcome of one is left, it is over, and the next statement lets
+        the worker drop that; and if it was not sent yet.  Those that are over."""
+        over: list[Execution] = []
+        cancelled: dict[Worker, list[int]] = {}
+        for execution in executions:
+            if execution.size_bytes is not None or not self._journal.is_safe(execution.after):
+                self._end(execution)
+                over.append(execution)
+            else:
+                execution.worker.abandon(execution, now_s)
+                cancelled.setdefault(execution.worker, []).append(execution.number)
+        for worker, numbers in cancelled.items():
+            self._send(worker, messages.Stop(Ranges(numbers).flat()))
+        return over
 
     def fetch(self) -> None:
         """Ask for announced outcomes, as far as there is room."""

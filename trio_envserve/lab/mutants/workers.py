@@ -150,8 +150,10 @@ def cancel_stays_at_the_router(patch: Patches) -> None:
     """The worker is never told that an execution is to stop."""
 
     @patch.replacing(Workforce, "stop")
-    def stop(self: Any, execution: Any, now_s: float) -> None:
-        execution.entry = execution.body = None
+    def stop(self: Any, executions: Any, now_s: float) -> list[Any]:
+        for execution in executions:
+            execution.entry = execution.body = None
+        return []
 
 
 @FAMILY.mutant("G7", needs=(Fault.MANGLE,))
