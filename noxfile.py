@@ -314,6 +314,7 @@ def laboratory(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seed", "0", "--runs", "1500", "--json")
     session.run("trio-envserve", "explore", "--json")
     session.run("trio-envserve", "explore", "--config", "keys", "--json")
+    session.run("trio-envserve", "explore", "--config", "hosts", "--json")
 
 
 @nox.session
@@ -348,7 +349,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("python", "-m", "trio_envserve.lab.fuzzing.every_write", "200")
     session.run("python", "-m", "trio_envserve.lab.hosts", "100000")
-    session.run("python", "-m", "trio_envserve.lab.hosts", "0", "mutants")
+    session.run("python", "-m", "trio_envserve.lab.hosts", "--mutants")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")

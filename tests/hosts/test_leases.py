@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.lab.hosts.__main__ import find, find_beyond
-from trio_envserve.lab.hosts.mutants import MUTANTS, LeaseMutant
+from trio_envserve.lab.hosts.__main__ import find, find_beyond, main
+from trio_envserve.lab.hosts.mutants import MUTANTS
 from trio_envserve.lab.hosts.plan import OF_THE_ROUTER, Fault, plan_of
 from trio_envserve.lab.hosts.world import run
+from trio_envserve.lab.mutants import Mutant
 
 NAMES = [mutant.name for mutant in MUTANTS]
 
@@ -57,7 +58,7 @@ FIRST = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
-def test_each_mutant_is_caught(mutant: LeaseMutant):
+def test_each_mutant_is_caught(mutant: Mutant):
     found = find(mutant, first=FIRST.get(mutant.name, 0), most=300)
     assert found is not None
 
@@ -66,3 +67,23 @@ def test_a_mutant_is_taken_back():
     with MUTANTS[0].applied():
         pass
     assert run(41).violations == []
+
+
+def test_the_command_says_how_it_is_used(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    assert "how many seeds, from 0 on; default 1000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [["many"], ["0"], ["5", "--mutants"], ["--mutations"]])
+def test_the_command_refuses_what_it_does_not_know(given, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(given)
+    assert left.value.code == 2
+    assert "usage: python -m trio_envserve.lab.hosts" in capsys.readouterr().err
+
+
+def test_the_command_runs_so_many_seeds(capsys):
+    assert main(["8"]) == 0
+    assert capsys.readouterr().out.startswith("8 seeds, ")

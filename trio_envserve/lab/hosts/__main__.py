@@ -1,20 +1,28 @@
-"""Many seeds: ``python -m trio_envserve.lab.hosts 100000``; ``... 0 mutants`` for the mutants."""
+"""Leases in small worlds that do them harm, one for each seed.
+
+``python -m trio_envserve.lab.hosts 1000`` runs the first thousand seeds, on all processors, and
+exits with 0 only if the judge finds nothing.  With ``--mutants`` one rule after the other is
+broken: the exit code is then whether one of them was not seen in 2,000 seeds.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 
-from .mutants import MUTANTS, LeaseMutant
+from ..mutants import Mutant
+from .mutants import MUTANTS
 from .world import Run, run
 
 MUTANT_SEEDS = 2_000
 """A mutant that so many seeds do not show is not caught."""
+SEEDS = 1_000
 
 
-def find(mutant: LeaseMutant, *, most: int = MUTANT_SEEDS, first: int = 0) -> Run | None:
+def find(mutant: Mutant, *, most: int = MUTANT_SEEDS, first: int = 0) -> Run | None:
     """The first seed that shows what is broken in a mutant."""
     with mutant.applied():
         for seed in range(first, first + most):
@@ -61,9 +69,27 @@ def _mutants() -> int:
     return int(missed > 0)
 
 
-def main(words: Sequence[str]) -> int:
+def _count(text: str) -> int:
+    if (seeds := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return seeds
+
+
+def main(arguments: Sequence[str]) -> int:
     """The exit code: whether anything was found that should not be."""
-    return _mutants() if words[1:] == ["mutants"] else _seeds(int(words[0]))
+    name = "python -m trio_envserve.lab.hosts"
+    parser = argparse.ArgumentParser(name, description=(__doc__ or "").partition("\n")[0])
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "seeds", type=_count, nargs="?", default=SEEDS,
+        help=f"how many seeds, from 0 on; default {SEEDS}",
+    )  # fmt: skip
+    what.add_argument(
+        "--mutants", action="store_true",
+        help="break one rule at a time, and say by which seed that is seen",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    return _mutants() if given.mutants else _seeds(given.seeds)
 
 
 if __name__ == "__main__":

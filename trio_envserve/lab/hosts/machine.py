@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...core.lease import HostLease
 from ...core.terms import Tenure
-
-if TYPE_CHECKING:
-    from .world import World
+from .surroundings import AroundMachine
 
 HELLO_AFTER = 3
 """A host that got no answer for so many turns tries a new connection."""
@@ -33,6 +31,16 @@ class Worker:
     tenure: Tenure
     epoch: bytes
     machine: Machine
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its machine does."""
+        return self.machine.sleeps > 0
+
+    @property
+    def where(self) -> str:
+        """The name of its machine."""
+        return self.machine.name
 
 
 class Left(NamedTuple):
@@ -71,7 +79,7 @@ class Queue:
 class Machine:
     """One machine with one host at most."""
 
-    def __init__(self, world: World, index: int, name: str, rate: float) -> None:
+    def __init__(self, world: AroundMachine, index: int, name: str, rate: float) -> None:
         self.world = world
         self.index = index
         self.name = name
@@ -123,7 +131,7 @@ class Machine:
             self.slept_s += self.world.now_s - self.sleeping_since_s
             if self.doomed or self.is_due():
                 self.kill_guard()
-            self.world.judge.woke(self)
+            self.world.judge.woke([*self.workers.values()])
         self.host.go_on()
         self.guard.go_on()
 

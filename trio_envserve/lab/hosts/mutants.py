@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core import lease as shipped
 from ...core.earlier_epochs import EarlierEpochs
 from ...core.lease import HostLease, Leases, LeaseTerms, Reception
-from ..mutants.patching import Patches
+from ..mutants.patching import Family, Patches
 from .machine import Machine
 from .router import Router
 
-
-class LeaseMutant(NamedTuple):
-    """A variant that is broken on purpose."""
-
-    name: str
-    prose: str
-    apply: Callable[[Patches], None]
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """While the block lasts, this process runs the broken variant."""
-        patches = Patches()
-        try:
-            self.apply(patches)
-            yield
-        finally:
-            patches.undo()
-
-
-MUTANTS: list[LeaseMutant] = []
-
-
-def _mutant(apply: Callable[[Patches], None]) -> Callable[[Patches], None]:
-    name = getattr(apply, "__name__", "").replace("_", "-")
-    MUTANTS.append(LeaseMutant(name, " ".join((apply.__doc__ or "").split()), apply))
-    return apply
+FAMILY = Family()
+MUTANTS = FAMILY.mutants
 
 
 # -- what renews ----------------------------------------------------------------------
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def renewed_by_anything_heard(patch: Patches) -> None:
     """A host holds its lease for as long as it hears the router."""
     original = Machine.receive
@@ -57,7 +31,7 @@ def renewed_by_anything_heard(patch: Patches) -> None:
     patch.attribute(Machine, "receive", receive)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def counted_from_receipt(patch: Patches) -> None:
     """An answer renews from when it has come, not from when its beat was read."""
     original = Machine.on_answer
@@ -76,7 +50,7 @@ def _renew_from_now(machine: Machine) -> None:
     machine.tell_guard(machine.lease.deadline_s)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def numbers_used_again_after_a_reconnect(patch: Patches) -> None:
     """The beats of each connection are numbered from one."""
     original = HostLease.hello
@@ -89,7 +63,7 @@ def numbers_used_again_after_a_reconnect(patch: Patches) -> None:
     patch.attribute(HostLease, "hello", hello)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def any_router_answers_a_beat(patch: Patches) -> None:
     """A router that knows the tenure, if only by a hello that was late, answers its beats,
     whoever they are meant for."""
@@ -105,19 +79,19 @@ def any_router_answers_a_beat(patch: Patches) -> None:
 # -- what the router counts -----------------------------------------------------------
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def margin_fixed(patch: Patches) -> None:
     """The margin is the guard's latency, however long the clocks may drift apart."""
     patch.attribute(shipped, "least_margin_s", lambda *terms: shipped.GUARD_S)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def no_margin(patch: Patches) -> None:
     """The router waits for as long as the host."""
     patch.attribute(LeaseTerms, "wait_s", property(lambda self: self.fence_s))
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def counted_from_what_was_confirmed(patch: Patches) -> None:
     """The router counts from the last beat whose answer is known to have arrived."""
     original = Leases.beat
@@ -132,7 +106,7 @@ def counted_from_what_was_confirmed(patch: Patches) -> None:
     patch.attribute(Leases, "beat", beat)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_host_that_hears_nothing_is_answered_for_ever(patch: Patches) -> None:
     """Where only the router's direction is cut, the host is never lost."""
     original = Leases.beat
@@ -149,7 +123,7 @@ def a_host_that_hears_nothing_is_answered_for_ever(patch: Patches) -> None:
     patch.attribute(Leases, "beat", beat)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def two_hosts_with_one_id(patch: Patches) -> None:
     """A hello of another tenure proves that the one before has ended."""
     original = Leases.hello
@@ -163,7 +137,7 @@ def two_hosts_with_one_id(patch: Patches) -> None:
     patch.attribute(Leases, "hello", hello)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def silence_is_proof_without_a_lease(patch: Patches) -> None:
     """A host that was silent for two minutes is taken for dead, though it promised nothing."""
     original = vars(LeaseTerms)["wait_s"].fget
@@ -174,7 +148,7 @@ def silence_is_proof_without_a_lease(patch: Patches) -> None:
     patch.attribute(LeaseTerms, "wait_s", property(wait_s))
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_late_hello_says_that_nothing_runs(patch: Patches) -> None:
     """A hello that names no router proves that its tenure has no workers, whichever router it
     comes to."""
@@ -193,7 +167,7 @@ def a_late_hello_says_that_nothing_runs(patch: Patches) -> None:
 # -- the guard, and the machine -------------------------------------------------------
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_clock_that_stands_still_in_sleep(patch: Patches) -> None:
     """Beats and the guard's timer are on CLOCK_MONOTONIC."""
 
@@ -228,18 +202,17 @@ def a_clock_that_stands_still_in_sleep(patch: Patches) -> None:
     patch.attribute(Machine, "timer", timer)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def the_guard_looks_at_the_clock_itself(patch: Patches) -> None:
     """The deadline is no timer of the kernel: a guard that is stopped misses it."""
-    original = Machine.kill_guard
 
     def fire(self: Any, guard: int) -> None:
         if guard == self.guards:
-            self.guard.run(lambda: original(self) if guard == self.guards else None)
+            self.guard.run(_kill_late, self, guard)
 
     def wake(self: Any) -> None:
         self.sleeps -= 1
-        self.world.judge.woke(self)
+        self.world.judge.woke([*self.workers.values()])
         self.host.go_on()
         self.guard.go_on()
 
@@ -247,19 +220,27 @@ def the_guard_looks_at_the_clock_itself(patch: Patches) -> None:
     patch.attribute(Machine, "wake", wake)
 
 
-@_mutant
+def _kill_late(machine: Machine, guard: int) -> None:
+    if guard == machine.guards:
+        machine.kill_guard()
+
+
+@FAMILY.mutant("G1", "G2", "G9")
 def the_guard_is_told_for_how_long(patch: Patches) -> None:
     """The guard is told how much time is left, not until when: one that was stopped counts
     it from when it reads that."""
 
     def tell_guard(self: Any, deadline_s: float) -> None:
-        left_s, guard = deadline_s - self.boot_s(), self.guards
-        self.guard.run(lambda: self._told(guard, self.boot_s() + left_s))
+        self.guard.run(_told_how_long, self, self.guards, deadline_s - self.boot_s())
 
     patch.attribute(Machine, "tell_guard", tell_guard)
 
 
-@_mutant
+def _told_how_long(machine: Machine, guard: int, left_s: float) -> None:
+    machine._told(guard, machine.boot_s() + left_s)
+
+
+@FAMILY.mutant("G1", "G2", "G9")
 def a_worker_starts_before_the_first_answer(patch: Patches) -> None:
     """A host that is welcome gets work, and starts it."""
     original = Router._hello
@@ -277,7 +258,7 @@ def a_worker_starts_before_the_first_answer(patch: Patches) -> None:
     patch.attribute(Machine, "may_start", lambda self: not self.is_due())
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def the_next_tenure_begins_over_living_workers(patch: Patches) -> None:
     """A host joins another router before its workers have ended."""
     original = Machine._turn
@@ -295,7 +276,7 @@ def the_next_tenure_begins_over_living_workers(patch: Patches) -> None:
 # -- routers that follow each other ---------------------------------------------------
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_tenure_is_kept_with_another_router(patch: Patches) -> None:
     """The next router renews what runs under the one before."""
     original = Leases.hello
@@ -313,7 +294,7 @@ def a_tenure_is_kept_with_another_router(patch: Patches) -> None:
     patch.attribute(HostLease, "welcomed", welcomed)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
     """An earlier epoch is dead after what this router would wait."""
     original = Router.__init__
@@ -325,13 +306,13 @@ def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
     patch.attribute(Router, "__init__", init)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_successor_writes_down_itself_alone(patch: Patches) -> None:
     """Of two routers before, only the last one is known."""
     patch.attribute(EarlierEpochs, "record", lambda self, own, now_s: (own,))
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
     """What one has taken over from another is dead when the first one says so."""
 
@@ -347,7 +328,7 @@ def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
 # -- what is taken over -----------------------------------------------------------------
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def what_goes_on_is_counted_by_the_limits_of_the_new_router_alone(patch: Patches) -> None:
     """A host that was taken over is dead when its new router would have it so."""
 
@@ -358,7 +339,7 @@ def what_goes_on_is_counted_by_the_limits_of_the_new_router_alone(patch: Patches
     patch.attribute(Leases, "_dead_at_s", dead_at_s)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def unknown_work_is_not_stopped(patch: Patches) -> None:
     """What a host has brought, and the journal does not know, runs on as if it were not."""
     original = Router._take_over
@@ -369,7 +350,7 @@ def unknown_work_is_not_stopped(patch: Patches) -> None:
     patch.attribute(Router, "_take_over", take_over)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_router_is_written_off_while_its_work_is_stopped(patch: Patches) -> None:
     """All of its hosts are back: so the next router is told nothing of it."""
     original = EarlierEpochs.record
@@ -380,7 +361,7 @@ def a_router_is_written_off_while_its_work_is_stopped(patch: Patches) -> None:
     patch.attribute(EarlierEpochs, "record", record)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def a_host_is_welcomed_before_it_is_written_down(patch: Patches) -> None:
     """A successor knows of no host, and so waits for none."""
     original = Leases.own
@@ -391,7 +372,7 @@ def a_host_is_welcomed_before_it_is_written_down(patch: Patches) -> None:
     patch.attribute(Leases, "own", own)
 
 
-@_mutant
+@FAMILY.mutant("G1", "G2", "G9")
 def what_runs_is_said_before_the_tenure_begins(patch: Patches) -> None:
     """State is said with the old tenure: what comes from the old router later is not in it."""
     original = Machine.on_moved

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.earlier_epochs import EarlierEpochs
 from ...core.lease import LeaseBeat, Leases, LeaseTerms, Reception
 from ...core.terms import Epoch, Tenure
 from .machine import Left, Machine, Queue
-
-if TYPE_CHECKING:
-    from .world import World
+from .surroundings import AroundRouter
 
 TICK_S = 0.5
 
@@ -31,7 +29,7 @@ class Request:
 class Router:
     """One epoch."""
 
-    def __init__(self, world: World, terms: LeaseTerms) -> None:
+    def __init__(self, world: AroundRouter, terms: LeaseTerms) -> None:
         self.world = world
         self.epoch = world.new_id()
         self.alive = True

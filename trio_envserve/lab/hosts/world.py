@@ -14,12 +14,13 @@ from .judge import Judge
 from .machine import Machine, Worker
 from .plan import HOSTS, REQUESTS, Fault, Plan, Strike, plan_of
 from .router import Request, Router
+from .surroundings import AroundMachine, AroundRouter
 
 REST_S = 2000.0
 """So long after the last fault every request must be answered."""
 
 
-class World:
+class World(AroundMachine, AroundRouter):
     """One run of a plan."""
 
     def __init__(self, plan: Plan) -> None:
@@ -87,6 +88,7 @@ class World:
 
     def ended(self, number: int, done: bool) -> None:
         """A router was told that an execution has ended."""
+        self.judge.reported(number)
         for index, request in [*self.requests.items()]:
             if request.number != number:
                 continue

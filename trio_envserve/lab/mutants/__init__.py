@@ -11,11 +11,12 @@ many at once (:mod:`.batches`).
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from . import batches, cache, client, journal, keys, router, workers
 from .patching import Mutant, Patches
 
-__all__ = ["MUTANTS", "Mutant", "Patches", "find"]
+__all__ = ["MUTANTS", "Mutant", "Patches", "find", "find_in"]
 
 MUTANTS: tuple[Mutant, ...] = (
     *cache.FAMILY.mutants,
@@ -31,9 +32,14 @@ MUTANTS: tuple[Mutant, ...] = (
 
 def find(name: str) -> Mutant:
     """The mutant of this name.  KeyError with the near names if there is none."""
-    for mutant in MUTANTS:
+    return find_in(MUTANTS, name)
+
+
+def find_in(mutants: Sequence[Mutant], name: str) -> Mutant:
+    """The same among these."""
+    for mutant in mutants:
         if mutant.name == name:
             return mutant
-    near = difflib.get_close_matches(name, [mutant.name for mutant in MUTANTS], n=3)
+    near = difflib.get_close_matches(name, [mutant.name for mutant in mutants], n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise KeyError(f"no mutant {name!r}{hint}")
