@@ -14,11 +14,19 @@ from trio_envserve.lab.exploration.configurations import (
     configuration,
     showing,
 )
+from trio_envserve.lab.exploration.hosted_configurations import HOST_SHOWS
+from trio_envserve.lab.exploration.mutants import ALL_MUTANTS, find
 from trio_envserve.lab.exploration.search import explore
-from trio_envserve.lab.mutants import MUTANTS, find
+from trio_envserve.lab.hosts.mutants import MUTANTS as MUTANTS_OF_LEASES
+from trio_envserve.lab.mutants import MUTANTS
 
-NAMES = {mutant.name for mutant in MUTANTS}
-PAIRS = [(name, mutant) for name in SHOWS for mutant in SHOWS[name]]
+NAMES = {mutant.name for mutant in ALL_MUTANTS}
+SLOW = {"hosts-next", "hosts-kept", "hosts-late", "hosts-written-off"}
+PAIRS = [
+    pytest.param(name, mutant, marks=[pytest.mark.slow] * (name in SLOW))
+    for name in SHOWS
+    for mutant in SHOWS[name]
+]
 """Those of ``ci`` too: it is not exhausted for that, only searched until they show."""
 
 
@@ -40,8 +48,12 @@ def test_the_tables_name_what_there_is():
     assert not shown & set(BEYOND)
     assert shown | set(BEYOND) == NAMES
     page = Path(__file__).parent.parent.parent.joinpath("docs/laboratory.md").read_text("utf-8")
-    assert f"all {len(NAMES)} mutants caught" in page
-    assert f"{len(shown)} of {len(NAMES)} shown by some configuration" in page
+    of_leases = {mutant for each in HOST_SHOWS.values() for mutant in each}
+    others = len(shown - of_leases)
+    assert len(NAMES) == len(ALL_MUTANTS)
+    assert f"all {len(MUTANTS)} mutants caught" in page
+    assert f"{others} of {len(MUTANTS)} shown by some configuration" in page
+    assert f"{len(of_leases)} of the {len(MUTANTS_OF_LEASES)} of leases" in page
     assert len(shown) >= 40
     assert len(SHOWS["ci"]) >= 15
 

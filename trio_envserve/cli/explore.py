@@ -16,14 +16,13 @@ from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..lab.exploration.configurations import (
     ALL,
-    Configuration,
-    KeyConfiguration,
+    AnyConfiguration,
     any_configuration,
     showing,
 )
+from ..lab.exploration.mutants import find
 from ..lab.exploration.search import Figures, Search
 from ..lab.exploration.story import tell
-from ..lab.mutants import find
 from ..lab.simulation.coverage import name_of
 from .common import Result, Stop, exit_codes, put, run_verb, say
 from .options import json_option
@@ -57,7 +56,7 @@ _ROWS = (
 )  # fmt: skip
 @click.option(
     "--mutant", metavar="NAME",
-    help="Break the core on purpose, and see that it is caught; see fuzz.",
+    help="Break the core on purpose, and see that it is caught; see fuzz; of leases, too.",
 )  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Show all configurations, and explore none.")
 @json_option
@@ -66,10 +65,10 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
 
     The system is the pure code that ships: a server with its restarts, workers, and
     clients; in the configurations of keys, a server, a worker, and callers that are
-    played. Messages keep their order on each link, and each kind of fault comes as
-    often as the configuration says. States that differ only in names, clock readings
-    and counters count as one. The search is breadth first, so it prints a shortest way
-    to break a guarantee.
+    played; in those of hosts, the leases of two hosts and their router. Messages keep
+    their order on each link, and each kind of fault comes as often as the configuration
+    says. States that differ only in names, clock readings and counters count as one. The
+    search is breadth first, so it prints a shortest way to break a guarantee.
 
     \b
     Examples:
@@ -77,6 +76,7 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
       trio-envserve explore --list
       trio-envserve explore --config restart
       trio-envserve explore --config keys
+      trio-envserve explore --config hosts
       trio-envserve explore --mutant acknowledged-on-arrival
     """  # noqa: D301  # click wants the character itself
     chosen = _chosen(name, mutant)
@@ -91,7 +91,7 @@ def explore(name: str | None, mutant: str | None, listing: bool, as_json: bool) 
     return run_verb(main, as_json=as_json)
 
 
-def _chosen(name: str | None, mutant: str | None) -> Configuration | KeyConfiguration:
+def _chosen(name: str | None, mutant: str | None) -> AnyConfiguration:
     """The chosen configuration.  Raises UsageError if there is none."""
     try:
         if mutant:
@@ -110,7 +110,7 @@ def _chosen(name: str | None, mutant: str | None) -> Configuration | KeyConfigur
 
 
 async def _explore(
-    chosen: Configuration | KeyConfiguration, mutant: str | None, stop: Stop, *, as_json: bool
+    chosen: AnyConfiguration, mutant: str | None, stop: Stop, *, as_json: bool
 ) -> Result:
     say(f"exploring {chosen.name}: {chosen.describe()}" + (f"; mutant {mutant}" if mutant else ""))
     search = Search(chosen)

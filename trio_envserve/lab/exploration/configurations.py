@@ -9,38 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
-
-
-class Described:
-    """The description of a configuration; a mixin of dataclasses."""
-
-    __slots__ = ()
-    ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """What is named even if it is as usual."""
-    BOUNDED: ClassVar[tuple[str, ...]] = ()
-    """The kinds of trouble that are counted, in the order in which a state counts them."""
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """How often each kind of trouble may come."""
-        return {name: getattr(self, name) for name in self.BOUNDED}
-
-    def describe(self) -> str:
-        """One line for people: what is not as usual."""
-        parts = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # see above
-            value = getattr(self, field.name)
-            if field.name != "name" and (value != field.default or field.name in self.ALWAYS):
-                parts.append(field.name if value is True else f"{field.name} {value}")
-        return ", ".join(parts)
-
-    def record(self) -> dict[str, int | bool | None]:
-        """For programs: all its bounds."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # see above
-        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
+from .described import Described
+from .hosted_configurations import HOST_SHOWS, HOST_TABLE, HostConfiguration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +219,9 @@ KEY_TABLE: tuple[KeyConfiguration, ...] = (
 )
 """Those with keys."""
 
-ALL: tuple[Configuration | KeyConfiguration, ...] = (*TABLE, *KEY_TABLE)
+AnyConfiguration: TypeAlias = Configuration | KeyConfiguration | HostConfiguration
+
+ALL: tuple[AnyConfiguration, ...] = (*TABLE, *KEY_TABLE, *HOST_TABLE)
 
 SHOWS: dict[str, tuple[str, ...]] = {
     "lost": (
@@ -309,6 +284,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "keys-disk": (
         "dispatch-before-safe", "tell-before-safe", "drop-before-safe", "allowance-forgotten",
     ),
+    **HOST_SHOWS,
     "small": (
         "a-lost-request-is-not-repeated", "a-cancel-is-not-told", "acknowledged-on-arrival",
         "a-replacement-is-never-started", "answers-go-to-the-first-connection",
@@ -367,6 +343,10 @@ BEYOND: dict[str, str] = {
         ),
         "the number of workers is fixed here",
     ),
+    **dict.fromkeys(
+        ("numbers-used-again-after-a-reconnect", "a-worker-starts-before-the-first-answer"),
+        "the way there is longer than those that are exhausted here; the simulation shows it",
+    ),
     "answer-before-read": "no server reads outcomes from its journal here",
     "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "
@@ -375,7 +355,7 @@ BEYOND: dict[str, str] = {
 """The mutants that no configuration shows, and why."""
 
 
-def any_configuration(name: str) -> Configuration | KeyConfiguration:
+def any_configuration(name: str) -> AnyConfiguration:
     """The configuration of this name.  KeyError with the near ones if there is none."""
     for each in ALL:
         if each.name == name:
@@ -394,6 +374,6 @@ def configuration(name: str) -> Configuration:
     return found
 
 
-def showing(mutant: str) -> list[Configuration | KeyConfiguration]:
+def showing(mutant: str) -> list[AnyConfiguration]:
     """The configurations that show this mutant, the smallest first."""
     return [each for each in ALL if mutant in SHOWS.get(each.name, ())]

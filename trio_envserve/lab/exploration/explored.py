@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from .actions import Action, BaseStep
 from .canonical import Newest, digest, lower, renamings
@@ -32,6 +32,7 @@ class Explored(ABC, Generic[S]):
     """A configuration, with everything that was ever found out about it."""
 
     mail: Mail
+    rounds: ClassVar[int] = ROUNDS
 
     def __init__(self, machines: Mapping[str, Catalogue], clients: int, slots: int) -> None:
         self._machines = machines
@@ -83,6 +84,10 @@ class Explored(ABC, Generic[S]):
     def left(self, state: S) -> list[str]:
         """What is not at rest, as the guarantee that it would violate for ever."""
 
+    def repairs(self, state: S, count: int) -> list[Action]:
+        """The actions on the way to rest, in the round of this number."""
+        return self.timers(state)
+
     def is_unwanted(self, state: S, action: Action) -> bool:
         """Whether it happens by itself, and may as well never happen."""
         return False
@@ -99,14 +104,14 @@ class Explored(ABC, Generic[S]):
         """What is violated on the way to rest, or is not at rest at its end; and the way."""
         way: list[Action] = []
         passed: set[bytes] = set()
-        for _ in range(ROUNDS):
+        for count in range(self.rounds):
             if self.at_rest(state):
                 return [], way
             here = self.canonical(state)
             if here in passed:  # and so on for ever
                 break
             passed.add(here)
-            for action in self.timers(state):
+            for action in self.repairs(state, count):
                 state, violations = self.move(state, action)
                 way.append(action)
                 if violations:

@@ -17,9 +17,11 @@ from functools import cache
 from typing import Any
 
 from ...core.ranges import Ranges
+from .hosted_rules import HOST_RULES
 from .leaves import Bag, Form
 from .rules import RULES
 
+_MODULES = ("trio_envserve.core.", "trio_envserve.lab.hosts.")
 _PLAIN = frozenset((bool, int, float, bytes))
 
 
@@ -65,9 +67,9 @@ def _attributes(
     kind: type, names: tuple[str, ...]
 ) -> tuple[tuple[str, Callable[[Any, Any, Form], Any] | None], ...]:
     """The attributes that are in the form, and what stands for them."""
-    if not kind.__module__.startswith("trio_envserve.core"):
+    if not kind.__module__.startswith(_MODULES):
         raise TypeError(f"no form for {kind.__name__}")
-    rules = RULES.get(kind, {})
+    rules = RULES.get(kind) or HOST_RULES.get(kind, {})
     return tuple(
         (name, rules[name].make if name in rules else None)
         for name in names

@@ -75,7 +75,7 @@ class Catalogue:
     def add(self, machine: Any) -> int:
         """The number of a machine's local state."""
         self.calm(machine)
-        key = form(machine)
+        key = self.key(machine)
         number = self._numbers.get(key) if self.merge else None
         if number is None:
             number = self._numbers[key] = len(self.form)
@@ -97,6 +97,10 @@ class Catalogue:
 
     def calm(self, machine: Any) -> None:
         """Let no timer be due, so that the next to fire is the explorer's choice."""
+
+    def key(self, machine: Any) -> Any:
+        """The form that tells its local state from others."""
+        return form(machine)
 
     def look(self, machine: Any) -> Any:
         """What the explorer needs to know of a local state."""

@@ -26,8 +26,10 @@ from typing import Any
 
 from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
 from .actions import Action
-from .configurations import Configuration, KeyConfiguration
+from .configurations import AnyConfiguration, KeyConfiguration
 from .explored import Explored
+from .hosted_configurations import HostConfiguration
+from .hosted_world import HostsWorld
 from .keyed_world import KeyWorld
 from .world import World
 
@@ -57,7 +59,7 @@ class Counterexample:
 class Figures:
     """The progress of exploring a configuration."""
 
-    configuration: Configuration | KeyConfiguration
+    configuration: AnyConfiguration
     states: int = 0
     transitions: int = 0
     depth: int = 0
@@ -101,17 +103,21 @@ def _cannot_occur() -> dict[str, str]:
     return {name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()}
 
 
+def _world(configuration: AnyConfiguration) -> Explored[Any]:
+    match configuration:
+        case KeyConfiguration():
+            return KeyWorld(configuration)
+        case HostConfiguration():
+            return HostsWorld(configuration)
+        case _:
+            return World(configuration)
+
+
 class Search:
     """One exploration.  Iterate over :meth:`run`; it ends at the first violation."""
 
-    def __init__(
-        self, configuration: Configuration | KeyConfiguration, *, most_states: int | None = None
-    ) -> None:
-        self.world: Explored[Any] = (
-            KeyWorld(configuration)
-            if isinstance(configuration, KeyConfiguration)
-            else World(configuration)
-        )
+    def __init__(self, configuration: AnyConfiguration, *, most_states: int | None = None) -> None:
+        self.world = _world(configuration)
         self.figures = Figures(configuration)
         self._most_states = most_states
         self._opening: list[Action] = []
@@ -241,9 +247,7 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def explore(
-    configuration: Configuration | KeyConfiguration, *, most_states: int | None = None
-) -> Search:
+def explore(configuration: AnyConfiguration, *, most_states: int | None = None) -> Search:
     """Explore to the end, or to the first violation, or to so many states."""
     search = Search(configuration, most_states=most_states)
     for _ in search.run():

@@ -14,6 +14,9 @@ from ...core.key_records import KeyAct
 from ...core.ranges import Ranges
 from .actions import CLIENT, SERVER, Action, BaseStep
 from .explored import Explored
+from .hosted_step import HostsStep
+from .hosted_story import OPENING, tell_step
+from .hosted_world import HostsWorld
 from .keyed_state import KeyState
 from .keyed_step import KINDS as KEY_KINDS
 from .keyed_step import KeyStep
@@ -59,9 +62,13 @@ def _told(step: BaseStep[Any], before: Any, action: Action, after: Any) -> Itera
     elif isinstance(step, KeyStep):
         yield _says_of_keys(action)
         yield from _follows(step, before, after)
+    elif isinstance(step, HostsStep):
+        yield from tell_step(step.world, before, action, after)
 
 
 def _opening(world: Explored[Any]) -> str:
+    if isinstance(world, HostsWorld):
+        return OPENING
     if not isinstance(world, World):
         return "the server, a worker, and the callers are up and connected"
     workers = ", ".join(f"w{w}-1" for w in range(world.configuration.workers))

@@ -84,7 +84,7 @@ class Judge:
         self._started = set(past.started)
 
     def past(self) -> Past:
-        """What it will need to know."""
+        """Its memory, for the judge of a later step."""
         taken = sorted((number, *where) for number, where in self._taken.items())
         return Past(frozenset(self._dead), tuple(taken), frozenset(self._started))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(ABC):
-    """What both have around them."""
+    """The part that both have around them."""
 
     plan: Plan
     luck: Random
