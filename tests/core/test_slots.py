@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.regressions.bench import FIRST, OTHER, QUICK, System
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_effects import Fail
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
+from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.router_effects import Spawn
-from trio_envserve.core.router_inputs import HeartbeatFelt, PoolOpened
+from trio_envserve.core.router_inputs import HeartbeatFelt, PoolOpened, WorkerBack
 from trio_envserve.core.slots import Pool
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import EnvironmentReady, SetUpFailed
+from trio_envserve.core.worker_range import WorkerRange
 
-from .helpers import Pair
+from .helpers import Ids, Pair, identifier
 
 # -- an environment that is broken -----------------------------------------------
 # A typo in an environment's name was ten minutes of silence: the server knew that its
@@ -320,3 +326,73 @@ def test_failure_18_pool_of_stopped_workers_still_answers_healthy():
 def health(system: System) -> Health:
     """The server's health, as its client sees it."""
     return system.client.link.health(system.now_s)[0]
+
+
+# -- what is counted --------------------------------------------------------------------
+# Each answer to a sync went through all workers and slots three times: with 200 hosts that
+# was most of what a sync cost.
+
+
+def counts(pool: Pool) -> tuple[int, bool, int]:
+    return pool.ready_count(), pool.is_silent(), pool.wanted
+
+
+def counted_anew(pool: Pool) -> tuple[int, bool, int]:
+    pool._tally = None
+    return counts(pool)
+
+
+PHASES: dict[Phase, tuple[LifeInput, ...]] = {
+    Phase.STARTING: (),
+    Phase.READY: (LifeInput.HELLO,),
+    Phase.RETIRING: (LifeInput.HELLO, LifeInput.RETIRE),
+    Phase.ENDING: (LifeInput.HELLO, LifeInput.KILL),
+    Phase.REAPED: (LifeInput.HELLO, LifeInput.EXITED),
+}
+"""How a life comes there."""
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("given", LifeInput)
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_is_counted_follows_every_input(phase: Phase, given: LifeInput, silent: bool) -> None:
+    limits = ServerLimits()
+    pool = Pool(2, limits, Ids())
+    pool.tick(0.0)
+    life = pool.lives[b"w0-1"]
+    arg: Any = Heartbeat() if given is LifeInput.HEARTBEAT else "so"
+    for each in PHASES[phase]:
+        pool.step(life, each, 0.0, "why")
+    if silent:
+        pool.step(life, LifeInput.TIME, limits.silence_report_s)
+    for now_s in (0.0, limits.silence_report_s, limits.silence_kill_s, 1e6):
+        before = counts(pool)
+        assert before == counted_anew(pool)
+        never = given is LifeInput.DRAINED and life.phase is not Phase.RETIRING
+        if life.id in pool.lives and not never:
+            pool.step(life, given, now_s, arg)
+        assert counts(pool) == counted_anew(pool)
+
+
+def test_what_is_counted_follows_slots_that_come_and_go() -> None:
+    pool = Pool(WorkerRange(1, 3), ServerLimits(), Ids())
+    assert counts(pool) == (0, False, 1)
+    spare = pool.parts[0].spare()[0]
+    pool.open(spare)
+    assert counts(pool) == (0, False, 2)
+    pool.spare(spare)
+    assert counts(pool) == (0, False, 1)
+    slots = pool.open_slots(4, "h", "@h")
+    assert counts(pool) == (0, False, 5)
+    pool.vary(slots, 2)
+    assert counts(pool) == (0, False, 3)
+    pool.close_slots(slots)
+    assert counts(pool) == (0, False, 1)
+
+
+def test_a_worker_that_is_taken_back_is_counted() -> None:
+    pool = Pool(1, ServerLimits(), Ids())
+    assert counts(pool) == (0, False, 1)
+    back = WorkerBack(b"w0-1", 0, identifier(1), 1, False, b"", 0, [], 0.0)
+    pool.step(pool.take_back(back, 0.0), LifeInput.HELLO, 0.0)
+    assert counts(pool) == counted_anew(pool) == (1, False, 1)

@@ -80,8 +80,7 @@ class RemoteHost:
         if self.part is not None:
             pool.parts.remove(self.part)
             self.part = None
-        for slot in self.slots:
-            slot.closed = True
+        pool.close_slots(self.slots)
         closed, self.slots, self.places = [*self.places], [], {}
         return closed
 

@@ -17,8 +17,8 @@ that is not free yet, say), until the pause between two starts is as long as it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from .limits import ServerLimits
 from .lives import TABLE, Life, LifeInput, Phase
@@ -90,6 +90,18 @@ class Part:
         return [slot for slot in self.slots if slot.spare and not slot.closed]
 
 
+class Tally(NamedTuple):
+    """What each answer to a sync says of the workers."""
+
+    ready: int
+    is_silent: bool
+    wanted: int
+
+
+_RARELY_CHANGES = (LifeInput.TIME, LifeInput.HEARTBEAT)
+"""Inputs that change no phase, and not whether a life is silent, unless something follows."""
+
+
 class Pool:
     """All slots.  Times are awake time; every method returns what to do."""
 
@@ -115,6 +127,9 @@ class Pool:
         self.broken: str = ""
         """The end of the traceback of the last set-up that failed, until one
         succeeds.  It goes into each answer to a sync, so it is short."""
+        self._tally: Tally | None = None
+        """None if it may have changed.  With hundreds of hosts making it for each sync would
+        cost more than all else that is done for that."""
         self._new_id = new_id
         self._heartbeats = heartbeats
         if isinstance(slots, WorkerRange):
@@ -128,7 +143,10 @@ class Pool:
         ``arg``: a :class:`~.heartbeat.Heartbeat` for HEARTBEAT, the reason for RETIRE, DRAINED and
         KILL, and how the process ended for EXITED.
         """
-        return [*TABLE[input][life.phase](self, life, now_s, arg)]
+        effects = [*TABLE[input][life.phase](self, life, now_s, arg)]
+        if effects or input not in _RARELY_CHANGES:
+            self._tally = None
+        return effects
 
     def tick(self, now_s: float) -> list[PoolEffect]:
         """Time has passed: start, suspect, kill, declare lost."""
@@ -168,6 +186,7 @@ class Pool:
     def open_slots(self, count: int, host: str = "", tag: str = "") -> list[Slot]:
         """So many places more, for a host that has joined; those that are closed and empty
         are taken again."""
+        self._tally = None
         free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
         for slot in free:
             slot.begin_anew()
@@ -177,15 +196,23 @@ class Pool:
             slot.host, slot.tag = host, tag
         return free + fresh
 
+    def close_slots(self, slots: Iterable[Slot]) -> None:
+        """There is to be no worker in them any more; others may get them."""
+        self._tally = None
+        for slot in slots:
+            slot.closed = True
+
     def vary(self, slots: list[Slot], least: int) -> Part:
         """Of these places of a host as many are open as there is work for, at first
         ``least``."""
+        self._tally = None
         part = _part(WorkerRange(least, len(slots)), slots)
         self.parts.append(part)
         return part
 
     def open(self, slot: Slot) -> None:
         """There is to be a worker in it again: the one that is still there, or another."""
+        self._tally = None
         slot.spare = False
         slot.awaited = slot.life is None or slot.life.phase is Phase.STARTING
         if slot.life is None:
@@ -193,6 +220,7 @@ class Pool:
 
     def spare(self, slot: Slot) -> None:
         """There is to be none, once who is there has no work any more."""
+        self._tally = None
         slot.spare, slot.awaited, slot.unloadable = True, False, False
         slot.failures = slot.failed_starts = 0
         slot.pause_s = 0.0
@@ -200,6 +228,7 @@ class Pool:
     def take_back(self, back: WorkerBack, now_s: float) -> Life:
         """A worker that an earlier epoch has started lives on at its host.  It gets no work
         before that is known to hold its lease."""
+        self._tally = None
         life = Life(back.worker, back.slot, back.incarnation, now_s, now_s, self._heartbeats)
         life.pid, life.held = back.pid or None, True
         life.host = self.slots[back.slot].host
@@ -220,7 +249,7 @@ class Pool:
     @property
     def wanted(self) -> int:
         """How many workers there are to be."""
-        return sum(slot.is_open for slot in self.slots)
+        return self._counted().wanted
 
     def accepts(self, life: Life) -> bool:
         """Whether it may get new work as far as its health goes."""
@@ -230,15 +259,24 @@ class Pool:
         """Workers that answered hello and were not told to exit.  One that drains
         before it is replaced still works: without it, a pool of one that is
         recycled often looked to its clients as if it never became ready."""
-        return sum(life.phase in (Phase.READY, Phase.RETIRING) for life in self.lives.values())
+        return self._counted().ready
 
     def is_silent(self) -> bool:
         """Whether there are workers, and none gives a sign of life: of those for new
         work, or if there are none, of those that drain (they count as ready, too)."""
-        lives = self.lives.values()
-        ready = [life.silent for life in lives if life.phase is Phase.READY]
-        ready = ready or [life.silent for life in lives if life.phase is Phase.RETIRING]
-        return bool(ready) and all(ready)
+        return self._counted().is_silent
+
+    def _counted(self) -> Tally:
+        if self._tally is None:
+            lives = self.lives.values()
+            ready = [life.silent for life in lives if life.phase is Phase.READY]
+            retiring = [life.silent for life in lives if life.phase is Phase.RETIRING]
+            heeded = ready or retiring
+            self._tally = Tally(
+                len(ready) + len(retiring), bool(heeded) and all(heeded),
+                sum(slot.is_open for slot in self.slots),
+            )  # fmt: skip
+        return self._tally
 
     def is_broken(self) -> bool:
         """Whether the environment keeps failing to set up and nothing is ready."""
@@ -259,6 +297,7 @@ class Pool:
         )
 
     def _start(self, slot: Slot, now_s: float) -> Spawn:
+        self._tally = None
         slot.lives += 1
         self.restarts += slot.lives > slot.lives_before + 1
         worker = f"w{slot.index}-{slot.lives}{slot.tag}".encode()

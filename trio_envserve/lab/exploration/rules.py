@@ -260,6 +260,7 @@ RULES: dict[type, dict[str, Rule]] = {
             "each for itself", lambda owner, lives, form: Bag(tuple(map(form, lives.values())))
         ),
         "broken": Rule("the text is for people", lambda owner, text, form: bool(text)),
+        **_out(_DERIVED, "_tally"),
     },
     Slot: {
         "start_at_s": Rule("a clock reading, or never", lambda slot, at_s, form: math.isinf(at_s)),
