@@ -18,8 +18,14 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import HOSTS_MOST, KEPT_BYTES, KEPT_ITEMS, WORKERS_MOST, ToHost
-from trio_envserve.core.host_said import HOST_WORKERS_MOST, NUMBERS_MOST, fitting
+from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, ToHost
+from trio_envserve.core.host_said import (
+    HOST_WORKERS_MOST,
+    HOSTS_MOST,
+    NUMBERS_MOST,
+    WORKERS_MOST,
+    fitting,
+)
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import ToWorker

@@ -22,11 +22,9 @@ from .heartbeat import Heartbeat
 from .host import LEAVING, NO_LEASE
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
-    FULL,
     IN_USE,
     MOVED,
     OVER,
-    UNFIT,
     VERSION,
     ForeignHost,
     HostAnswer,
@@ -40,14 +38,16 @@ from .host_messages import (
     encode,
 )
 from .host_said import (
-    HOST_WORKERS_MOST,
     LeftLife,
     Value,
     busy,
+    crowded,
     fitting,
     host_name,
+    in_places,
     is_hello,
     left_lives,
+    unfit,
     value_of,
 )
 from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
@@ -67,10 +67,6 @@ from .router_inputs import (
 from .slots import Pool
 from .terms import Body, Epoch, Route, Tenure
 
-HOSTS_MOST = 4096
-"""So many hosts are here at once."""
-WORKERS_MOST = 16_384
-"""All of them together have no more workers."""
 KEPT_BYTES = 256 << 20
 """A host that has not yet taken in so much of what is for its workers gets no new work."""
 KEPT_ITEMS = 1 << 20
@@ -259,32 +255,21 @@ class Hosts:
 
     def _unwelcome(self, name: str, workers: int, capacity: int) -> tuple[str, str] | None:
         """Why a host cannot join, if it cannot: a code, and a text for people."""
-        if workers > HOST_WORKERS_MOST:
-            return UNFIT, f"it has {workers} workers, and a host has {HOST_WORKERS_MOST} at most"
-        if not capacity:
-            wanted = ", ".join(f"{what}={need:g}" for what, need in self._needs.items())
-            return UNFIT, f"it has not what a worker needs: {wanted}"
+        if refused := unfit(workers, capacity, self._needs):
+            return refused
         if name in self.leases.holdings:
             return None  # it takes the place of one that is here
-        here = sum(host.capacity for host in self.hosts.values())
-        if len(self.hosts) >= HOSTS_MOST or here + capacity > WORKERS_MOST:
-            return FULL, f"{len(self.hosts)} hosts with {here} workers are here, and no more can be"
-        return None
+        return crowded([host.capacity for host in self.hosts.values()], capacity)
 
     def _take_back(
         self, host: RemoteHost, lives: list[LeftLife], now_s: float
     ) -> list[RouterInput]:
-        """Take back the workers that live on of the tenure that this one continues, each in its
-        place, if there still is one.  Of too many those stay that run most."""
+        """Take back the workers that live on of the tenure that this one continues."""
         if not lives:
             return []
         self._open(host)
         inputs: list[RouterInput] = []
-        free = set(range(host.capacity))
-        for life in sorted(lives, key=lambda life: -len(life.running)):
-            is_to_end = not free
-            place = life.place if life.place in free else min(free, default=0)
-            free.discard(place)
+        for life, place, is_to_end in in_places(lives, host.capacity):
             slot = host.slots[place].index
             self._of_worker[life.worker] = host
             host.workers.add(life.worker)

@@ -6,7 +6,7 @@ which ends its session with the router (:mod:`.host_pool`), and harms nobody els
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from string import ascii_letters, digits
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ from . import messages
 from .errors import ConfigError, ProtocolError
 from .heartbeat import Heartbeat, HeartbeatLines
 from .host_link import Item, What
-from .host_messages import HostHello
+from .host_messages import FULL, UNFIT, HostHello
 from .messages import KINDS as WORKER_KINDS
 from .messages import WorkerHello
 from .ranges import Ranges
@@ -23,6 +23,10 @@ from .terms import Body, one_line
 NAME_BYTES = 64
 HOST_WORKERS_MOST = 1024
 """No host has more workers."""
+HOSTS_MOST = 4096
+"""So many hosts are here at once."""
+WORKERS_MOST = 16_384
+"""All of them together have no more workers."""
 NUMBERS_MOST = 1 << 16
 """All workers of a host together run no more dispatches."""
 HOW_BYTES = 1_000
@@ -57,6 +61,24 @@ def fitting(workers: int, offers: Mapping[str, Any], needs: Mapping[str, float])
         if need > 0:
             most = min(most, offered // need if _is_amount(offered) else 0.0)
     return int(most)
+
+
+def unfit(workers: int, capacity: int, needs: Mapping[str, float]) -> tuple[str, str] | None:
+    """Why a host is good for nothing, if it is: a code, and a text for people."""
+    if workers > HOST_WORKERS_MOST:
+        return UNFIT, f"it has {workers} workers, and a host has {HOST_WORKERS_MOST} at most"
+    if not capacity:
+        wanted = ", ".join(f"{what}={need:g}" for what, need in needs.items())
+        return UNFIT, f"it has not what a worker needs: {wanted}"
+    return None
+
+
+def crowded(here: Sequence[int], capacity: int) -> tuple[str, str] | None:
+    """Why there is no room for a host of this capacity beside those that are here, if there is
+    none."""
+    if len(here) >= HOSTS_MOST or sum(here) + capacity > WORKERS_MOST:
+        return FULL, f"{len(here)} hosts with {sum(here)} workers are here, and no more can be"
+    return None
 
 
 def busy(said: Mapping[str, Any]) -> dict[str, float]:
@@ -100,6 +122,17 @@ def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
             if not isinstance(said, WorkerHello):
                 raise ProtocolError(f"{type(said).__name__} as the hello of a worker")
     return lives
+
+
+def in_places(lives: Iterable[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
+    """Each worker in its place of a host, if there still is one, else in another; and whether
+    it is to end, since there is none.  Of too many those stay that run most."""
+    free = set(range(count))
+    for life in sorted(lives, key=lambda life: -len(life.running)):
+        is_to_end = not free
+        place = life.place if life.place in free else min(free, default=0)
+        free.discard(place)
+        yield life, place, is_to_end
 
 
 Value: TypeAlias = Sequence[Body] | int | str | Heartbeat
