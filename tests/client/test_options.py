@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import Any
 
+import numpy
 import pytest
 import trio
 from trio.testing import MockClock
 
 from tests.memory import ADDRESS
 from trio_envserve import ConfigError, open_client
-from trio_envserve.client.options import checked
+from trio_envserve.client.options import MOST_NAME_BYTES, Terms, checked, seconds
+from trio_envserve.core.client_inputs import CallKey
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.values import EncodingError, decode, encode
 from trio_envserve.envs import RolloutRequest
@@ -90,6 +94,14 @@ def test_a_group_needs_its_inputs_however_often_its_options_were_right(empty: An
         checked(empty, kind="group")
 
 
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+"""A span of somebody else's."""
+
+
+class Text(str):
+    """Text of a class of the user's."""
+
+
 def as_dict(body: bytes) -> dict[str, Any]:
     decoded = decode(body)
     assert isinstance(decoded, dict)
@@ -112,11 +124,17 @@ class Args(dict[str, Any]):
     pass
 
 
+SURROGATE = "\ud800"
+
+
 @pytest.mark.parametrize(
     "args",
-    [Args(a=1), {"a": {1, 2}}, {"a": "\ud800"}, {"a": "x" * 5000}, {}, {"a": (1, [2])}],
-    ids=["a class", "a set", "a surrogate", "long", "none", "nested"],
-)
+    [
+        Args(a=1), MappingProxyType({"a": 1}), {"a": {1, 2}}, {"a": SURROGATE}, {"a": "x" * 5000},
+        {}, {"a": (1, [2])}, {"a": numpy.arange(3)},
+    ],
+    ids=["a class", "a view", "a set", "a surrogate", "long", "none", "nested", "an array"],
+)  # fmt: skip
 def test_whatever_the_sampling_arguments_are_the_body_is_that_of_the_request(args: Any) -> None:
     request = RolloutRequest(
         kind="rollout", input="x", endpoint="e", model_name="m", sampling_args=args,
@@ -129,9 +147,125 @@ def test_whatever_the_sampling_arguments_are_the_body_is_that_of_the_request(arg
         )
         return bytes(made.encoded(WireLimits()))
 
-    if args.get("a") == "\ud800":
+    if args.get("a", "") is SURROGATE:
         for _ in range(2):
             with pytest.raises(EncodingError, match="sampling_args"):
                 asked()
     else:
         assert asked() == asked() == encode(request.to_body())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {}),
+        ({"sampling_args": {"t": 1}}, {"sampling_args": {"t": 1}}),
+        ({"state_columns": ["s"]}, {"state_columns": ("s",)}),
+    ],
+)
+def test_equal_options_are_encoded_once(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert checked(1, **one).form is checked(2, **other).form
+
+
+def test_long_arguments_are_not_kept() -> None:
+    args = {"t": "x" * 5000}
+    assert checked(1, sampling_args=args).form is not checked(1, sampling_args=args).form
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"state_columns": {}}, "state_columns"),
+        ({"state_columns": "ab"}, "state_columns"),
+        ({"sampling_args": {"a": object()}}, "sampling_args"),
+        ({"traceparent": "00-1-2-3"}, "traceparent"),
+        ({"rerun": 1}, "rerun"),
+        ({"max_executions": 1.0}, "max_executions"),
+        ({"timeout_s": object()}, "timeout_s"),
+        ({"timeout_s": "5"}, "timeout_s"),
+        ({"timeout_s": -(10**400)}, "timeout_s"),
+        ({"timeout_s": numpy.timedelta64(5, "s")}, "timeout_s"),
+    ],
+    ids=repr,
+)
+def test_the_option_that_is_wrong_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises((ConfigError, EncodingError), match=named):
+        checked("x", **options).encoded(WireLimits())
+
+
+@pytest.mark.parametrize(
+    ("options", "terms"),
+    [
+        ({}, Terms()),
+        ({"rerun": True}, Terms(rerun=True)),
+        ({"rerun": False}, Terms(rerun=False)),
+        ({"max_executions": 1}, Terms(max_executions=1)),
+        ({"timeout_s": 0.5}, Terms(limit_s=0.5)),
+        ({"traceparent": PARENT}, Terms(traceparent=PARENT)),
+        ({"key": "k"}, Terms(key=CallKey(KeyAct.ASK, KeyName(b"default", b"k")))),
+        (
+            {"key": "k", "namespace": "n", "timeout_s": 2},
+            Terms(limit_s=2.0, key=CallKey(KeyAct.ASK, KeyName(b"n", b"k"))),
+        ),
+    ],
+    ids=repr,
+)
+def test_the_terms_are_those_that_were_asked_for(options: dict[str, Any], terms: Terms) -> None:
+    asked = checked("x", **options)
+    assert (asked.input, asked.terms) == ("x", terms)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit_s"),
+    [(None, None), (3, 3.0), (numpy.float32(0.5), 0.5), (10**400, math.inf), (math.inf, math.inf)],
+    ids=str,
+)
+def test_a_limit_may_be_of_any_numeric_kind(given: Any, limit_s: float | None) -> None:
+    assert seconds(given) == limit_s
+    assert type(seconds(given)) is type(limit_s)
+
+
+@pytest.mark.parametrize("text", ["k", "x" * MOST_NAME_BYTES, "\u00e9", Text("k")], ids=len)
+def test_a_name_is_any_text_that_fits(text: str) -> None:
+    key = checked("x", key=text, namespace=text).terms.key
+    assert key is not None
+    assert key.name == (text.encode(), text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", 5, b"k", "\ud800", "x" * (MOST_NAME_BYTES + 1), "\u00e9" * MOST_NAME_BYTES],
+    ids=["empty", "a number", "bytes", "a surrogate", "long", "long when encoded"],
+)
+@pytest.mark.parametrize("which", ["key", "namespace"])
+def test_what_is_no_name_is_refused(which: str, text: Any) -> None:
+    with pytest.raises(ConfigError, match=which):
+        checked("x", **{"key": "k", which: text})
+
+
+def test_each_of_many_has_a_part_of_the_key() -> None:
+    many = checked(None, key="k", max_executions=2)
+    part = many.member("part", "input")
+    assert part.input == "input"
+    assert part.form is many.form
+    assert part.terms == Terms(
+        max_executions=2, key=CallKey(KeyAct.ASK, KeyName(b"default", b"k/part"))
+    )
+    assert checked(None).member(1, "input").terms == Terms()
+
+
+def test_a_key_holds_for_one_input() -> None:
+    name = KeyName(b"default", b"k")
+    for body in (b"one", b"other"):
+        terms = Terms(True, 2, 3.0, CallKey(KeyAct.ASK, name), PARENT).of(body)
+        digest = input_digest(body, True)
+        assert terms == Terms(True, 2, 3.0, CallKey(KeyAct.ASK, name, digest), PARENT)
+    for others in (Terms(True), Terms(key=CallKey(KeyAct.ATTACH, name))):
+        assert others.of(b"one") == others
+
+
+def test_only_a_keyed_input_is_encoded_in_one_order() -> None:
+    one, other = {"b": 1, "a": 2}, {"a": 2, "b": 1}
+    for key, same in ((None, False), ("k", True)):
+        bodies = [bytes(checked(each, key=key).encoded(WireLimits())) for each in (one, other)]
+        assert (bodies[0] == bodies[1]) is same

@@ -131,7 +131,7 @@ SHELLS = {
     ),
     "client.shell": (*CLIENT, "tests/client/test_shell_large_values.py"),
     "client.many": ("tests/client/test_many.py",),
-    "client.options": ("tests/client/test_options.py", *CLIENT),
+    "client.options": ("tests/client/test_options.py",),
     "client.outcome": ("tests/client/test_outcome.py", *CLIENT),
     "client.crowding": ("tests/client/test_crowding.py",),
     "client.keys": ("tests/client/test_keys.py",),

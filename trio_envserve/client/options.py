@@ -148,7 +148,7 @@ def _form(
 ) -> Form:  # fmt: skip
     """The body of these options.  Those of plain values are checked and encoded once."""
     arguments = b"" if sampling_args is None else _plain(sampling_args)
-    if arguments is not None and type(columns) is tuple:
+    if arguments is not None:
         try:
             return _known_form(kind, model, model_name, max_retries, columns, arguments)
         except TypeError:
