@@ -142,7 +142,7 @@ SHELLS = {
     "worker.traced": ("tests/worker/test_traced.py",),
     "worker.runners": ("tests/worker/test_runners.py", "tests/worker/test_runners_cancel.py"),
     "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
-    "worker.outcomes": (*WORKER, "tests/worker/test_shell_large_values.py"),
+    "worker.outcomes": ("tests/worker/test_outcomes.py",),
     "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
     "worker.execution_tasks": WORKER,
     "worker.shell": WORKER,
