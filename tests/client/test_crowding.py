@@ -39,3 +39,16 @@ def test_room_was_made_in_vain_where_the_queue_for_keyed_work_was_full():
     pair.call()
     assert crowded(pair, "default", "key") == []
     assert held(pair) == {"key-queue-full": True}
+
+
+def test_what_is_held_for_another_reason_is_left_alone():
+    pair = Keyed()
+    limit_keys(pair, generations=1, namespace_share=1.0)
+    pair.call()
+    pair.call(name=KeyName(b"default", b"another"))
+    [(number, call)] = pair.client.calls.held.items()
+    call.held_as = "shutting-down"
+    assert crowded(pair, "default", "another") == []
+    pair.client.calls.held[number] = cast(Any, SimpleNamespace(asks_for=None, held_as="keys-full"))
+    assert crowded(pair, "default", "another") == []
+    assert not call.may_wait

@@ -24,6 +24,7 @@ from trio_envserve import (
     ServerNotReady,
     UnknownKey,
 )
+from trio_envserve.client.keys import forget_once
 from trio_envserve.core.limits import WireLimits
 
 
@@ -114,6 +115,13 @@ async def test_whoever_waits_is_told_that_its_key_was_ended_by_name(act: str) ->
         assert await getattr(client, act)("waits") == KeyEnded(known=True, started=False)
         assert await getattr(client, act)("runs") == KeyEnded(known=True, started=True)
     assert [type(error) for error in errors] == [NeverStarted, ExecutionCancelled]
+
+
+@virtual
+async def test_who_forgets_for_a_door_is_told_what_there_was() -> None:
+    async with pair(waits) as (_, client):
+        await client.run_rollout(1, key="key")
+        assert await forget_once(client, "key") == KeyEnded(known=True, started=True)
 
 
 @virtual

@@ -27,8 +27,8 @@ what they do is done by the system:
 - the client's other faces, which have a thread each: ``client.thread``, ``client.plain``,
   ``client.aio``.
 
-Others have such tests and are not named yet: the rest of ``net``, ``host.locks``,
-``server.opening`` and ``server.recording``, and the rest of ``worker``.
+Others have such tests and are not named yet: ``net.monitor``, ``host.collector``,
+``host.served``, ``server.curve``, ``server.hosts`` and ``worker.failures``.
 
 A mutation that makes a test hang, or take memory without end, is caught by the clock, far
 beyond what the tests take without it: by that of the processor, so that a busy machine
@@ -161,17 +161,22 @@ READ = (
     "net.zmtp.mechanism",
     "net.memory_stream",
     "net.memory",
+    "net.spare",
     "client.opening",
     "client.driver",
+    "client.options",
     "client.outcome",
+    "client.crowding",
+    "client.keys",
     "worker.runners",
     "worker.deltas",
+    "worker.outcomes",
     "worker.left_behind",
     "server.portions",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
-SHARES = {"worker.runners": 3}
+SHARES = {"client.options": 2, "worker.runners": 3}
 """Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
 all."""
 

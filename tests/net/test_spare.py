@@ -81,6 +81,31 @@ def test_what_is_remembered_is_bounded():
     assert (len(spare), spare.size_bytes) == (SPARE_MOST, 10 * SPARE_MOST)
 
 
+def test_the_room_is_used_to_its_last_byte():
+    spare = SpareMemory(10 * KIB)
+    spare.remember(bytearray(10 * KIB))
+    assert (len(spare), spare.size_bytes) == (1, 10 * KIB)
+    spare.remember(bytearray(6 * KIB))
+    spare.remember(bytearray(4 * KIB))
+    assert (len(spare), spare.size_bytes) == (2, 10 * KIB)
+
+
+def test_everything_can_be_forgotten():
+    spare = SpareMemory()
+    spare.remember(bytearray(KIB))
+    spare.clear()
+    assert (len(spare), spare.size_bytes) == (0, 0)
+
+
+def test_all_that_nobody_uses_is_given_back_together():
+    spare = SpareMemory()
+    for _ in range(3):
+        spare.remember(bytearray(KIB))
+    for left in (3, 0):
+        spare.sweep()
+        assert len(spare) == left
+
+
 def test_what_nobody_uses_is_given_back():
     spare = SpareMemory()
     held, idle = bytearray(KIB), bytearray(KIB)
