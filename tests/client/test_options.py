@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from tests.memory import ADDRESS
 from trio_envserve import ConfigError, open_client
-from trio_envserve.client.options import MOST_NAME_BYTES, Terms, checked, seconds
+from trio_envserve.client.options import MOST_NAME_BYTES, Asked, Terms, checked, seconds
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
@@ -194,25 +194,23 @@ def test_the_option_that_is_wrong_is_named(options: dict[str, Any], named: str) 
 
 
 @pytest.mark.parametrize(
-    ("options", "terms"),
+    ("options", "terms", "name"),
     [
-        ({}, Terms()),
-        ({"rerun": True}, Terms(rerun=True)),
-        ({"rerun": False}, Terms(rerun=False)),
-        ({"max_executions": 1}, Terms(max_executions=1)),
-        ({"timeout_s": 0.5}, Terms(limit_s=0.5)),
-        ({"traceparent": PARENT}, Terms(traceparent=PARENT)),
-        ({"key": "k"}, Terms(key=CallKey(KeyAct.ASK, KeyName(b"default", b"k")))),
-        (
-            {"key": "k", "namespace": "n", "timeout_s": 2},
-            Terms(limit_s=2.0, key=CallKey(KeyAct.ASK, KeyName(b"n", b"k"))),
-        ),
+        ({}, Terms(), None),
+        ({"rerun": True}, Terms(rerun=True), None),
+        ({"rerun": False}, Terms(rerun=False), None),
+        ({"max_executions": 1}, Terms(max_executions=1), None),
+        ({"timeout_s": 0.5}, Terms(limit_s=0.5), None),
+        ({"traceparent": PARENT}, Terms(traceparent=PARENT), None),
+        ({"key": "k"}, Terms(), (b"default", b"k")),
+        ({"key": "k", "namespace": "n", "timeout_s": 2}, Terms(limit_s=2.0), (b"n", b"k")),
     ],
     ids=repr,
 )
-def test_the_terms_are_those_that_were_asked_for(options: dict[str, Any], terms: Terms) -> None:
-    asked = checked("x", **options)
-    assert (asked.input, asked.terms) == ("x", terms)
+def test_the_terms_are_those_that_were_asked_for(
+    options: dict[str, Any], terms: Terms, name: KeyName | None
+) -> None:
+    assert checked("x", **options)[1:] == ("x", terms, name)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +225,7 @@ def test_a_limit_may_be_of_any_numeric_kind(given: Any, limit_s: float | None) -
 
 @pytest.mark.parametrize("text", ["k", "x" * MOST_NAME_BYTES, "\u00e9", Text("k")], ids=len)
 def test_a_name_is_any_text_that_fits(text: str) -> None:
-    key = checked("x", key=text, namespace=text).terms.key
-    assert key is not None
-    assert key.name == (text.encode(), text.encode())
+    assert checked("x", key=text, namespace=text).name == (text.encode(), text.encode())
 
 
 @pytest.mark.parametrize(
@@ -246,22 +242,18 @@ def test_what_is_no_name_is_refused(which: str, text: Any) -> None:
 def test_each_of_many_has_a_part_of_the_key() -> None:
     many = checked(None, key="k", max_executions=2)
     part = many.member("part", "input")
-    assert part.input == "input"
     assert part.form is many.form
-    assert part.terms == Terms(
-        max_executions=2, key=CallKey(KeyAct.ASK, KeyName(b"default", b"k/part"))
-    )
-    assert checked(None).member(1, "input").terms == Terms()
+    assert part[1:] == ("input", Terms(max_executions=2), (b"default", b"k/part"))
+    assert checked(None).member(1, "input")[1:] == ("input", Terms(), None)
 
 
 def test_a_key_holds_for_one_input() -> None:
-    name = KeyName(b"default", b"k")
+    name, form = KeyName(b"default", b"k"), checked("x").form
+    asked = Asked(form, "x", Terms(True, 2, 3.0, None, PARENT), name)
     for body in (b"one", b"other"):
-        terms = Terms(True, 2, 3.0, CallKey(KeyAct.ASK, name), PARENT).of(body)
-        digest = input_digest(body, True)
-        assert terms == Terms(True, 2, 3.0, CallKey(KeyAct.ASK, name, digest), PARENT)
-    for others in (Terms(True), Terms(key=CallKey(KeyAct.ATTACH, name))):
-        assert others.of(b"one") == others
+        key = CallKey(KeyAct.ASK, name, input_digest(body, True))
+        assert asked.terms_of(body) == Terms(True, 2, 3.0, key, PARENT)
+    assert Asked(form, "x", Terms(True)).terms_of(b"one") == Terms(True)
 
 
 def test_only_a_keyed_input_is_encoded_in_one_order() -> None:
