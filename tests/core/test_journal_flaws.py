@@ -214,6 +214,21 @@ def test_g9_a_server_closed_before_its_answers_were_safe(stage: ClosingStage):
     assert [message for message in told(pair) if isinstance(message, messages.Outcome)]
 
 
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.FORGET, KeyAct.CANCEL])
+def test_g9_what_came_while_the_last_answers_left_waited_for_the_disk(act: KeyAct):
+    """Nobody heard of it: the server was closed before that was safe."""
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
+    pair.advance(0.5)
+    assert pair.router.closing.stage is ClosingStage.FLUSHING
+    pair.request(session, act=act)
+    (refused,) = [said for said in told(pair) if isinstance(said, messages.Refused)]
+    assert (refused.code, refused.delay_s is None) == ("journal", False)
+    assert refused.text.endswith("the server ends")
+    assert pair.records == []
+
+
 def left(*, started: bool) -> list[Record]:
     opened = Opened(0, *NAME, b"digest", True, 4, 0, identifier(5), b"body")
     return [opened, Started(0)] if started else [opened]

@@ -66,6 +66,11 @@ def test_of_a_session_that_is_unknown_nobody_waits_whose_client_is_not_there_to_
     assert run(411, harsh=True, plan=plan).violations == ()
 
 
+def test_g9_a_forget_that_came_while_the_last_answers_left_was_never_answered():
+    plan = dataclasses.replace(of_keys_only(plan_of(191, harsh=True)), crash_at_write=3)
+    assert run(191, harsh=True, plan=plan).violations == ()
+
+
 def test_a_request_that_was_cancelled_before_it_came_waits_in_no_generation_when_it_comes_again():
     """The judge took it for one of the generation that another has opened meanwhile."""
     plan = dataclasses.replace(of_keys_only(plan_of(527, harsh=True)), crash_at_write=5)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from . import messages, outcomes
 from .announced import Announcements
 from .clock import AwakeClock
-from .closing import Closing
+from .closing import Closing, ClosingStage
 from .dedup import DedupCache
 from .durations import Durations
 from .elastic import Elastic, Need
@@ -110,6 +110,11 @@ class Dispatcher:
     def is_closing(self) -> bool:
         """Whether nothing is started any more."""
         return self._closing.begun
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether the last answers leave: what is not decided by now is told to nobody."""
+        return self._closing.stage is ClosingStage.FLUSHING
 
     # -- what the cache says --------------------------------------------------
 

@@ -133,7 +133,9 @@ class KeyedRequests:
         asked: Keyed = entry.key
         try:
             if self._journal.on and not self._may_be_saved(asked):
-                self._refuse_unsaved(entry, "what came before is not on the disk yet")
+                last = self._dispatcher.is_flushing
+                why = "the server ends" if last else "what came before is not on the disk yet"
+                self._refuse_unsaved(entry, why)
             elif asked.act is _ASK:
                 if asked.name in self.keys.open or self._may_open(asked, entry):
                     self._do(self.keys.ask(entry, self._clock.awake_s))
@@ -167,12 +169,13 @@ class KeyedRequests:
 
     def _may_be_saved(self, asked: Keyed) -> bool:
         """Whether the disk is not too far behind for what this leaves in the journal, or lets
-        wait for it.  Where it leaves nothing and need not wait, it always may be."""
-        answers = self.answers
-        if answers.has_room():
+        wait for it.  Where it leaves nothing and need not wait, it always may be.  While the
+        last answers leave the disk is waited for no more."""
+        answers, is_last = self.answers, self._dispatcher.is_flushing
+        if not is_last and answers.has_room():
             return True
         if asked.act not in (KeyAct.ASK, KeyAct.ATTACH):
-            return answers.has_room(COMMANDS)
+            return not is_last and answers.has_room(COMMANDS)
         generation = self.keys.open.get(asked.name)
         if generation is None or generation.outcome is None:
             return asked.act is KeyAct.ATTACH
