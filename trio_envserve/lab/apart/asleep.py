@@ -29,7 +29,7 @@ _NANOSECONDS: Final = struct.Struct("=q")
 
 
 class Boottime(enum.Enum):
-    """What the clock does by which hosts count their leases, while the machine sleeps."""
+    """The behaviour of the clock by which hosts count their leases, while the machine sleeps."""
 
     GOES_ON = "goes"
     """As it is."""

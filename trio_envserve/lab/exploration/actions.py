@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     """One kind of action.  A step has a method of its name, unless it is only an input."""
 
     machine: str
-    """Whose it is."""
+    """The machine that it is of."""
     says: str
     """It in words, which :mod:`.story` fills in."""
     spends: str = ""
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 class BaseJudge:
-    """What steps share of their judges."""
+    """The part of their judges that steps share."""
 
     def __init__(self) -> None:
         self.violations: list[str] = []

@@ -35,9 +35,9 @@ class Configuration(Described):
     capacity: int = 2
     """Executions at once on one worker."""
     consent: bool | None = False
-    """What calls say of a further execution; None: as the environment declares."""
+    """The word of calls on a further execution; None: as the environment declares."""
     declared: bool = False
-    """What the environment declares."""
+    """The environment's own word on it."""
     allowance: int = 3
     """Executions that a call allows, if a further one has consent."""
     limited: bool = False

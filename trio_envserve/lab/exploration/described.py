@@ -11,7 +11,7 @@ class Described:
 
     __slots__ = ()
     ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """What is named even if it is as usual."""
+    """The fields that are named even if they are as usual."""
     BOUNDED: ClassVar[tuple[str, ...]] = ()
     """The kinds of trouble that are counted, in the order in which a state counts them."""
 

@@ -1,4 +1,4 @@
-"""What a search needs of a configuration: states, what can happen in them, and rest.
+"""The interface of a configuration for a search: states, what can happen in them, and rest.
 
 Theory of operation
 -------------------
@@ -46,11 +46,11 @@ class Explored(ABC, Generic[S]):
 
     @abstractmethod
     def opening(self) -> Iterator[Action]:
-        """What leads from a blank state to the first."""
+        """The way from a blank state to the first."""
 
     @abstractmethod
     def step(self, state: S) -> BaseStep[S]:
-        """What takes one action from this state."""
+        """The step that takes one action from this state."""
 
     def move(self, state: S, action: Action) -> tuple[S, list[str]]:
         """The state after an action, and what it violates."""
@@ -67,14 +67,14 @@ class Explored(ABC, Generic[S]):
 
     @abstractmethod
     def certain(self, state: S) -> list[Action]:
-        """What happens by itself, sooner or later, in no certain order."""
+        """The actions that happen by themselves, sooner or later, in no certain order."""
 
     @abstractmethod
     def trouble(self, state: S) -> list[Action]:
-        """What may happen as well, as often as its bound allows."""
+        """The faults that may happen as well, as often as their bounds allow."""
 
     def timers(self, state: S) -> list[Action]:
-        """What a second of silence makes due: these repair what was lost.  Free, since
+        """The timers that a second of silence makes due: they repair what was lost.  Free, since
         they only come where nothing else does; what they send is no news."""
         return []
 
@@ -82,7 +82,7 @@ class Explored(ABC, Generic[S]):
 
     @abstractmethod
     def left(self, state: S) -> list[str]:
-        """What is not at rest, as the guarantee that it would violate for ever."""
+        """The parts that are not at rest, as the guarantees that they would violate for ever."""
 
     def repairs(self, state: S, count: int) -> list[Action]:
         """The actions on the way to rest, in the round of this number."""
@@ -101,7 +101,7 @@ class Explored(ABC, Generic[S]):
         return not self.left(state)
 
     def run_to_rest(self, state: S) -> tuple[list[str], list[Action]]:
-        """What is violated on the way to rest, or is not at rest at its end; and the way."""
+        """The violations on the way to rest, or the parts not at rest at its end; and the way."""
         way: list[Action] = []
         passed: set[bytes] = set()
         for count in range(self.rounds):

@@ -17,7 +17,7 @@ class HostPart(NamedTuple):
     up: tuple[Message, ...] = ()
     down: tuple[Message, ...] = ()
     late: tuple[tuple[str, Message], ...] = ()
-    """What was left behind and may still arrive: which way, and the message."""
+    """The messages left behind that may still arrive: which way, and the message."""
     cut: tuple[str, ...] = ()
     """The ways in which nothing passes."""
 

@@ -85,7 +85,7 @@ class HostsWorld(Explored[HostsState]):
             yield from (("idle_turn", 0), ("up", 0), ("down", 0))
 
     def step(self, state: HostsState) -> HostsStep:
-        """What takes one action from this state."""
+        """The step that takes one action from this state."""
         return HostsStep(self, state)
 
     # -- what can happen ----------------------------------------------------------

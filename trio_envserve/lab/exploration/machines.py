@@ -57,7 +57,7 @@ class Catalogue:
         return len(self.form)
 
     def step(self, number: int, given: tuple[Any, ...]) -> Step:
-        """What an input does to a machine in this local state.
+        """The step of an input to a machine in this local state.
 
         An effect ``("crash", text)`` says what the machine raised."""
         key = (number, given)
@@ -103,7 +103,7 @@ class Catalogue:
         return form(machine)
 
     def look(self, machine: Any) -> Any:
-        """What the explorer needs to know of a local state."""
+        """The facts about a local state that the explorer needs."""
         raise NotImplementedError
 
     def run(self, machine: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:

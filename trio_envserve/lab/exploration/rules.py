@@ -382,4 +382,4 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
 }  # fmt: skip
-"""What is left out of the form of each class, or replaced, and why."""
+"""The attributes that are left out of the form of each class, or replaced, and why."""

@@ -47,7 +47,7 @@ class Counterexample:
     opening: int
     """How many of them belong to the opening."""
     aftermath: tuple[Action, ...] = ()
-    """What happens by itself after the path, until the violation shows."""
+    """The actions that happen by themselves after the path, until the violation shows."""
 
     @property
     def steps(self) -> int:

@@ -69,8 +69,8 @@ class Past(NamedTuple):
 
 
 class Judge:
-    """What must never be: two live executions of one request, one that begins twice, a death
-    that is none, and a request that nobody answers.
+    """The judge of what must never be: two live executions of one request, one that begins
+    twice, a death that is none, and a request that nobody answers.
 
     A worker of a machine that sleeps runs no code.  What counts is whether it would run
     again: it is judged when the machine has woken, and its timers have fired."""

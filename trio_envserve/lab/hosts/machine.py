@@ -44,7 +44,7 @@ class Worker:
 
 
 class Left(NamedTuple):
-    """What a hello says of tenures before."""
+    """The word of a hello on the tenures before."""
 
     epoch: bytes = b""
     """The router that one of them was with."""
@@ -54,7 +54,7 @@ class Left(NamedTuple):
 
 
 class Queue:
-    """What a process is to do, which may be stopped."""
+    """The tasks of a process, which may be stopped."""
 
     def __init__(self) -> None:
         self.stops = 0

@@ -314,7 +314,7 @@ def a_successor_writes_down_itself_alone(patch: Patches) -> None:
 
 @FAMILY.mutant("G1", "G2", "G9")
 def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
-    """What one has taken over from another is dead when the first one says so."""
+    """Workers that one router has taken over from another are dead when the first one says so."""
 
     def take_dead(self: Any, now_s: float) -> Any:
         since_s = self.until_s - self.longest_s
@@ -341,7 +341,7 @@ def what_goes_on_is_counted_by_the_limits_of_the_new_router_alone(patch: Patches
 
 @FAMILY.mutant("G1", "G2", "G9")
 def unknown_work_is_not_stopped(patch: Patches) -> None:
-    """What a host has brought, and the journal does not know, runs on as if it were not."""
+    """Work that a host has brought, and the journal does not know, runs on as if it were not."""
     original = Router._take_over
 
     def take_over(self: Any, tenure: Any, left: Any) -> None:

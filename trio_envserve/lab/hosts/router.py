@@ -39,7 +39,7 @@ class Router:
         self.earlier = EarlierEpochs(world.disk, self.now_s())
         self.leases = Leases(terms, self.epoch, self.earlier if world.plan.journal else None)
         self.unknown: dict[int, Tenure] = {}
-        """What was taken over, is not known here, and is to stop."""
+        """The executions that were taken over, are not known here, and are to stop."""
         self._write()
         self._tick()
 
@@ -84,7 +84,7 @@ class Router:
             self.world.to_host(machine, "moved", tenure, number, self.epoch)
 
     def _take_over(self, tenure: Tenure, left: Left) -> None:
-        """What the journal knows goes on; the rest is to stop."""
+        """Let go on what the journal knows; the rest is to stop."""
         unknown = set(left.running)
         for request in self.world.requests.values():
             if request.number is not None and request.keyed and request.tenure in left.continues:

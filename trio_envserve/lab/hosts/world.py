@@ -36,7 +36,7 @@ class World(AroundMachine, AroundRouter):
         """Those that are not answered; until it is calm each answer makes a new one."""
         self._asked = REQUESTS
         self.disk: tuple[EpochWait, ...] = ()
-        """What routers write down for their successors."""
+        """The records of routers for their successors."""
         self._routers = 0
         self._late_s = [0.0] * (2 * HOSTS)
         """How late messages to and from each machine may be."""
@@ -226,7 +226,7 @@ class World(AroundMachine, AroundRouter):
 
 
 class Run(NamedTuple):
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: int
     violations: list[Violation]
