@@ -161,6 +161,7 @@ READ = (
     "net.zmtp.mechanism",
     "net.memory_stream",
     "net.memory",
+    "net.memory_sockets",
     "net.spare",
     "client.opening",
     "client.driver",
@@ -176,7 +177,7 @@ READ = (
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
-SHARES = {"client.options": 2, "worker.runners": 3}
+SHARES = {"net.memory_sockets": 2, "client.options": 2, "worker.runners": 3}
 """Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
 all."""
 

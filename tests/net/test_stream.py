@@ -240,6 +240,14 @@ async def test_nobody_flushes_what_is_closed():
             await stream.flush()
 
 
+async def test_an_exception_closes_the_stream_and_comes_out_as_it_is():
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(ValueError, match="mine"):
+        async with open_stream(ours, limits=WIRE):
+            raise ValueError("mine")
+    assert ours.fileno() == -1
+
+
 async def test_flushing_ends_with_the_peer():
     """And with it what waits for the peer."""
     ours, theirs = socket.socketpair()
