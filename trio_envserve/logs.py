@@ -310,8 +310,12 @@ def _log_exceptions(root: logging.Logger) -> None:
 
 
 def set_title(title: str) -> None:
-    """Set this process's title, if the extra for it is installed."""
+    """Set this process's title, if the extra for it is installed.  Only in the main thread."""
     with contextlib.suppress(ImportError):  # a title is a courtesy
         import setproctitle
 
         setproctitle.setproctitle(title)
+        # Linux keeps a short name besides.  With a space in it some readers of /proc/PID/stat,
+        # that of Slurm's proctrack/linuxproc among them, take the process for no child of its
+        # parent, and never kill it.
+        setproctitle.setthreadtitle(title.partition(" ")[0])

@@ -344,3 +344,16 @@ async def test_signals_end_in_json(tmp_path: Path, count: int) -> None:
         await check_nothing_left(tmp_path)
         for line in server.err.splitlines():
             assert json.loads(line)["level"]
+
+
+@needs_linux
+def test_the_short_name_of_a_process_has_no_space():
+    """Slurm's proctrack/linuxproc did not find a host, could not kill it, and took the node for
+    broken."""
+    pytest.importorskip("setproctitle")
+    program = (
+        "from trio_envserve.logs import set_title; set_title('trio-envserve host a');"
+        "print(open('/proc/self/comm').read())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.strip() == b"trio-envserve"
