@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shutil
 import socket
 import subprocess
@@ -49,12 +50,24 @@ OverTimeLimit=0
 KillWait=30
 SlurmdParameters=config_overrides
 NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
+@pytest.fixture
+def slurm(slurm_daemons: None) -> Iterator[None]:
+    """A Slurm whose node is idle, with no job of the test before; none of this test is left
+    when it has ended, however it ends."""
+    wait_for_idle_node()
+    try:
+        yield
+    finally:
+        subprocess.run(["scancel", "--user=root", "--full"], check=True, timeout=60)
+        wait_for(lambda: not jobs(), 120)
+
+
 @pytest.fixture(scope="session")
-def slurm() -> Iterator[None]:
+def slurm_daemons() -> Iterator[None]:
     """A Slurm of one node; its commands find it by the variable SLURM_CONF."""
     needed = ("munged", "slurmctld", "slurmd", "sbatch")
     if getpass.getuser() != "root" or None in map(shutil.which, needed):
@@ -85,7 +98,7 @@ def slurm() -> Iterator[None]:
                     started.append(subprocess.Popen(command, stdout=out, stderr=out))
                 if command is munge:
                     wait_for(lambda: (folder / "munge.socket").exists())
-            wait_for(lambda: b"idle" in state_of_nodes())
+            wait_for_idle_node()
             yield
         finally:
             for process in reversed(started):
@@ -93,11 +106,33 @@ def slurm() -> Iterator[None]:
                 process.wait(30)
 
 
+def wait_for_idle_node() -> None:
+    """A job that has left the queue may still be ending on the node: then it gets no other one
+    that wants all of it, and one that Slurm takes for broken gets none."""
+    wait_for(lambda: state_of_nodes() == b"idle", 120)
+
+
 def state_of_nodes() -> bytes:
+    """In one word, as all jobs run on the one node; empty while the controller does not answer."""
     done = subprocess.run(
         ["sinfo", "--noheader", "--format=%T"], capture_output=True, check=False, timeout=60
     )
-    return done.stdout
+    return done.stdout.strip()
+
+
+def words_of_nodes() -> str:
+    """Their states, why Slurm has set them so, and the end of the log of the node's daemon."""
+    done = subprocess.run(
+        ["sinfo", "--noheader", "--format=%T: %E"], capture_output=True, check=False, timeout=60
+    )
+    log = Path(os.environ["SLURM_CONF"]).with_name("slurmd.log").read_text(errors="replace")
+    return "\n".join([done.stdout.decode(), *log.splitlines()[-20:]])
+
+
+def jobs() -> int:
+    """How many are in the queue, ending ones too."""
+    done = subprocess.run(["squeue", "--noheader"], capture_output=True, check=True, timeout=60)
+    return len(done.stdout.splitlines())
 
 
 def free_ports(count: int) -> list[int]:
@@ -111,5 +146,5 @@ def free_ports(count: int) -> list[int]:
 def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
     end_s = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < end_s, "Slurm does not come up"
+        assert time.monotonic() < end_s, f"Slurm is not ready; its node: {words_of_nodes()}"
         time.sleep(0.1)

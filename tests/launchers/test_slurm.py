@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.cli.commands import command, run
+from tests.cli.commands import ROOT, command, run
+from tests.launchers.conftest import jobs
 from tests.real.support import ACTOR, PATIENCE_S, QUICK
 from trio_envserve import ConfigError, ServerLimits, WorkerRange, open_client, open_server
 from trio_envserve.cli.up import Keys
@@ -41,11 +43,6 @@ def test_a_machine_without_slurm_is_told_so(monkeypatch: pytest.MonkeyPatch):
 
 
 # -- with a Slurm ----------------------------------------------------------------------
-
-
-def jobs() -> int:
-    done = subprocess.run(["squeue", "--noheader"], capture_output=True, check=True, timeout=60)
-    return len(done.stdout.splitlines())
 
 
 @pytest.mark.slow
@@ -104,12 +101,24 @@ async def test_a_host_leaves_before_its_wall_time_and_another_one_takes_its_plac
     assert "no worker of this host is left" in log
 
 
+def of_the_page() -> list[str]:
+    """The command of the page on launchers, for one small host here."""
+    page = ROOT.joinpath("docs", "launchers.md").read_text(encoding="utf-8")
+    block = re.search(r"^trio-envserve (up slurm .*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    words = shlex.split(block[1].replace("\\\n", " "))
+    smaller = {"4": "1", "16": "1", "tcp://login1:5556": "tcp://127.0.0.1:0"}
+    assert smaller.keys() <= {*words}
+    return [smaller.get(word, word) for word in words]
+
+
 @pytest.mark.slow
 @pytest.mark.real
-async def test_the_command_serves_on_a_job_and_leaves_neither_job_nor_key(slurm, tmp_path: Path):
-    given = ["--hosts-bind", "tcp://127.0.0.1:0", "--bind", "tcp://127.0.0.1:0", "--workers", "1"]
+async def test_the_command_of_the_page_serves_on_a_job_and_leaves_neither_job_nor_key(
+    slurm, tmp_path: Path
+):
     with trio.fail_after(2 * PATIENCE_S):
-        async with command(tmp_path, "up", "slurm", "arithmetic", *given, "--json") as up:
+        async with command(tmp_path, *of_the_page(), "--bind", "tcp://127.0.0.1:0", "--json") as up:
             serving = await up.event("serving")
             await up.event("ready")
             key = tmp_path / "up.key"
