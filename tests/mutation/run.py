@@ -114,7 +114,7 @@ SHELLS = {
     "net.framing": ("tests/net/test_framing.py",),
     "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
     "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
-    "net.stream": ("tests/net/test_stream.py",),
+    "net.stream": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
     "net.memory_stream": ("tests/net/test_stream.py",),
     "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
     "net.address": ("tests/net/test_address.py",),

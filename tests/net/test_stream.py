@@ -118,6 +118,8 @@ async def test_what_a_peer_does_not_read_is_bounded_in_messages_and_bytes(opened
         assert sent[0]
         assert not sent[-1]
     async with opened() as (here, _):
+        assert not here.send_many_nowait([[b"x" * 10_000]] * 1_000)
+    async with opened() as (here, _):
         sent = [here.send_nowait([bytes(1 * MIB)]) for _ in range(20)]
         assert sent[0]
         assert not sent[-1]
@@ -195,6 +197,7 @@ async def test_the_end_comes_after_everything_that_was_sent():
                 with pytest.raises(trio.EndOfChannel):
                     await there.receive()
             assert not there.send_nowait([b"to nobody"])
+            assert not there.send_many_nowait([[b"to nobody"]])
             await there.flush()
 
 
