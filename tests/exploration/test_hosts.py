@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.lab.exploration.hosted_configurations import HOST_TABLE
 from trio_envserve.lab.exploration.hosted_rules import HOST_RULES
 from trio_envserve.lab.exploration.hosted_stages import CLOCKS, FAST, SLOW
@@ -70,6 +71,17 @@ def test_a_rule_is_for_an_attribute_that_there_is():
     for kind, rules in HOST_RULES.items():
         assert all(hasattr(parts[kind], name) for name in rules)
         assert all(rule.why for rule in rules.values())
+
+
+def test_the_order_in_which_a_set_was_filled_makes_no_other_state():
+    """It did, so that a configuration had more states with one hash seed than with another."""
+    world = HostsWorld(OF["hosts-beat"])
+    tenures = [b"h%d.%d" % (h, n) for h in range(8) for n in range(8)]
+    stages = [world.routers.machine(first(world).router) for _ in range(2)]
+    for stage, order in zip(stages, (tenures, tenures[::-1]), strict=True):
+        stage.disk = (EpochWait(b"e.1", 1.0, frozenset(order)),)
+    one, other = map(world.routers.add, stages)
+    assert one == other
 
 
 def test_a_counterexample_says_who_did_what():

@@ -27,6 +27,7 @@ from ..hosts.plan import Plan
 from ..hosts.router import Request, Router
 from ..hosts.surroundings import AroundMachine, AroundRouter, Surroundings
 from .forms import form
+from .leaves import Bag
 from .machines import Catalogue
 
 T = TypeVar("T")
@@ -225,12 +226,20 @@ class RouterInfo(NamedTuple):
     """So many requests are not answered."""
 
 
+def _in_order(part: Any) -> Any:
+    """The form with its bags sorted: equal sets may give their things in other orders, and in
+    each process in another one."""
+    if isinstance(part, Bag):
+        return ("bag", *sorted(map(_in_order, part.things), key=repr))
+    return tuple(map(_in_order, part)) if type(part) is tuple else part
+
+
 class Stages(Catalogue):
     """Stages of one kind."""
 
     def key(self, machine: Stage) -> Any:
         """The form that tells it from others."""
-        return machine.form()
+        return _in_order(machine.form())
 
     def run(self, machine: Stage, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Hand in an input: true time, its kind, and what belongs to it."""
