@@ -159,6 +159,7 @@ READ = (
     "net.outbox",
     "net.zmtp.engine",
     "net.zmtp.mechanism",
+    "net.pump",
     "net.memory_stream",
     "net.memory",
     "net.memory_sockets",
@@ -177,7 +178,7 @@ READ = (
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
-SHARES = {"net.memory_sockets": 2, "client.options": 2, "worker.runners": 3}
+SHARES = {"net.pump": 4, "net.memory_sockets": 2, "client.options": 2, "worker.runners": 3}
 """Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
 all."""
 
