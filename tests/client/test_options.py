@@ -186,7 +186,6 @@ def test_long_arguments_are_not_kept() -> None:
         ({"timeout_s": -(10**400)}, "timeout_s"),
         ({"timeout_s": numpy.timedelta64(5, "ns")}, "timeout_s"),
     ],
-    ids=repr,
 )
 def test_the_option_that_is_wrong_is_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises((ConfigError, EncodingError), match=named):
