@@ -221,6 +221,7 @@ def _problems(figures: dict[str, Any]) -> Iterator[str]:
         ),
         ("server_restarts", 1, "kills of the server"),
         ("host_restarts", 1, "kills of a host with executions"),
+        ("received_after_cut", 1, "outcomes received after a cut had withheld them"),
         ("replayed", 1, "replays"),
         ("coalesced", 1, "coalesced requests"),
     ):
