@@ -100,6 +100,24 @@ def test_a_host_that_went_while_its_worker_started_broke_the_environment(how):
     assert not link.pool.is_broken()
 
 
+@pytest.mark.parametrize("what", ["its worker was killed", "its set-up has failed once"])
+def test_a_host_whose_worker_ended_before_it_did_broke_the_environment(what):
+    """A batch system kills the workers of a host with it, or before."""
+    link = Link(workers=1)
+    link.joined()
+    (worker,) = link.alive
+    if what == "its set-up has failed once":
+        link.pool.set_up_failed(link.pool.lives[worker], "the disk of this machine is full")
+    del link.alive[worker]
+    link.host.exited(worker, "killed by SIGTERM")
+    link.settle()
+    assert not link.pool.is_broken()
+    link.host.leave()
+    link.second(2)
+    assert not link.pool.is_broken(), "another host may join, as before it came"
+    assert not link.pool.is_broken_for_good()
+
+
 def test_a_leaving_host_starts_nothing():
     link = joined()
     link.host.is_leaving = True
@@ -121,6 +139,22 @@ def test_a_host_whose_workers_never_get_ready_is_set_aside():
     link.second(60)
     assert not link.alive
     assert any("did not get ready: no such file" in text for text in link.logged)
+
+
+def test_a_host_whose_workers_all_failed_at_once_told_nobody_that_the_environment_is_broken():
+    """Their ends came in one message, and it was set aside before the first of them counted."""
+    link = Link(workers=3)
+    link.joined()
+    link.cut = True  # what is said again goes together
+    for worker in list(link.alive):
+        del link.alive[worker]
+        link.host.exited(worker, "no such file")
+    link.settle()
+    link.cut = False
+    link.second(3)
+    assert any("did not get ready: no such file" in text for text in link.logged)
+    assert link.pool.is_broken()
+    assert "no such file" in link.pool.broken
 
 
 def test_a_host_whose_lease_let_nothing_start_is_not_set_aside():

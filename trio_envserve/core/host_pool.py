@@ -356,20 +356,21 @@ class Hosts:
             host.failed_starts += host.fresh and how not in (NO_LEASE, LEAVING)
             most = self._pool.limits.broken_after
             if host.failed_starts >= most and not host.set_aside:
-                self._set_aside(host, "error", f"{most} workers in a row did not get ready: {how}")
+                why = f"{most} workers in a row did not get ready: {how}"
+                self._set_aside(host, "error", why, failed=f"host {host.name}: {why}")
         return Exited(worker, now_s, how)
 
-    def _set_aside(self, host: RemoteHost, level: str, why: str) -> None:
+    def _set_aside(self, host: RemoteHost, level: str, why: str, failed: str = "") -> None:
         host.set_aside, host.why = True, why
-        self._close(host)
+        self._close(host, failed)
         self.out.append(Report(level, f"host {host.name} gets no more workers: {why}"))
 
     def _open(self, host: RemoteHost) -> None:
         host.open(self._pool, self._tag)
         self._of_slot |= dict.fromkeys(host.places, host)
 
-    def _close(self, host: RemoteHost) -> None:
-        for index in host.close(self._pool):
+    def _close(self, host: RemoteHost, failed: str = "") -> None:
+        for index in host.close(self._pool, failed):
             del self._of_slot[index]
 
     def _drain(self, host: RemoteHost, now_s: float) -> None:

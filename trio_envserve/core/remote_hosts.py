@@ -75,12 +75,13 @@ class RemoteHost:
             self.part = pool.vary(self.slots, self.least)
             self.part.held = not self.fresh
 
-    def close(self, pool: Pool) -> list[int]:
-        """Take its slots out of the pool; returns their indexes, which another host may get."""
+    def close(self, pool: Pool, failed: str = "") -> list[int]:
+        """Take its slots out of the pool; returns their indexes, which another host may get.
+        ``failed``: why no worker got ready here, if that is the reason."""
         if self.part is not None:
             pool.parts.remove(self.part)
             self.part = None
-        pool.close_slots(self.slots)
+        pool.close_slots(self.slots, failed)
         closed, self.slots, self.places = [*self.places], [], {}
         return closed
 

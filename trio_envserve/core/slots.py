@@ -45,7 +45,8 @@ class Slot:
     pause_s: float = 0.0
     """How long it waited, or waits, for its next life."""
     unloadable: bool = False
-    """Whether its last worker could not even load the environment."""
+    """Whether its last worker could not even load the environment, or its host was set aside
+    because none got ready there."""
     tag: str = ""
     """The end of its workers' names: a host may know those of two routers."""
     closed: bool = False
@@ -196,11 +197,14 @@ class Pool:
             slot.host, slot.tag = host, tag
         return free + fresh
 
-    def close_slots(self, slots: Iterable[Slot]) -> None:
-        """There is to be no worker in them any more; others may get them."""
+    def close_slots(self, slots: Iterable[Slot], failed: str = "") -> None:
+        """There is to be no worker in them any more; others may get them.  ``failed``: why none
+        got ready there, if that is the reason."""
         self._tally = None
+        self.broken = self.broken or failed
         for slot in slots:
             slot.closed = True
+            slot.unloadable = slot.unloadable or bool(failed)
 
     def vary(self, slots: list[Slot], least: int) -> Part:
         """Of these places of a host as many are open as there is work for, at first
@@ -282,7 +286,9 @@ class Pool:
         """Whether the environment keeps failing to set up and nothing is ready."""
         if not self.broken or self.ready_count():
             return False
-        if not self.was_ready and all(slot.unloadable or not slot.is_open for slot in self.slots):
+        # Those whose host has gone say nothing: without them it is as before they came.
+        told = [slot.unloadable for slot in self.slots if slot.unloadable or slot.is_open]
+        if told and not self.was_ready and all(told):
             return True
         # One host whose workers do not start is not all of them.
         most = self.limits.broken_after
