@@ -140,6 +140,13 @@ def test_a_lost_session_is_asked_for_as_often_as_ever():
     assert len(syncs_at(pair, 10.0)) >= 10
 
 
+def test_a_server_with_a_short_lease_forgot_an_idle_client_all_the_time():
+    pair = Pair(server={"lease_s": 4.0})
+    pair.advance(60.0, step_s=STEP_S)
+    assert pair.router.cache.counters.sessions_opened == 2, "it is forgotten once, and learns"
+    assert syncs_at(pair, 20.0) == [2.5 * n for n in range(1, 9)]
+
+
 # -- after a sleep ------------------------------------------------------------------
 # Whether a loop was late was seen by its ping, which an idle client may not owe for long.
 

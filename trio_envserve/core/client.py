@@ -91,6 +91,8 @@ class ClientCore:
         self._pause_s = self.limits.ping_s
         """How long after the last ping that is.  It grows with each answer to a statement of
         nothing, as long as nothing is asked."""
+        self._most_pause_s = self.limits.idle_ping_s
+        """How long it may become: less, once a server has forgotten a session meanwhile."""
         self._idle_at: int | None = None
         """What the last statement had as next, if it had nothing pending and is not answered."""
         self._flush_at_s: float | None = None
@@ -287,7 +289,7 @@ class ClientCore:
         of a session, may have news."""
         if self.link.unready_s is None and not self.sessions.lost:
             before_s = self._pause_s
-            self._pause_s = max(before_s, min(2 * before_s, self.limits.idle_ping_s))
+            self._pause_s = max(before_s, min(2 * before_s, self._most_pause_s))
             self._ping_at_s += self._pause_s - self.limits.ping_s
 
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
@@ -317,6 +319,9 @@ class ClientCore:
             return
         if session is self.sessions.current:
             self.sessions.lose(session, now_s)
+            if unknown.epoch == session.epoch and self._pause_s > self.limits.ping_s:
+                self._most_pause_s /= 2  # its lease, which nobody tells, may be shorter
+                self._pause_s = self.limits.ping_s
             for given_up in self.calls.asking.lose():
                 self.calls.withdraw(given_up, now_s)
             if not self.closed:  # else it has taken the goodbye before it was asked again
