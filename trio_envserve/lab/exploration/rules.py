@@ -303,7 +303,7 @@ RULES: dict[type, dict[str, Rule]] = {
     ClientCore: {
         **_out(_CONSTANT, "limits", "wire"),
         **_out(_CLOCK, "_ping_at_s", "_scan_at_s"),
-        **_out("says how long the next pause is, and all pauses are explored", "_pause_s"),
+        **_out("says how long pauses are, and all are explored", "_pause_s", "_most_pause_s"),
         **_out("only the pause depends on it", "_idle_at"),
         **_out(_PEOPLE, "_refused_text"),
         **_out("empty between steps", "_out"),
