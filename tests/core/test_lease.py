@@ -185,6 +185,24 @@ def test_a_welcomed_host_that_never_beats_gives_its_id_back():
     assert [each.host for each in leases.lost(TERMS.wait_s)] == ["a"]
 
 
+def test_a_late_hello_of_a_tenure_long_over_kept_its_host_out_for_ever():
+    """Where there is no lease: the next router but one does not know that tenure any more."""
+    leases = router(LeaseTerms(NO_LEASE_S))
+    assert leases.hello("a", T2, 7, [], 1.0) == (Reception.IN_USE, None)
+    assert leases.lost(59.9) == []
+    (over,) = leases.lost(60.0)
+    assert over.tenure == T1
+    assert leases.hello("a", T2, 8, [], 61.0) == (Reception.WELCOME, None)
+
+
+def test_a_tenure_that_continues_one_is_waited_for_without_a_beat():
+    earlier = EarlierEpochs((EpochWait(OTHER, 100.0, frozenset({T1})),), 0.0)
+    leases = Leases(LeaseTerms(NO_LEASE_S), EPOCH, earlier)
+    said = leases.hello("a", T2, 1, [], 1.0, with_epoch=OTHER, continues=[T1], to=EPOCH)
+    assert said == (Reception.WELCOME, None)
+    assert leases.lost(1e8) == []
+
+
 def test_an_id_in_use_is_refused_until_its_lease_has_ended():
     leases = router()
     leases.beat("a", T1, beat(1, 0), 1.0)

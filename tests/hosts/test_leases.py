@@ -19,6 +19,10 @@ def test_within_the_bound_nothing_is_found(tens):
         assert run(seed).violations == [], seed
 
 
+def test_a_late_hello_kept_its_host_out_for_ever():
+    assert run(85535).violations == []
+
+
 def test_a_seed_comes_to_the_same_again():
     assert run(7) == run(7)
 

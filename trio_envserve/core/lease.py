@@ -59,6 +59,10 @@ GUARD_S = 5.0
 UNCONFIRMED_MOST = 64
 """Of so many answered beats of a host the router knows when they came: the newest."""
 
+FIRST_BEAT_S = 60.0
+"""A tenure without a beat for so long is over, however long leases are.  A late hello of one
+that was over long ago would keep its host out for ever where there is no lease."""
+
 OVER_MOST = 1 << 14
 """So many tenures that are over are remembered; another one of theirs has a high number."""
 
@@ -234,6 +238,8 @@ class Holding:
     """When the newest beat came whose answer is known to have arrived."""
     not_before_s: float = 0.0
     """It may live until then by what an earlier router has said."""
+    continues: bool = False
+    """Whether workers of a tenure before may run in it."""
 
 
 class Leases:
@@ -284,7 +290,7 @@ class Leases:
         begun = self.holdings[host] = Holding(host, tenure, now_s, number)
         self.earlier.accounted_for(continues)
         if continues:
-            begun.not_before_s = self.earlier.until_s
+            begun.continues, begun.not_before_s = True, self.earlier.until_s
         return Reception.WELCOME, holding
 
     def beat(self, host: str, tenure: Tenure, beat: LeaseBeat, now_s: float) -> bool:
@@ -336,8 +342,12 @@ class Leases:
         return holding
 
     def _dead_at_s(self, holding: Holding) -> float:
-        counted_s = holding.begun_s if holding.received_s is None else holding.received_s
-        return max(counted_s + self.terms.wait_s, holding.not_before_s)
+        wait_s = self.terms.wait_s
+        if holding.received_s is not None:
+            return max(holding.received_s + wait_s, holding.not_before_s)
+        if not holding.continues:  # nothing runs there: its hello may have been a late one
+            wait_s = min(wait_s, FIRST_BEAT_S)
+        return max(holding.begun_s + wait_s, holding.not_before_s)
 
     def _end(self, holding: Holding) -> None:
         del self.holdings[holding.host]
