@@ -59,7 +59,7 @@ def test_all_mutants_of_batches_are_tried() -> None:
 @pytest.mark.parametrize("name", ["rows-are-shifted-by-one", "a-refused-row-drops-the-rest"])
 def test_what_treats_rows_as_one_is_seen_where_they_are_compared(name: str) -> None:
     search = settings(
-        derandomize=True, database=None, deadline=None, phases=[Phase.generate]
+        derandomize=True, database=None, deadline=None, max_examples=500, phases=[Phase.generate]
     )(given(BATCHES, BOUNDS)(compare))  # fmt: skip
     with find(name).applied(), pytest.raises(AssertionError):
         search()
