@@ -12,6 +12,7 @@ from trio_envserve.core.host_effects import StartWorker
 from trio_envserve.core.host_link import Item, What, to_frames
 from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.host_said import check_amounts, fitting, host_name
+from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.remote_hosts import PAST_HOSTS
@@ -40,6 +41,17 @@ def test_a_host_that_does_not_hear_gets_no_work():
     assert not life.silent
     link.second(2)
     assert link.pool.accepts(life)
+
+
+def test_a_host_without_a_lease_that_never_beat_was_not_heard_of_for_nineteen_years():
+    """In the words of its loss, after a minute."""
+    link = Link()
+    link.hosts.leases.terms = LeaseTerms(NO_LEASE_S)
+    link.host.connect()
+    link.settle()
+    link.hosts.tick(link.now_s + 60.0)
+    link.route()
+    assert link.logged[-1] == "host a is gone: nothing was heard of it for 60 s"
 
 
 def test_a_slot_of_this_machine_is_no_business_of_hosts():

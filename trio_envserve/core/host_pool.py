@@ -403,7 +403,7 @@ class Hosts:
         if not unknown and (dead := self.leases.earlier.take_dead(now_s)):
             inputs.append(HostsDead(dead, now_s))
         for over in self.leases.lost(now_s):
-            why = f"nothing was heard of it for {self.leases.terms.wait_s:.0f} s"
+            why = f"nothing was heard of it for {now_s - over.heard_s:.0f} s"
             inputs += self._gone(over, now_s, why)
         for host in self.hosts.values():
             host.fresh = (

@@ -241,6 +241,11 @@ class Holding:
     continues: bool = False
     """Whether workers of a tenure before may run in it."""
 
+    @property
+    def heard_s(self) -> float:
+        """When something of it was heard last that counts."""
+        return self.begun_s if self.received_s is None else self.received_s
+
 
 class Leases:
     """The hosts of one router.  Times are of a clock that never runs ahead of time by more
@@ -343,11 +348,9 @@ class Leases:
 
     def _dead_at_s(self, holding: Holding) -> float:
         wait_s = self.terms.wait_s
-        if holding.received_s is not None:
-            return max(holding.received_s + wait_s, holding.not_before_s)
-        if not holding.continues:  # nothing runs there: its hello may have been a late one
-            wait_s = min(wait_s, FIRST_BEAT_S)
-        return max(holding.begun_s + wait_s, holding.not_before_s)
+        if holding.received_s is None and not holding.continues:
+            wait_s = min(wait_s, FIRST_BEAT_S)  # nothing runs there: its hello may have been late
+        return max(holding.heard_s + wait_s, holding.not_before_s)
 
     def _end(self, holding: Holding) -> None:
         del self.holdings[holding.host]
