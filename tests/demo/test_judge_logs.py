@@ -451,6 +451,16 @@ def test_an_outcome_that_a_cut_withheld_for_ever_was_sent_once(history):
     assert figures["received_after_cut"] == figures["replayed"] == 3
 
 
+def test_a_log_without_outcomes_passed_where_two_cuts_withheld_the_same(history):
+    first, second, *_ = [x for x in history.killer if x.get("how") == "before receipt"]
+    second["withheld"] = first["withheld"]
+    history.callers = [x for x in history.callers if x["event"] != "outcome"]
+    figures = history.judge()
+    assert figures["replayed"] > 0
+    (problem,) = figures["problems"]
+    assert problem.startswith("only 0 outcomes received after a cut had withheld them")
+
+
 @pytest.mark.parametrize(
     ("how", "coalesced", "replayed"),
     [
