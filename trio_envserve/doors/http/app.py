@@ -199,7 +199,10 @@ class HttpApp:
                     await later(exchange, named, kind, (b"preference-applied", b"respond-async"))
                     return
                 outcome = found
-            await self._answer(exchange, outcome, kind, media)
+                del found
+            written = await self._written(outcome, kind, media)
+            del outcome  # a slow caller's answer is held without its value
+            await exchange.answer(200, media, written)
 
     async def _asked(
         self, exchange: Exchange, body: bytes, named: Named | None
@@ -231,10 +234,10 @@ class HttpApp:
                 return None
         return await exchange.unless_hung_up(call.outcome)
 
-    async def _answer(self, exchange: Exchange, outcome: Outcome, kind: object, media: str) -> None:
+    async def _written(self, outcome: Outcome, kind: object, media: str) -> bytes:
         if outcome.error is not None:
             raise problem_for(outcome.error)
-        await exchange.answer(200, media, await self._codec.write(record(outcome, kind), media))
+        return await self._codec.write(record(outcome, kind), media)
 
     async def _batch(self, exchange: Exchange) -> None:
         named = self._check_call(exchange)
@@ -282,6 +285,7 @@ class HttpApp:
             async for index, outcome in arrived:
                 found = {"index": index, **line(outcome, of_key=exchange.of_key)}
                 written = await self._codec.write(found, JSON)
+                del outcome, found  # as above
                 await exchange.send_piece(written + b"\n", more=True)
             await exchange.send_piece(b"", more=False)
 
@@ -295,8 +299,10 @@ class HttpApp:
         outcome = await exchange.unless_hung_up(lambda: self._keyed.look(named, wait_s))
         if outcome is None:
             await later(exchange, named, kind)
-        else:
-            await self._answer(exchange, outcome, kind, media)
+            return
+        written = await self._written(outcome, kind, media)
+        del outcome  # as above
+        await exchange.answer(200, media, written)
 
     async def _forget(self, exchange: Exchange) -> None:
         named = _named_by_path(exchange, read_query(exchange.query, ("namespace",)))

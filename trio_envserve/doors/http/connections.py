@@ -34,6 +34,7 @@ from .exchange import WIRE, Receive, Send
 from .exchange import Event as AppEvent
 from .limits import HttpLimits
 from .turns import READ_US, Turns
+from .unread import Unread
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -144,6 +145,7 @@ class Connection:
                 await protocol.handle(Closed())  # tells the application, which ends
         finally:
             self._owner.idle.pop(self, None)
+            self._owner.unread.gone(self)
             with trio.move_on_after(self._limits.linger_s, shield=True):
                 await self._linger()
             self._stream.socket.close()
@@ -194,19 +196,30 @@ class Connection:
         data = held + data
         if not data:
             return
-        view = memoryview(data)
         self.lost = self.lost or self._peer_gone
+        unread = self._owner.unread
+        unread.add(self, len(data))
         try:
             async with self._writing:
-                for start in range(0, len(view), _WRITE_BYTES):
-                    with trio.move_on_after(self._limits.write_s) as scope:
-                        await self._stream.send_all(view[start : start + _WRITE_BYTES])
-                    if scope.cancelled_caught:
-                        raise trio.BrokenResourceError("the peer takes nothing")
+                await self._write_all(memoryview(data))
             self.written_bytes += len(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._peer_gone = self.lost = True
+            unread.gone(self)
             self.end()
+
+    async def _write_all(self, view: memoryview) -> None:
+        for start in range(0, len(view), _WRITE_BYTES):
+            piece = view[start : start + _WRITE_BYTES]
+            with trio.move_on_after(self._limits.write_s) as scope:
+                await self._stream.send_all(piece)
+            if scope.cancelled_caught:
+                raise trio.BrokenResourceError("the peer takes nothing")
+            self._owner.unread.took(self, len(piece))
+
+    def cut_off(self) -> None:
+        """Write nothing more to the peer, whatever is under way."""
+        self._stream.socket.close()  # whoever reads or writes is told
 
     async def spawn_app(
         self, app: App, _config: hypercorn.Config, scope: Any, send: Any
@@ -266,6 +279,7 @@ class Connections:
         self.config.accesslog = None
         self.config.errorlog = _log
         self.context = WorkerContext(None)
+        self.unread = Unread(limits.answers_bytes)
         self.idle: dict[Connection, None] = {}
         """Those without a request; the one that is idle longest comes first."""
         self._open = 0

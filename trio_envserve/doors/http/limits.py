@@ -22,6 +22,10 @@ class HttpLimits(_Checked):
     bodies_bytes: int = limit(
         256 * MIB, "of all requests together, from their first byte until they are answered"
     )
+    answers_bytes: int = limit(
+        256 * MIB, "of answers that wait for slow callers; past it the one that has taken nothing "
+        "for longest is cut off",
+    )  # fmt: skip
     json_items: int = limit(
         100_000,
         "commas and brackets of a body in JSON: parsing so many takes up to 100 ms; CBOR is "

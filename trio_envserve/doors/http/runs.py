@@ -115,13 +115,15 @@ class Runs:
             identity = Identity(self._named(row, digest, place), digest)
             asked = await self._encoded(row, identity.named, exchange.traceparent)
             outcome = await exchange.unless_hung_up(lambda: self._outcome(identity, asked, held))
+            told_by = row.told_by
             try:
                 written = await self._codec.write_row(_answer(row, outcome))
+                del row, outcome  # a slow caller's answer is held without its value
                 await exchange.answer(200, JSON, written)
             except Problem as problem:
                 await refuse(exchange, problem)
             if exchange.delivered:
-                self._delivered(row, identity, place)
+                self._delivered(told_by, identity, place)
 
     def forgotten(self, named: Named) -> None:
         """Somebody has had a key forgotten."""
@@ -168,12 +170,12 @@ class Runs:
 
     # -- what was delivered -------------------------------------------------------
 
-    def _delivered(self, row: Row, identity: Identity, place: ExitStack) -> None:
-        if row.told_by is Told.NUMBER:
+    def _delivered(self, told_by: Told, identity: Identity, place: ExitStack) -> None:
+        if told_by is Told.NUMBER:
             due_s = trio.current_time() + self._limits.delivered_s
             self._due.setdefault(identity.named, (due_s, identity))
             self._changed.unpark_all()
-        elif row.told_by is Told.NOTHING:
+        elif told_by is Told.NOTHING:
             # Its number is free when nothing is left behind it.
             named = identity.named
             self._keyed.go_on(lambda: self._forget(named), place.pop_all())

@@ -45,8 +45,9 @@ SMALL_KEYS: Final[dict[str, Any]] = {
 
 SMALL_DOORS: Final[dict[str, Any]] = {
     "http": {
-        "connections": 256, "body_bytes": 4 * MIB, "bodies_bytes": 16 * MIB, "calls": 200,
-        "wait_s": 10.0, "idle_s": 5.0, "body_s": 5.0, "write_s": 5.0, "delivered_s": 5.0,
+        "connections": 256, "body_bytes": 4 * MIB, "bodies_bytes": 16 * MIB,
+        "answers_bytes": 16 * MIB, "calls": 200, "wait_s": 10.0, "idle_s": 5.0, "body_s": 5.0,
+        "write_s": 5.0, "delivered_s": 5.0,
     },
     "verifiers": {
         "connections": 256, "frame_bytes": 8 * MIB, "run_bytes": 2 * MIB, "runs": 1000,
@@ -55,7 +56,9 @@ SMALL_DOORS: Final[dict[str, Any]] = {
     },
 }  # fmt: skip
 
-DEFAULT_DOORS: Final[dict[str, Any]] = {"http": {"bodies_bytes": 256 * MIB}, "verifiers": {}}
+DEFAULT_DOORS: Final[dict[str, Any]] = {
+    "http": {"bodies_bytes": 256 * MIB, "answers_bytes": 256 * MIB}, "verifiers": {},
+}  # fmt: skip
 """Nothing but the defaults; those of HTTP cannot be read without its extra."""
 
 BODY_TIMES = 4
@@ -117,7 +120,8 @@ class Stage:
             return 0
         door = VerifiersLimits(**self.doors["verifiers"])
         runs = door.runs_bytes + door.kept_bytes + door.arriving_bytes + door.waiting_bytes
-        return runs + BODY_TIMES * int(self.doors["http"]["bodies_bytes"])
+        http = self.doors["http"]
+        return runs + BODY_TIMES * int(http["bodies_bytes"]) + int(http["answers_bytes"])
 
 
 STAGES: Final = (
