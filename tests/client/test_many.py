@@ -48,6 +48,67 @@ async def test_who_waits_when_the_inputs_end_is_told_that_there_are_none() -> No
 
 
 @virtual
+async def test_who_waits_is_told_of_the_end_also_if_who_took_the_last_asks_no_more() -> None:
+    """It waited for ever."""
+    got = []
+    over = []
+    async with pair(after) as (_, client), client.run_many([1, 2]) as outcomes:
+
+        async def take_one() -> None:
+            try:
+                got.append((await anext(outcomes))[0])
+            except StopAsyncIteration:
+                over.append(len(got))
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(take_one)
+    assert got == [0, 1]
+    assert over == [2]
+
+
+@virtual
+async def test_after_the_block_there_are_no_more_outcomes() -> None:
+    """Whoever asked for one waited for ever."""
+    async with pair(after) as (_, client):
+        async with client.run_many([1, object(), 1000]) as outcomes:
+            await trio.sleep(5)
+        with trio.fail_after(5):
+            assert [each async for each in outcomes] == []
+
+
+@virtual
+async def test_who_waits_for_an_outcome_at_the_end_of_the_block_is_told() -> None:
+    """It waited for ever."""
+    over = trio.Event()
+
+    async def wait(outcomes: Any) -> None:
+        assert [each async for each in outcomes] == []
+        over.set()
+
+    async with pair(after) as (_, client), trio.open_nursery() as nursery:
+        async with client.run_many([1000]) as outcomes:
+            nursery.start_soon(wait, outcomes)
+            await trio.sleep(5)
+        with trio.fail_after(5):
+            await over.wait()
+
+
+async def test_after_the_block_nobody_waits_for_large_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They have tasks of their own, which end with the block."""
+    monkeypatch.setattr(turns, "_TURN_S", 0.0)
+    with trio.fail_after(120):
+        async with pair(echo) as (_, client):
+            async with client.run_many([LARGE] * 3) as outcomes:
+                await anext(outcomes)
+            with trio.fail_after(60):
+                assert [each async for each in outcomes] == []
+
+
+@virtual
 async def test_others_have_turns_beside_one_who_takes_what_is_there() -> None:
     turns = 0
 

@@ -87,7 +87,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._nursery = nursery
         self._on_note = on_note
         self._room = in_flight
-        self._fed = False
+        self._fed = self._closed = False
         self._under_way: dict[int, tuple[int, float]] = {}
         """Of each call without a task, by number: the index of its input, and when it was asked."""
         self._tasks = 0
@@ -154,21 +154,27 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         return self
 
     async def __anext__(self) -> tuple[int, Outcome]:
-        """The next outcome, once there is one."""
+        """The next outcome, once there is one.  After the block there is none."""
         self._taken += 1
         if self._taken % AT_ONCE:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
         while (taken := self._take()) is None:
-            if self._fed and not (self._under_way or self._tasks):
-                self._takers.unpark_all()
+            if self._is_over():
                 raise StopAsyncIteration
             await self._takers.park()
         self._room += 1
         if self._feeder:
             self._feeder.unpark()
+        if self._takers and self._is_over():
+            self._takers.unpark_all()
         return taken
+
+    def _is_over(self) -> bool:
+        """Whether all outcomes were taken, and no more come."""
+        left = self._under_way or self._tasks or self._ready
+        return self._closed or (self._fed and not left)
 
     def _take(self) -> tuple[int, Outcome] | None:
         if self._ready:
@@ -185,6 +191,9 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     def close(self) -> None:
         """Nobody takes what is left: cancel it."""
+        self._closed = True
         self._driver.cancel(self._under_way)
         self._under_way.clear()
         self._ended.clear()
+        self._ready.clear()
+        self._takers.unpark_all()
