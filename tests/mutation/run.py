@@ -239,6 +239,14 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.source, self.path, "exec"), module.__dict__)
 
 
+class SearchesLast:
+    """Of the tests of a module those that try many examples run last: they take the longest,
+    and most mutations are seen by others."""
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items.sort(key=lambda item: getattr(item.obj, "is_hypothesis_test", False))
+
+
 def full_name(module: str) -> str:
     """A module's name below the package."""
     return module if module in SHELLS else f"core.{module}"
@@ -265,7 +273,7 @@ def judge(module: str, mutation: Mutation) -> int:
         os.dup2(nowhere.fileno(), 2)
     if module in SHELLS:
         options += ["-m", NO_PROCESSES]
-    if pytest.main([*options, *ALL[module]]) != 0:
+    if pytest.main([*options, *ALL[module]], plugins=[SearchesLast()]) != 0:
         return BY_TESTS
     if module in SHELLS:
         return SURVIVED  # the simulator runs none of them
