@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.net import Address, is_loopback, parse_address, parse_peer_address
+from trio_envserve.net.address import parse_transport
 
 
 @pytest.mark.parametrize(
@@ -13,10 +14,12 @@ from trio_envserve.net import Address, is_loopback, parse_address, parse_peer_ad
     [
         ("tcp://127.0.0.1:5555", Address("tcp", host="127.0.0.1", port=5555)),
         ("tcp://some-host.example:1", Address("tcp", host="some-host.example", port=1)),
+        ("tcp://localhost:65535", Address("tcp", host="localhost", port=65535)),
         ("tcp://[::1]:5555", Address("tcp", host="::1", port=5555)),
         ("tcp://*:5555", Address("tcp", host="*", port=5555)),
         ("tcp://*:*", Address("tcp", host="*", port=0)),
         ("ipc:///run/x.sock", Address("ipc", path="/run/x.sock")),
+        ("ipc:///" + "x" * 102, Address("ipc", path="/" + "x" * 102)),
         ("memory:name", Address("memory", path="name")),
         ("memory:*", Address("memory", path="*")),
     ],
@@ -46,7 +49,10 @@ def test_port_zero_and_star_are_the_same():
         ("tcp://localhost:65536", "port must be"),
         ("tcp://localhost:-1", "port must be"),
         ("tcp://localhost:٣", "port must be"),
+        ("tcp://localhost:" + "1" * 5000, "port must be"),  # it was a ValueError
         ("tcp://::1:5555", "in brackets"),
+        ("tcp://[::1:5555", "in brackets"),
+        ("tcp://::1]:5555", "in brackets"),
         ("tcp://[localhost]:5555", "not an IPv6 address"),
         ("tcp://a b:5555", "not a host name"),
         ("tcp://eth0;other:5555", "not a host name"),
@@ -67,7 +73,28 @@ def test_what_is_wrong_is_explained(text: str, says: str):
     assert repr(text) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["tcp://*:5555", "tcp://127.0.0.1:0", "memory:*"])
+@pytest.mark.parametrize("text", ["", "localhost", "http://localhost:80", "a b:80", "localhost:x"])
+def test_nothing_is_suggested_that_was_hardly_meant(text: str):
+    with pytest.raises(ConfigError) as caught:
+        parse_address(text)
+    assert str(caught.value).endswith(f"expected, got {text!r}")
+
+
+@pytest.mark.parametrize(
+    "text", ["tcp://127.0.0.1:1", "tcp://[::1]:5555", "ipc:///run/x.sock", "memory:name"]
+)
+def test_one_can_connect_to_what_is_whole(text: str):
+    assert str(parse_peer_address(text)) == text
+
+
+@pytest.mark.parametrize("text", ["tcp://127.0.0.1:1", "tcp://*:*", "ipc:///run/x.sock"])
+def test_real_sockets_have_all_addresses_but_those_in_memory(text: str):
+    assert str(parse_transport(text)) == text
+    with pytest.raises(ConfigError, match=r"memory:name: .* belong to a MemoryNetwork"):
+        parse_transport("memory:name")
+
+
+@pytest.mark.parametrize("text", ["tcp://*:5555", "tcp://127.0.0.1:0", "tcp://*:0", "memory:*"])
 def test_one_cannot_connect_to_what_is_left_open(text: str):
     with pytest.raises(ConfigError, match="cannot connect"):
         parse_peer_address(text)

@@ -24,6 +24,7 @@ ANY = "*"
 """As a host: every interface of this machine.  As a port: any free one."""
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_PORT = re.compile(r"[0-9]{1,5}")  # int() refuses thousands of digits in words of its own
 _EXPECTED = "tcp://127.0.0.1:5555 or ipc:///path expected"
 
 
@@ -123,7 +124,7 @@ def is_loopback(address: str) -> bool:
 
 def _suggestion(text: str) -> str:
     """The address that was probably meant."""
-    if "://" not in text and re.fullmatch(r"[^/\s]+:(\d+|\*)", text):
+    if re.fullmatch(r"[^/\s]+:(\d+|\*)", text):
         return f"; did you mean tcp://{text}?"
     if text.startswith("/"):
         return f"; did you mean ipc://{text}?"
@@ -131,12 +132,12 @@ def _suggestion(text: str) -> str:
 
 
 def _parse_tcp(text: str) -> Address:
-    host, colon, port_text = text.removeprefix("tcp://").rpartition(":")
-    if not colon or not host:
+    host, _, port_text = text.removeprefix("tcp://").rpartition(":")
+    if not host:
         raise ConfigError(f"tcp://host:port expected, got {text!r}")
     if port_text == ANY:
         port = 0
-    elif port_text.isascii() and port_text.isdigit() and int(port_text) <= 65535:
+    elif _PORT.fullmatch(port_text) and int(port_text) <= 65535:
         port = int(port_text)
     else:
         raise ConfigError(f"{text!r}: the port must be a number up to 65535, not {port_text!r}")
