@@ -118,7 +118,7 @@ SHELLS = {
     "net.memory_stream": ("tests/net/test_stream.py",),
     "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
     "net.address": ("tests/net/test_address.py",),
-    "net.large": ("tests/net/test_large.py",),
+    "net.large": ("tests/net/test_large.py", "tests/net/test_spare.py"),
     "net.shared": ("tests/net/test_shared.py",),
     "net.spare": ("tests/net/test_spare.py",),
     "net.memory": MEMORY,

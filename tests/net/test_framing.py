@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from array import array
 from contextlib import suppress
 
 import pytest
@@ -192,9 +194,31 @@ def test_a_message_goes_on_behind_a_large_frame_that_came_in_parts():
     assert decoder.take(9) == []
     decoder.feed(data[20 : 9 + len(body)])
     assert decoder.take(9) == []
-    assert not decoder.is_between_messages
+    assert (decoder.arriving_bytes, decoder.is_between_messages) == (len(body), False)
     decoder.feed(data[9 + len(body) :])
     assert decoder.take(9) == [[body, b"b"], [b"c"]]
+
+
+def test_a_large_frame_that_came_in_parts_is_one_of_those_that_were_asked_for():
+    body = b"a" * COPY_THRESHOLD_BYTES
+    data = b"".join(encode([[body], [b"b"]]))
+    decoder = Decoder(LIMITS)
+    decoder.feed(data[:20])
+    assert decoder.take(1) == []
+    decoder.feed(data[20:])
+    assert decoder.take(1) == [[body]]
+    assert decoder.is_backlogged
+    assert decoder.take(1) == [[b"b"]]
+
+
+def test_bytes_that_were_decoded_are_not_held():
+    """An idle connection would keep what it read last."""
+    data = b"".join(encode([[bytes(READ_BYTES // 3)] * 2]))
+    held = sys.getrefcount(data)
+    decoder = Decoder(LIMITS)
+    decoder.feed(data)
+    assert len(decoder.take(9)) == 1
+    assert sys.getrefcount(data) == held
 
 
 def test_what_is_as_large_as_a_bound_passes():
@@ -268,7 +292,8 @@ def test_each_bound_is_checked_at_the_head(data, says):
         decoder.take(9)
     with pytest.raises(FrameTooLarge, match=says):  # and for ever
         decoder.take(9)
-    assert decoder.arriving_bytes <= 2000
+    assert decoder.arriving_bytes == decoder.message_bytes <= 2000
+    assert not decoder.is_backlogged
 
 
 @pytest.mark.parametrize("flags", [8, 0x80, COMMAND | MORE, ord("G")])
@@ -322,6 +347,37 @@ def test_a_turn_is_bounded_in_commands_too():
     assert decoder.is_backlogged
     assert decoder.take(7) == [[b""]]
     assert not decoder.is_backlogged
+
+
+def test_each_frame_has_the_shortest_head_that_tells_its_size():
+    assert b"".join(encode([[b"ab", bytes(255)], [bytes(256), b""]])) == (
+        b"\x01\x02ab" + b"\x00\xff" + bytes(255)
+        + b"\x03" + (256).to_bytes(8, "big") + bytes(256) + b"\x00\x00"
+    )  # fmt: skip
+    assert encode_command(bytes(255)) == b"\x04\xff" + bytes(255)
+    assert encode_command(bytes(256)) == b"\x06" + (256).to_bytes(8, "big") + bytes(256)
+
+
+@pytest.mark.parametrize("count", [10, COPY_THRESHOLD_BYTES])
+def test_memory_of_any_format_is_written_byte_for_byte(count: int):
+    frame = memoryview(array("d", [1.5] * count))
+    packed = encode([[frame, b"x"]])
+    assert b"".join(packed) == b"".join(encode([[frame.tobytes(), b"x"]]))
+    outgoing = Outgoing()
+    outgoing.append(packed)
+    assert outgoing.size_bytes == len(b"".join(packed))
+
+
+def test_a_frame_that_has_no_place_in_shared_memory_goes_inline():
+    message = [bytes(COPY_THRESHOLD_BYTES), b"x"]
+    assert encode([message], lambda frame: None) == encode([message])
+
+
+def test_of_a_frame_in_pieces_only_small_ones_are_joined():
+    large = bytes(COPY_THRESHOLD_BYTES)
+    first, second, last = encode([[Joined([b"a", b"b", large, b"c", b"d"])]])
+    assert (first[-2:], last) == (b"ab", b"cd")
+    assert second is large
 
 
 def test_large_frames_are_not_joined():

@@ -10,7 +10,7 @@ import pytest
 
 from trio_envserve.core.limits import KIB, MIB
 from trio_envserve.net.framing import LONG, Decoder, FrameLimits
-from trio_envserve.net.large import MAPPED_BYTES, REMEMBERED_BYTES, LargeFrame
+from trio_envserve.net.large import GROW_BYTES, MAPPED_BYTES, REMEMBERED_BYTES, LargeFrame
 from trio_envserve.net.spare import SPARE_MOST, SWEPT_AFTER, SpareMemory
 
 FIRST_BYTES = 64 * KIB
@@ -145,6 +145,28 @@ def test_a_frame_is_as_long_as_it_is_in_memory_that_is_longer():
     frame = received(spare, shorter)
     assert memoryview(frame.obj).nbytes == MIB
     assert frame == shorter
+
+
+def test_a_frame_in_spare_memory_has_room_for_much_at_once():
+    spare = SpareMemory()
+    received(spare, bytes(MAPPED_BYTES)).release()
+    large = LargeFrame(bytes(100), MAPPED_BYTES, FIRST_BYTES, spare)
+    large.received(len(large.buffer()))
+    assert len(large.buffer()) == GROW_BYTES
+
+
+def test_a_frame_with_memory_for_all_of_it_looks_for_no_other(monkeypatch: pytest.MonkeyPatch):
+    """It would be copied each time it grows."""
+    looked: list[int] = []
+
+    def find(self: SpareMemory, size: int) -> None:
+        looked.append(large.filled)
+
+    monkeypatch.setattr(SpareMemory, "find", find)
+    large = LargeFrame(b"", 9 * MIB, FIRST_BYTES, SpareMemory())
+    while view := large.buffer():
+        large.received(len(view))
+    assert looked == [FIRST_BYTES << power for power in range(7)]  # the last is MAPPED_BYTES
 
 
 def test_what_is_claimed_holds_no_spare_memory():

@@ -214,10 +214,9 @@ class Decoder:
             # which then would not be freed before the next full collection of garbage.
             self._violation = partial(type(error), *error.args)
             self._data, self._at, self._large = b"", 0, None
-            self.is_backlogged = bool(batch)
-            if not batch and not self.commands:
+            self.is_backlogged = bool(batch or self.commands)
+            if not self.is_backlogged:
                 raise
-            self.is_backlogged = True
         return batch
 
     def _decode(self, batch: list[list[Frame]], most: int) -> bool:

@@ -75,7 +75,6 @@ class LargeFrame:
         """So many bytes were written at the beginning of :meth:`buffer`."""
         assert self._view is not None
         self._view.release()  # an exported buffer could not grow
-        self._view = None
         self.filled += size
 
     def frame(self) -> memoryview:
@@ -95,14 +94,14 @@ class LargeFrame:
             self.room = min(self.size, self.room + GROW_BYTES)
             return
         self.room = min(self.size, self.room + min(self.room, GROW_BYTES))
-        if self.room > MAPPED_BYTES and isinstance(self._memory, bytearray):
+        if self.room > MAPPED_BYTES:
             self._memory = self._mapped() or self._memory
         self._extend()
 
     def _extend(self) -> None:
-        if isinstance(self._memory, bytearray):
-            while len(self._memory) < self.room:
-                self._memory += _ZEROS[: self.room - len(self._memory)]
+        while len(self._memory) < self.room:
+            assert isinstance(self._memory, bytearray)  # a mapping has its whole size
+            self._memory += _ZEROS[: self.room - len(self._memory)]
 
     def _mapped(self) -> mmap.mmap | None:
         """The frame's own mapping, with what is there; None if the system grants none."""
