@@ -10,8 +10,11 @@ import pytest
 import trio
 
 from tests.memory import echo, pair
-from trio_envserve import NotEncodable
+from trio_envserve import Client, NotEncodable
+from trio_envserve.client.options import Asked, checked
+from trio_envserve.client.shell import HASHED_AT_ONCE, encode, run_encoded
 from trio_envserve.core import values, values_pieces
+from trio_envserve.core.key_records import input_digest
 from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
@@ -78,6 +81,61 @@ async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.Mon
             monkeypatch.setattr(values_pieces.PieceDecoder, "whole", real)
             assert kept == [1, 0]
             assert await client.run_rollout("y") == LARGE
+
+
+async def run_one(client: Client, input: Any, **options: Any) -> Any:
+    return await client.run_rollout(input, **options)
+
+
+async def run_many(client: Client, input: Any, **options: Any) -> Any:
+    async with client.run_many([input], **options) as outcomes:
+        return (await anext(outcomes))[1].unwrap()
+
+
+async def run_for_a_door(client: Client, input: Any, **options: Any) -> Any:
+    encoded = await encode(client, checked(input, **options))
+    return (await run_encoded(client, encoded)).unwrap()
+
+
+@pytest.mark.parametrize("run", [run_one, run_many, run_for_a_door])
+async def test_a_large_input_was_found_to_be_large_again_and_again(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop was held for some 30 ms each time, twice or thrice for one call."""
+    tries: list[bool] = []
+    encoded = Asked.encoded
+
+    def counted(self: Asked, limits: Any, **how: Any) -> Any:
+        tries.append(how.get("at_once", False))
+        return encoded(self, limits, **how)
+
+    monkeypatch.setattr(Asked, "encoded", counted)
+    with trio.fail_after(120):
+        async with pair(echo) as (_, client):
+            assert await run(client, LARGE) == LARGE
+    assert tries == [True, False]
+
+
+@pytest.mark.parametrize("run", [run_one, run_many, run_for_a_door])
+@pytest.mark.parametrize("made", [bytes, lambda size: [bytes(size), Record(5)]])
+async def test_inputs_of_keyed_calls_were_hashed_on_the_callers_loop(
+    run: Any, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In run_many."""
+    on_loop: list[bool] = []
+
+    def hashed(body: Any, rerun: Any) -> bytes:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return input_digest(body, rerun)
+
+    monkeypatch.setattr("trio_envserve.client.options.input_digest", hashed)
+    size = HASHED_AT_ONCE
+    with trio.fail_after(120):
+        async with pair(echo) as (_, client):
+            await run(client, made(size), key="large")
+            assert on_loop == [False]
+            await run(client, made(size // 2), key="small")
+    assert on_loop == [False, True]
 
 
 @dataclasses.dataclass

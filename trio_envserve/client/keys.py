@@ -10,12 +10,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import trio
-
 from ..core.client_inputs import CallKey
 from ..core.key_records import KeyAct
 from ..core.terms import ID_BYTES
-from .options import DEFAULT_NAMESPACE, Terms, key_name, seconds
+from .options import DEFAULT_NAMESPACE, Encoded, Terms, key_name, seconds
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -72,6 +70,4 @@ async def _call(
 ) -> Outcome:  # fmt: skip
     asks = CallKey(act, key_name(key, namespace), tag=tag)
     terms = Terms(limit_s=seconds(timeout_s), key=asks)
-    began_s = trio.current_time()
-    ended = await client._call(b"", began_s, terms, submitted)
-    return await client._outcome(ended, began_s, trio.current_time())
+    return await client._run_encoded(Encoded(b"", terms), submitted)

@@ -115,17 +115,18 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
     def _submit(self, index: int, asked: Asked) -> None:
         on_note = None if self._on_note is None else partial(self._on_note, index)
         try:
-            body = asked.encoded(self._client._wire, at_once=True)
-        except values.TooMuchWork:
-            self._start(index, partial(self._client._run, on_note=on_note), asked)
+            encoded = self._client._at_once(asked)
         except values.EncodingError as error:
             self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
-        else:
-            now_s = trio.current_time()
-            number = self._driver.submit(
-                body, now_s, asked.terms_of(body), self._has_ended, on_note=on_note
-            )
-            self._under_way[number] = index, now_s
+            return
+        if encoded is None:
+            self._start(index, partial(self._client._run_large, on_note=on_note), asked)
+            return
+        now_s = trio.current_time()
+        number = self._driver.submit(
+            encoded.body, now_s, encoded.terms, self._has_ended, on_note=on_note
+        )
+        self._under_way[number] = index, now_s
 
     def _has_ended(self, ended: Ended) -> None:
         self._ended.append(ended)
@@ -186,7 +187,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             try:
                 return index, self._client._outcome_at_once(ended, began_s, now_s)
             except values.TooMuchWork:
-                self._start(index, self._client._outcome, ended, began_s, now_s)
+                self._start(index, self._client._outcome_large, ended, began_s, now_s)
         return None
 
     def close(self) -> None:

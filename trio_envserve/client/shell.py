@@ -127,35 +127,53 @@ class Client:
         """The awaitable of :meth:`outcome`.  No coroutine: each that a caller waits in
         is run through whenever it goes to sleep and wakes up."""
         try:
-            body = asked.encoded(self._wire, at_once=True)
-        except (values.TooMuchWork, values.EncodingError):
+            encoded = self._at_once(asked)
+        except values.EncodingError as error:
+            return _not_encoded(error)
+        if encoded is None:
             return self._run_large(asked, submitted, on_delta, on_note)
-        if asked.name is not None and len(body) >= HASHED_AT_ONCE:
-            return self._run_large(asked, submitted, on_delta, on_note)
-        encoded = Encoded(body, asked.terms_of(body))
         return self._run_encoded(encoded, submitted, on_delta, on_note)
 
     async def _run_large(
-        self, asked: Asked, submitted: Callable[[], object] | None, on_delta: OnDelta | None,
-        on_note: OnNote | None,
+        self, asked: Asked, submitted: Callable[[], object] | None = None,
+        on_delta: OnDelta | None = None, on_note: OnNote | None = None,
     ) -> Outcome:  # fmt: skip
+        """The same for a call whose input was found to be large."""
         try:
-            encoded = await self._encode(asked)
-        except NotEncodable as error:
-            return Outcome.failed(error)
+            encoded = await self._encode_large(asked)
+        except values.EncodingError as error:
+            return await _not_encoded(error)
         return await self._run_encoded(encoded, submitted, on_delta, on_note)
 
     async def _encode(self, asked: Asked) -> Encoded:
         """Encode a call's input, a large one in a thread.  Raises NotEncodable."""
         try:
-            try:
-                body = asked.encoded(self._wire, at_once=True)
-            except values.TooMuchWork:
-                body = await self._encoded(asked)
+            return self._at_once(asked) or await self._encode_large(asked)
         except values.EncodingError as error:
-            raise NotEncodable(str(error), path=error.path) from None
-        if asked.name is None or len(body) < HASHED_AT_ONCE:
+            raise _not_encodable(error) from None
+
+    def _at_once(self, asked: Asked) -> Encoded | None:
+        """The request as it goes to the server; None if that takes long.  Raises
+        EncodingError."""
+        try:
+            body = asked.encoded(self._wire, at_once=True)
+        except values.TooMuchWork:
+            return None
+        if asked.name is not None and len(body) >= HASHED_AT_ONCE:
+            return None
+        return Encoded(body, asked.terms_of(body))
+
+    async def _encode_large(self, asked: Asked) -> Encoded:
+        """The same in a thread."""
+
+        def encode(pause: Callable[[], None]) -> Encoded:
+            body = asked.encoded(self._wire, pause=pause)
             return Encoded(body, asked.terms_of(body))
+
+        try:
+            return await self._threads.run(encode)
+        except values.NotHere:  # the input's own code, which belongs to this thread
+            body = asked.encoded(self._wire)
         return Encoded(body, await self._threads.run(lambda pause: asked.terms_of(body)))
 
     async def _run_encoded(
@@ -169,7 +187,7 @@ class Client:
         try:
             return self._outcome_at_once(ended, began_s, now_s)
         except values.TooMuchWork:
-            return await self._outcome(ended, began_s, now_s)
+            return await self._outcome_large(ended, began_s, now_s)
 
     async def _call(
         self, body: SentBody, now_s: float, terms: Terms,
@@ -205,24 +223,8 @@ class Client:
             raise
         return box[0]
 
-    async def _outcome(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """The caller's outcome.  A large answer is decoded in a thread."""
-        try:
-            return self._outcome_at_once(ended, began_s, now_s)
-        except values.TooMuchWork:
-            assert not isinstance(ended, Fail)
-        try:
-            value = await self._threads.run(lambda pause: self._decode(ended.body, pause=pause))
-            error = None
-        except Exception as problem:  # it is what the caller gets, as below
-            value, error = None, _not_decodable(problem, ended.body)
-        finally:
-            # Also when this task is cancelled or interrupted: nobody else takes the answer.
-            self._driver.received(ended)
-        return _outcome_of(ended, value, error, now_s - began_s)
-
     def _outcome_at_once(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """The same at once.  Raises TooMuchWork if that takes long; it is not received then."""
+        """The caller's outcome.  Raises TooMuchWork if that takes long; it is not received then."""
         took_s = now_s - began_s
         if isinstance(ended, Fail):
             return Outcome.failed(error_from_info(ended.info), took_s=took_s)
@@ -244,12 +246,18 @@ class Client:
         self._driver.received(ended)
         return _outcome_of(ended, value, error, took_s)
 
-    async def _encoded(self, asked: Asked) -> SentBody:
-        """A large body, encoded in a thread."""
+    async def _outcome_large(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
+        """The same for an answer that was found to be large: it is decoded in a thread."""
+        assert not isinstance(ended, Fail)
         try:
-            return await self._threads.run(lambda pause: asked.encoded(self._wire, pause=pause))
-        except values.NotHere:
-            return asked.encoded(self._wire)
+            value = await self._threads.run(lambda pause: self._decode(ended.body, pause=pause))
+            error = None
+        except Exception as problem:  # it is what the caller gets, as above
+            value, error = None, _not_decodable(problem, ended.body)
+        finally:
+            # Also when this task is cancelled or interrupted: nobody else takes the answer.
+            self._driver.received(ended)
+        return _outcome_of(ended, value, error, now_s - began_s)
 
     def _decode(self, body: Body, **how: Any) -> object:
         return values.decode(body, arrays=self._arrays, root="result", limits=self._wire, **how)
@@ -307,22 +315,19 @@ class Client:
         """A page of the keys that the server knows in a namespace (None: in all), in the
         order in which they were asked for.  Go on with ``first=page.next`` until that is
         None.  Errors as of :meth:`stats`."""
-        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
-        return await pages.keys(self, namespace, first, limit_s)
+        return await pages.keys(self, namespace, first, self._limit_s(timeout_s))
 
     async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
         """A page of the executions that run, the oldest first, with what they last noted.
         Go on with ``first=page.next`` until that is None.  Errors as of :meth:`stats`."""
-        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
-        return await pages.running(self, first, limit_s)
+        return await pages.running(self, first, self._limit_s(timeout_s))
 
     async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
         """Where the code of an execution stands, for people: trio's tasks below it, and its
         thread or its tasks of asyncio; None if it does not run any more.  ``number``: that of
         :meth:`list_running`.  A worker whose loop is blocked answers, too; one that is stopped,
         or is no worker of this package, does not: ServerNotReady after ``timeout_s``."""
-        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
-        return await pages.stack(self, number, limit_s)
+        return await pages.stack(self, number, self._limit_s(timeout_s))
 
     # -- health and statistics ------------------------------------------------
 
@@ -337,7 +342,7 @@ class Client:
         once if the server refuses this client or the client is closed; at once
         EnvironmentBroken, with the traceback, if the server's environment is."""
         core = self._driver.core
-        limit_s = core.limits.start_s if timeout_s is None else timeout_s
+        limit_s = self._limit_s(timeout_s)
         with trio.move_on_after(limit_s):
             while True:
                 if core.closed:
@@ -355,9 +360,11 @@ class Client:
         """The server's statistics.  Raises ServerNotReady, with what is known, if the
         server does not answer within ``timeout_s`` (default: the limit ``start_s``);
         DecodingError or ProtocolError if the answer is malformed."""
-        limit_s = self._driver.core.limits.start_s if timeout_s is None else timeout_s
-        record = await self._driver.ask(messages.AskStats, limit_s)
+        record = await self._driver.ask(messages.AskStats, self._limit_s(timeout_s))
         return ServerStats.of(values.decode(record, limits=self._wire))
+
+    def _limit_s(self, timeout_s: float | None) -> float:
+        return self._driver.core.limits.start_s if timeout_s is None else timeout_s
 
     def counters(self) -> ClientCounters:
         """The client's own counters."""
@@ -398,6 +405,14 @@ def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: flo
         value=value, error=error, worker=answer.worker, duration_s=answer.duration_s,
         executions=answer.executions, took_s=took_s,
     )  # fmt: skip
+
+
+async def _not_encoded(error: values.EncodingError) -> Outcome:
+    return Outcome.failed(_not_encodable(error))
+
+
+def _not_encodable(error: values.EncodingError) -> NotEncodable:
+    return NotEncodable(str(error), path=error.path)
 
 
 def _not_decodable(problem: Exception, body: Body) -> OutcomeNotDecodable:

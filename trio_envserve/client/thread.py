@@ -305,7 +305,7 @@ class ClientThread:
                 self._done(job, outcome, None)
 
     async def _decode(self, job: Job, ended: Ended) -> None:
-        outcome = await self._client._outcome(ended, job.began_s, trio.current_time())
+        outcome = await self._client._outcome_large(ended, job.began_s, trio.current_time())
         self._done(job, outcome, None)
 
     def _done(self, job: Job, result: Any, error: BaseException | None) -> None:
