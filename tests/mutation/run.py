@@ -129,7 +129,12 @@ SHELLS = {
         "tests/client/test_shell.py",
         "tests/client/test_shell_calls.py",
     ),
-    "client.shell": (*CLIENT, "tests/client/test_shell_large_values.py"),
+    "client.shell": (
+        *CLIENT,
+        "tests/client/test_keys.py",
+        "tests/client/test_running.py",
+        "tests/client/test_shell_large_values.py",
+    ),
     "client.many": ("tests/client/test_many.py",),
     "client.options": ("tests/client/test_options.py",),
     "client.outcome": ("tests/client/test_outcome.py", *CLIENT),

@@ -82,6 +82,15 @@ def test_a_buffer_of_tens_of_megabytes_was_copied_to_grow():
     assert large.frame().obj is memory
 
 
+def test_a_view_is_good_for_what_comes_into_it_once():
+    """Whoever still has it would keep the frame's memory from being used again."""
+    large = LargeFrame(b"", MIB, FIRST_BYTES)
+    view = large.buffer()
+    large.received(1)
+    with pytest.raises(ValueError, match="released"):
+        len(view)
+
+
 def test_nothing_came_and_the_next_view_is_the_same_place():
     large = LargeFrame(b"", MIB, FIRST_BYTES)
     first = large.buffer()
