@@ -162,6 +162,8 @@ SHELLS = {
 
 READ = (
     "net.outbox",
+    "net.address",
+    "net.large",
     "net.zmtp.engine",
     "net.zmtp.mechanism",
     "net.pump",
