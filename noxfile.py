@@ -55,6 +55,12 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("-e", ".[all]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
+@nox.session
+def dev(session: nox.Session) -> None:
+    """An environment with all that work on the project needs.  Not by default: it runs nothing."""
+    install(session, "dev")
+
+
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """All tests but the slow and the soak, in random order."""
