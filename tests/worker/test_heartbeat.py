@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
+import threading
 
 import pytest
 import trio
@@ -12,7 +14,7 @@ import trio
 from tests.real.odd import ODD
 from tests.real.odd_environment import MIB
 from tests.real.support import PATIENCE_S, open_calls, open_server, pid_of, until, worker_of
-from trio_envserve.core.heartbeat import Heartbeat
+from trio_envserve.core.heartbeat import Heartbeat, HeartbeatLines
 from trio_envserve.worker.heartbeat import HeartbeatThread
 
 LONG = Heartbeat(1.0, 2, "a stack" * 2_000)
@@ -34,6 +36,21 @@ def test_a_heartbeat_that_was_sent_in_part_does_not_spoil_the_next(monkeypatch: 
     lines = received.split(b"\n")[:-1]
     assert len(lines) > 2
     assert set(lines) == {LONG.to_line()[:-1]}
+
+
+def test_a_stack_that_changes_while_it_is_read_does_not_end_the_heartbeat(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Python 3.11 gave a list in the place of the next frame of a thread that went on.  The
+    error ended the thread: a worker whose loop was late fell silent, and was killed."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(sys, "_current_frames", lambda: {threading.get_ident(): []})
+    with ours, theirs:
+        late = HeartbeatThread(theirs, os.getppid(), heartbeat_s=1.0, blocked_report_s=0.0)
+        late._send_heartbeat()
+        heard = HeartbeatLines().feed(ours.recv(1 << 20))
+    assert heard is not None
+    assert heard.where.startswith("it changed while it was read: AttributeError")
 
 
 # -- a worker without descriptors ------------------------------------------------

@@ -25,6 +25,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..core.heartbeat import Heartbeat, StackQuestion
@@ -106,25 +108,33 @@ class HeartbeatThread:
 
     def _heartbeat(self) -> Heartbeat:
         lag_s = self._lag_s()
-        where = ""
-        if lag_s >= self._blocked_report_s:
-            frame = sys._current_frames().get(self._loop_thread)
-            where = "".join(traceback.format_stack(frame))
+        where = _read(self._loop_stack) if lag_s >= self._blocked_report_s else ""
         question, self._question = self._question, None
         if question is None or self._root is None:
             return Heartbeat(lag_s, memory_bytes(), where)
-        stack = self._stack(question, self._root, late=lag_s >= self._heartbeat_s)
+        thread = self._loop_thread if lag_s >= self._heartbeat_s else None
+        stack = _read(partial(_request_stack, self._root, question.request, thread))
         return Heartbeat(lag_s, memory_bytes(), where, question.number, stack)
 
-    def _stack(self, question: StackQuestion, root: trio.lowlevel.Task, *, late: bool) -> str:
-        """Where an execution stands.  The loop goes on meanwhile, so what is read may change."""
-        from .stacks import describe_request
+    def _loop_stack(self) -> str:
+        """Where the loop's thread stands."""
+        return "".join(traceback.format_stack(sys._current_frames().get(self._loop_thread)))
 
-        thread = self._loop_thread if late else None
-        try:
-            return describe_request(root, question.request, thread)
-        except Exception as error:  # of a task that changed; a heartbeat must not end for it
-            return f"it could not be read: {error!r}; ask again"
+
+def _request_stack(root: trio.lowlevel.Task, request: str, loop_thread: int | None) -> str:
+    """Where an execution stands."""
+    from .stacks import describe_request
+
+    return describe_request(root, request, loop_thread)
+
+
+def _read(stack: Callable[[], str]) -> str:
+    """A stack of tasks or threads that go on meanwhile: a part of it may be gone, or another
+    object may be in its place."""
+    try:
+        return stack()
+    except Exception as error:  # of what has changed; a heartbeat must not end for it
+        return f"it changed while it was read: {error!r}; look again"
 
 
 def memory_bytes() -> int:

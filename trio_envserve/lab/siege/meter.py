@@ -122,7 +122,10 @@ class LoopMeter(trio.abc.Instrument):
     def where(self) -> list[str]:
         """The last frames of the loop's thread, the innermost last."""
         frame = sys._current_frames().get(self.thread)
-        stack = traceback.extract_stack(frame, limit=40) if frame is not None else []
+        try:
+            stack = traceback.extract_stack(frame, limit=40) if frame is not None else []
+        except Exception:  # of frames that end while they are read: another look comes soon
+            return []
         names = [f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in stack]
         return names[-6:]
 
