@@ -249,6 +249,7 @@ CRASHES = """
 import asyncio, ctypes, os, subprocess, sys, warnings
 async def crashes(rollout):
     print('printed')
+    sys.stderr.writer.flush(60)  # a thread writes it; a crash does not wait for that
     os.write(2, b'past Python')  # it ends no line
     subprocess.run(['sh', '-c', 'echo; echo from a child >&2; printf "{no object" >&2; echo >&2'])
     ctypes.string_at(0)
