@@ -103,6 +103,8 @@ SERVER = (
     "tests/server/test_shell_closing.py",
     "tests/server/test_opening.py",
     *CLIENT,
+    "tests/server/test_shell_hosts.py",
+    "tests/server/journal/test_server.py",
 )
 WORKER = (
     "tests/worker/test_shell_deltas.py",

@@ -123,7 +123,7 @@ async def open_server(
     offers, such as ``{"gpu": 1}``.
     ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
     ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
-    ``network``: sockets of another kind altogether.
+    ``network``: sockets of another kind altogether, for clients and hosts.
 
     The block begins when the address is bound; :meth:`Server.wait_ready` waits
     for a worker.  An environment whose name is wrong is a ConfigError at once; one that
@@ -312,20 +312,23 @@ async def _open_desk(
 ) -> HostDesk:
     assert setup.hosts_bind is not None
     serves = _serves(setup)
-    network = await stack.enter_async_context(open_zmtp_network())
     if doorkeeper is None or setup.curve is None:
-        opened = network.open_router(setup.hosts_bind, limits=setup.wire)
+        sockets = setup.network
+        if sockets is None:
+            sockets = await stack.enter_async_context(open_zmtp_network())
+        opened = sockets.open_router(setup.hosts_bind, limits=setup.wire)
         socket = await stack.enter_async_context(opened)
         _warn_if_reachable(socket.address)
         return HostDesk(router, socket, setup.lease, setup.wire, serves, setup.needs)
+    network = await stack.enter_async_context(open_zmtp_network())
     door = HostDoor(doorkeeper)
     side = RouterCurve(setup.curve.keys, door.admit)
-    opened = network.open_router(
+    sealed = network.open_router(
         setup.hosts_bind, limits=setup.wire, on_peer=door.on_peer, curve=side
     )
-    socket = await stack.enter_async_context(opened)
-    door.open(socket)
-    return HostDesk(router, socket, setup.lease, setup.wire, serves, setup.needs, door)
+    guarded = await stack.enter_async_context(sealed)
+    door.open(guarded)
+    return HostDesk(router, guarded, setup.lease, setup.wire, serves, setup.needs, door)
 
 
 def _warn_if_reachable(address: str) -> None:

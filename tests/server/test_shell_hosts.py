@@ -1,0 +1,288 @@
+"""The server's shell with a host, on the in-memory network under a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.memory import ADDRESS, Probe, virtual
+from trio_envserve import Client, Server, ServerLimits, WireLimits, open_client, open_server
+from trio_envserve.core.earlier_epochs import EpochWait
+from trio_envserve.core.heartbeat import Heartbeat
+from trio_envserve.core.host import Host
+from trio_envserve.core.host_effects import KillWorker, StartWorker, TellWorker, ToRouter
+from trio_envserve.core.router_effects import Spawn
+from trio_envserve.host.folder_locks import FolderLocks
+from trio_envserve.host.workers import InProcessWorkers
+from trio_envserve.net import DealerSocket, Frame, MemoryNetwork
+from trio_envserve.server.hosts import EpochRecords
+
+HOSTS = "memory:hosts"
+EARLIER = b"e" * 16
+
+
+class MemoryHost:
+    """A host as :class:`~trio_envserve.host.joined.JoinedHost`, whose workers are tasks of this
+    process and whose clock is that of trio."""
+
+    def __init__(self, environment: Any, socket: DealerSocket, nursery: trio.Nursery) -> None:
+        numbers = itertools.count(1)
+        self.core = Host("h0", 1, lambda: next(numbers).to_bytes(16, "big"))
+        self.killed: list[bytes] = []
+        self._workers = InProcessWorkers(environment, {}, ServerLimits(), WireLimits())
+        self._alive: set[bytes] = set()
+        self._socket = socket
+        self._nursery = nursery
+
+    async def run(self) -> None:
+        self.core.connect()
+        self._nursery.start_soon(self._listen)
+        while True:
+            for worker in self._alive:
+                self.core.felt(worker, Heartbeat(memory_bytes=7 << 20))
+            self.core.beat(trio.current_time())
+            self._carry_out()
+            await trio.sleep(0.5)
+
+    async def _listen(self) -> None:
+        while True:
+            for frames in await self._socket.receive():
+                self.core.message([bytes(frame) for frame in frames], trio.current_time())
+            self._carry_out()
+
+    async def _live(self, spawn: Spawn) -> None:
+        worker = spawn.worker
+
+        def started(pid: int) -> None:
+            self._alive.add(worker)
+            self.core.spawned(worker, pid)
+
+        def heard(batch: list[list[Frame]]) -> None:
+            for _, *frames in batch:
+                self.core.said(worker, [bytes(frame) for frame in frames])
+            self._carry_out()
+
+        how = await self._workers.live(spawn, started, heard, lambda _: None)
+        self._alive.remove(worker)
+        self.core.exited(worker, how)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        self.core.flush()
+        while self.core.out:
+            out, self.core.out = self.core.out, []
+            for effect in out:
+                match effect:
+                    case ToRouter():
+                        self._socket.send_nowait(effect.frames)
+                    case StartWorker(worker, incarnation, slot):
+                        self._nursery.start_soon(self._live, Spawn(slot, worker, incarnation))
+                    case TellWorker():
+                        self._workers.send_many_nowait(effect.worker, [effect.frames])
+                    case KillWorker():
+                        self.killed.append(effect.worker)
+                        self._workers.kill(effect.worker)
+
+
+@asynccontextmanager
+async def open_memory_host(environment: Any, network: MemoryNetwork) -> AsyncIterator[MemoryHost]:
+    """A host until the end of the block; it goes without a word then."""
+    async with (
+        network.open_dealer(HOSTS, limits=WireLimits()) as socket,
+        trio.open_nursery() as nursery,
+    ):
+        host = MemoryHost(environment, socket, nursery)
+        nursery.start_soon(host.run)
+        yield host
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def served(
+    network: MemoryNetwork, limits: ServerLimits | None = None, **options: Any
+) -> AsyncIterator[tuple[Server, Client]]:
+    """A server without workers of its own, and a client of it."""
+    async with (
+        open_server(
+            "arithmetic", bind=ADDRESS, workers=0, hosts_bind=HOSTS, network=network,
+            limits=limits, **options,
+        ) as server,
+        open_client(ADDRESS, network=network) as client,
+    ):  # fmt: skip
+        yield server, client
+
+
+@virtual
+async def test_calls_run_on_a_host_and_are_cancelled_there() -> None:
+    probe, network = Probe(), MemoryNetwork()
+    async with served(network) as (server, client), open_memory_host(probe, network):
+        assert server.hosts_address == HOSTS
+        await client.wait_ready()
+        began_s = trio.current_time()
+        assert await client.run_rollout(["a", 3]) == {"did": 3}
+        assert 3 <= trio.current_time() - began_s < 4
+        with trio.move_on_after(5):
+            await client.run_rollout(["b", "wait"])
+        await trio.sleep(1)
+        assert probe.ended == [("a", "done"), ("b", "cancelled")]
+        (host,) = server.stats().hosts
+        assert (host.host, host.ready, host.running) == ("h0", 1, 0)
+
+
+@virtual
+async def test_a_server_without_hosts_has_no_address_for_them() -> None:
+    async with open_server(Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork()) as server:
+        assert server.hosts_address == ""
+        assert server.curve is None
+        assert server.stats().hosts == ()
+
+
+@virtual
+async def test_a_worker_of_a_host_is_killed_there() -> None:
+    network = MemoryNetwork()
+
+    async def stubborn(rollout: Any) -> str:
+        if rollout.input == "stubborn":
+            with trio.CancelScope(shield=True):
+                await trio.sleep(60)
+        return "done"
+
+    limits = ServerLimits(cancel_grace_s=1.0, cancel_kill_s=2.0)
+    async with (
+        served(network, limits) as (_, client),
+        open_memory_host(stubborn, network) as host,
+    ):
+        with trio.move_on_after(5):
+            await client.run_rollout("stubborn")
+        await trio.sleep(5)
+        assert len(host.killed) == 1
+        assert await client.run_rollout("other") == "done"
+
+
+@virtual
+async def test_a_host_that_goes_without_a_word_is_lost_with_its_lease() -> None:
+    probe, network = Probe(), MemoryNetwork()
+    outcomes: list[Any] = []
+    async with served(network, fence_s=10.0) as (server, client):
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                outcomes.append(await client.outcome(["a", "wait"]))
+
+            async with open_memory_host(probe, network):
+                await client.wait_ready()
+                nursery.start_soon(ask)
+                await trio.sleep(5)
+            await trio.sleep(5)
+            assert not outcomes
+        assert "host h0" in str(outcomes[0].error), outcomes
+        assert not server.stats().hosts
+
+
+# -- with a journal -----------------------------------------------------------------
+# Its thread works while a virtual clock would jump: so these are on the real one.
+
+
+def records(folder: Path) -> EpochRecords:
+    """What a server with this journal has written of hosts."""
+    return EpochRecords([folder / "epochs.lock"])
+
+
+def left_behind(folder: Path, wait_s: float, tenures: frozenset[bytes] | None = None) -> None:
+    """An earlier server with this journal had hosts, and has ended."""
+    locks = FolderLocks(folder)
+    assert locks.try_epochs(EARLIER) == set()
+    locks.close()
+    records(folder).write([EpochWait(EARLIER, wait_s, tenures)])
+
+
+async def test_a_server_that_closes_keeps_its_record_of_a_host_that_has_gone(
+    tmp_path: Path,
+) -> None:
+    network, limits = MemoryNetwork(), ServerLimits(stop_s=0.1, reap_s=0.1)
+    with trio.fail_after(60):
+        async with served(network, limits, journal=tmp_path) as (_, client):
+            async with open_memory_host(Probe(), network):
+                await client.wait_ready()
+                (wait,) = records(tmp_path).read()
+                assert wait.wait_s > 10
+                await client.run_rollout(["a", 0], key="one")
+        # The host is gone: nothing shows that its worker has ended.
+        assert records(tmp_path).read() == [wait]
+
+
+async def test_a_server_that_closes_with_its_hosts_leaves_no_record_of_them(
+    tmp_path: Path,
+) -> None:
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with open_memory_host(Probe(), network):
+            async with served(network, journal=tmp_path) as (_, client):
+                await client.wait_ready()
+                assert records(tmp_path).read()
+            assert records(tmp_path).read() == []
+
+
+async def test_a_server_with_a_journal_and_no_hosts_waits_for_those_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    left_behind(tmp_path, 1e6)
+
+    def open_next() -> AbstractAsyncContextManager[Server]:
+        network = MemoryNetwork()
+        return open_server(Probe(), bind=ADDRESS, workers=0, network=network, journal=tmp_path)
+
+    with trio.fail_after(60):
+        async with open_next() as server:
+            while "hosts of an earlier server" not in server.status().reason:
+                await server._changed.park()
+            assert not server.status().ready
+        records(tmp_path).write([EpochWait(EARLIER, 0.1)])
+        async with open_next() as server:
+            await server.wait_ready()
+            assert EARLIER in server._router.dead_epochs
+            assert records(tmp_path).read() == []
+
+
+async def test_hosts_may_come_back_to_a_server_with_a_journal_and_keys_wait_for_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="trio_envserve.server")
+    left_behind(tmp_path, 1e6, frozenset([b"t" * 16]))
+    probe, network = Probe(), MemoryNetwork()
+    with trio.fail_after(60):
+        async with (
+            open_memory_host(probe, network),
+            served(network, journal=tmp_path) as (server, client),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(partial(client.outcome, ["key", 0], key="one"))
+            assert await client.run_rollout(["plain", 0]) == {"did": 0}
+            assert "hosts of an earlier server may still run work of keys" in caplog.text
+            assert EARLIER not in server._router.dead_epochs
+            assert probe.started == ["plain"]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_server_without_earlier_hosts_begins_work_of_keys_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="trio_envserve.server")
+    network = MemoryNetwork()
+    with trio.fail_after(60):
+        async with (
+            open_memory_host(Probe(), network),
+            served(network, journal=tmp_path) as (server, client),
+        ):
+            assert await client.run_rollout(["key", 0], key="one") == {"did": 0}
+            assert "hosts of an earlier server" not in caplog.text
+            assert not server._router.dispatcher.earlier_lives
