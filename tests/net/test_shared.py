@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.core.terms import Joined
-from trio_envserve.net import make_memory, map_memory, open_stream, shared
-from trio_envserve.net.framing import FramingError, encode, encode_command
+from trio_envserve.net import make_memory, map_memory, open_stream, shared, stream
+from trio_envserve.net.framing import READ_BYTES, FramingError, encode, encode_command
 from trio_envserve.net.shared import HALF_BYTES, PLACE_FROM_BYTES, PLACES_MOST, Places, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfds")
@@ -104,6 +104,32 @@ def test_the_lowest_place_is_used_again():
     places.free(1)
     assert places.find(MIB) == 0
     assert places.find(HALF_BYTES) is None
+
+
+def test_a_place_is_between_others_only_if_it_fits():
+    places = Places(HALF_BYTES)
+    assert [places.find(MIB) for _ in range(3)] == [0, MIB, 2 * MIB]
+    places.free(1)
+    assert places.find(2 * MIB) == 3 * MIB
+    assert places.find(MIB - 1) == 0
+
+
+def test_all_of_the_memory_can_be_used_and_freed():
+    places = Places(2 * MIB)
+    assert (places.find(MIB), places.find(MIB), places.find(1)) == (0, MIB, None)
+    places.free(2)
+    assert places.find(2 * MIB) == 0
+    places.free(1)
+    with pytest.raises(FramingError):
+        places.free(1)
+
+
+def test_no_more_places_are_looked_through_than_takes_no_time():
+    places = Places(HALF_BYTES)
+    assert None not in [places.find(1) for _ in range(PLACES_MOST)]
+    assert places.find(1) is None
+    places.free(1)
+    assert places.find(1) == 0
 
 
 # -- frames ---------------------------------------------------------------------
@@ -191,6 +217,91 @@ async def test_nothing_is_placed_before_the_other_end_has_said_that_it_has_the_m
             assert data == expected
 
 
+def test_what_is_worth_a_place_gets_one_also_if_it_takes_all_the_memory():
+    with mapped() as (offered, taken):
+        assert taken.place(bytes(PLACE_FROM_BYTES - 1)) is None
+        assert taken.place(bytes(PLACE_FROM_BYTES)) == 0
+        offered.heard(taken.news())
+        assert offered.take(0, PLACE_FROM_BYTES) == bytes(PLACE_FROM_BYTES)
+        taken.heard(offered.news())
+        whole = b"w" * HALF_BYTES
+        assert taken.place(whole) == 0
+        assert offered.take(0, HALF_BYTES) == whole
+
+
+async def test_zero_is_a_descriptor_as_any_other():
+    """Where a program has closed its standard input, the memory's may be 0."""
+    ours, theirs = socket.socketpair()
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        offered = make_memory()
+        assert offered is not None
+        assert offered.descriptor == 0
+        async with open_stream(ours, limits=WIRE, first=(b"first",), memory=offered):
+            assert offered.descriptor == -1
+            _, descriptors, _, _ = socket.recv_fds(theirs, 100, 1)
+            assert descriptors == [0]
+            taken = map_memory(0)
+            assert taken is not None
+            taken.close()
+        with pytest.raises(OSError):
+            os.fstat(0)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        theirs.close()
+
+
+async def test_a_turn_takes_no_more_bytes_from_the_memory_than_its_budget(monkeypatch):
+    monkeypatch.setattr(stream, "TURN_BYTES", 2 * READ_BYTES)
+    with trio.fail_after(PATIENCE_S):
+        async with streams() as (here, there, _, _):
+            assert here.send_many_nowait([[bytes(MIB)], *[[bytes(20_000)]] * 6])
+            turns = [len(await there.receive()) for _ in range(2)]
+    assert turns == [4, 3]
+
+
+async def test_all_last_words_of_a_peer_are_read_though_some_came_through_the_memory():
+    messages = [[bytes(MIB)]] * 3 + [[bytes(20_000)]] * 6
+    with trio.fail_after(PATIENCE_S):
+        async with streams() as (here, there, _, _):
+            assert here.send_many_nowait(messages)
+            here._close()
+            assert plain(there.drain_nowait()) == messages
+
+
+async def test_a_first_message_may_be_large_and_its_peer_gone():
+    first = (b"start", os.urandom(3 * MIB))
+    with trio.fail_after(PATIENCE_S):
+        for is_gone in (False, True):
+            ours, theirs = socket.socketpair()
+            if is_gone:
+                theirs.close()
+            memory = make_memory()
+            async with open_stream(ours, limits=WIRE, first=first, memory=memory) as here:
+                if is_gone:
+                    with pytest.raises(trio.EndOfChannel):
+                        await here.receive()
+                    continue
+                async with open_stream(theirs, limits=WIRE) as there:
+                    assert plain(await received(there, 1)) == [list(first)]
+
+
+async def test_a_stream_closes_its_memory_and_says_nothing_of_it_unasked():
+    ours, theirs = socket.socketpair()
+    offered, taken = pair()
+    theirs.setblocking(False)
+    async with open_stream(ours, limits=WIRE, memory=taken) as here:
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+        assert here.send_nowait((b"x",))
+        assert theirs.recv(100) == encode_command(b"\x05FREED\0\0\0\0") + b"\0\1x"
+    assert taken._mapping.closed
+    offered.close()
+    theirs.close()
+
+
 # -- hostile peers ----------------------------------------------------------------
 
 
@@ -209,11 +320,12 @@ def _head(offset: int, size: int) -> bytes:
         encode_command(b"\x05FREED\0\0\0\1"),
         encode_command(b"\x05FREED"),
         encode_command(b"\x04PING"),
+        encode_command(b"\x05FREEZ\0\0\0\0"),
         encode_command(b"\x05FREED\0\0\0\0") * 2,
     ],
     ids=[
         "past the end", "far away", "nothing", "more than there is", "a short head",
-        "more than was sent", "no count", "another command", "two hellos",
+        "more than was sent", "no count", "another command", "another name", "two hellos",
     ],
 )  # fmt: skip
 async def test_what_no_honest_peer_says_breaks_the_framing(data):
@@ -225,6 +337,17 @@ async def test_what_no_honest_peer_says_breaks_the_framing(data):
                 with pytest.raises(FramingError):
                     while True:
                         await here.receive()
+
+
+async def test_who_breaks_the_framing_right_behind_a_command_is_told_of():
+    """It was heard of only when more came."""
+    ours, theirs = socket.socketpair()
+    with theirs, trio.fail_after(PATIENCE_S):
+        async with open_stream(ours, limits=WIRE, first=(b"f",), memory=make_memory()) as here:
+            theirs.sendall(encode_command(b"\x05FREED\0\0\0\0") + b"\xff\0")
+            for _ in range(2):
+                with pytest.raises(FramingError, match="flags"):
+                    await here.receive()
 
 
 async def test_shared_frames_are_refused_where_there_is_no_memory():
@@ -239,6 +362,7 @@ async def test_shared_frames_are_refused_where_there_is_no_memory():
 def test_no_end_can_change_the_size_of_the_memory():
     memory = make_memory()
     assert memory is not None
+    assert os.fstat(memory.descriptor).st_size == 2 * HALF_BYTES
     for size in (0, 4 * HALF_BYTES):
         with pytest.raises(PermissionError):
             os.ftruncate(memory.descriptor, size)
@@ -270,6 +394,7 @@ def test_what_cannot_be_mapped_is_closed():
         os.fstat(reading)
     os.close(writing)
     assert map_memory(-1) is None
+    assert map_memory(1_000_000) is None  # it is not open
 
 
 def test_there_is_none_where_the_system_promises_no_more_than_it_has(monkeypatch, tmp_path):

@@ -13,13 +13,14 @@ import pytest
 import trio
 import trio.testing
 
-from trio_envserve.core.limits import KIB, MIB, WireLimits
-from trio_envserve.net import COPY_THRESHOLD_BYTES, open_memory_streams, open_stream
-from trio_envserve.net.framing import FramingError, encode
+from trio_envserve.core.limits import BATCH_BYTES, KIB, MIB, WireLimits
+from trio_envserve.net import COPY_THRESHOLD_BYTES, open_memory_streams, open_stream, stream
+from trio_envserve.net.framing import READ_BYTES, FramingError, encode
 from trio_envserve.net.interface import BATCH_MESSAGES, FRAMES_MAX
 
 WIRE = WireLimits(message_bytes=8 * MIB, peer_queue_messages=50, peer_queue_bytes=4 * MIB)
 PATIENCE_S = 60
+BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 
 
 @asynccontextmanager
@@ -238,9 +239,44 @@ async def test_nobody_flushes_what_is_closed():
     with theirs:
         async with open_stream(ours, limits=WIRE) as there:
             pass
-    for stream in (here, there):
+    for each in (here, there):
         with pytest.raises(trio.ClosedResourceError):
-            await stream.flush()
+            await each.flush()
+        assert not each.send_nowait([b"x"])
+        assert not each.send_many_nowait([[b"x"]])
+        assert each.send_many_nowait([])
+    with pytest.raises(trio.ClosedResourceError):
+        there.drain_nowait()
+
+
+async def test_who_flushes_or_receives_while_a_stream_is_closed_is_told():
+    ours, theirs = socket.socketpair()
+    told = []
+
+    async def wait(act: Callable[[], Any]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await act()
+        told.append(act)
+
+    with theirs, trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            async with open_stream(ours, limits=WIRE) as here:
+                assert here.send_nowait([bytes(2 * MIB)])
+                nursery.start_soon(wait, here.flush)
+                nursery.start_soon(wait, here.receive)
+                await trio.testing.wait_all_tasks_blocked()
+    assert len(told) == 2
+
+
+async def test_a_stream_that_belongs_to_the_parent_is_closed_once():
+    """A forked child may leave the block in which it was forked."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with open_stream(ours, limits=WIRE) as here:
+            here.forget()
+            assert not here.send_nowait([b"x"])
+            with pytest.raises(trio.ClosedResourceError):
+                await here.receive()
 
 
 async def test_an_exception_closes_the_stream_and_comes_out_as_it_is():
@@ -299,6 +335,147 @@ async def test_who_breaks_the_framing_is_told_of_after_what_came_before(data, sa
             assert found in ([[b"a"]], [])
             assert said
             assert says in said[0]
+
+
+async def test_who_breaks_the_framing_in_a_later_reading_is_told_of_after_it():
+    message = [bytes(503)]
+    data = b"".join(encode([message] * 128))
+    assert len(data) == READ_BYTES
+    ours, theirs = socket.socketpair()
+    with ours, trio.fail_after(PATIENCE_S):
+        async with open_stream(theirs, limits=WIRE) as there:
+            ours.sendall(data + b"\xff\0")
+            assert len(await there.receive()) == 128
+            with pytest.raises(FramingError, match="flags"):
+                await there.receive()
+
+
+async def test_the_last_messages_and_the_end_may_be_read_in_one_turn():
+    ours, theirs = socket.socketpair()
+    large = bytes(100_000)
+    with trio.fail_after(PATIENCE_S):
+        async with open_stream(theirs, limits=WIRE) as there:
+            ours.sendall(b"".join(encode([[b"a"], [large]])))
+            ours.close()
+            assert await received(there, 2) == [[b"a"], [large]]
+            with pytest.raises(trio.EndOfChannel):
+                await there.receive()
+
+
+async def test_a_peer_that_ends_without_having_read_everything_has_ended():
+    ours, theirs = socket.socketpair()
+    with trio.fail_after(PATIENCE_S):
+        async with open_stream(theirs, limits=WIRE) as there:
+            assert there.send_nowait([b"unread"])
+            ours.close()
+            with pytest.raises(trio.EndOfChannel):
+                await there.receive()
+            await there.flush()
+
+
+async def test_nothing_waits_any_more_for_a_peer_that_has_ended():
+    ours, theirs = socket.socketpair()
+    with trio.fail_after(PATIENCE_S):
+        async with open_stream(theirs, limits=WIRE) as there:
+            assert there.send_nowait([bytes(2 * MIB)])
+            assert there.send_nowait([b"behind it"])
+            ours.close()
+            with pytest.raises(trio.EndOfChannel):
+                await there.receive()
+            assert not there._outbox
+            await there.flush()
+
+
+# -- bounds -------------------------------------------------------------------------
+
+
+async def test_a_message_may_have_a_header_and_a_body_as_large_as_they_may_be():
+    header, body = bytes(WIRE.header_bytes), bytes(WIRE.message_bytes)
+    assert WIRE.header_bytes >= BATCH_BYTES
+    with trio.fail_after(PATIENCE_S):
+        async with sockets() as (here, there):
+            assert here.send_nowait([header, body, bytes(KIB)])
+            assert await received(there, 1) == [[header, body, bytes(KIB)]]
+            assert here.send_nowait([header, body, bytes(KIB + 1)])
+            with pytest.raises(FramingError, match="a message of more than"):
+                await there.receive()
+
+
+async def test_who_takes_messages_slowly_holds_no_more_than_one_reading():
+    """What is not taken stays with the system, which tells the peer to wait."""
+    with trio.fail_after(PATIENCE_S):
+        async with sockets() as (here, there):
+            assert here.send_many_nowait([[b"x"]] * BATCH_MESSAGES * 100)
+            for _ in range(20):
+                assert len(await there.receive()) == BATCH_MESSAGES
+                assert there._decoder.arriving_bytes <= READ_BYTES
+
+
+async def test_a_turn_takes_no_more_messages_than_its_budget():
+    with trio.fail_after(PATIENCE_S):
+        async with sockets() as (here, there):
+            count = READ_BYTES // 400 * 2
+            assert here.send_many_nowait([[bytes(400)]] * count)
+            assert count > BATCH_MESSAGES
+            assert len(await there.receive()) == BATCH_MESSAGES
+            assert len(await there.receive()) == count - BATCH_MESSAGES
+
+
+async def test_a_turn_takes_no_more_bytes_than_its_budget(monkeypatch):
+    monkeypatch.setattr(stream, "TURN_BYTES", READ_BYTES)
+    with trio.fail_after(PATIENCE_S):
+        async with sockets() as (here, there):
+            assert here.send_many_nowait([[bytes(20_000)]] * 6)
+            turns = [len(await there.receive()) for _ in range(2)]
+    assert turns == [3, 3]
+
+
+async def test_what_waits_for_a_slow_peer_is_bounded_while_it_reads():
+    """What left the outbox, and waits before the socket, counts too."""
+    ours, theirs = socket.socketpair()
+    frames = [bytes(10_000)]
+    most = WIRE.peer_queue_bytes + 256 * KIB + 2 * MIB  # about, and what the system holds
+    with theirs, trio.fail_after(PATIENCE_S):
+        async with open_stream(ours, limits=WireLimits(peer_queue_bytes=4 * MIB)) as here:
+            sent = read = 0
+            for _ in range(100):
+                while here.send_nowait(frames):
+                    sent += len(frames[0])
+                assert sent - read <= most
+                read += len(theirs.recv(100 * KIB))
+                await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_stream_that_has_written_everything_sleeps():
+    ours, theirs = socket.socketpair()
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_stream(ours, limits=WIRE) as here,
+            open_stream(theirs, limits=WIRE) as there,
+        ):
+            assert here.send_nowait([bytes(2 * MIB)])
+            await received(there, 1)
+            await here.flush()
+            await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_the_systems_buffers_are_made_larger_if_it_allows_that():
+    class Refusing(socket.socket):
+        def setsockopt(self, *option: Any) -> None:
+            raise OSError(22, "Invalid argument")
+
+    ours, theirs = socket.socketpair()
+    refusing = Refusing(fileno=theirs.detach())
+    sizes = [ours.getsockopt(socket.SOL_SOCKET, each) for each in BUFFERS]
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_stream(ours, limits=WIRE) as here,
+            open_stream(refusing, limits=WIRE) as there,
+        ):
+            larger = [ours.getsockopt(socket.SOL_SOCKET, each) for each in BUFFERS]
+            assert here.send_nowait([b"x"])
+            assert await received(there, 1) == [[b"x"]]
+    assert all(map(int.__gt__, larger, sizes))
 
 
 async def test_a_turn_ends_though_the_peer_goes_on_writing(monkeypatch):

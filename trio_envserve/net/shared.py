@@ -36,7 +36,7 @@ import struct
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from ..core.limits import KIB, MIB
 from .framing import FramingError
@@ -54,6 +54,8 @@ PLACES_MOST: Final = 64
 _ALIGNMENT: Final = 4 * KIB
 _FREED: Final = b"\x05FREED"
 _COUNT: Final = struct.Struct("!I")
+_UNTRACKED: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+"""Before Python 3.13 a mapping keeps a copy of the descriptor."""
 _POLICY = Path("/proc/sys/vm/overcommit_memory")
 _STRICT: Final = b"2"
 """The system promises no more memory than it has."""
@@ -105,10 +107,9 @@ class SharedMemory:
     def __init__(self, descriptor: int, *, offered: bool) -> None:
         self.descriptor = descriptor
         """The descriptor for the other end; -1 once it was closed."""
-        self._mapping = _map(descriptor)
+        self._mapping = mmap.mmap(descriptor, 2 * HALF_BYTES, **_UNTRACKED)
         whole = memoryview(self._mapping)
         halves = whole[:HALF_BYTES], whole[HALF_BYTES:]
-        whole.release()
         self._out, self._in = halves if offered else halves[::-1]
         self._places = Places(HALF_BYTES)
         self._is_heard = not offered
@@ -170,12 +171,6 @@ class SharedMemory:
         self._out.release()
         self._in.release()
         self._mapping.close()
-
-
-def _map(descriptor: int) -> mmap.mmap:
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, 2 * HALF_BYTES, trackfd=False)
-    return mmap.mmap(descriptor, 2 * HALF_BYTES)  # it keeps a copy of the descriptor
 
 
 def make_memory() -> SharedMemory | None:

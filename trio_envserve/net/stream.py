@@ -55,6 +55,10 @@ from .shared import SharedMemory
 TURN_BYTES = 1 * MIB
 """Most bytes that are read in one turn, however much the peer writes."""
 
+_DRAINED_BYTES = 16 * TURN_BYTES
+"""The same for the last words of a peer.  A system's buffer holds a few megabytes; more
+comes from a peer that has not ended."""
+
 _WRITE_BYTES = 256 * KIB
 """How many bytes are encoded at once: about as many as a socket takes."""
 
@@ -121,6 +125,9 @@ async def open_stream(
 class Stream(Pump):
     """A stream over a socket.  Made by :func:`open_stream`."""
 
+    _shared_bytes: int
+    """Bytes of the frames that were taken from shared memory in this turn."""
+
     def __init__(
         self, end: socket.socket, limits: WireLimits, memory: SharedMemory | None = None
     ) -> None:
@@ -138,8 +145,6 @@ class Stream(Pump):
             ),
             None if memory is None else self._take_shared,
         )
-        self._shared_bytes = 0
-        """Bytes of the frames that were taken from shared memory in this turn."""
         self._ended = False
         """Whether the other end is closed, and everything that it sent was read."""
         self._outgoing = Outgoing()
@@ -160,8 +165,7 @@ class Stream(Pump):
         """The last messages of a peer that has ended; an unfinished message is lost.
         Raises FramingError as :meth:`receive` does."""
         self._check_usable()
-        # A system's buffer holds a few megabytes; more comes from a peer that has not ended.
-        return self._read(16 * TURN_BYTES, 16 * TURN_BYTES)
+        return self._read(_DRAINED_BYTES, _DRAINED_BYTES)
 
     def _turn(self) -> list[list[Frame]]:
         batch = self._read(TURN_BYTES, BATCH_MESSAGES)
@@ -190,7 +194,6 @@ class Stream(Pump):
             if not size:
                 self._ended = True
                 self._abandon()
-                break
             left_bytes -= size
             try:
                 batch += decoder.take(most - len(batch))
@@ -203,6 +206,8 @@ class Stream(Pump):
         while decoder.commands:
             self._command(decoder.commands[0])  # if it raises, each further call will, too
             decoder.commands.popleft()
+        if not batch and decoder.is_backlogged:
+            return decoder.take(most)  # what followed a command broke the framing
         return batch
 
     def _command(self, body: bytes) -> None:
@@ -266,7 +271,7 @@ class Stream(Pump):
             return
         self._encode((frames,))
         with contextlib.suppress(OSError):  # the other end is closed, as _write will find
-            size = socket.send_fds(self._socket, self._outgoing.pieces()[:1], [memory.descriptor])
+            size = socket.send_fds(self._socket, self._outgoing.pieces(), [memory.descriptor])
             self._outgoing.sent(size)
         memory.close_descriptor()
         self._write()
