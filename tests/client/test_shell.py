@@ -14,12 +14,15 @@ from trio_envserve import (
     ClientLimits,
     ConfigError,
     DidNotRun,
+    EnvironmentBroken,
     OutcomeNotDecodable,
     ServerNotReady,
     open_client,
     open_server,
 )
 from trio_envserve.core import values
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.terms import Verdict
 from trio_envserve.net import MemoryNetwork
 
 
@@ -283,6 +286,82 @@ async def test_each_call_on_a_closed_client_ends(autojump_clock):
             for _ in range(3):
                 nursery.start_soon(call)
     assert [type(error) for error in ended] == [DidNotRun] * 3
+
+
+async def test_a_call_on_a_closed_client_is_a_checkpoint():
+    async with open_client("memory:nobody", network=MemoryNetwork()) as client:
+        pass
+    with trio.testing.assert_checkpoints():
+        await client.outcome("late")
+
+
+# -- what a caller is told of time -------------------------------------------------
+
+
+@virtual
+async def test_an_outcome_says_how_long_its_caller_waited() -> None:
+    async def slow(rollout: Any) -> None:
+        await trio.sleep(rollout.input)
+
+    async with pair(slow) as (_, client):
+        await client.wait_ready()
+        await trio.sleep(1000)
+        assert 5 <= (await client.outcome(5)).took_s < 6
+        assert 3 <= (await client.outcome(5, timeout_s=3)).took_s < 6
+        client._driver.close()
+        assert (await client.outcome(5)).took_s == 0
+
+
+ASKS: list[Any] = [
+    lambda client, limit_s: client.wait_ready(limit_s),
+    lambda client, limit_s: client.stats(limit_s),
+    lambda client, limit_s: client.list_keys(timeout_s=limit_s),
+    lambda client, limit_s: client.list_running(timeout_s=limit_s),
+    lambda client, limit_s: client.stack(1, timeout_s=limit_s),
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize(("limit_s", "expected_s"), [(None, 7), (3, 3), (20, 20)])
+@virtual
+async def test_who_asks_a_server_that_is_not_there_waits_as_long_as_it_said(
+    ask: Any, limit_s: float | None, expected_s: float
+) -> None:
+    network = MemoryNetwork()
+    async with open_client(ADDRESS, network=network, limits=ClientLimits(start_s=7)) as client:
+        began_s = trio.current_time()
+        with pytest.raises(ServerNotReady):
+            await ask(client, limit_s)
+        assert trio.current_time() - began_s == pytest.approx(expected_s)
+
+
+@virtual
+async def test_who_waits_for_a_server_that_refuses_this_client_is_told_at_once() -> None:
+    async with open_client(ADDRESS, network=MemoryNetwork()) as client:
+        client._driver.core.refusal = ErrorInfo(
+            code="refused", verdict=Verdict.DID_NOT_RUN, message="not for you"
+        )
+        with trio.fail_after(1), pytest.raises(ServerNotReady, match="not for you"):
+            await client.wait_ready(60)
+
+
+@virtual
+async def test_the_next_server_was_taken_for_as_broken_as_the_last_one() -> None:
+    """What a server said held until the one after it had said something."""
+
+    def broken() -> Any:
+        raise RuntimeError("no such table")
+
+    network = MemoryNetwork()
+    async with open_client(ADDRESS, network=network) as client:
+        async with open_server(broken, bind=ADDRESS, workers=0, network=network):
+            with trio.fail_after(5), pytest.raises(EnvironmentBroken, match="no such table"):
+                await client.wait_ready(60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.wait_ready, 60)
+            await trio.sleep(10)
+            async with open_server(echo, bind=ADDRESS, workers=0, network=network):
+                await client.wait_ready(60)
 
 
 # -- failures that servers of this kind are known for ----------------------------

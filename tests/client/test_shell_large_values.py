@@ -10,11 +10,12 @@ import pytest
 import trio
 
 from tests.memory import echo, pair
-from trio_envserve import Client, NotEncodable
+from trio_envserve import Client, NotEncodable, OutcomeNotDecodable
 from trio_envserve.client.options import Asked, checked
 from trio_envserve.client.shell import HASHED_AT_ONCE, encode, run_encoded
 from trio_envserve.core import values, values_pieces
 from trio_envserve.core.key_records import input_digest
+from trio_envserve.core.limits import WireLimits
 from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
@@ -114,6 +115,68 @@ async def test_a_large_input_was_found_to_be_large_again_and_again(
         async with pair(echo) as (_, client):
             assert await run(client, LARGE) == LARGE
     assert tries == [True, False]
+
+
+@pytest.mark.parametrize(("more", "on_loop"), [(-1, True), (0, False)])
+async def test_only_inputs_of_keyed_calls_are_hashed_and_only_large_ones_in_a_thread(
+    more: int, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bool] = []
+    encoded = Asked.encoded
+    wire = WireLimits()
+    form_bytes = len(checked(bytes(HASHED_AT_ONCE)).encoded(wire)) - HASHED_AT_ONCE
+    input = bytes(HASHED_AT_ONCE - form_bytes + more)
+
+    def counted(self: Asked, limits: Any, **how: Any) -> Any:
+        body = encoded(self, limits, **how)
+        assert len(body) == HASHED_AT_ONCE + more
+        tries.append(how.get("at_once", False))
+        return body
+
+    monkeypatch.setattr(Asked, "encoded", counted)
+    with trio.fail_after(120):
+        async with pair(echo) as (_, client):
+            await client.run_rollout(input, key="key")
+            assert tries == ([True] if on_loop else [True, False])
+            await client.run_rollout(input)
+            assert tries.pop() is True
+
+
+async def test_a_door_is_told_what_cannot_be_encoded_and_when_its_call_has_its_place() -> None:
+    told: list[int] = []
+    with trio.fail_after(120):
+        async with pair(echo) as (_, client):
+            for input in ([1, object()], [LARGE, object()]):
+                with pytest.raises(NotEncodable, match=r"input\[1\]") as caught:
+                    await encode(client, checked(input))
+                assert caught.value.path == "input[1]"
+            encoded = await encode(client, checked("x"))
+
+            def submitted() -> None:
+                told.append(len(client._driver.core.calls.live))
+
+            assert (await run_encoded(client, encoded, submitted)).unwrap() == "x"
+    assert told == [1]
+
+
+async def test_a_large_outcome_that_cannot_be_read_is_received_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def whole(self: Any, depth: int) -> Any:
+        raise RuntimeError("a bug")
+
+    with trio.fail_after(120):
+        async with pair(large) as (_, client):
+            outcome = await client.outcome("x")
+            assert 0 <= outcome.took_s < 120
+            with monkeypatch.context() as patched:
+                patched.setattr(values_pieces.PieceDecoder, "whole", whole)
+                broken = await client.outcome("x")
+            assert isinstance(broken.error, OutcomeNotDecodable)
+            assert "a bug" in str(broken.error)
+            assert values.decode(broken.error.raw) == LARGE
+            assert broken.value is None
+            assert not client._driver.core.calls.live
 
 
 @pytest.mark.parametrize("run", [run_one, run_many, run_for_a_door])

@@ -135,6 +135,7 @@ SHELLS = {
         *CLIENT,
         "tests/client/test_keys.py",
         "tests/client/test_running.py",
+        "tests/worker/test_stacks.py",
         "tests/client/test_shell_large_values.py",
     ),
     "client.many": ("tests/client/test_many.py",),

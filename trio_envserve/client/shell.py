@@ -351,7 +351,8 @@ class Client:
                     return
                 if core.refusal is not None:
                     raise ServerNotReady(core.refusal.message)
-                if core.link.connected and core.link.server_is(ServerStatus.BROKEN):
+                # While a question is open, another server may be there than said this.
+                if core.link.asked_s is None and core.link.server_is(ServerStatus.BROKEN):
                     raise EnvironmentBroken(self.health().reason)
                 await self._driver.changed.park()
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
