@@ -259,6 +259,8 @@ async def test_status_of_nobody(tmp_path: Path):
         done = await run(tmp_path, "status", address, "--json")
     assert (done.code, done.last["exit"]) == (3, 3)
     assert f"nothing listens at {address}" in done.err
+    assert "Give another address as ADDRESS" in done.err
+    assert len(done.err.splitlines()) == 1, "the reason was said twice"
     done.check_no_traceback()
 
 

@@ -171,6 +171,18 @@ async def test_no_server_there_is_told_at_once(tmp_path: Path, verb: str):
     found.check_no_traceback()
 
 
+@pytest.mark.parametrize("verb", ["keys", "attach", "cancel", "forget"])
+async def test_an_address_in_the_place_of_a_key_is_refused(tmp_path: Path, verb: str):
+    # `status` takes it there; a cancel would be remembered at the server of the default address.
+    found = await run(tmp_path, verb, "tcp://127.0.0.1:9", "--wait-s", "0.5")
+    assert found.code == 2
+    assert "is an address, not a key: give it as --address tcp://127.0.0.1:9" in found.err
+    # A key may look like an address where it is clear which server is meant.
+    nowhere = ("--address", "tcp://127.0.0.1:9", "--wait-s", "0.5")
+    found = await run(tmp_path, verb, "tcp://127.0.0.1:9", *nowhere)
+    assert found.code == 3
+
+
 async def test_keys_are_cancelled_and_forgotten(tmp_path: Path):
     async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
         at = ("--address", address)

@@ -13,7 +13,7 @@ from ..client import Client, Outcome
 from ..core.errors import NoAnswer, RolloutFailed, UnknownKey
 from ..json_values import jsonable
 from ..net import Transport
-from .at_server import namespace_option, reached, server_options
+from .at_server import namespace_option, reached, refuse_addresses, server_options
 from .common import EPILOG, NO_OUTCOME, OK, ROLLOUT_ERRORS, Result, Stop, put, run_verb, say
 from .options import json_option
 from .waiting import tell_health
@@ -45,6 +45,7 @@ def attach(
     The value is printed as JSON. With --json the object has `ok`, `value` or `error`
     (with `code` and `verdict`), `worker`, `executions` and `duration_s`.
     """  # noqa: D301  # click wants the character itself
+    refuse_addresses(key)
 
     async def main(stop: Stop) -> Result:
         outcome: Outcome | None = None

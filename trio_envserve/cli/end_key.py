@@ -11,7 +11,7 @@ import trio
 from ..client import Client, KeyEnded
 from ..core.errors import CallError
 from ..net import Transport
-from .at_server import namespace_option, reached, refused, server_options
+from .at_server import namespace_option, reached, refuse_addresses, refused, server_options
 from .common import EPILOG, OK, Result, Stop, put, run_verb
 from .options import json_option
 
@@ -47,6 +47,7 @@ def cancel(
     Example:
       trio-envserve cancel run-8/step-12/7
     """  # noqa: D301  # click wants the character itself
+    refuse_addresses(*keys)
 
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.cancel_key(key, namespace=namespace, timeout_s=ANSWER_S)
@@ -74,6 +75,7 @@ def forget(
     Example:
       trio-envserve forget run-8/step-12/7 run-8/step-12/8
     """  # noqa: D301  # click wants the character itself
+    refuse_addresses(*keys)
 
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.forget(key, namespace=namespace, timeout_s=ANSWER_S)

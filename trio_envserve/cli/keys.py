@@ -11,7 +11,7 @@ import trio
 from ..client import Client
 from ..core.pages import KeyPage, KnownKey
 from ..net import Transport
-from .at_server import namespace_option, reached, server_options
+from .at_server import namespace_option, reached, refuse_addresses, server_options
 from .common import EPILOG, OK, Result, Stop, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
@@ -61,6 +61,7 @@ def keys(
     With --json the object has the same fields in full, and `next`, which is null
     unless there are more keys than --most.
     """  # noqa: D301  # click wants the character itself
+    refuse_addresses(prefix)
 
     async def main(stop: Stop) -> Result:
         found: dict[str, Any] = {}

@@ -12,6 +12,7 @@ import trio
 from ..client import Client, open_client
 from ..core.health import ServerStatus
 from ..net import Transport
+from .at_server import leave_out_warnings, no_answer
 from .common import (
     AT_ONCE,
     EPILOG,
@@ -80,6 +81,7 @@ def status(
 
     async def main(stop: Stop) -> Result:
         last: dict[str, Any] = {}
+        leave_out_warnings()
         with trio.CancelScope() as work:
             stop.on_first = work.cancel
             async with open_client(
@@ -119,7 +121,7 @@ async def _stats(client: Client, address: str, wait_s: float, slow: int | None) 
         stats = (await client.stats()).to_record()
         return stats if slow is None else {**stats, "slow": await oldest(client, slow)}
     why = client.health().reason
-    raise CommandError(f"no answer from {address} after {wait_s:g} s: {why}", NOT_STARTED)
+    raise CommandError(no_answer(address, wait_s, why), NOT_STARTED)
 
 
 async def _watch(
