@@ -139,6 +139,7 @@ async def test_ctrl_c_in_an_eval_cancels_on_the_server_and_sums_up(tmp_path: Pat
         assert done.last["interrupted"]
         assert (done.last["results"], done.last["asked"]) == (0, 5)
         assert "cancelling pending rollouts" in done.err
+        assert f"the results are in {output}; the same command goes on from there" in done.err
         done.check_no_traceback()
         with trio.fail_after(HANG_S):
             await until(lambda: events(log, "end") == 5)

@@ -50,6 +50,7 @@ from .live import shown
 from .named_runs import caller_of, check_server, conflict_text
 from .options import asked_curve
 from .output import Output
+from .results import type_words
 from .waiting import tell_health
 
 DEFAULT_N = 100
@@ -188,21 +189,21 @@ def _say_what_stands_out(
 ) -> None:
     tally = evaluation.tally
     if stop.asked.is_set():
-        say(f"interrupted by {stop.why}: {len(tally.found)} of {state.asked} rollouts came back")
+        say(_how_far(stop, state, len(tally.found)))
     if evaluation.gave_up:
         say(f"stopped by --limit-errors: {options.most_errors} rollouts ended in errors")
     if summary["write_error"]:
         say(f"{summary['write_error']}: {summary['unwritten']} results that came are not in it")
     elif summary["unwritten"]:
         say(f"{summary['unwritten']} large results that came last are not in {options.output}")
-    if (stop.asked.is_set() or summary["write_error"]) and state.output.lines:
-        say(f"the results are in {state.output.lines}; the same command goes on from there")
+    if (stop.asked.is_set() or summary["write_error"]) and (kept := state.output.kept):
+        say(f"the results are in {kept}; the same command goes on from there")
     if tally.errors:
         say(f"{tally.errors} of {state.asked} rollouts ended in errors")
         for (kind, _), rollouts in tally.failed().items():
             failure = rollouts[0].failure
             assert failure is not None
-            raised = f"{failure.type}: " if failure.type else ""
+            raised = f"{type_words(failure.type)}: " if failure.type else ""
             say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
             traceback = tally.first_tracebacks.get(failure.kind, "")
             # Other kinds have this package's.
@@ -217,6 +218,12 @@ def _say_what_stands_out(
             say(f"{left_out[what]} rewards are {what} and count for no mean")
     if left_out["missing"] and left_out["missing"] == tally.results:
         say('no result has a reward: a result is a mapping such as {"reward": 1.0}')
+
+
+def _how_far(stop: Stop, state: _State, found: int) -> str:
+    if not state.asked:
+        return f"interrupted by {stop.why} before anything was asked for: nothing ran"
+    return f"interrupted by {stop.why}: {found} of {state.asked} rollouts came back"
 
 
 @asynccontextmanager

@@ -84,6 +84,11 @@ class Output:
                     "name another file"
                 )
 
+    @property
+    def kept(self) -> str:
+        """The file that has the results so far; empty without one."""
+        return self.lines or ("" if self._path == "-" or self.file is None else self._path)
+
     def told(self) -> Counter[Name]:
         """How often the file was told an outcome of each rollout."""
         return Counter(one.name for one in self._found.results if is_told(one))
