@@ -69,7 +69,7 @@ async def test_the_doors_of_a_server_with_keys_work_and_a_stranger_is_refused(tm
         # It has the key of another server; so it is not even asked for its own.
         other = await run(tmp_path, *ran, "--curve", "stranger.key")
         assert other.code == 3
-        assert "you have another key of this server than its own" in other.err
+        assert "your file has the key of another server" in other.err
         server = (tmp_path / "trainer.key").read_text().splitlines()
         own = (tmp_path / "stranger.key").read_text().splitlines()
         mixed = [line for line in server if line.startswith("server")]

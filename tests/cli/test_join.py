@@ -236,7 +236,7 @@ async def test_who_may_not_join_is_told_and_ends(tmp_path: Path) -> None:
         assert "it wants the mechanism CURVE" in keyless.err
         wrong = await run(tmp_path, "join", hosts, "--workers", "1", "--curve", "trainer.key")
         assert wrong.code == 3
-        assert "may not work" in wrong.err
+        assert "the key trainer may not work: that needs the role work" in wrong.err
         async with host(tmp_path, hosts, "--curve", "node.key") as joined:
             trainer = ClientCurve.from_file(tmp_path / "trainer.key")
             assert (await asked(address, curve=trainer))["reward"] == 1.0
@@ -252,6 +252,13 @@ async def test_a_host_that_does_not_fit_is_told_and_ends(tmp_path: Path) -> None
         nothing = await run(tmp_path, "join", hosts, "--workers", "1", "--json")
         assert nothing.code == 2
         assert "nowhere" in nothing.last["error"]["message"]
+
+
+async def test_a_host_at_the_address_of_clients_is_told_so(tmp_path: Path) -> None:
+    async with router(tmp_path, "arithmetic") as (_, address, _hosts):
+        async with command(tmp_path, "join", address, "--workers", "1") as joining:
+            await joining.said("is it the address of --hosts-bind?")
+            assert "sent what is no message" not in joining.err
 
 
 async def test_a_name_that_is_in_use_is_waited_for(tmp_path: Path) -> None:

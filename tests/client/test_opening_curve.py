@@ -74,7 +74,7 @@ def test_with_keys_a_message_of_more_than_a_sealed_frame_is_refused_before_it_is
     [
         (None, r"wants the mechanism CURVE.*give this side keys \(--curve"),
         (of(STRANGER), "does not know this key.*curve new"),
-        (of(TRAINER, STRANGER), "another key of this server than its own: check"),
+        (of(TRAINER, STRANGER), "your file has the key of another server: check"),
     ],
     ids=["no key", "an unknown key", "a wrong key of the server"],
 )

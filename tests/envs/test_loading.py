@@ -143,9 +143,15 @@ def test_misspelt_names(installed):
 
 def test_misspelt_modules(modules):
     assert refusal("envserve_sampel:x") == (
-        "No module named 'envserve_sampel'; near: envserve_sample"
+        "No module named 'envserve_sampel'; did you mean 'envserve_sample'?"
     )
-    assert "near: envserve_sample.tasks" in refusal("envserve_sample.taks:Trio")
+    assert "did you mean 'envserve_sample.tasks'?" in refusal("envserve_sample.taks:Trio")
+
+
+def test_a_module_that_is_only_a_little_alike_is_not_suggested(modules):
+    message = refusal("my_env:Foo")  # `venv` is in every interpreter
+    assert "did you mean" not in message
+    assert "the working directory is" in message
 
 
 def test_misspelt_attributes(modules):

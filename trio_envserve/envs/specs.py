@@ -162,8 +162,8 @@ def _import(name: str) -> ModuleType:
     if isinstance(error, ModuleNotFoundError):
         missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
-            near = _near_modules(missing) or _folder_hint(missing)
-            raise ConfigError(f"No module named {missing!r}{near}") from error
+            hint = _near_modules(missing) or _folder_hint(missing)
+            raise ConfigError(f"No module named {missing!r}{hint}") from error
     return _imported(name, ended)
 
 
@@ -240,9 +240,10 @@ def _near_modules(missing: str) -> str:
     names = {module.name for module in pkgutil.iter_modules(path)}
     if not parent:
         names |= sys.stdlib_module_names
-    near = difflib.get_close_matches(last, names, n=3)
+    # Of the hundreds of modules of an interpreter some are always a little alike.
+    near = difflib.get_close_matches(last, names, n=3, cutoff=0.75)
     prefix = f"{parent}." if parent else ""
-    return f"; near: {', '.join(prefix + name for name in near)}" if near else ""
+    return f"; did you mean {' or '.join(repr(prefix + name) for name in near)}?" if near else ""
 
 
 def _folder_hint(missing: str) -> str:

@@ -216,8 +216,19 @@ class JoinedHost:
                 try:
                     self._core.message([bytes(frame) for frame in frames], boot_s())
                 except ProtocolError as error:
-                    _log.warning("the router sent what is no message: %s", error)
+                    self._take_wrong(error)
                 self._carry_out()
+
+    def _take_wrong(self, error: ProtocolError) -> None:
+        """Take what is no message of a router."""
+        if self.is_joined:
+            _log.warning("the router sent what is no message: %s", error)
+        else:
+            # A router's address for clients answers, too, but does not speak of hosts.
+            self._trouble = (
+                f"{self.address} answers, but not as a router answers a host: is it the address "
+                f"of --hosts-bind? ({error})"
+            )
 
     async def _beat(self) -> None:
         asked_s = trio.current_time()

@@ -161,7 +161,8 @@ class Doorkeeper:
         if refused := self.admit(public):
             return refused
         name, right = self._clients[public]
-        return "" if {"work", "admin"} & {*right.roles} else f"the key {name} may not work"
+        may_work = {"work", "admin"} & {*right.roles}
+        return "" if may_work else f"the key {name} may not work: that needs the role work"
 
     def on_peer(self, route: bytes, place: str | None) -> None:
         """A connection was opened or lost."""

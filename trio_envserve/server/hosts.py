@@ -299,8 +299,8 @@ class HostDesk:
         """Log it, but not each of very many."""
         self._wrong += 1
         if now_s >= self._complained_s + COMPLAIN_S:
-            others = f" (and {self._wrong - 1} others)" if self._wrong > 1 else ""
-            _log.warning("what is no message came from a host: %s%s", error, others)
+            others = f" (and {self._wrong - 1} more)" if self._wrong > 1 else ""
+            _log.warning("a host sent what is no message: %s%s", error, others)
             self._complained_s, self._wrong = now_s, 0
 
     def _send(self) -> list[RouterEffect]:

@@ -188,7 +188,8 @@ class Faults:
             "cut", how="before receipt", connections=count,
             withheld=[(session.hex(), sequence) for session, sequence in withheld],
         )  # fmt: skip
-        self._say(f"cut {count} connections with {len(withheld)} outcomes on the way")
+        outcomes = "1 outcome" if len(withheld) == 1 else f"{len(withheld)} outcomes"
+        self._say(f"cut {count} connections with {outcomes} on the way")
 
     def _not_received(self, data: bytes) -> list[RequestId]:
         """The requests whose outcomes are in these bytes and have not come yet.

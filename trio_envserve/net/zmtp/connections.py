@@ -283,7 +283,7 @@ class Connections(SocketPump):
             await self._sweep()
             if self._complaint:
                 many = self._closed_count - self._complained
-                others = f" (and {many - 1} others)" if many > 1 else ""
+                others = f" (and {many - 1} more)" if many > 1 else ""
                 logger.warning(
                     "%s: closed the connection of %s%s", self._address, self._complaint, others
                 )

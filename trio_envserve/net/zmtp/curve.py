@@ -37,7 +37,7 @@ from .mechanism import HandshakeError, check_type, parse_metadata, state_metadat
 from .sealed import SealedDecoder, Sealer
 
 _WRONG_SERVER: Final = (
-    "you have another key of this server than its own: check the address, or ask for a new file"
+    "your file has the key of another server: check the address, or ask for a new file"
 )
 
 STRANGER: Final = "400"
@@ -210,7 +210,7 @@ class CurveServer(_Curve):
             to_client = boxes.shared(self._client_passing, self._secret)
             text = boxes.open_box(hello[120:], b"CurveZMQHELLO---" + raw, to_client)
         except WrongBox:
-            why = "the box of HELLO does not open: it has another key of this server"
+            why = "the box of HELLO does not open: the client has the key of another server"
             raise HandshakeError(why, tell=_WRONG_SERVER) from None
         if text != bytes(64):
             raise HandshakeError("HELLO has something in its box", tell="HELLO expected")
