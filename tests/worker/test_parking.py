@@ -14,6 +14,7 @@ import trio
 from trio_envserve import open_client, open_server
 from trio_envserve.core.limits import KIB, MIB, ServerLimits
 from trio_envserve.core.terms import Body, Joined
+from trio_envserve.worker import parking as parking_module
 from trio_envserve.worker.parking import FILE_BYTES, Parking
 
 
@@ -100,7 +101,9 @@ async def test_one_that_is_larger_than_a_file_has_a_file_of_its_own():
 async def test_it_is_behind_while_too_much_waits_to_be_written():
     async with parking() as parked:
         assert not parked.parking.is_behind
-        parked.parking.add(1, bytes(MIB + 1))
+        parked.parking.add(0, bytes(MIB))
+        assert not parked.parking.is_behind
+        parked.parking.add(1, b"x")
         assert parked.parking.is_behind
         await parked.park({2: b"the next"})
         assert not parked.parking.is_behind
@@ -120,6 +123,25 @@ async def test_many_share_a_file_which_has_no_name_and_goes_with_the_last(tmp_pa
     with trio.fail_after(60):
         while mapped(tmp_path):  # the thread that wrote it last has it for a moment yet
             await trio.lowlevel.checkpoint()
+
+
+async def test_a_file_is_filled_to_its_end_and_closed_once_it_is_full(monkeypatch):
+    """The map is all that is needed of it then."""
+    files = []
+    made = tempfile.TemporaryFile
+
+    def remembered(**options):
+        files.append(made(**options))
+        return files[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", remembered)
+    monkeypatch.setattr(parking_module, "FILE_BYTES", 8192)
+    bodies = {number: bytes([number]) * 4096 for number in range(5)}
+    async with parking() as parked:
+        await parked.park(bodies)
+        assert [file.closed for file in files] == [True, True, False]
+    assert all(file.closed for file in files)
+    assert parked.read() == bodies
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "no room"])

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.memory import pair
 from trio_envserve import Client, Rollout
-from trio_envserve.worker.stacks import TREE_CHARACTERS, describe_request
+from trio_envserve.worker import stacks
+from trio_envserve.worker.stacks import (
+    ASYNCIO_THREAD,
+    TREE_CHARACTERS,
+    describe_request,
+    describe_requests,
+    request_name,
+)
 
 
 class Trio:
@@ -80,7 +90,9 @@ async def test_g10_of_thousands_of_tasks_some_are_shown():
         environment.gate.set()
     assert text is not None
     assert len(text) < 2 * TREE_CHARACTERS
-    assert "tasks more" in text
+    *shown, last = text.splitlines()
+    tasks = [line for line in shown if line.endswith("Trio.below_it")]
+    assert last == f"and {1000 - len(tasks)} tasks more, with those below them"
 
 
 @pytest.mark.parametrize("environment", [Thread(), Asyncio()], ids=["thread", "asyncio"])
@@ -107,3 +119,143 @@ def test_what_has_no_task_says_so():
         return describe_request(trio.lowlevel.current_task(), "ab#1")
 
     assert "has not begun" in trio.run(main)
+
+
+# -- tasks, threads and tasks of asyncio, without a worker -------------------------------
+
+NAME = "request ab#1"
+
+
+async def nested(depth: int, then: Callable[[], Awaitable[None]]) -> None:
+    """A task below a task, and so on."""
+    if not depth:
+        await then()
+        return
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nested, depth - 1, then, name=f"level {depth}")
+
+
+async def described(depth: int, describe: Callable[[trio.lowlevel.Task], str]) -> str:
+    """What is said of two executions, one of which has tasks below it, beside a task of none."""
+    gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nested, depth, gate.wait, name=NAME)
+        nursery.start_soon(gate.wait, name="request cd#2")
+        nursery.start_soon(gate.wait, name="idle")
+        await trio.testing.wait_all_tasks_blocked()
+        text = describe(trio.lowlevel.current_task())
+        gate.set()
+    return text
+
+
+async def test_all_executions_are_described_with_the_tasks_below_them():
+    text = await described(2, describe_requests)
+    assert sorted(line for line in text.splitlines() if not line.startswith(" ")) == [
+        f"{NAME} stands here:",
+        "request cd#2 stands here:",
+    ]
+    assert text.count("in nested") == 3
+    assert text.count("await then()") == 1
+
+
+async def test_an_execution_is_described_with_the_tasks_below_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(stacks, "TREE_CHARACTERS", 100_000)
+    text = await described(25, lambda root: describe_request(root, "ab#1"))
+    lines = text.splitlines()
+    assert lines[:2] == ["tasks of trio:", NAME]
+    assert [line for line in lines if line.lstrip().startswith("level ")] == [
+        f"{'  ' * min(depth, 20)}level {26 - depth}" for depth in range(1, 26)
+    ]
+    assert "cd#2" not in text
+    assert "late" not in text
+
+
+async def test_a_task_knows_of_which_execution_it_is():
+    found: list[str] = []
+
+    async def look() -> None:
+        found.append(request_name())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nested, 3, look, name=NAME)
+    await look()
+    assert found == [NAME, ""]
+
+
+async def test_the_threads_of_an_execution_and_a_loop_that_is_late_are_described():
+    gate = threading.Event()
+
+    def wait_for_it() -> None:
+        gate.wait()
+
+    threads = [threading.Thread(target=wait_for_it, name=name) for name in (NAME, "other")]
+    for thread in threads:
+        thread.start()
+    root, late = trio.lowlevel.current_task(), threading.get_ident()
+    try:
+        in_time, text = describe_request(root, "ab#1"), describe_request(root, "ab#1", late)
+    finally:
+        gate.set()
+        for thread in threads:
+            thread.join()
+    assert in_time.startswith("thread:\n  File ")
+    assert in_time.count("in wait_for_it") == 1
+    assert text.startswith("the event loop is late, and stands here:\n  File ")
+    assert text.count("in wait_for_it") == 1
+    assert "in describe_request" in text
+
+
+async def test_a_thread_that_has_not_begun_stands_nowhere(monkeypatch: pytest.MonkeyPatch):
+    """Its stack would be that of whoever looks."""
+    names = [NAME, ASYNCIO_THREAD]
+    monkeypatch.setattr(
+        threading, "enumerate", lambda: [threading.Thread(name=name) for name in names]
+    )
+    root = trio.lowlevel.current_task()
+    assert describe_request(root, "ab#1") == (
+        f"{NAME} has no task here: it has not begun, or it has ended\n"
+    )
+
+
+@types.coroutine
+def passed_on(awaitable: Any) -> Generator[Any, None, None]:
+    """What older libraries have between coroutines."""
+    yield from awaitable
+
+
+async def inner() -> None:
+    await asyncio.sleep(60)
+
+
+async def outer() -> None:
+    await passed_on(inner())
+
+
+def test_a_task_of_asyncio_is_described_with_all_that_it_awaits():
+    texts: list[str] = []
+
+    async def describe() -> str:
+        return describe_request(trio.lowlevel.current_task(), "ab#1")
+
+    async def main() -> None:
+        tasks = {asyncio.create_task(outer()): NAME, asyncio.create_task(inner()): "request cd#2"}
+        await asyncio.sleep(0)
+        stacks.ASYNCIO_TASKS.update(tasks)
+        texts.append(trio.run(describe))
+        for task in tasks:
+            del stacks.ASYNCIO_TASKS[task]
+            task.cancel()
+        texts.append(trio.run(describe))
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name=ASYNCIO_THREAD)
+    thread.start()
+    thread.join()
+    text, after = texts
+    assert text.startswith("task of asyncio:\n  File ")
+    assert text.count("task of asyncio:") == 1
+    assert [text.count(f"in {name}\n") for name in ("outer", "passed_on", "inner")] == [1, 1, 1]
+    assert text.count("the loop of asyncio stands here:\n  File ") == 1
+    assert "in main" in text
+    assert "has no task here" in after

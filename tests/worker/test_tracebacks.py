@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pytest
+import trio
 
 from trio_envserve import ConfigError, EnvironmentBroken, RolloutFailed, open_client, open_server
+from trio_envserve.envs import arithmetic
 from trio_envserve.host.workers import parse_command
-from trio_envserve.worker.tracebacks import own_frames
+from trio_envserve.worker import tracebacks
+from trio_envserve.worker.tracebacks import has_own_frames, own_frames
 
 
 def divides(rollout: Any) -> float:
@@ -78,6 +84,57 @@ def test_a_traceback_without_the_authors_frames_stays_whole():
     inner = caught.value.__traceback__.tb_next  # type: ignore[union-attr]  # there is one
     assert inner is not None
     assert own_frames(inner) is inner
+
+
+MINE = "/home/author/environment.py"
+OURS = tracebacks.__file__
+BUILT_IN = arithmetic.__file__
+TRIO = os.path.join(os.path.dirname(trio.__file__), "_core", "_run.py")
+THREADS = threading.__file__
+IMPORTS = "<frozen importlib._bootstrap>"
+
+
+def traceback_through(*files: str) -> TracebackType:
+    """Of an exception that has passed through functions of these files, the outermost first."""
+    text = "def call(rest):\n if not rest: raise ValueError\n rest[0](rest[1:])"
+    calls = []
+    for file in files:
+        names: dict[str, Any] = {}
+        exec(compile(text, file, "exec"), names)
+        calls.append(names["call"])
+    with pytest.raises(ValueError) as caught:  # it says nothing
+        calls[0](calls[1:])
+    assert caught.tb.tb_next is not None
+    return caught.tb.tb_next
+
+
+@pytest.mark.parametrize(
+    ("files", "kept"),
+    [
+        ([TRIO, OURS, MINE, OURS, TRIO], [MINE, TRIO]),
+        ([THREADS, IMPORTS, MINE, IMPORTS, THREADS], [MINE, IMPORTS, THREADS]),
+        ([OURS, BUILT_IN, OURS], [BUILT_IN]),
+        ([OURS, MINE, TRIO, MINE], [MINE, TRIO, MINE]),
+    ],
+)
+def test_only_what_stands_before_the_author_and_this_package_is_left_out(
+    files: list[str], kept: list[str]
+):
+    tb = traceback_through(*files)
+    assert [frame.filename for frame in traceback.extract_tb(own_frames(tb))] == kept
+
+
+@pytest.mark.parametrize("files", [[MINE], [MINE, TRIO, THREADS], [TRIO, OURS], [THREADS]])
+def test_a_traceback_of_which_nothing_is_to_be_left_out_stays_as_it_is(files: list[str]):
+    tb = traceback_through(*files)
+    assert own_frames(tb) is tb
+
+
+def test_what_has_an_authors_frame_is_known():
+    assert has_own_frames(traceback_through(TRIO, OURS, MINE))
+    assert has_own_frames(traceback_through(OURS, BUILT_IN))
+    assert not has_own_frames(traceback_through(TRIO, OURS, THREADS, IMPORTS))
+    assert not has_own_frames(None)
 
 
 MISTAKES = {
