@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,15 +57,48 @@ def test_g1_a_lock_that_was_removed_while_waiting_for_it_is_not_taken_for_the_ne
 ) -> None:
     passing = AddressLocks(ADDRESS, tmp_path, passing=True)
     waiting = AddressLocks(ADDRESS, tmp_path)
+    descriptor = waiting.server.fd
     passing.take_server()
     passing.close()
     third = AddressLocks(ADDRESS, tmp_path)
     third.take_server()
     with pytest.raises(ServerStartError):
         waiting.take_server()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)  # that of the file that is gone
     third.close()
     waiting.take_server()
     waiting.close()
+
+
+def test_a_lock_whose_file_was_removed_is_taken_with_a_file_of_its_own(tmp_path: Path) -> None:
+    passing = AddressLocks(ADDRESS, tmp_path, passing=True)
+    waiting = AddressLocks(ADDRESS, tmp_path)
+    passing.take_server()
+    passing.close()
+    waiting.take_server()
+    assert waiting.server.path.read_text("ascii") == f"{os.getpid()}\n"
+    waiting.close()
+
+
+def test_only_who_has_the_lock_removes_its_file(tmp_path: Path) -> None:
+    first, second = (AddressLocks(ADDRESS, tmp_path, passing=True) for _ in range(2))
+    first.take_server()
+    second.close()
+    assert first.server.path.exists()
+    first.server.path.unlink()  # somebody has cleaned up
+    first.close()
+    first.close()  # twice is not too often
+    assert not first.server.held
+
+
+def test_servers_of_all_versions_have_the_same_files_which_are_for_their_user_alone(
+    tmp_path: Path,
+) -> None:
+    locks = AddressLocks(ADDRESS, tmp_path)
+    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert found == {"0210063d277f67d6.server": 0o600, "0210063d277f67d6.epochs": 0o600}
+    locks.close()
 
 
 # -- what a lock file meets ---------------------------------------------------
@@ -110,6 +145,7 @@ def test_a_full_disk_is_explained_and_loses_no_epoch(tmp_path: Path) -> None:
     assert "XDG_RUNTIME_DIR" in said
     locks = AddressLocks(ADDRESS, tmp_path)
     assert locks.try_epochs(numbered(4)) == {numbered(1), numbered(2)}
+    assert locks.try_epochs(numbered(5)) == {numbered(1), numbered(2), numbered(4)}
     locks.close()
 
 
@@ -132,6 +168,40 @@ def test_a_directory_that_takes_no_file_is_explained(
         said = refusal(lambda: AddressLocks(ADDRESS, tmp_path))
     assert "cannot be used: No space left on device" in said
     assert str(tmp_path) in said
+
+
+def test_a_second_file_that_cannot_be_had_is_explained_and_the_first_one_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    real = os.open
+
+    def full(*given: Any) -> int:
+        if opened:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        opened.append(real(*given))
+        return opened[0]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        said = refusal(lambda: AddressLocks(ADDRESS, tmp_path))
+    assert "cannot be used: No space left on device" in said
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
+def test_a_file_system_without_locks_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    locks = AddressLocks(ADDRESS, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", no_locks)
+        said = refusal(locks.take_server)
+    locks.close()
+    assert said.startswith(f"the lock file {locks.server.path} cannot be used: No locks available")
 
 
 def test_a_lock_whose_file_cannot_be_opened_again_closes_nothing_of_others(
@@ -161,13 +231,10 @@ def test_a_lock_whose_file_cannot_be_opened_again_closes_nothing_of_others(
 def test_the_newest_epochs_are_kept(tmp_path: Path) -> None:
     count = 3 * EPOCHS_KEPT
     locks = AddressLocks(ADDRESS, tmp_path)
-    known: set[bytes] | None = set()
-    for index in range(count):
-        known = locks.try_epochs(numbered(index))
-    newest = {numbered(index) for index in range(count - 1 - EPOCHS_KEPT, count - 1)}
-    assert known is not None
-    assert newest <= known
-    assert len(known) < 2 * EPOCHS_KEPT
+    for last in range(count):
+        known = locks.try_epochs(numbered(last))
+        kept = last if last < 2 * EPOCHS_KEPT else EPOCHS_KEPT + last % EPOCHS_KEPT
+        assert known == {numbered(index) for index in range(last - kept, last)}
     locks.close()
 
 
@@ -178,6 +245,44 @@ def test_a_link_is_not_taken_for_the_users_own_directory(
     (tmp_path / f"trio_envserve-{os.getuid()}").symlink_to(tmp_path / "own")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert "must be a directory of your own" in refusal(runtime_directory)
+
+
+def test_the_directory_of_another_user_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    runtime_directory().rename(tmp_path / f"trio_envserve-{os.getuid() + 1}")
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    assert "must be a directory of your own" in refusal(runtime_directory)
+
+
+def test_a_server_in_another_process_is_named(tmp_path: Path) -> None:
+    first, second = AddressLocks(ADDRESS, tmp_path), AddressLocks(ADDRESS, tmp_path)
+    first.take_server()
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[first.server.fd]
+    ) as holder:
+        first.server.write(f"{holder.pid}\n")
+        first.close()
+        said = refusal(second.take_server)
+        holder.kill()
+    second.close()
+    assert said.startswith(f"another server (pid {holder.pid}) serves {ADDRESS} on this machine")
+
+
+def test_who_holds_a_lock_and_has_not_said_its_number_is_not_known(tmp_path: Path) -> None:
+    first, second = AddressLocks(ADDRESS, tmp_path), AddressLocks(ADDRESS, tmp_path)
+    assert first.server.acquire_nowait()
+    assert "another server (pid unknown) serves" in refusal(second.take_server)
+    assert first.try_epochs(numbered(1)) == set()
+    assert second.try_epochs(numbered(2)) is None
+    assert second.find_workers() == f"find them with: fuser {second.epochs.path}"
+    assert second.wait_text(2.6) == (
+        f"waiting for the workers of an earlier server at {ADDRESS} to end (3 s)"
+    )
+    first.close()
+    second.close()
 
 
 def test_who_holds_the_lock_of_a_server_that_has_ended_is_named(tmp_path: Path) -> None:

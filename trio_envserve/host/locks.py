@@ -168,7 +168,7 @@ class LockFile:
 
     def close(self) -> None:
         """Close this descriptor; those that workers inherited still hold the lock."""
-        if self.fd >= 0:
+        if self.fd != -1:
             os.close(self.fd)
             self.fd, self.held = -1, False
 
