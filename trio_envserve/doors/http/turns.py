@@ -23,7 +23,7 @@ import trio
 from ...net import unwrap_single
 
 MOST_US: Final = 20_000
-"""Of one turn.  With what was begun before, some three times as much may come together."""
+"""Of one turn.  Twice as much may come together: of those that waited, and of the others."""
 
 READ_US: Final = 100
 """To take in what a connection has sent."""
@@ -60,15 +60,16 @@ class Turns:
     def __init__(self, most_us: float = MOST_US) -> None:
         self._most_us = most_us
         self._taken_us = 0.0
-        """Of this turn."""
+        """Of this turn, and by those that were admitted to the next."""
         self._waiting: OrderedDict[trio.Event, float] = OrderedDict()
         """The tasks that wait for one of the next turns, and how much of it each takes."""
         self._began = trio.lowlevel.ParkingLot()
 
     async def take(self, cost_us: float) -> None:
         """Go on at once if there is room in this turn, else in a later one."""
-        if not self._waiting and self._has_room(cost_us):
-            self._spend(cost_us)
+        if not self._waiting and _has_room(self._taken_us, cost_us, self._most_us):
+            self._taken_us += cost_us
+            self._began.unpark()
             return
         admitted = trio.Event()
         self._waiting[admitted] = cost_us
@@ -79,26 +80,32 @@ class Turns:
 
     async def run(self) -> None:
         """Begin a turn after the other, until cancelled."""
+        admitted_us = 0.0
         while True:
             if self._taken_us:
                 await trio.lowlevel.checkpoint()
             else:
                 await self._began.park()
-            self._taken_us = 0.0
-            while self._waiting:
-                admitted, cost_us = next(iter(self._waiting.items()))
-                if not self._has_room(cost_us):
-                    break
-                del self._waiting[admitted]
-                admitted.set()
-                self._spend(cost_us)
+            # Those that were admitted work in the turn that begins now: some of them before this
+            # task, the others after it.
+            working_us, admitted_us = admitted_us, self._admit()
+            self._taken_us = working_us + admitted_us
 
-    def _has_room(self, cost_us: float) -> bool:
-        return not self._taken_us or self._taken_us + cost_us <= self._most_us
+    def _admit(self) -> float:
+        """Let as many go on in the next turn as it has room for; what they take of it."""
+        admitted_us = 0.0
+        while self._waiting:
+            admitted, cost_us = next(iter(self._waiting.items()))
+            if not _has_room(admitted_us, cost_us, self._most_us):
+                break
+            del self._waiting[admitted]
+            admitted.set()
+            admitted_us += cost_us
+        return admitted_us
 
-    def _spend(self, cost_us: float) -> None:
-        self._taken_us += cost_us
-        self._began.unpark()
+
+def _has_room(taken_us: float, cost_us: float, most_us: float) -> bool:
+    return not taken_us or taken_us + cost_us <= most_us
 
 
 @asynccontextmanager
