@@ -146,17 +146,19 @@ class Malformed(ValueError):
     """A marked object, such as ``{"$bytes": ...}``, does not hold what it has to."""
 
 
-def restored(value: Any, *, strict: bool = False) -> Any:
+def restored(value: Any, *, strict: bool = False, pause: Callable[[], None] | None = None) -> Any:
     """The value of parsed JSON: bytes are bytes again, arrays numpy's where numpy is
     there.  What cannot be told (dates, ``$text``) stays text.
 
     What is malformed stays as it is.  With ``strict`` it raises :class:`Malformed`, and
-    so does an array where numpy is missing.
+    so does an array where numpy is missing.  ``pause`` is called now and then.
     """
-    if isinstance(value, list):
-        return [restored(item, strict=strict) for item in value]
-    if not isinstance(value, dict):
+    if not isinstance(value, (list, dict)):
         return value
+    if pause is not None:
+        pause()
+    if isinstance(value, list):
+        return [restored(item, strict=strict, pause=pause) for item in value]
     if len(value) == 1:
         ((key, inner),) = value.items()
         if key in _READERS:
@@ -166,7 +168,7 @@ def restored(value: Any, *, strict: bool = False) -> Any:
             if strict:
                 raise Malformed(f"{key}: {ended.error}") from None
             return value
-    return {key: restored(item, strict=strict) for key, item in value.items()}
+    return {key: restored(item, strict=strict, pause=pause) for key, item in value.items()}
 
 
 def _read_bytes(inner: Any, strict: bool) -> bytes:

@@ -148,3 +148,6 @@ def test_a_value_that_is_dear_to_read_is_padded_with_all_of_its_map():
 def test_too_much_to_do_at_once_is_said():
     with pytest.raises(TooMuchWork):
         Form(OTHERS["small"], "input").encode([0] * 200_000, at_once=True)
+    with pytest.raises(TooMuchWork):  # containers take longer than numbers
+        Form(OTHERS["small"], "input").encode([{}] * 20_000, at_once=True)
+    assert Form(OTHERS["small"], "input").encode([{}] * 10_000, at_once=True)

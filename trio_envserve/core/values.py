@@ -122,7 +122,7 @@ _WORK_AT_ONCE: Final = 64 * KIB
 """The work that may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
 
 ITEMS_AT_ONCE: Final = 100_000
-"""The items that may be encoded at once: some 20 ms."""
+"""The items that may be encoded at once: some 20 ms.  A container takes as long as several."""
 
 DEFAULT_LIMITS: Final = WireLimits()
 

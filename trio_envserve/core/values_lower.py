@@ -63,6 +63,9 @@ _LEAF_CONTAINERS: Final = 5
 _ITEM_COST_BYTES: Final = 130
 _CONTAINER_COST_BYTES: Final = 512
 
+_CONTAINER_WORK: Final = 5
+"""Encoding a container takes as long as so many items more, with its reader's bound."""
+
 _OF_NOBODY: Final = frozenset(
     {"builtins", "collections", "datetime", "decimal", "uuid", "pathlib", "numpy", "torch", "cbor2"}
 )
@@ -130,8 +133,8 @@ class Lowering:
     and return what the encoder takes: the value itself wherever possible."""
 
     __slots__ = (
-        "_code_ran", "_containers", "_depth", "_items", "_keys", "_least", "_most", "_pause",
-        "_plain", "_sort_keys",
+        "_code_ran", "_container_work", "_containers", "_depth", "_items", "_keys", "_least",
+        "_most", "_pause", "_plain", "_sort_keys",
     )  # fmt: skip
 
     def __init__(
@@ -142,6 +145,7 @@ class Lowering:
         self._items = self._most = limits.items - 1  # the value itself
         self._least = 0 if items_at_once is None else max(0, self._most - items_at_once)
         """How low ``_items`` may fall before somebody has to decide."""
+        self._container_work = 0 if items_at_once is None else _CONTAINER_WORK
         self._containers = 0
         self._depth = limits.depth
         self._keys = limits.keys
@@ -349,6 +353,7 @@ class Lowering:
     def _count(self, value: object, items: int, containers: int) -> None:
         self._items -= items
         self._containers += containers
+        self._least += containers * self._container_work
         if self._items < self._least:
             if self._items < 0:
                 raise Refusal(value, "there are more items than the limit allows")

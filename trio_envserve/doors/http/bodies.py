@@ -6,8 +6,9 @@ What a stranger sends is read strictly: no key twice, no number that JSON has no
 UTF-8, nothing behind the value.  Values that JSON lacks have the form of
 :mod:`~trio_envserve.json_values`, both ways.  CBOR is read as the bodies of calls are.
 
-Parsing JSON holds the loop, so a body is bounded, and so is the number of its items.
-What takes long to write is written in a thread.
+Parsing JSON takes long, so a body is bounded, and so is the number of its items.  One that is
+large all the same is parsed in a thread that lets the loop run in between.  What takes long
+to write is written in a thread.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import array
 import dataclasses
 import json
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn, TypeAlias, final
 
 import trio
 
@@ -38,11 +39,20 @@ PROBLEM = "application/problem+json"
 _AT_ONCE: Final = 20_000
 """Items and kilobytes that are written at once: some 10 ms."""
 
+_ITEMS_AT_ONCE: Final = 20_000
+"""Commas and brackets of JSON that is parsed at once: some 15 ms."""
+
+_BYTES_AT_ONCE: Final = 512 * KIB
+"""The length of such JSON: some 10 ms, if it is the digits of long numbers."""
+
 _SMALL: Final = 16 * KIB
 """A body whose value nobody need wait with."""
 
 _ELEMENT_BYTES: Final = 4
 """Of an array that is written as a list."""
+
+
+Pause: TypeAlias = Callable[[], None]
 
 
 def body_type(headers: Headers) -> str:
@@ -121,61 +131,46 @@ class Codec:
 
     async def read(self, body: bytes, media: str) -> Any:
         """The value of a body.  Problem if it is none."""
+        if media == JSON:
+            return await self._parsed(body, _json_value)
         cost_us = BYTE_US * len(body)
         await self.turns.take(cost_us)
-        value = await self._read(body, media)
+        value = await self._read_cbor(body)
         await self.turns.take(cost_us)  # whoever has it encodes it for the server
         return value
 
-    async def _read(self, body: bytes, media: str) -> Any:
+    async def read_row(self, body: bytes) -> Any:
+        """The value of a body of plain JSON, in which no object means anything else.
+        Problem if it is none."""
+        return await self._parsed(body, _plain_value)
+
+    async def _read_cbor(self, body: bytes) -> Any:
         try:
-            if media == JSON:
-                return self._read_json(body)
             try:
                 return values.decode(body, root="body", limits=self._wire, at_once=True)
             except values.TooMuchWork:
                 return await self._threads.run(
                     lambda pause: values.decode(body, root="body", limits=self._wire, pause=pause)
                 )
-        except (values.DecodingError, Malformed) as error:
+        except values.DecodingError as error:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
 
-    async def read_row(self, body: bytes) -> Any:
-        """The value of a body of plain JSON, in which no object means anything else.
-        Problem if it is none."""
+    async def _parsed(self, body: bytes, parse: Callable[[bytes, Pause | None], Any]) -> Any:
+        """The value of JSON, which is encoded next by whoever asks."""
+        items = sum(map(body.count, (b",", b"[", b"{")))
+        if items > self._limits.json_items:
+            raise Problem("body-too-large", "the body has too many items for JSON; send CBOR")
         cost_us = BYTE_US * len(body)
-        await self.turns.take(cost_us)
         try:
-            row = self._read_plain(body)
+            if items > _ITEMS_AT_ONCE or len(body) > _BYTES_AT_ONCE:
+                value = await self._threads.run(lambda pause: parse(body, pause))
+            else:
+                await self.turns.take(cost_us)
+                value = parse(body, None)
         except Malformed as error:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
         await self.turns.take(cost_us)  # as above
-        return row
-
-    def _read_json(self, body: bytes) -> Any:
-        try:
-            return restored(self._read_plain(body), strict=True)
-        except RecursionError:
-            raise Malformed("it is nested too deeply") from None
-        except Malformed:
-            raise
-        except ValueError as error:
-            raise Malformed(f"it is no JSON: {error}") from None
-
-    def _read_plain(self, body: bytes) -> Any:
-        if sum(map(body.count, (b",", b"[", b"{"))) > self._limits.json_items:
-            raise Problem("body-too-large", "the body has too many items for JSON; send CBOR")
-        try:
-            return json.loads(
-                body.decode(), parse_constant=_no_constant, parse_float=_finite,
-                object_pairs_hook=_once,
-            )  # fmt: skip
-        except RecursionError:
-            raise Malformed("it is nested too deeply") from None
-        except Malformed:
-            raise
-        except ValueError as error:  # of UTF-8, of JSON, of a number with too many digits
-            raise Malformed(f"it is no JSON: {error}") from None
+        return value
 
     async def write(self, value: Mapping[str, Any], media: str) -> bytes:
         """A mapping of any decoded values as a body."""
@@ -249,6 +244,44 @@ def _weight(value: Any, most: int, of_array: int = 1024) -> int:
         else:
             weight += int(getattr(found, "nbytes", 0)) // of_array
     return weight
+
+
+def _json_value(body: bytes, pause: Pause | None) -> Any:
+    """The value of JSON.  Malformed if it is none."""
+    try:
+        return restored(_plain_value(body, pause), strict=True, pause=pause)
+    except RecursionError:
+        raise Malformed("it is nested too deeply") from None
+
+
+def _plain_value(body: bytes, pause: Pause | None) -> Any:
+    """The same, in which no object means anything else."""
+    whole, finite, once = (
+        (None, _finite, _once)
+        if pause is None
+        else (_after(pause, int), _after(pause, _finite), _after(pause, _once))
+    )
+    try:
+        return json.loads(
+            body.decode(), parse_constant=_no_constant, parse_int=whole, parse_float=finite,
+            object_pairs_hook=once,
+        )  # fmt: skip
+    except RecursionError:
+        raise Malformed("it is nested too deeply") from None
+    except Malformed:
+        raise
+    except ValueError as error:  # of UTF-8, of JSON, of a number with too many digits
+        raise Malformed(f"it is no JSON: {error}") from None
+
+
+def _after(pause: Pause, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Read a part of JSON after a pause."""
+
+    def read_after(part: Any) -> Any:
+        pause()
+        return read(part)
+
+    return read_after
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -17,7 +17,7 @@ class HttpLimits(_Checked):
     )  # fmt: skip
     header_bytes: int = limit(16 * KIB, "of one request, its first line included")
     body_bytes: int = limit(
-        8 * MIB, "of one request; parsing JSON holds the loop, some 30 ms for one text so long"
+        8 * MIB, "of one request; one text so long in JSON holds the loop for some 30 ms"
     )
     bodies_bytes: int = limit(
         256 * MIB, "of all requests together, from their first byte until they are answered"
@@ -28,8 +28,8 @@ class HttpLimits(_Checked):
     )  # fmt: skip
     json_items: int = limit(
         100_000,
-        "commas and brackets of a body in JSON: parsing so many takes up to 100 ms; CBOR is "
-        "parsed in pieces and has no such bound",
+        "commas and brackets of a body in JSON: so many take up to 100 ms, in pieces between "
+        "which others have their turn; CBOR has no such bound",
     )
     calls: int = limit(
         2000, "calls at once; a batch counts as those that it has in flight, and a call under a "

@@ -1,0 +1,87 @@
+"""What reading a body takes of the loop."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.doors.http.door import asking, open_door
+from trio_envserve.doors.http import bodies
+
+HEAVY = {
+    "objects": b'{"input": [' + b'{"a":0},' * 30_000 + b"0]}",
+    "numbers": b'{"input": [' + b"1.5e-300," * 90_000 + b"0]}",
+    "long numbers": b'{"input": [' + b",".join([b"9" * 4000] * 200) + b"]}",
+    "a long text": b'{"input": "' + b"x" * 3_000_000 + b'"}',
+}
+
+
+@pytest.fixture
+def parsed_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads in which JSON was parsed."""
+    found = []
+    parse = bodies._plain_value
+
+    def noted(body: bytes, pause: Any) -> Any:
+        found.append(threading.get_ident())
+        assert (pause is None) is (threading.get_ident() == threading.main_thread().ident)
+        return parse(body, pause)
+
+    monkeypatch.setattr(bodies, "_plain_value", noted)
+    return found
+
+
+async def echo(rollout: Any) -> Any:
+    return rollout.input
+
+
+@pytest.mark.parametrize("body", HEAVY.values(), ids=HEAVY)
+@pytest.mark.parametrize("path", ["/v1/rollouts", "/v1/batches"])
+async def test_json_that_takes_long_is_not_parsed_on_the_loop(
+    path: str, body: bytes, parsed_in: list[int]
+):
+    """Long numbers took 0.15 s of one turn."""
+    if path == "/v1/batches":
+        body = b'{"inputs": [%b]}' % body
+    async with open_door(echo) as door, asking(door) as client:
+        json_type = {"Content-Type": "application/json"}
+        answer = await client.post(path, content=body, headers=json_type)
+        assert answer.status_code == 200
+    assert len(parsed_in) == 1
+    assert parsed_in[0] != threading.main_thread().ident
+
+
+async def test_a_small_body_is_parsed_at_once(parsed_in: list[int]):
+    async with open_door(echo) as door, asking(door) as client:
+        answer = await client.post("/v1/rollouts", json={"input": [{"a": 0}] * 100})
+        assert answer.json()["value"] == [{"a": 0}] * 100
+    assert parsed_in == [threading.main_thread().ident]
+
+
+@pytest.mark.parametrize("item", [b"1", b"1.5", b"{}", b'{"a": "b"}'])
+def test_parsing_pauses_at_each_part_that_takes_long(item: bytes):
+    pauses = []
+    body = b"[" + b",".join([item] * 100) + b"]"
+    found = bodies._plain_value(body, lambda: pauses.append(1))
+    assert len(pauses) >= 100
+    assert found == bodies._plain_value(body, None)
+
+
+def test_what_stands_for_other_values_is_restored_with_pauses():
+    pauses = []
+    body = b"[" + b",".join([b'{"a": [{"$bytes": ""}]}'] * 100) + b"]"
+    found = bodies._json_value(body, lambda: pauses.append(1))
+    assert len(pauses) >= 500  # two objects were parsed, and two objects and a list restored
+    assert found == bodies._json_value(body, None) == [{"a": [b""]}] * 100
+
+
+@pytest.mark.parametrize("broken", [b'{"a": 1, "a": 2}', b"NaN", b"1e999", b"[", b"\xff"])
+async def test_a_large_body_is_read_as_strictly(broken: bytes, parsed_in: list[int]):
+    body = b'{"input": [' + b"[]," * 30_000 + broken + b"]}"
+    async with open_door(echo) as door, asking(door) as client:
+        json_type = {"Content-Type": "application/json"}
+        answer = await client.post("/v1/rollouts", content=body, headers=json_type)
+        assert answer.status_code == 400
+    assert parsed_in[0] != threading.main_thread().ident
