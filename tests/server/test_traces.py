@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from opentelemetry.trace import StatusCode
 
 from tests.core.helpers import STRANGER, Pair, identifier
 from tests.spans import Kept, about, id_of, kept, parent_of, trace_of
-from trio_envserve import Client, Rollout, ServerLimits, open_client, open_server
+from trio_envserve import Client, Rollout, ServerLimits, open_client, open_server, tracing
 from trio_envserve.core import messages
 from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
 from trio_envserve.net import MemoryNetwork
@@ -261,3 +262,101 @@ def test_g10_what_is_malformed_has_no_span_and_does_no_harm(kept: Kept, frames: 
     pair.give(WorkerMessage((b"w0-1", b"x" * 16, b"", *frames), pair.now_s))
     assert kept.all == []
     assert pair.router.malformed
+
+
+@pytest.mark.parametrize("name", ["rollout", "execution"])
+@pytest.mark.parametrize("given", ["nothing", "a span that is not kept"])
+def test_a_span_that_is_not_kept_changes_no_message(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, name: str, given: str
+):
+    begin = tracing.begin
+
+    def begun(which: str, *about: Any, **more: Any) -> tracing.Span | None:
+        span = begin(which, *about, **more)
+        if which == name and span is not None:
+            span.is_kept = False
+            return None if given == "nothing" else span
+        return span
+
+    monkeypatch.setattr(tracing, "begin", begun)
+    pair = TracedPair()
+    pair.submit(traceparent=SPAN)
+    ((_, what),) = pair.runs
+    assert what.traceparent is not None
+    pair.end()
+    assert kept.named(name) == []
+    assert not any(pair.traces._executions.values())
+    assert not pair.traces._rollouts
+
+
+def test_one_that_is_kept_ends_beside_one_that_is_not(kept: Kept):
+    pair = TracedPair()
+    for traceparent in (SPAN, f"{SPAN[:-1]}0"):
+        pair.submit(traceparent=traceparent)
+    for run in pair.runs[::-1]:
+        pair.end(run)
+    assert [span.name for span in kept.all] == ["execution", "rollout"]
+    assert pair.runs[1][1].traceparent == f"{SPAN[:-1]}0"
+
+
+def test_a_request_that_comes_twice_in_one_message_has_one_span(kept: Kept):
+    pair = TracedPair()
+    request = messages.Request(pair.stranger(), 0, identifier(1), None, 1, None, SPAN)
+    (frames,) = messages.in_batches([(request, b"body"), (request, b"body")])
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
+    pair.settle()
+    pair.end()
+    assert [span.name for span in kept.all] == ["execution", "rollout"]
+    assert len(pair.runs) == 1
+    assert not pair.traces._rollouts
+
+
+def test_a_request_of_a_session_that_is_not_known_has_no_span(kept: Kept):
+    pair = TracedPair()
+    request = messages.Request(identifier(77), 0, identifier(1), None, 1, None, SPAN)
+    pair.tell(request, b"body", route=STRANGER)
+    assert not pair.traces._rollouts
+    pair.traces.close()
+    assert kept.all == []
+
+
+def test_what_is_open_at_the_end_is_ended_once(kept: Kept):
+    pair = TracedPair()
+    pair.submit(traceparent=SPAN)
+    pair.traces.close()
+    assert [span.status.description for span in kept.all] == 2 * ["the server has ended"]
+    for each in (pair.traces._rollouts, pair.traces._in_turn, pair.traces._executions):
+        assert not each
+
+
+def test_what_a_worker_says_wrongly_ends_no_span_of_it(kept: Kept):
+    pair = TracedPair()
+    pair.submit(traceparent=SPAN)
+    ((worker, what),) = pair.runs
+    cut = messages.encode(messages.WorkerOutcome(*what.request, what.number, 0, 1.0))[:-3]
+    for frames in ((cut, b""), (b"\x83", b""), (cut,), ()):
+        incarnation = pair.router.workforce.workers[worker].incarnation
+        pair.give(WorkerMessage((worker, incarnation, b"", *frames), pair.now_s))
+    assert kept.all == []
+    pair.end()
+    assert [span.name for span in kept.all] == ["execution", "rollout"]
+
+
+async def test_who_only_asks_about_a_key_has_no_rollout(kept: Kept, autojump_clock: object):
+    network = MemoryNetwork()
+    async with (
+        open_server(run, bind="memory:s", workers=0, network=network) as server,
+        open_client(server.address, network=network) as client,
+        open_client(server.address, network=network) as other,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(partial(client.outcome, "wait", key="one"))
+        await trio.sleep(1)
+        nursery.start_soon(other.attach, "one")
+        await trio.sleep(1)
+        await other.cancel_key("one")
+        await trio.sleep(1)
+    (rollout,) = kept.named("rollout")
+    assert about(rollout)["envserve.cancelled"] is True
+    assert "envserve.executions" in about(rollout)
+    assert about(kept.one("execution"))["envserve.cancelled"] is True
