@@ -17,8 +17,11 @@ pytestmark = pytest.mark.real
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder, less what commands have said there."""
-    return sorted(each.name for each in folder.iterdir() if not each.match("err-*"))
+    """What is in a folder, less what commands have said there, and Python has compiled."""
+    left_out = ("err-*", "__pycache__")
+    return sorted(
+        each.name for each in folder.iterdir() if not any(each.match(name) for name in left_out)
+    )
 
 
 async def test_what_eval_wrote_becomes_a_page_beside_it(tmp_path: Path):
