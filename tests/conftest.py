@@ -30,7 +30,7 @@ EVERY = settings(
 )
 
 settings.register_profile("few", EVERY, max_examples=10, stateful_step_count=20)
-settings.register_profile("quick", EVERY, max_examples=50, stateful_step_count=40)
+settings.register_profile("quick", EVERY, max_examples=30, stateful_step_count=40)
 settings.register_profile("ci", EVERY, max_examples=100, stateful_step_count=60)
 settings.register_profile("nightly", EVERY, max_examples=20_000, stateful_step_count=150)
 settings.register_profile(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.connections import held_port
 
@@ -65,6 +66,17 @@ SAMPLES = samples()
 PARTS = [each for each in SAMPLES if each.whole]
 PROGRAMS = [each for each in SAMPLES if each.language == "python" and not (each.file or each.whole)]
 SESSIONS = [each for each in SAMPLES if each.language == "console"]
+LONG = {"benchmark.md", "conformance.md", "exploring.md", "fuzzing.md"}
+"""Pages of which the samples measure and search."""
+
+
+def each_of(samples: list[Sample]) -> list[ParameterSet]:
+    """The parameters of a test that runs them."""
+    slow = pytest.mark.slow
+    return [
+        pytest.param(each, id=str(each), marks=[slow] * (Path(each.page).name in LONG))
+        for each in samples
+    ]
 
 
 def write_files(folder: Path, page: str, model_port: str = MODEL_PORT) -> None:
@@ -109,7 +121,7 @@ def test_a_part_of_a_file_stands_in_it(sample: Sample):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("sample", PROGRAMS, ids=str)
+@pytest.mark.parametrize("sample", each_of(PROGRAMS))
 def test_a_program_runs(sample: Sample, tmp_path: Path):
     write_files(tmp_path, sample.page)
     program = tmp_path / "sample.py"
@@ -126,7 +138,7 @@ def test_a_program_runs(sample: Sample, tmp_path: Path):
 @pytest.mark.skipif(
     importlib.util.find_spec("trio_envserve.cli") is None, reason="the command is not there"
 )
-@pytest.mark.parametrize("sample", SESSIONS, ids=str)
+@pytest.mark.parametrize("sample", each_of(SESSIONS))
 def test_a_session_runs(sample: Sample, tmp_path: Path):
     text = sample.text
     if "textarena:" in text:
