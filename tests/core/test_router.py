@@ -1,19 +1,10 @@
-"""The router against clients of every kind: well-behaved, late, foreign, hostile."""
+"""The router: time, workers that die, and its status."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from tests.regressions.bench import System
 from trio_envserve.core import messages
 from trio_envserve.core.executions import Duty
-from trio_envserve.core.health import Health
-from trio_envserve.core.limits import PROTOCOL_VERSION
-from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router_inputs import (
-    ClientMessage,
     HeartbeatFelt,
     PoolOpened,
     PoolWaits,
@@ -22,200 +13,7 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import STRANGER, Pair, identifier
-
-NONCE = identifier(900)
-DIGEST = identifier(901)
-
-
-def hello(nonce: bytes = NONCE, connection: int = 1, name: str = "raw") -> messages.Hello:
-    return messages.Hello(PROTOCOL_VERSION, nonce, connection, name, 1 << 20)
-
-
-def raw(pair: Pair, nonce: bytes = NONCE) -> bytes:
-    """The session of a client that speaks bytes."""
-    pair.tell(hello(nonce), route=STRANGER)
-    welcome = pair.mail[-1][1]
-    assert isinstance(welcome, messages.Welcome)
-    return welcome.session
-
-
-def request(
-    session: bytes, sequence: int = 0, *, digest: bytes = DIGEST, rerun: bool | None = None,
-    allowance: int = 1, deadline_s: float | None = None,
-) -> messages.Request:  # fmt: skip
-    return messages.Request(session, sequence, digest, rerun, allowance, deadline_s)
-
-
-def ask(pair: Pair, session: bytes, sequence: int = 0, body: bytes = b"b", **how: Any) -> None:
-    pair.tell(request(session, sequence, **how), body, route=STRANGER)
-
-
-def last(pair: Pair) -> Any:
-    """The newest message to the raw client."""
-    return pair.mail[-1][1]
-
-
-# -- a well-behaved client ----------------------------------------------------
-
-
-def test_a_call_is_run_answered_and_forgotten():
-    pair = Pair()
-    number = pair.submit(b"question")
-    pair.end(payload=b"answer")
-    answer = pair.last()
-    assert (answer.body, answer.status, answer.worker, answer.executions) == (  # type: ignore[union-attr]
-        b"answer", Status.RESULT, "w0-1", 1,
-    )  # fmt: skip
-    assert pair.session.state(0) is RequestState.COMPLETED
-    pair.receive(number)
-    assert pair.session.state(0) is RequestState.FINISHED
-    assert pair.router.cache.kept_count == 0
-
-
-def test_the_same_nonce_gets_the_same_welcome():
-    pair = Pair(welcomed=False)
-    assert raw(pair) == raw(pair)
-    assert raw(pair, identifier(5)) != raw(pair)
-
-
-def test_answers_go_to_the_newest_connection():
-    pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
-    sync = messages.Sync(session, pair.router.epoch, 2, 1, 1, [0, 1])
-    pair.tell(sync, route=b"second connection")
-    pair.tell(sync._replace(connection=1), route=b"late from the first")
-    pair.end()
-    assert [route for route, _ in pair.mail[-2:]] == [b"second connection"] * 2
-    assert isinstance(last(pair), messages.Outcome)
-
-
-def test_a_name_is_cut_and_printable():
-    pair = Pair(welcomed=False)
-    pair.tell(hello(name="a\nb" + "é" * 100), route=STRANGER)
-    (session,) = pair.router.cache.sessions.values()
-    assert session.name.startswith("a?bé")
-    assert len(session.name.encode()) <= pair.wire.name_bytes
-
-
-# -- duplicates, conflicts, lateness ------------------------------------------
-
-
-def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
-    pair = Pair()
-    session = raw(pair)
-    for _ in range(3):
-        ask(pair, session)
-    assert len(pair.runs) == 1
-    pair.end()
-    first = pair.mail[-1]
-    for _ in range(2):
-        ask(pair, session)
-        assert pair.mail[-1] == first
-    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
-    ask(pair, session)
-    assert (last(pair).code, last(pair).delay_s) == ("finished", None)
-    assert len(pair.runs) == 1
-
-
-def test_g6_the_same_id_with_another_payload_is_refused_and_the_first_undisturbed():
-    pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
-    ask(pair, session, body=b"other", digest=identifier(902))
-    assert (last(pair).code, last(pair).delay_s) == ("conflict", None)
-    pair.end()
-    assert isinstance(last(pair), messages.Outcome)
-
-
-@pytest.mark.parametrize("how", [{"allowance": 0}, {"body": b"x" * 101}])
-def test_what_can_never_be_taken_is_refused_for_good(how):
-    pair = Pair(wire={"message_bytes": 100})
-    ask(pair, raw(pair), **how)
-    assert (last(pair).code, last(pair).delay_s) == ("refused", None)
-    assert pair.runs == []
-
-
-def test_g2_an_allowance_is_cut_to_the_servers_own():
-    pair = Pair(server={"max_executions": 2})
-    session = raw(pair)
-    ask(pair, session, rerun=True, allowance=50)
-    assert pair.router.cache.sessions[session].entries[0].allowance == 2
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        request(identifier(5)), messages.Finish(identifier(5), [0, 1]),
-        messages.Cancel(identifier(5), 0), messages.Sync(identifier(5), identifier(6), 1, 1, 0, []),
-    ],
-    ids=lambda message: type(message).__name__,
-)  # fmt: skip
-def test_g4_an_unknown_session_is_refused_as_unknown_and_nothing_runs(message):
-    pair = Pair()
-    bodies = (b"body",) if isinstance(message, messages.Request) else ()
-    pair.tell(message, *bodies, route=STRANGER)
-    assert last(pair) == messages.Unknown(identifier(5), False, pair.router.epoch, False)
-    assert pair.runs == []
-    pair.tell(messages.Goodbye(identifier(5)), route=STRANGER)
-    assert len(pair.mail) == 1
-
-
-def test_unknown_says_gone_of_a_proven_epoch_and_of_its_own_forgotten_sessions():
-    pair = Pair()
-    session, epoch = raw(pair), pair.router.epoch
-    sync = messages.Sync(session, epoch, 1, 1, 0, [])
-    pair.tell(messages.Goodbye(session), route=STRANGER)
-    pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is True
-    pair.restart(proven=True)
-    pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is True
-    pair.restart(proven=False)
-    pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is False
-
-
-def test_unknown_does_not_say_gone_while_an_execution_lives():
-    pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
-    pair.tell(messages.Goodbye(session), route=STRANGER)
-    pair.tell(messages.Goodbye(session), route=STRANGER)
-    sync = messages.Sync(session, pair.router.epoch, 1, 1, 0, [])
-    pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is False
-    pair.end(status=Status.CANCELLED)
-    pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is True
-
-
-# -- cancelling ---------------------------------------------------------------
-
-
-def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
-    pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
-    pair.tell(messages.Cancel(session, 0), route=STRANGER)
-    assert last(pair) == messages.Cancelled(session, 0, True)
-    assert pair.cancels == [(b"w0-1", 0)]
-    pair.tell(messages.Cancel(session, 7), route=STRANGER)
-    assert last(pair) == messages.Cancelled(session, 7, False)
-    ask(pair, session, 7)
-    assert last(pair).code == "finished"
-    assert len(pair.runs) == 1
-
-
-def test_g7_a_waiting_request_that_is_finished_never_starts():
-    pair = Pair(server={"worker_capacity": 1})
-    session = raw(pair)
-    ask(pair, session, 0)
-    ask(pair, session, 1)
-    pair.tell(messages.Finish(session, [1, 2]), route=STRANGER)
-    pair.end()
-    assert len(pair.runs) == 1
-
+from .raw_clients import ask, last, raw
 
 # -- time ---------------------------------------------------------------------
 
@@ -274,22 +72,6 @@ def test_g8_deadlines_of_finished_requests_are_dropped():
     assert len(pair.router.dispatcher.deadlines) < 1200
 
 
-# -- bounds -------------------------------------------------------------------
-
-
-def test_g8_at_the_bounds_requests_are_refused_for_now():
-    pair = Pair(server={"window": 2, "queue": 1, "worker_capacity": 1, "session_share": 1.0})
-    session, other = raw(pair), raw(pair, identifier(5))
-    ask(pair, session, 0)
-    ask(pair, session, 1)
-    ask(pair, session, 2)
-    assert (last(pair).code, last(pair).delay_s) == ("window", 0.5)
-    ask(pair, other, 0)  # a session of which nothing waits may always have one there
-    assert last(pair).code == "window"
-    ask(pair, other, 1)
-    assert (last(pair).code, last(pair).delay_s) == ("queue-full", 0.5)
-
-
 def test_g8_dispatching_pauses_while_too_much_is_kept():
     pair = Pair(server={"kept_outcomes": 2, "session_share": 0.5})
     one, two = raw(pair), raw(pair, identifier(5))
@@ -304,65 +86,6 @@ def test_g8_dispatching_pauses_while_too_much_is_kept():
     assert len(pair.runs) == 2
     pair.tell(messages.Finish(one, [0, 1]), route=STRANGER)
     assert len(pair.runs) == 3
-
-
-def test_g8_past_the_bound_of_sessions_a_hello_is_refused():
-    pair = Pair(server={"sessions": 1})
-    pair.submit()
-    pair.tell(hello(), route=STRANGER)
-    assert last(pair).code == "no-session"
-
-
-def test_g8_a_client_that_cannot_receive_an_outcome_is_told_so():
-    pair = Pair(wire={"message_bytes": 50})
-    pair.submit()
-    pair.end(payload=b"x" * 51)
-    assert (pair.failure().code, pair.failure().verdict) == (
-        "outcome-too-large", Verdict.RAN_AND_FAILED,
-    )  # fmt: skip
-
-
-# -- strangers ----------------------------------------------------------------
-
-
-def test_malformed_messages_are_answered_counted_and_change_nothing():
-    pair = Pair()
-    before = pair.router.stats()
-    for frames in ((), (b"\xff",), (messages.encode(hello()), b"body"), (b"\x81\x18\x50",)):
-        pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.give(ClientMessage(STRANGER, (messages.encode(request(identifier(1))),), pair.now_s))
-    worker_kind = messages.encode(messages.Retire())
-    pair.give(ClientMessage(STRANGER, (worker_kind,), pair.now_s))
-    pair.settle()
-    assert [m.code for _, m in pair.mail] == ["malformed"] * 6  # type: ignore[union-attr]
-    assert pair.router.stats() == {**before, "malformed": 6}
-
-
-def test_a_foreign_version_is_told_so():
-    pair = Pair()
-    frames = (b"\x82\x00\x02",)
-    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.settle()
-    assert last(pair).code == "foreign-version"
-
-
-def test_g8_only_some_malformed_messages_a_second_are_logged():
-    pair = Pair(server={"log_rate": 2})
-    for _ in range(2):
-        for _ in range(5):
-            pair.give(ClientMessage(STRANGER, (), pair.now_s))
-        pair.advance(1.0)
-    assert len([r for r in pair.reports if "no frames" in r.text]) == 4
-    assert pair.router.malformed == 10
-
-
-def test_g8_a_hostile_peer_that_cancels_every_second_sequence_costs_a_window():
-    pair = Pair(server={"window": 4})
-    session = raw(pair)
-    for sequence in range(0, 100, 2):
-        pair.tell(messages.Cancel(session, sequence), route=STRANGER)
-    assert pair.router.cache.sessions[session].finished.span_count() == 5
-    assert last(pair).started is True  # not taken, so nothing is promised
 
 
 def test_a_heartbeat_of_nobody_is_ignored():
@@ -436,39 +159,3 @@ def test_the_status_says_why_no_worker_may_be_started_yet():
     assert pair.router.status()["reason"] == "2 workers of an earlier server still run"
     pair.give(PoolOpened((), pair.now_s))
     assert pair.router.status()["reason"] == "no worker is ready yet"
-
-
-def test_a_request_to_an_environment_that_is_broken_for_good_is_answered_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    pair = Pair(ready=False)
-    monkeypatch.setattr(pair.router.pool, "broken", "a traceback")
-    monkeypatch.setattr(type(pair.router.pool), "is_broken_for_good", lambda self: True)
-    pair.submit()
-    assert "a traceback" in pair.failure().message
-
-
-# -- failures that servers of this kind are known for ----------------------------
-
-
-@pytest.mark.parametrize("rerun", [True, False])
-def test_failure_12_server_restarted_between_two_health_checks_is_never_noticed(rerun):
-    """The server is restarted between two health checks: each finds a server that is
-    well, and all pending calls are orphans.
-
-    Here the ping states the session, which the new server does not know, and says so.
-    """
-    system = System(rerun=rerun)
-    calls = [system.submit(b"%d" % number) for number in range(3)]
-    system.advance(0.5)
-    system.restart_server()
-    system.advance(5.0)
-    assert system.client.link.health(system.now_s)[0] is Health.HEALTHY
-    if rerun:
-        assert len(system.starts) == 6, "issued again, by consent and on proof"
-        system.end_all(lambda start: b"outcome of " + start.body)
-        results = [system.result(call) for call in calls]
-        assert results == [b"outcome of 0", b"outcome of 1", b"outcome of 2"]
-    else:
-        assert [system.failure(call).verdict for call in calls] == [Verdict.MAY_HAVE_RUN] * 3
-        assert len(system.starts) == 3

@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_envserve import ConfigError, Rollout, ServerLimits, open_client, open_server
+from trio_envserve.core import front
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.lab.recording import load, replay
@@ -183,14 +184,14 @@ async def test_a_flaw_that_ends_the_server_is_on_its_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "a.rec"
-    shipped = Router._request
+    shipped = front._request
 
-    def flawed(self: Router, route: bytes, request: Any, body: Any, now_s: float) -> None:
+    def flawed(router: Router, route: bytes, request: Any, body: Any, now_s: float) -> None:
         if request.sequence == 3:
             raise RuntimeError("a flaw")
-        shipped(self, route, request, body, now_s)
+        shipped(router, route, request, body, now_s)
 
-    monkeypatch.setattr(Router, "_request", flawed)
+    monkeypatch.setattr(front, "_request", flawed)
     with pytest.raises(RuntimeError, match="a flaw"):
         await serve_some(path)
     played = replay(path)

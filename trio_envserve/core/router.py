@@ -17,11 +17,10 @@ A router that is :attr:`Router.behind` with its answers (:mod:`.dispatcher`) is 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection
 from typing import Any
 
-from . import messages
+from . import front
 from .clock import AwakeClock
 from .closing import Closing
 from .dedup import DedupCache
@@ -30,17 +29,13 @@ from .errors import ProtocolError
 from .heard import ExecutionEnded, Noted, Said, Stray
 from .heartbeat import Heartbeat
 from .journal import Journal
-from .key_answers import Confirm, Page
 from .key_pages import KeyPages
-from .keyed import keyed
 from .keyed_at_rest import RestingRequests
-from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
+from .limits import KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput
-from .messages import ForeignVersion
-from .ranges import Ranges
-from .requests import Ask, Session
+from .requests import Session
 from .rights import Rights
-from .router_effects import RouterEffect, Save, TellStats, ToClient
+from .router_effects import RouterEffect, Save
 from .router_inputs import (
     AtRest,
     ClientMessage,
@@ -70,7 +65,7 @@ from .slots import Pool
 from .stacks import Stacks
 from .stages import Stages
 from .stats import describe, status
-from .terms import Body, Epoch, RequestId, Route, SessionId, one_line, short
+from .terms import Epoch, short
 from .worker_range import WorkerRange
 
 
@@ -211,30 +206,6 @@ class Router:
         self.keys.started_as.clear()
         self._time(now_s)
 
-    def _client_message(self, given: ClientMessage) -> None:
-        route, frames, now_s = given
-        if now_s > self._clock.last_s:  # of those that come together the first one reads it
-            self._clock.read(now_s)
-        try:
-            rows = messages.read(frames, most_bytes=self.wire.header_bytes)
-            kind = type(rows[0][0])
-            handler = _HANDLERS.get(kind)
-            if handler is None:
-                raise ProtocolError(f"{kind.__name__} from a client")
-        except ProtocolError as error:
-            code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
-            self._malformed(f"client {short(route)}: {error}")
-            self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
-            return
-        for message, body in rows:
-            if self.rights.on and (answer := self.rights.refusal(route, message, self.cache)):
-                self.dispatcher.send(route, answer)
-            elif body is None:
-                handler(self, route, message)
-            else:
-                self._request(route, message, body, now_s)
-        self.dispatcher.schedule()
-
     def _worker_message(self, given: WorkerMessage) -> None:
         frames, now_s = given
         if now_s > self._clock.last_s:
@@ -242,7 +213,7 @@ class Router:
         try:
             heard = self.workforce.message(frames, self._clock.awake_s)
         except ProtocolError as error:
-            self._malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
+            self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
             self.dispatcher.take_from_workforce()
             return
         self.cache.declared_rerun = self.keys.declared_rerun = self.workforce.rerun
@@ -256,7 +227,7 @@ class Router:
             elif isinstance(each, Noted):
                 self.dispatcher.noted(each)
             else:
-                self._malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
+                self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
         self.dispatcher.schedule()
 
     def _heartbeat_felt(self, given: HeartbeatFelt) -> None:
@@ -348,142 +319,6 @@ class Router:
     def _peer_known(self, given: PeerKnown) -> None:
         self.rights.know(*given)
 
-    # -- messages of clients --------------------------------------------------
-
-    def _hello(self, route: Route, hello: messages.Hello) -> None:
-        name = one_line(hello.name, self.wire.name_bytes)
-        session = self.cache.open(
-            self._new_id(), hello.nonce, name, route, hello.connection, self._clock.awake_s
-        )
-        if session is None:
-            text = self.cache.no_session(hello.nonce, route)
-            self.dispatcher.warn(f"client {short(route)} ({name}) gets no session: {text}")
-            self.dispatcher.send(route, messages.Error(PROTOCOL_VERSION, "no-session", text))
-            return
-        session.message_bytes = hello.message_bytes
-        if self.rights.on:
-            session.owner = self.rights.owner(route)
-        welcome = messages.Welcome(
-            PROTOCOL_VERSION, hello.nonce, session.id, self.epoch, self.limits.window,
-            self.wire.message_bytes, self.status(),
-        )  # fmt: skip
-        self.dispatcher.send(route, welcome)
-
-    def _session(self, route: Route, session_id: SessionId, epoch: Epoch = b"") -> Session | None:
-        """The session of a message, heard just now; or None, and the sender is told."""
-        session = self.cache.sessions.get(session_id)
-        if session is not None and not session.ended:
-            self.cache.heard(session, self._clock.awake_s)
-            return session
-        ours = epoch == self.epoch and session is None
-        gone = ours or epoch in self.dead_epochs
-        settled = ours and self.cache.settled(session_id)
-        self.dispatcher.send(route, messages.Unknown(session_id, gone, self.epoch, settled))
-        return None
-
-    def _request(self, route: Route, request: Any, body: Body, now_s: float) -> None:
-        session = self._session(route, request.session)
-        if session is None:
-            return
-        sequence = request.sequence
-        if len(body) > self.wire.message_bytes or not request.allowance:
-            text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
-            refusal = messages.Refused(session.id, sequence, "refused", text, None)
-            self.dispatcher.send(route, refusal)
-            return
-        allowance = min(request.allowance, self.limits.max_executions)
-        key = keyed(request) if isinstance(request, messages.KeyedRequest) else None
-        ask = Ask(request.digest, body, request.rerun, allowance, key, request.traceparent)
-        fresh = sequence not in session.entries
-        self.dispatcher.do(session, self.cache.request(session, sequence, ask), route)
-        if sequence not in session.entries or not fresh:
-            return
-        if key is None and self.dispatcher.answer_fresh(session, sequence):
-            return
-        if request.deadline_s is not None:
-            heapq.heappush(
-                self.dispatcher.deadlines, (now_s + request.deadline_s, session.id, sequence)
-            )
-
-    def _finish(self, route: Route, finish: messages.Finish) -> None:
-        session = self._session(route, finish.session)
-        if session is not None:
-            self.dispatcher.do(
-                session, self.cache.finish_spans(session, Ranges.from_flat(finish.finished))
-            )
-
-    def _sync(self, route: Route, sync: messages.Sync) -> None:
-        session = self._session(route, sync.session, sync.epoch)
-        if session is None:
-            return
-        self.cache.moved(session, route, sync.connection)
-        # A newer probe says that the answer to the one before has arrived: what was
-        # sent before that, and is still asked for, is lost.
-        sent_before = session.probe if sync.probe > session.probe else 0
-        effects, missing = self.cache.sync(
-            session, sync.next, Ranges.from_flat(sync.pending), sent_before
-        )
-        self.dispatcher.do(session, effects)
-        session.probe = max(session.probe, sync.probe)
-        answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
-        self.dispatcher.send(session.route, answer)
-
-    def _cancel(self, route: Route, cancel: messages.Cancel | messages.KeyedCancel) -> None:
-        session = self._session(route, cancel.session)
-        if session is None:
-            return
-        entry = session.entries.get(cancel.sequence)
-        keyed, journal = self.dispatcher.keyed, self.dispatcher.journal
-        request, before = RequestId(session.id, cancel.sequence), journal.appended
-        is_decided = keyed.answers.is_decided(request)
-        if is_decided and entry is None:
-            return  # it comes again, and its answer waits for the journal
-        # Of a key for which this session has not asked, others may have started the work.
-        started = isinstance(cancel, messages.KeyedCancel)
-        if entry is not None and entry.key is not None:
-            started = keyed.leave(entry)
-        effects, was_started = self.cache.cancel(session, cancel.sequence)
-        started |= was_started
-        self.dispatcher.do(session, effects)
-        if is_decided or journal.appended > before:
-            keyed.answers.tell(Confirm(request, started))
-        else:
-            self.dispatcher.send(session.route, messages.Cancelled(*request, started))
-
-    def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
-        # One record for all who ask in one turn: making it costs far more than asking.
-        made_s, stats = self._told
-        if made_s != self._clock.last_s:
-            stats = self.stats()
-            self._told = self._clock.last_s, stats
-        self.dispatcher.out.append(TellStats(route, ask.probe, stats))
-
-    def _ask_keys(self, route: Route, ask: messages.AskKeys) -> None:
-        if self.dispatcher.keyed.answers.is_decided(route):
-            return  # it comes again, and an answer to it waits for the journal
-        clock = self._clock
-        page = self._key_pages.page(ask.namespace, ask.first, clock.awake_s, clock.last_s)
-        answer = Page(route, messages.KnownKeys(ask.probe), messages.encode_record(page))
-        if self.dispatcher.journal.failed:  # the status says that it is not safe
-            self.dispatcher.out.append(ToClient(*answer))
-        else:
-            self.dispatcher.keyed.answers.tell(answer)
-
-    def _ask_running(self, route: Route, ask: messages.AskRunning) -> None:
-        page = self._running.page(ask.first, self._clock.awake_s, self._clock.last_s)
-        said = messages.Running(ask.probe)
-        self.dispatcher.out.append(ToClient(route, said, messages.encode_record(page)))
-
-    def _ask_stack(self, route: Route, ask: messages.AskStack) -> None:
-        clock = self._clock
-        execution = self._running.find(ask.number, clock.last_s)
-        self.dispatcher.out += self._stacks.ask(execution, route, ask.probe, clock.awake_s)
-
-    def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
-        session = self.cache.goodbye(goodbye.session)
-        if session is not None and not session.ended:
-            self.dispatcher.end(session, lost=False)
-
     # -- what it says of itself -----------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -494,13 +329,14 @@ class Router:
         """Everything countable, aggregated here and nowhere else."""
         return describe(self)
 
-    def _malformed(self, text: str) -> None:
+    def count_malformed(self, text: str) -> None:
+        """A message that is ignored, and said in the log."""
         self.malformed += 1
         self.dispatcher.warn(text)
 
 
 _INPUTS: dict[type, Callable[..., None]] = {
-    ClientMessage: Router._client_message,
+    ClientMessage: front.take,
     WorkerMessage: Router._worker_message,
     HeartbeatFelt: Router._heartbeat_felt,
     Spawned: Router._spawned,
@@ -521,19 +357,4 @@ _INPUTS: dict[type, Callable[..., None]] = {
     WorkerBack: Router._worker_back,
     HostsLive: Router._hosts_live,
     HostsDead: Router._hosts_dead,
-}
-
-_HANDLERS: dict[type, Callable[..., None]] = {
-    messages.Hello: Router._hello,
-    messages.Request: Router._request,
-    messages.KeyedRequest: Router._request,
-    messages.Finish: Router._finish,
-    messages.Sync: Router._sync,
-    messages.Cancel: Router._cancel,
-    messages.KeyedCancel: Router._cancel,
-    messages.AskStats: Router._ask_stats,
-    messages.AskKeys: Router._ask_keys,
-    messages.AskRunning: Router._ask_running,
-    messages.AskStack: Router._ask_stack,
-    messages.Goodbye: Router._goodbye,
 }

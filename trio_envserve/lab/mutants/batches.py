@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core import call_table, client, messages, request_table, router
+from ...core import call_table, client, front, messages, request_table
+from ...core import router as routing
 from ...core.call_steps import CallInput
 from ...core.calls import Stage
 from ...core.client_inputs import CallsCancelled
@@ -19,7 +20,6 @@ from ...core.heard import ExecutionEnded
 from ...core.ranges import Ranges
 from ...core.request_table import Effects, RequestAction, RequestInput
 from ...core.requests import RequestState
-from ...core.router import Router
 from ...core.router_inputs import ClientMessage
 from ...core.workforce import Workforce
 from ..simulation.faults import Fault
@@ -151,22 +151,21 @@ def rows_are_shifted_by_one(patch: Patches) -> None:
 @FAMILY.mutant("G9", needs=(Fault.TINY_BOUNDS,))
 def a_refused_row_drops_the_rest(patch: Patches) -> None:
     """Behind a request that is refused, the rest of its batch counts as finished."""
-    message = Router._client_message
 
-    @patch.around(Router, "_request")
-    def taken(request: Any, self: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
-        session = self.cache.sessions.get(asked.session)
-        if session is not None and session in self.__dict__.get("refused", ()):
+    @patch.around(front, "_request")
+    def taken(request: Any, router: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
+        session = router.cache.sessions.get(asked.session)
+        if session is not None and session in router.__dict__.get("refused", ()):
             session.finished.add(asked.sequence)
             return
-        request(self, route, asked, body, now_s)
+        request(router, route, asked, body, now_s)
         if session is not None and asked.sequence not in session.entries:
-            self.__dict__.setdefault("refused", []).append(session)
+            router.__dict__.setdefault("refused", []).append(session)
 
-    @patch.cell(router._INPUTS, ClientMessage)
-    def all_of(self: Any, given: Any) -> None:
-        message(self, given)
-        self.__dict__.pop("refused", None)
+    @patch.around_cell(routing._INPUTS, ClientMessage)
+    def all_of(message: Any, router: Any, given: Any) -> None:
+        message(router, given)
+        router.__dict__.pop("refused", None)
 
 
 @FAMILY.mutant("G3", "G4", "G5", "G9", "CRASH")

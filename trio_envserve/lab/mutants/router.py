@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...core import messages, outcomes
+from ...core import front, messages, outcomes
 from ...core import router as routing
 from ...core.clock import AwakeClock
 from ...core.closing import Closing, ClosingStage
@@ -32,26 +32,25 @@ EXPIRE_S = 1.0
 def every_lost_session_is_gone(patch: Patches) -> None:
     """The server says of each session that it does not know that nothing of it runs."""
 
-    @patch.around(Router, "_session")
-    def session(original: Any, self: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
-        found = original(self, route, session_id, epoch)
+    @patch.around(front, "_session")
+    def session(original: Any, router: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
+        found = original(router, route, session_id, epoch)
         if found is None:
-            self.dispatcher.send(route, messages.Unknown(session_id, True, self.epoch, False))
+            router.dispatcher.send(route, messages.Unknown(session_id, True, router.epoch, False))
         return found
 
 
 @FAMILY.mutant("G9")
 def any_server_answers_a_ping(patch: Patches) -> None:
     """A ping is answered whether the session is known or not: a restart goes unseen."""
-    original = Router._sync
 
-    @patch.cell(routing._HANDLERS, messages.Sync)
-    def sync(self: Any, route: Any, message: Any) -> None:
-        if message.session in self.cache.sessions:
-            original(self, route, message)
+    @patch.around_cell(front._HANDLERS, messages.Sync)
+    def sync(original: Any, router: Any, route: Any, message: Any) -> None:
+        if message.session in router.cache.sessions:
+            original(router, route, message)
         else:
-            synced = messages.Synced(message.session, message.probe, [], self.status())
-            self.dispatcher.send(route, synced)
+            synced = messages.Synced(message.session, message.probe, [], router.status())
+            router.dispatcher.send(route, synced)
 
 
 @FAMILY.mutant("G4", "G9")
