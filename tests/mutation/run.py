@@ -110,6 +110,9 @@ WORKER = (
     "tests/worker/test_shell_deltas.py",
     "tests/worker/test_shell_left_behind.py",
     "tests/worker/test_shell.py",
+    "tests/worker/test_shell_beats.py",
+    "tests/worker/test_shell_notes.py",
+    "tests/worker/test_shell_large_values.py",
 )
 SHELLS = {
     "net.outbox": ("tests/net/test_outbox.py",),

@@ -39,6 +39,8 @@ class Router:
         self.stream = stream
         self.theirs = theirs
         self.number = 0
+        self.traceparent = None
+        """Of the dispatches that it makes."""
 
     def send(self, message, *body):
         self.stream.send_nowait((INCARNATION, messages.encode(message), *body))
@@ -49,7 +51,8 @@ class Router:
             kind=more.pop("kind", "rollout"), input=given, endpoint="oracle", model_name="m", **more
         )
         body = values.encode(asked.to_body(), root="input", limits=WIRE)
-        self.send(messages.Dispatch(b"s" * 16, self.number, self.number, "c"), body)
+        dispatch = messages.Dispatch(b"s" * 16, self.number, self.number, "c", self.traceparent)
+        self.send(dispatch, body)
         return self.number
 
     async def outcomes(self, count):
