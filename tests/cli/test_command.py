@@ -544,6 +544,15 @@ async def test_help_names_examples_and_exit_codes(tmp_path: Path):
         assert f"  {verb} " in listed.out
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "door"])
+async def test_help_names_no_exit_codes_of_other_verbs(tmp_path: Path, verb: str):
+    done = await run(tmp_path, verb, "--help")
+    codes = done.out.rpartition("Exit codes")[2]
+    assert "  2 " in codes
+    for other in ("eval:", "attach:", "report:", "status --ready:"):
+        assert other not in codes
+
+
 def test_a_verb_does_not_load_what_others_need():
     program = (
         "import sys\n"

@@ -31,7 +31,7 @@ wait_option = click.option(
 
 namespace_option = click.option(
     "--namespace", default=DEFAULT_NAMESPACE, show_default=True, metavar="NAME",
-    help="Whose keys they are.",
+    help="The namespace of the keys.",
 )  # fmt: skip
 
 server_options = decorate([address_option, wait_option, client_options])

@@ -14,17 +14,37 @@ from ..core.errors import NoAnswer, RolloutFailed, UnknownKey
 from ..json_values import jsonable
 from ..net import Transport
 from .at_server import namespace_option, reached, refuse_addresses, server_options
-from .common import EPILOG, NO_OUTCOME, OK, ROLLOUT_ERRORS, Result, Stop, put, run_verb, say
+from .common import (
+    NO_OUTCOME,
+    NO_SERVER,
+    NOT_STARTED,
+    OK,
+    ROLLOUT_ERRORS,
+    Result,
+    Stop,
+    epilog,
+    put,
+    run_verb,
+    say,
+)
 from .options import json_option
 from .waiting import tell_health
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            NOT_STARTED: NO_SERVER,
+            ROLLOUT_ERRORS: "the outcome is an error, or nothing is known under KEY",
+            NO_OUTCOME: "no outcome within --timeout",
+        }
+    )
+)
 @click.argument("key")
 @namespace_option
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-    help="Give up after so long. The work goes on.",
+    help="Give up after this long. The work goes on.",
 )  # fmt: skip
 @server_options
 @json_option
@@ -40,7 +60,7 @@ def attach(
       trio-envserve attach run-8/step-12/7 --namespace nightly --timeout 60 --json
 
     It sends no input and starts nothing. Ctrl-C, --timeout and the end of this
-    command leave the work alone: only those count who asked with the input.
+    command leave the work alone: only callers that sent the input count.
 
     The value is printed as JSON. With --json the object has `ok`, `value` or `error`
     (with `code` and `verdict`), `worker`, `executions` and `duration_s`.

@@ -16,7 +16,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
 import click
@@ -36,8 +37,8 @@ from ..net import unwrap_single
 from .interrupts import Interrupts
 
 OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS, UNWRITTEN, NO_OUTCOME = 0, 1, 2, 3, 4, 5, 6
-"""Exit codes: see :data:`EPILOG`.  After a signal the commands that ask a server end
-with 128 plus its number, as a shell does."""
+"""Exit codes: see :data:`EPILOG`, that of the command, which has those of all verbs.  After
+a signal the commands that ask a server end with 128 plus its number, as a shell does."""
 
 EPILOG = """\b
 Exit codes:
@@ -52,14 +53,30 @@ Exit codes:
 """
 
 
-def exit_codes(ok: str, failed: str, *more: str, usage: str = "", so_far: str = "") -> str:
-    """The epilog of a verb with codes of its own.  ``more``: those from 3 on; ``usage``: more
-    about 2; ``so_far``: what an interrupted run still shows."""
-    texts = [ok, failed, "wrong usage" + usage, *more]
-    lines = [f"  {code}  {text}" for code, text in enumerate(texts)]
-    shown = f", with the {so_far} so far" if so_far else ""
-    lines.append(f"  130, 143  interrupted (Ctrl-C, SIGTERM){shown}")
+NO_SERVER = "no server answered within --wait-s"
+WRONG_USAGE = "wrong usage: an option, an address, a name, a missing extra"
+AT_ONCE_ONLY = "stopped at once (a second signal, parent gone), or something did not end"
+
+
+def epilog(
+    codes: Mapping[int, str] = MappingProxyType({}), *,
+    interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)",
+) -> str:  # fmt: skip
+    """The exit codes at the end of a verb's help.  ``codes``: those beside 0 and 2, or
+    other words for these; ``interrupted``: None if a signal is the normal end."""
+    texts = {OK: "done", USAGE: WRONG_USAGE, **codes}
+    lines = [f"  {code}  {texts[code]}" for code in sorted(texts)]
+    if interrupted is not None:
+        lines.append(f"  130, 143  {interrupted}")
     return "\n".join(["\b", "Exit codes:", *lines, ""])
+
+
+def exit_codes(ok: str, failed: str, *more: str, usage: str = "", so_far: str = "") -> str:
+    """The epilog of a verb of the laboratory.  ``more``: codes from 3 on; ``usage``: more
+    about 2; ``so_far``: what an interrupted run still shows."""
+    texts = dict(enumerate([ok, failed, "wrong usage" + usage, *more]))
+    shown = f", with the {so_far} so far" if so_far else ""
+    return epilog(texts, interrupted=f"interrupted (Ctrl-C, SIGTERM){shown}")
 
 
 LAST_RESORT_S = 3.0

@@ -10,13 +10,13 @@ from ..evals.plain import plain_line
 from ..evals.reading import overview
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
-from .common import EPILOG, OK, Result, Stop, put, run_verb, say
+from .common import OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
 from .results import shown
 
 
-@click.command(name="compare", epilog=EPILOG)
+@click.command(name="compare", epilog=epilog())
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @json_option

@@ -20,7 +20,7 @@ from ..server.curve import (
     read_client,
     read_clients,
 )
-from .common import EPILOG, OK, Result, Stop, put, run_verb, say
+from .common import OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
 
@@ -29,7 +29,7 @@ ACTIONS: Final = ("new", "show", "revoke")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog())
 @click.argument("action", type=click.Choice(ACTIONS))
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("name", metavar="[NAME]", default="")

@@ -22,7 +22,7 @@ from ..logs import LogSetup, set_title
 from ..net import Transport
 from ..net.keypairs import ClientCurve
 from .at_server import address_option
-from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
+from .common import AT_ONCE, OK, Result, Stop, emit, put, run_verb, say, start_logging
 from .group import LazyGroup, Verb
 from .options import (
     asked_curve,
@@ -44,7 +44,7 @@ DOORS = {
 }
 
 
-@click.group(cls=LazyGroup, verbs=DOORS, epilog=EPILOG)
+@click.group(cls=LazyGroup, verbs=DOORS)
 def door() -> None:
     """Open a door to a server, as a process of its own.
 

@@ -9,12 +9,17 @@ from typing import Any
 
 import click
 
-from .common import EPILOG
+from .common import AT_ONCE, AT_ONCE_ONLY, NOT_STARTED, OK, epilog
 from .door import DoorOptions, Opened, door_options, run_door
 from .doors import VerifiersOptions, open_verifiers, verifiers_asked, verifiers_options
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {OK: "stopped as asked", AT_ONCE: AT_ONCE_ONLY, NOT_STARTED: "the address is in use"},
+        interrupted=None,
+    )
+)
 @click.option(
     "--verifiers-bind", "bind", default="tcp://127.0.0.1:5000", show_default=True,
     metavar="ADDRESS", help="Where to serve clients of verifiers: tcp://HOST:PORT or ipc://PATH.",

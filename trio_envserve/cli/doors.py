@@ -52,7 +52,8 @@ _of_http = decorate(
         ),
         click.option(
             "--token-file", type=click.Path(dir_okay=False), metavar="FILE",
-            help="Let in by --http only who shows a token of FILE (one a line, chmod 600).",
+            help="Accept only those callers of --http that send a token of FILE (one a line, "
+            "chmod 600).",
         ),
         click.option(
             "--run-model", metavar="MODEL",
@@ -67,13 +68,14 @@ _of_http = decorate(
 
 _redeliver = click.option(
     "--redeliver", is_flag=True,
-    help="At --verifiers-bind: offer what a lost connection waited for to later ones "
-    "from the same machine, whoever they are. At a loopback address always.",
+    help="Offer the outcomes that a lost connection at --verifiers-bind waited for to later "
+    "connections from the same machine, whoever they are. At a loopback address that is always "
+    "done.",
 )  # fmt: skip
 
 
 def _insecure(where: str) -> Any:
-    text = f"Let everybody in who reaches {where}, also from other machines."
+    text = f"Accept everybody who reaches {where}, also from other machines."
     return click.option("--insecure", is_flag=True, help=text)
 
 

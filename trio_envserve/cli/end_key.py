@@ -12,9 +12,10 @@ from ..client import Client, KeyEnded
 from ..core.errors import CallError
 from ..net import Transport
 from .at_server import namespace_option, reached, refuse_addresses, refused, server_options
-from .common import EPILOG, OK, Result, Stop, put, run_verb
+from .common import NO_SERVER, NOT_STARTED, OK, ROLLOUT_ERRORS, Result, Stop, epilog, put, run_verb
 from .options import json_option
 
+NOT_DONE = "the server did not carry it out; the line says why"
 ANSWER_S = 30.0
 """How long the server may take for one key."""
 
@@ -29,7 +30,7 @@ class _At(NamedTuple):
     transport: Transport
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog({NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: NOT_DONE}))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @namespace_option
 @server_options
@@ -40,8 +41,8 @@ def cancel(
 ) -> int:  # fmt: skip
     """Cancel the work of each KEY, whoever waits for it.
 
-    Who waits is told that it was cancelled. If nothing is known under a key, the next
-    request that asks for it is cancelled, since it may be on its way.
+    Callers that wait are told that it was cancelled. If nothing is known under a key, the
+    next request for it is cancelled, since it may be on its way.
 
     \b
     Example:
@@ -52,13 +53,13 @@ def cancel(
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.cancel_key(key, namespace=namespace, timeout_s=ANSWER_S)
 
-    unknown = "nothing is known under it; if it is asked for now, that is cancelled"
+    unknown = "nothing is known under it; the next request for it is cancelled"
     return _each(
         end, ("cancelled", unknown), _At(keys, namespace, address, wait_s, transport), as_json
     )
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog({NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: NOT_DONE}))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @namespace_option
 @server_options
@@ -69,7 +70,7 @@ def forget(
 ) -> int:  # fmt: skip
     """Drop each KEY and its outcome; what runs is cancelled first.
 
-    Whoever asks for the key then starts new work.
+    The next request for the key starts new work.
 
     \b
     Example:

@@ -14,7 +14,18 @@ from ..core.limits import ClientLimits
 from ..envs.check import check_spec
 from ..evals.inputs import Slice
 from .authors import with_traceback
-from .common import EPILOG, Result, Stop, put, run_verb, start_logging
+from .common import (
+    AT_ONCE,
+    NOT_STARTED,
+    ROLLOUT_ERRORS,
+    UNWRITTEN,
+    Result,
+    Stop,
+    epilog,
+    put,
+    run_verb,
+    start_logging,
+)
 from .evaluation import DEFAULT_N, Options, evaluation
 from .models import check_model, model_options
 from .named_runs import check_options, own_key_limits
@@ -33,7 +44,18 @@ from .render import show_tables
 from .results import summary_tables
 
 
-@click.command(name="eval", epilog=EPILOG)
+@click.command(
+    name="eval",
+    epilog=epilog(
+        {
+            AT_ONCE: "stopped at once by a second signal",
+            NOT_STARTED: "could not start: the environment is broken, or there is no server",
+            ROLLOUT_ERRORS: "finished, but some rollouts ended in errors",
+            UNWRITTEN: "results could not be written",
+        },
+        interrupted="interrupted (Ctrl-C, SIGTERM), with the results so far",
+    ),
+)
 @click.argument("environment", metavar="ENV")
 @click.option(
     "-n", "n", type=click.IntRange(min=1), metavar="N",

@@ -19,13 +19,13 @@ hosts_options = decorate(
         ),
         click.option(
             "--fence-s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-            help="A host that has no answer for so long kills its workers; some time later what "
-            f"ran there is over. [default: {FENCE_S:g}]",
+            help="A host that has no answer for this long kills its workers; some seconds later "
+            f"the server takes their work for over. [default: {FENCE_S:g}]",
         ),
         click.option(
             "--no-lease", is_flag=True,
-            help="Hosts keep their workers however long they do not hear the server. What runs on "
-            "one that is silent is never known to be over, and its calls wait for it.",
+            help="Hosts keep their workers however long they do not hear the server. Work on a "
+            "silent host is never known to be over, and its calls wait for it.",
         ),
         click.option(
             "--needs", multiple=True, metavar="NAME=AMOUNT",

@@ -13,7 +13,7 @@ import click
 import trio
 
 from ..core.errors import ConfigError
-from .common import EPILOG, OK, Result, Stop, put, run_verb
+from .common import OK, Result, Stop, epilog, put, run_verb
 from .options import json_option
 
 _ENVIRONMENT = '''\
@@ -87,7 +87,7 @@ def test_inputs_follow_from_their_seed():
 '''
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog())
 @click.argument("name", metavar="NAME")
 @json_option
 def init(name: str, as_json: bool) -> int:

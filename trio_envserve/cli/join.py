@@ -28,7 +28,20 @@ from ..host.opening import open_host
 from ..host.orphans import is_first, reap_orphans
 from ..host.processes import STARTED
 from ..logs import set_title
-from .common import AT_ONCE, EPILOG, OK, Result, Stop, emit, put, run_verb, say, start_logging
+from .common import (
+    AT_ONCE,
+    AT_ONCE_ONLY,
+    NOT_STARTED,
+    OK,
+    Result,
+    Stop,
+    emit,
+    epilog,
+    put,
+    run_verb,
+    say,
+    start_logging,
+)
 from .notify import Manager, Seen
 from .options import (
     arg_option,
@@ -63,7 +76,16 @@ class _Options(NamedTuple):
     """Arguments of :func:`~trio_envserve.open_host`."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            OK: "stopped as asked",
+            AT_ONCE: AT_ONCE_ONLY,
+            NOT_STARTED: "cannot join, however long it waits: its key, version or --offers",
+        },
+        interrupted=None,
+    )
+)
 @click.argument("address")
 @click.argument("environment", metavar="[ENV]", required=False)
 @click.option(

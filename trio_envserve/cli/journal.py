@@ -20,7 +20,7 @@ from ..server.journal import tools
 from ..server.journal.reading import Found, told
 from ..server.journal.tools import Kept
 from .at_server import namespace_option
-from .common import AT_ONCE, EPILOG, OK, Result, Stop, put, run_verb, say
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
 
@@ -48,7 +48,14 @@ class _Asked(NamedTuple):
         ]
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            AT_ONCE: "show: nothing is known under KEY; check: not all is as it was saved",
+            NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which",
+        }
+    )
+)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("action", type=click.Choice(ACTIONS))
 @click.argument("what", metavar="[KEY]", default="")

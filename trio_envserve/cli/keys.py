@@ -12,7 +12,7 @@ from ..client import Client
 from ..core.pages import KeyPage, KnownKey
 from ..net import Transport
 from .at_server import namespace_option, reached, refuse_addresses, server_options
-from .common import EPILOG, OK, Result, Stop, put, run_verb, say
+from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
 
@@ -20,7 +20,7 @@ MOST = 1000
 _COLUMNS = "key", "state", "waiters", "age", "left", "bytes", "namespace"
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog({NOT_STARTED: NO_SERVER}))
 @click.argument("prefix", default="")
 @namespace_option
 @click.option("--all", "everywhere", is_flag=True, help="Show the keys of all namespaces.")

@@ -139,8 +139,8 @@ workers_option = click.option(
 
 python_option = click.option(
     "--worker-python", metavar="PATH",
-    help="Run the workers under another Python, which has ENV's framework, and of this "
-    "package the same version.",
+    help="Run the workers under another Python, which has ENV's framework and the same version "
+    "of this package.",
 )  # fmt: skip
 
 environ_option = click.option(
@@ -163,7 +163,7 @@ transport_option = click.option(
     type=click.Choice(TRANSPORTS),
     default=DEFAULT_TRANSPORT,
     show_default=True,
-    help="What speaks ZMTP on this side: trio itself, or libzmq. The two work together.",
+    help="The implementation of ZMTP on this side: trio's own, or libzmq. Both can talk to both.",
 )
 
 
@@ -173,7 +173,7 @@ def _remember(context: click.Context, option: click.Parameter, value: str | None
 
 curve_option = click.option(
     "--curve", metavar="FILE", expose_value=False, callback=_remember,
-    help="The keys for a server that needs some: the file that `curve new` wrote.",
+    help="The client's keys, for a server with --curve: the file that `curve new` wrote.",
 )  # fmt: skip
 """Of every verb that asks a server; :func:`asked_curve` has what was given."""
 
@@ -181,7 +181,7 @@ client_options = decorate([transport_option, curve_option])
 
 folder_option = click.option(
     "--curve", type=click.Path(file_okay=False), metavar="DIR",
-    help="Let only clients in whose keys are in DIR: see curve.",
+    help="Accept only clients whose keys are in DIR: see curve.",
 )  # fmt: skip
 """Of every verb that serves."""
 
@@ -212,9 +212,9 @@ pool_options = decorate(
         ),
         click.option(
             "--pause-after-errors", type=click.IntRange(min=1), metavar="N",
-            help="Start no further rollout after N failures in a row that are not the "
-            "environment's: a model that cannot be asked, workers that died. What waits goes on "
-            "waiting; one rollout a minute is tried, and a result lets all go on.",
+            help="Pause after N failures in a row that are not the environment's: a model that "
+            "cannot be asked, workers that died. Waiting requests go on waiting; one rollout a "
+            "minute is tried, and a result ends the pause.",
         ),
         environ_option,
         click.option(

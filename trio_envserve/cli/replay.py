@@ -19,7 +19,7 @@ from ..core.router import Router
 from ..core.terms import short
 from ..lab.recording import Player
 from ..lab.recording_sequence import Event, RequestName, RequestWatch, sequence_text
-from .common import AT_ONCE, EPILOG, OK, Result, Stop, put, run_verb, say
+from .common import AT_ONCE, OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
 
@@ -30,7 +30,7 @@ MOST_SHOWN = 20
 """Sessions, and keys, in the tables for people; ``--json`` has all."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog({AT_ONCE: "the code does something else than was recorded"}))
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option(
     "--at", "until_s", type=click.FloatRange(min=0), metavar="SECONDS",

@@ -15,21 +15,11 @@ from ..evals.report.details import most_chars
 from ..evals.report.survey import Survey, compared_data, page_data, survey
 from ..evals.report.writing import Written, write_report
 from ..evals.run import check
-from .common import (
-    EPILOG,
-    OK,
-    UNWRITTEN,
-    CommandError,
-    Result,
-    Stop,
-    put,
-    run_verb,
-    say,
-)
+from .common import OK, UNWRITTEN, CommandError, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog({UNWRITTEN: "the page could not be written"}))
 @click.argument("file")
 @click.option(
     "-o", "--output", default="", metavar="OUT.html",

@@ -18,7 +18,17 @@ from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server.curve import ServerCurve
 from .authors import with_traceback
-from .common import EPILOG, Result, Stop, run_verb, start_logging
+from .common import (
+    AT_ONCE,
+    AT_ONCE_ONLY,
+    NOT_STARTED,
+    OK,
+    Result,
+    Stop,
+    epilog,
+    run_verb,
+    start_logging,
+)
 from .doors import check_keys, doors_asked, others_reach, serve_options
 from .hosts import hosts_asked, hosts_options
 from .models import endpoints_option
@@ -40,7 +50,16 @@ from .options import (
 from .serving import Serving, serve_until_asked
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            OK: "stopped as asked",
+            AT_ONCE: AT_ONCE_ONLY,
+            NOT_STARTED: "could not start: the address is in use, the environment is broken",
+        },
+        interrupted=None,
+    )
+)
 @click.argument("environment", metavar="[ENV]", required=False)
 @bind_option("tcp://127.0.0.1:5555")
 @workers_option
@@ -82,7 +101,7 @@ from .serving import Serving, serve_until_asked
 )  # fmt: skip
 @click.option(
     "--otlp-ratio", type=click.FloatRange(0, 1), metavar="RATIO",
-    help="Of the traces that begin here, keep this part. [default: all]",
+    help="Keep this part of the traces that begin here. [default: all]",
 )  # fmt: skip
 @log_options("INFO")
 @json_option

@@ -19,7 +19,7 @@ from ..evals.page import Line, page
 from ..evals.plain import plain_line
 from ..evals.reading import Entry, Overview, chosen, overview, record_at
 from ..evals.run import check
-from .common import EPILOG, OK, Result, Stop, put, run_verb
+from .common import OK, Result, Stop, epilog, put, run_verb
 from .options import json_option
 from .render import Table, show_tables
 from .results import shown
@@ -37,7 +37,7 @@ _PREVIOUS = {"p", "b", "\x1b[D", "\x1b[A"}
 _QUIT = {"q", "\x1b", "\x04"}
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog())
 @click.argument("file")
 @click.option("--errors", is_flag=True, help="Only rollouts that ended in errors.")
 @click.option("--worst", is_flag=True, help="The lowest rewards first.")

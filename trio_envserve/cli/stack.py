@@ -13,14 +13,29 @@ from ..core.pages import RunningRollout
 from ..evals.plain import plain_line
 from ..net import Transport
 from .at_server import namespace_option, reached, wait_option
-from .common import EPILOG, OK, ROLLOUT_ERRORS, CommandError, Result, Stop, put, run_verb
+from .common import (
+    NO_SERVER,
+    NOT_STARTED,
+    OK,
+    ROLLOUT_ERRORS,
+    CommandError,
+    Result,
+    Stop,
+    epilog,
+    put,
+    run_verb,
+)
 from .options import client_options, json_option
 
 ANSWER_S = 10.0
 """How long the worker may take."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "nothing runs under KEY, or its worker is silent"}
+    )
+)
 @click.argument("address", metavar="ADDRESS")
 @click.argument("key", metavar="KEY")
 @namespace_option
@@ -33,9 +48,9 @@ def stack(
     """Show where the code of the rollout under KEY stands, at the server at ADDRESS.
 
     KEY may also be the id of a request, as `status --slow` shows it for what has no
-    key. Shown are the tasks of trio that the rollout has, its thread, or its tasks of
-    asyncio; and where the worker's event loop stands, if that is late. Nothing is
-    disturbed, and the worker answers while its loop is blocked.
+    key. The text has the rollout's tasks of trio, its thread or its tasks of asyncio, and
+    the place where the worker's event loop stands, if that is late. Nothing is disturbed,
+    and the worker answers while its loop is blocked.
 
     \b
     Examples:
@@ -52,7 +67,7 @@ def stack(
                 if row is None or text is None:
                     raise CommandError(f"nothing runs under {key}", ROLLOUT_ERRORS)
                 if not as_json:
-                    put(f"{key} runs on worker {row.worker} for {row.age_s:.1f} s")
+                    put(f"{key} has run on worker {row.worker} for {row.age_s:.1f} s")
                     put("\n".join(plain_line(line) for line in text.splitlines()))
                 about: dict[str, Any] = {
                     "key": row.key, "namespace": row.namespace, "request": row.request,

@@ -15,13 +15,14 @@ from ..net import Transport
 from .at_server import leave_out_warnings, no_answer
 from .common import (
     AT_ONCE,
-    EPILOG,
+    NO_SERVER,
     NOT_STARTED,
     OK,
     CommandError,
     Result,
     Stop,
     emit,
+    epilog,
     put,
     run_verb,
 )
@@ -31,7 +32,15 @@ from .results import calls_words, tokens_words
 from .slow import oldest, slow_table
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            OK: "the server answered; with --ready: a worker is ready, and it takes new work",
+            AT_ONCE: "with --ready: it is starting, silent, broken or stopping; the line says why",
+            NOT_STARTED: NO_SERVER,
+        }
+    )
+)
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--ready", is_flag=True,
@@ -70,11 +79,7 @@ def status(
     if the server answered, whatever its status; the field "status" is ready,
     starting, silent, broken or stopping.
 
-    \b
-    With --ready the exit code says which it is:
-      0  ready: a worker is ready, and the server takes new work
-      1  not ready: it is starting, silent, broken or stopping; the line says why
-      3  unreachable: no server answered within --wait-s
+    With --ready the exit code is the answer, and a line says why.
     """  # noqa: D301  # click wants the character itself
     if ready and watch:
         raise click.UsageError("--ready looks once, --watch again and again: give one")

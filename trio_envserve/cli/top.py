@@ -15,7 +15,7 @@ from ..core.errors import EnvServeError
 from ..evals.histogram import sparkline
 from ..net import Transport
 from .at_server import reached, wait_option
-from .common import EPILOG, OK, Result, Stop, emit, put, run_verb
+from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, emit, epilog, put, run_verb
 from .keys import duration
 from .options import client_options, json_option
 from .render import Table, rich_tables, tables_text
@@ -29,11 +29,11 @@ HISTORY = 60
 DEATHS = 5
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=epilog({NOT_STARTED: NO_SERVER}))
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--rows", type=click.IntRange(min=1, max=100), default=10, show_default=True, metavar="N",
-    help="Show so many of the slowest rollouts.",
+    help="Show the N slowest rollouts.",
 )  # fmt: skip
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
@@ -47,8 +47,8 @@ def top(
 ) -> int:
     """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
 
-    It is what the live page of `serve --http` shows. Ctrl-C ends it. Where standard
-    output is no terminal there is a block of text each time; with --json an object a
+    It is what the live page of `serve --http` shows. Ctrl-C ends it. If standard
+    output is no terminal, it prints a block of text each time; with --json an object a
     line, with the statistics of `status`, a field "slow" and a field "rates".
 
     \b

@@ -30,7 +30,18 @@ from ..launchers.hosts import Start, keep_hosts
 from ..net.keypairs import ClientCurve, KeyPair, write_whole
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
-from .common import EPILOG, Result, Stop, run_verb, say, start_logging
+from .common import (
+    AT_ONCE,
+    AT_ONCE_ONLY,
+    NOT_STARTED,
+    OK,
+    Result,
+    Stop,
+    epilog,
+    run_verb,
+    say,
+    start_logging,
+)
 from .doors import ServeDoors
 from .options import (
     arg_option,
@@ -48,7 +59,16 @@ from .serving import Serving, serve_until_asked
 LAUNCHERS = ("ray", "slurm")
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            OK: "stopped as asked",
+            AT_ONCE: AT_ONCE_ONLY,
+            NOT_STARTED: "could not start: the address is in use, the environment is broken",
+        },
+        interrupted=None,
+    )
+)
 @click.argument("launcher", type=click.Choice(LAUNCHERS))
 @click.argument("environment", metavar="[ENV]", required=False)
 @click.option(
@@ -73,7 +93,7 @@ LAUNCHERS = ("ray", "slurm")
 )  # fmt: skip
 @click.option(
     "--leave-s", type=click.IntRange(min=20), default=120, show_default=True,
-    help="slurm: so long before its wall time a host begins to leave.",
+    help="slurm: how long before its wall time a host begins to leave.",
 )  # fmt: skip
 @click.option(
     "--bind", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS",
@@ -91,7 +111,7 @@ LAUNCHERS = ("ray", "slurm")
 )  # fmt: skip
 @click.option(
     "--fence-s", type=click.FloatRange(min=0, min_open=True), default=FENCE_S, show_default=True,
-    metavar="SECONDS", help="A host that has no answer for so long kills its workers.",
+    metavar="SECONDS", help="A host that has no answer for this long kills its workers.",
 )  # fmt: skip
 @arg_option
 @click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit. Repeatable.")

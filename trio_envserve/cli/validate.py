@@ -29,7 +29,7 @@ from ..envs.check import check_spec
 from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..worker.validation import Wanted
-from .common import AT_ONCE, EPILOG, NOT_STARTED, OK, Result, Stop, put, run_verb, say
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, epilog, put, run_verb, say
 from .options import arg_option, json_option, pairs, python_option
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
@@ -49,7 +49,15 @@ class _Options(NamedTuple):
     strict: bool
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        {
+            OK: "nothing failed, and with --strict nothing was warned of",
+            AT_ONCE: "something failed, or with --strict was warned of",
+            NOT_STARTED: "ENV cannot be loaded or set up",
+        }
+    )
+)
 @click.argument("environment", metavar="ENV")
 @click.option("-n", type=click.IntRange(min=1), default=8, show_default=True, help="Rollouts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs.")
@@ -59,7 +67,7 @@ class _Options(NamedTuple):
 )  # fmt: skip
 @click.option(
     "--model", default="oracle", show_default=True, metavar="MODEL",
-    help="Who answers: oracle (right), random (wrong), or an endpoint as for `eval`.",
+    help="The model: oracle (right), random (wrong), or an endpoint as for `eval`.",
 )  # fmt: skip
 @click.option("--model-name", default="", metavar="NAME", help="The model at the endpoint.")
 @click.option(
@@ -88,7 +96,7 @@ def validate(
       trio-envserve validate my_envs:Maze --worker-python /opt/framework/bin/python
 
     \b
-    It is looked at:
+    The checks:
       load, setup      it is found, made and set up; your traceback if not
       inputs           inputs(n, seed) gives n, follows from its seed, can be sent
       rollouts         N rollouts end; with the model `oracle` their answers are right
@@ -98,9 +106,6 @@ def validate(
       cancelling       a rollout that is cancelled while it asks its model ends soon
       left behind      rollouts leave no tasks, threads, children or descriptors
       teardown         it raises nothing
-
-    The exit code is 0 if nothing failed (with --strict: and nothing was warned of), 1 if
-    something did, 2 if the name is wrong, 3 if ENV cannot be loaded or set up.
 
     \b
     With --json, the last line of standard output has ok, failed, warnings (how many), and
