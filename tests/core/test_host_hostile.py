@@ -117,4 +117,4 @@ def test_what_a_worker_sends_wrong_holds_up_nobody(frames):
     link.host.said(b"w0-1", said)
     link.settle()
     assert tuple(link.inputs[-1].frames[1:]) == said
-    assert any("worker w0-1 has sent what is no message" in text for text in link.logged)
+    assert any("worker w0-1 sent a malformed message" in text for text in link.logged)

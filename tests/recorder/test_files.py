@@ -131,7 +131,7 @@ async def test_nobodys_data_is_overwritten(tmp_path: Path):
     path.rmdir()
     (tmp_path / "a.rec.old").write_text("mine\n")
     path.write_bytes(b"")  # of a server that died at once
-    with pytest.raises(ConfigError, match=r"a\.rec\.old is there, and is no recording"):
+    with pytest.raises(ConfigError, match=r"a\.rec\.old exists, and is no recording"):
         await serve_some(path)
     assert (tmp_path / "a.rec.old").read_text() == "mine\n"
 

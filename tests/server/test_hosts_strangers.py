@@ -133,7 +133,7 @@ async def test_hostile_messages_end_nobody_elses_session(caplog: pytest.LogCaptu
             await until(lambda: host.lease.deadline_s != renewed_s)
             assert host.lease.tenure == tenure
             assert {"h0", "after"} <= {each.host for each in server.stats().hosts}
-    lines = [each for each in caplog.messages if "sent what is no message" in each]
+    lines = [each for each in caplog.messages if "sent a malformed message" in each]
     assert 1 <= len(lines) < 100, "a line for each would fill the log"
 
 

@@ -112,7 +112,7 @@ def _new(
         record["file"] = os.fspath(target)
     write_whole(entry, _entry(right), 0o644)
     if pair is not None:
-        say(f"the client's file is {target}: give it to nobody else")
+        say(f"wrote {target}, which has the client's secret key: give it to nobody else")
     put(f"{name} may {', '.join(roles)}; the server's public key is {server.public}")
     return Result(OK, record)
 
@@ -176,5 +176,5 @@ def _revoke(folder: Path, name: str) -> Result:
     place = folder / REVOKED
     place.mkdir(exist_ok=True)
     os.replace(entry, place / entry.name)
-    put(f"{name} may not come in any more; a running server ends its connections in some seconds")
+    put(f"{name} is revoked; a running server ends its connections in some seconds")
     return Result(OK, {"name": name, "public": public})

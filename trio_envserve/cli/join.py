@@ -210,7 +210,7 @@ async def _join(options: _Options, stop: Stop) -> Result:
         "why": stop.why or "parent ended", "drained": drained, "seconds": seconds,
     }  # fmt: skip
     if stop.at_once:
-        say("stopped at once; the workers and what they ran were killed")
+        say("stopped at once; the workers and their executions were killed")
         return Result(AT_ONCE, summary)
     say(f"stopped after {seconds:.1f} s; no worker of this host is left")
     return Result(OK, summary)

@@ -65,7 +65,11 @@ def stack(
                 row = await _find(client, key, namespace)
                 text = None if row is None else await _ask(client, row)
                 if row is None or text is None:
-                    raise CommandError(f"nothing runs under {key}", ROLLOUT_ERRORS)
+                    raise CommandError(
+                        f"nothing runs under {key} in namespace {namespace}; `trio-envserve status "
+                        f"{address} --slow 20` shows what runs",
+                        ROLLOUT_ERRORS,
+                    )
                 if not as_json:
                     put(f"{key} has run on worker {row.worker} for {row.age_s:.1f} s")
                     put("\n".join(plain_line(line) for line in text.splitlines()))
@@ -99,6 +103,6 @@ async def _ask(client: Client, row: RunningRollout) -> str | None:
         return await client.stack(row.number, timeout_s=ANSWER_S)
     except ServerNotReady as error:
         raise CommandError(
-            f"worker {row.worker} does not say it: it is stopped, or is no worker of this "
-            f"package ({error})", ROLLOUT_ERRORS,
+            f"worker {row.worker} does not say where it stands: it is stopped, or is no worker "
+            f"of this package ({error})", ROLLOUT_ERRORS,
         ) from None  # fmt: skip

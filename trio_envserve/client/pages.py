@@ -52,7 +52,7 @@ async def stack(client: Client, number: int, limit_s: float) -> str | None:
                 case {"state": "busy"}:
                     await trio.sleep(BUSY_S)
                 case _:
-                    raise ProtocolError("the server answers with what is no stack")
+                    raise ProtocolError("the server's answer is no stack")
     raise ServerNotReady(f"no stack after {limit_s:g} s: the server is asked for too many")
 
 

@@ -304,7 +304,7 @@ class Host:
         most_bytes = max(self._wire.header_bytes * 7 // 8, BATCH_BYTES)
         if len(frames) not in (2, 4) or sum(map(len, frames[:3])) > most_bytes:
             name = worker.decode("ascii", "replace")
-            self.out.append(Say("warning", f"worker {name} has sent what is no message"))
+            self.out.append(Say("warning", f"worker {name} sent a malformed message"))
             return
         header = frames[len(frames) // 2]
         item = Item(What.SAID, worker, tuple(frames))

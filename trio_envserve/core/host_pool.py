@@ -179,7 +179,7 @@ class Hosts:
 
     def _end_session(self, host: RemoteHost, error: ProtocolError) -> None:
         host.broken = True
-        why = f"it has sent what is no message: {error}"
+        why = f"it sent a malformed message: {error}"
         if host.set_aside:
             host.why = why
         else:

@@ -44,7 +44,7 @@ class RemoteHost:
     """Why it is set aside."""
     leaving: bool = False
     broken: bool = False
-    """Whether it has sent what is no message: nothing that it says counts any more."""
+    """Whether it has sent a malformed message: nothing that it says counts any more."""
     fresh: bool = False
     busy: dict[str, float] = dataclasses.field(default_factory=dict)
     """How busy the machine is, as far as it says."""

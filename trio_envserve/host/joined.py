@@ -220,9 +220,9 @@ class JoinedHost:
                 self._carry_out()
 
     def _take_wrong(self, error: ProtocolError) -> None:
-        """Take what is no message of a router."""
+        """Take a message that no router sends to a host."""
         if self.is_joined:
-            _log.warning("the router sent what is no message: %s", error)
+            _log.warning("the router sent a malformed message: %s", error)
         else:
             # A router's address for clients answers, too, but does not speak of hosts.
             self._trouble = (
@@ -254,7 +254,7 @@ class JoinedHost:
         if prepared is not self._prepared:
             return  # another router has said something else meanwhile
         if broken is not None:
-            _log.error("what this host is to run cannot be run here: %s", broken)
+            _log.error("this host cannot run its environment: %s", broken)
             self._broken = broken
         else:
             self._served = served

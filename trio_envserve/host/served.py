@@ -71,12 +71,14 @@ class Served:
             and _is_record(limits)
         )
         if not right:
-            raise ConfigError("what the router says is to be run cannot be understood")
+            raise ConfigError(
+                "the router's record of what to run cannot be read: it may be of another version"
+            )
         try:
             # A later version may tell more.
             kept = ServerLimits(**{n: limits[n] for n in TOLD_LIMITS if n in limits})
         except TypeError as error:
-            raise ConfigError(f"the limits that the router tells: {error}") from None
+            raise ConfigError(f"the router's limits: {error}") from None
         return cls(
             environment=given["environment"], args=given["args"], command=tuple(command),
             python=given["python"], environ=environ, limits=kept,

@@ -35,7 +35,7 @@ from .curve import Doorkeeper
 _log = logging.getLogger("trio_envserve.server")
 
 COMPLAIN_S = 1.0
-"""The pause between lines about what is no message."""
+"""The pause between lines about malformed messages."""
 
 
 @final
@@ -300,7 +300,7 @@ class HostDesk:
         self._wrong += 1
         if now_s >= self._complained_s + COMPLAIN_S:
             others = f" (and {self._wrong - 1} more)" if self._wrong > 1 else ""
-            _log.warning("a host sent what is no message: %s%s", error, others)
+            _log.warning("a host sent a malformed message: %s%s", error, others)
             self._complained_s, self._wrong = now_s, 0
 
     def _send(self) -> list[RouterEffect]:

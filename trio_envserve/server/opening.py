@@ -142,7 +142,7 @@ async def open_server(
     hosted = hosts_bind is not None
     check_amounts("needs", needs or {})
     if hosted and record is not None:
-        raise ConfigError("what hosts do is not recorded: give record or hosts_bind")
+        raise ConfigError("a server with hosts cannot record: give record or hosts_bind, not both")
     if command and not workers and not hosted:
         raise ConfigError("worker_command starts processes: give workers=1 or more")
     # With no workers here it is a path on the hosts.

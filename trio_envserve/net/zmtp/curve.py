@@ -241,7 +241,7 @@ class CurveServer(_Curve):
             why = "its vouch is for another connection"
             raise HandshakeError(why, tell=why)
         if refusal := self._admit(public):
-            raise HandshakeError(f"its key may not come in: {refusal}", tell=refusal)
+            raise HandshakeError(f"its key is refused: {refusal}", tell=refusal)
         self._learn(text[KEY_BYTES + 96 :])
         self.peer_key = public
         self.is_done = True

@@ -197,6 +197,6 @@ def _check_greeting(greeting: bytes, mechanism: bytes) -> None:
         name = greeting[_MECHANISM].rstrip(b"\0")
         if name != mechanism:
             raise HandshakeError(
-                f"it wants the mechanism {name.decode('ascii', 'backslashreplace')}; "
-                f"{mechanism.decode()} is spoken here{_ADVICE.get((name, mechanism), '')}"
+                f"it wants the mechanism {name.decode('ascii', 'backslashreplace')}, "
+                f"and this side speaks {mechanism.decode()}{_ADVICE.get((name, mechanism), '')}"
             )

@@ -77,7 +77,7 @@ def _check_recording(path: Path) -> None:
     finally:
         os.close(fd)
     if not ordinary or (start and NAME.encode() not in start):
-        raise OSError(f"{path} is there, and is no recording")
+        raise OSError(f"{path} exists, and is no recording")
 
 
 def _write(fd: int, data: bytes) -> None:
