@@ -73,8 +73,10 @@ async def test_the_tasks_of_a_rollout_are_a_tree():
     async with pair(environment) as (_, client), trio.open_nursery() as nursery:
         nursery.start_soon(client.run_rollout, 2)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        text = await stack_of_one(client)
-        environment.gate.set()
+        try:
+            text = await stack_of_one(client)
+        finally:
+            environment.gate.set()
     assert text is not None
     assert "in run_rollout" in text
     assert text.count("in below_it") == 2
@@ -86,8 +88,10 @@ async def test_g10_of_thousands_of_tasks_some_are_shown():
     async with pair(environment) as (_, client), trio.open_nursery() as nursery:
         nursery.start_soon(client.run_rollout, 1000)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        text = await stack_of_one(client)
-        environment.gate.set()
+        try:
+            text = await stack_of_one(client)
+        finally:
+            environment.gate.set()
     assert text is not None
     assert len(text) < 2 * TREE_CHARACTERS
     *shown, last = text.splitlines()
@@ -99,9 +103,11 @@ async def test_g10_of_thousands_of_tasks_some_are_shown():
 async def test_code_that_is_not_trio_is_shown_where_it_stands(environment: Any):
     async with pair(environment) as (_, client), trio.open_nursery() as nursery:
         nursery.start_soon(partial(client.run_rollout, 1, key="one"))
-        await trio.to_thread.run_sync(environment.begun.wait)
-        text = await stack_of_one(client)
-        environment.gate.set()
+        await trio.to_thread.run_sync(environment.begun.wait, abandon_on_cancel=True)
+        try:
+            text = await stack_of_one(client)
+        finally:
+            environment.gate.set()
     assert text is not None
     assert "in run_rollout" in text
 
@@ -143,8 +149,10 @@ async def described(depth: int, describe: Callable[[trio.lowlevel.Task], str]) -
         nursery.start_soon(gate.wait, name="request cd#2")
         nursery.start_soon(gate.wait, name="idle")
         await trio.testing.wait_all_tasks_blocked()
-        text = describe(trio.lowlevel.current_task())
-        gate.set()
+        try:
+            text = describe(trio.lowlevel.current_task())
+        finally:
+            gate.set()
     return text
 
 
