@@ -183,6 +183,7 @@ async def test_no_server_is_told_early_and_ends_at_the_limit(tmp_path: Path):
     *early, last = done.err.splitlines()
     assert any(f"nothing listens at {address}" in line for line in early)
     assert "not ready after 8 s" in last
+    assert "nothing was asked for" in last
     assert done.code == 3
     assert done.last["error"]["type"] == "ServerNotReady"
     done.check_no_traceback()

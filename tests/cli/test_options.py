@@ -37,8 +37,10 @@ def test_limits_of_keys_by_name_among_those_of_the_server():
     keys = key_limits(given)
     assert (keys.retention_s, keys.waiters) == (60, 7)
     for find in (server_limits, key_limits):
-        with pytest.raises(ConfigError, match="did you mean retention_s"):
+        with pytest.raises(ConfigError, match=r"did you mean retention_s[^(]*\?$"):
             find(["retenton_s=60"])
+        with pytest.raises(ConfigError, match=r"no limit 'xyz' \(known: announce_bytes, "):
+            find(["xyz=60"])
         with pytest.raises(ConfigError, match="waiters is a whole number"):
             find(["waiters=1.5"])
 

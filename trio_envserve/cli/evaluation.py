@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import trio
 
 from ..client import Client, open_client
-from ..core.errors import ConfigError, ServerNotClosed
+from ..core.errors import ConfigError, EnvironmentBroken, ServerNotClosed, ServerNotReady
 from ..core.limits import ClientLimits
 from ..core.status import ClientCounters
 from ..envs.loading import load
@@ -257,7 +257,13 @@ async def _prepare(
             waiting.start_soon(tell_health, client, wait_s)
             if server is not None:
                 await server.wait_ready()
-            await client.wait_ready(wait_s)
+            try:
+                await client.wait_ready(wait_s)
+            except EnvironmentBroken:
+                raise
+            except ServerNotReady as error:
+                how = "; nothing was asked for. --wait-s waits for longer"
+                raise ServerNotReady(f"{error}{how}") from error
             waiting.cancel_scope.cancel()
     return made[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -67,13 +67,17 @@ def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
     for name, value in pairs("--limit", given).items():
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ConfigError(f"no limit {name!r}{hint} (known: {', '.join(sorted(fields))})")
+            hint = f"; did you mean {' or '.join(near)}?" if near else _all_of(fields)
+            raise ConfigError(f"no limit {name!r}{hint}")
         if isinstance(value, float) and not isinstance(fields[name].default, float):
             raise ConfigError(f"the limit {name} is a whole number, not {value!r}")
         if name in kind.__dataclass_fields__:
             values[name] = value
     return values
+
+
+def _all_of(names: Iterable[str]) -> str:
+    return f" (known: {', '.join(sorted(names))})"
 
 
 def workers_of(given: Any) -> int | WorkerRange:

@@ -155,7 +155,7 @@ def top_tables(watch: Watch) -> list[Table]:
     ]
     columns = ("worker", "ended", "lost", "why")
     return [
-        Table(f"{stats['environment']} at {stats['address']}", (), server, left=(0, 1)),
+        Table(f"{stats['environment'] or 'server'} at {stats['address']}", (), server, left=(0, 1)),
         slow_table(stats["slow"]),
         *host_tables(stats),
         worker_table(stats),

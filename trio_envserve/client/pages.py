@@ -39,7 +39,7 @@ async def running(client: Client, first: int, limit_s: float) -> RunningPage:
 
 
 async def stack(client: Client, number: int, limit_s: float) -> str | None:
-    """Where the execution with this number stands; None if it does not run."""
+    """The stack of the execution with this number; None if it does not run."""
     with trio.move_on_after(limit_s):
         while True:
             record = await client._driver.ask(partial(messages.AskStack, number=number), limit_s)

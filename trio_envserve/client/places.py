@@ -1,4 +1,4 @@
-"""Where the oldest rollouts stand, each by one line."""
+"""The places where the oldest rollouts stand, each by one line."""
 
 from __future__ import annotations
 

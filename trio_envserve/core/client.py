@@ -94,7 +94,7 @@ class ClientCore:
         self._most_pause_s = self.limits.idle_ping_s
         """How long it may become: less, once a server has forgotten a session meanwhile."""
         self._idle_at: int | None = None
-        """What the last statement had as next, if it had nothing pending and is not answered."""
+        """The `next` of the last statement, if that had nothing pending and is not answered."""
         self._flush_at_s: float | None = None
         """When the server is told of finished requests at the latest."""
         self._company_s = 0.5 * self.limits.finish_flush_s

@@ -92,7 +92,7 @@ class Part:
 
 
 class Tally(NamedTuple):
-    """What each answer to a sync says of the workers."""
+    """The part of each answer to a sync that is about the workers."""
 
     ready: int
     is_silent: bool
@@ -117,7 +117,7 @@ class Pool:
         self.limits = limits
         self.slots = [Slot(index) for index in range(most_of(slots))]
         self.parts: list[Part] = []
-        """Where the number of workers may change."""
+        """The range in which the number of workers may change."""
         self.lives: dict[bytes, Life] = {}
         self.stopping = False
         self.restarts = 0

@@ -242,7 +242,7 @@ class HostDesk:
 
     @property
     def address(self) -> str:
-        """Where hosts connect to."""
+        """The address that hosts connect to."""
         return self._socket.address
 
     def host_of(self, worker: bytes) -> str | None:

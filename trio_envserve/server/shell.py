@@ -117,7 +117,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where clients connect to (a port 0 is resolved)."""
+        """The address that clients connect to (a port 0 is resolved)."""
         return self._front.address
 
     @property
@@ -127,7 +127,7 @@ class Server:
 
     @property
     def hosts_address(self) -> str:
-        """Where hosts join; empty if none can."""
+        """The address that hosts join; empty if none can."""
         return "" if self._desk is None else self._desk.address
 
     def stats(self) -> ServerStats:

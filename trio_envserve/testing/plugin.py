@@ -55,7 +55,7 @@ class HasAddress(Protocol):
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """The address that clients connect to."""
         ...
 
 

@@ -123,7 +123,7 @@ class FaultProxy:
         self.counters = ProxyCounters()
         """Always up to date."""
         self.address = ""
-        """Where clients connect to."""
+        """The address that clients connect to."""
         self._target = (host, port)
         self._rng = random.Random(seed)
         self._numbers = itertools.count()

@@ -51,7 +51,7 @@ class HttpDoor:
 
     @property
     def url(self) -> str:
-        """Where it is, as ``http://HOST:PORT`` (a port 0 is resolved)."""
+        """Its address, as ``http://HOST:PORT`` (a port 0 is resolved)."""
         return self._url
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:

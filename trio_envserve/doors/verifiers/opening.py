@@ -40,7 +40,7 @@ class VerifiersDoor:
 
     @property
     def address(self) -> str:
-        """Where it is (a port 0 is resolved)."""
+        """Its address (a port 0 is resolved)."""
         return self._address
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:

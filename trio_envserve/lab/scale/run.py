@@ -63,7 +63,7 @@ class Options:
 
 
 def limits(options: Options) -> dict[str, Any]:
-    """What the router is allowed besides the defaults."""
+    """The limits of the router that are not the defaults."""
     most = max(options.in_flight, 1000)
     return {
         "queue": 2 * most, "kept_outcomes": 2 * most,
@@ -139,7 +139,7 @@ def _held(pid: int) -> dict[str, int]:
 
 
 def _cpu_s(pids: Mapping[str, int]) -> dict[str, float]:
-    """What each of these processes has taken of a processor."""
+    """The processor time that each of these processes has taken."""
     return {name: cpu_s(pid) or 0.0 for name, pid in pids.items()}
 
 
@@ -148,7 +148,7 @@ def _between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
 
 def _each(before: dict[str, int], after: dict[str, int], count: int) -> dict[str, float]:
-    """What each of them takes."""
+    """The cost of each of them."""
     return {name: round((after[name] - before[name]) / max(count, 1), 2) for name in before}
 
 
