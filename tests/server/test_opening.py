@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,10 @@ from trio_envserve import (
     ConfigError,
     DidNotRun,
     KeyLimits,
+    KeyPair,
     MayHaveRun,
     Server,
+    ServerCurve,
     ServerLimits,
     ServerNotReady,
     ServerStartError,
@@ -25,7 +31,13 @@ from trio_envserve import (
     open_server,
     serve,
 )
+from trio_envserve.core.lease import NO_LEASE_S
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.net.zmtp.sides import sealed_wire
+from trio_envserve.server import opening
+from trio_envserve.server.setup import Setup
+
+HOSTS = "tcp://127.0.0.1:0"
 
 
 @pytest.mark.parametrize("workers", [-1, True, "2"])
@@ -182,3 +194,169 @@ async def test_who_waits_while_the_server_is_killed_is_told(autojump_clock):
             server.kill()
             with trio.fail_after(5):
                 await told.wait()
+
+
+# -- what the arguments come to, before anything is opened --------------------------
+
+
+@pytest.fixture
+def set_up(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What was to be opened, as ``setup``, and what was looked for, as ``looked``."""
+    seen: dict[str, Any] = {"looked": []}
+
+    @asynccontextmanager
+    async def opened(setup: Setup) -> AsyncIterator[str]:
+        seen["setup"] = setup
+        yield "a server"
+
+    def find(python: Any) -> str:
+        seen["looked"].append(f"find {python}")
+        return f"/bin/{python}"
+
+    async def check(python: str) -> None:
+        seen["looked"].append(f"check {python}")
+
+    monkeypatch.setattr(opening, "open_setup", opened)
+    monkeypatch.setattr(opening, "check_spec", lambda spec: seen["looked"].append(f"spec {spec}"))
+    monkeypatch.setattr(opening, "find_interpreter", find)
+    monkeypatch.setattr(opening, "check_interpreter", check)
+    return seen
+
+
+NODE = {"worker_command": "node a.js"}
+PY = {"worker_python": "py"}
+HOSTED = {"hosts_bind": HOSTS}
+OBJECT = object()
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "name", "python", "looked"),
+    [
+        ({}, "arithmetic", "arithmetic", None, ["spec arithmetic"]),
+        ({"workers": 0}, "arithmetic", "arithmetic", None, ["spec arithmetic"]),
+        (HOSTED, "arithmetic", "arithmetic", None, ["spec arithmetic"]),
+        ({**HOSTED, "workers": 0}, "arithmetic", "arithmetic", None, []),
+        ({"workers": 0, "environment": OBJECT}, OBJECT, str(OBJECT), None, []),
+        (NODE, None, "node a.js", None, []),
+        ({**NODE, **HOSTED, "workers": 0}, None, "node a.js", None, []),
+        ({**NODE, "environment": "x"}, "x", "x", None, []),
+        (PY, "arithmetic", "arithmetic", "/bin/py", ["find py", "check /bin/py"]),
+        ({**PY, **HOSTED}, "arithmetic", "arithmetic", "/bin/py", ["find py", "check /bin/py"]),
+        (
+            {"worker_python": Path("py"), **HOSTED, "workers": 0},
+            "arithmetic", "arithmetic", "py", [],
+        ),
+    ],
+)  # fmt: skip
+async def test_what_is_run_is_looked_for_where_it_is_run(
+    set_up: dict[str, Any], options: dict[str, Any], environment: Any, name: str,
+    python: str | None, looked: list[str],
+) -> None:  # fmt: skip
+    async with open_server(**options) as server:
+        assert str(server) == "a server"
+    setup = set_up["setup"]
+    assert (setup.environment, setup.name, setup.python) == (environment, name, python)
+    assert set_up["looked"] == looked
+    assert list(setup.command) == (["node", "a.js"] if "worker_command" in options else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({**HOSTED, "record": "file"}, "give record or hosts_bind"),
+        ({**NODE, "workers": 0}, "worker_command starts processes"),
+        ({**PY, "workers": 0}, "worker_python starts this package's own workers"),
+        ({**PY, **NODE}, "worker_python starts this package's own workers"),
+        ({**PY, **NODE, **HOSTED, "workers": 0}, "worker_python starts this package's own"),
+        ({"environment": OBJECT}, "worker processes load their environment by name"),
+        ({"environment": OBJECT, **HOSTED, "workers": 0}, "worker processes load their"),
+        ({"environment": OBJECT, **NODE}, "worker processes load their environment by name"),
+        ({"args": {"a": (1,)}}, r"args\['a'\]"),
+        ({"args": {"a": (1,)}, **HOSTED, "workers": 0}, r"args\['a'\]"),
+        ({"needs": {"gpu": "two"}}, "needs: gpu='two' is no amount"),
+        ({"worker_command": ""}, "worker_command must be a command"),
+    ],
+)
+async def test_what_cannot_be_run_together_is_refused(
+    set_up: dict[str, Any], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        async with open_server(**options):
+            pass
+    assert "setup" not in set_up
+
+
+async def test_what_is_given_is_what_is_set_up(set_up: dict[str, Any]) -> None:
+    given = {
+        "args": {"a": 1}, "bind": "tcp://127.0.0.1:7", "workers": 3, "hosts_bind": HOSTS,
+        "limits": ServerLimits(stop_s=3.0), "wire": WireLimits(flush_s=3.0),
+        "keys": KeyLimits(retention_s=60.0), "worker_environ": [{"A": "1"}],
+        "worker_logging": {"level": "info"}, "worker_otlp": {"endpoint": "e"}, "journal": "folder",
+        "needs": {"gpu": 1.0}, "network": MemoryNetwork(), "transport": "libzmq",
+    }  # fmt: skip
+    async with open_server(**given, fence_s=5.0):  # type: ignore[arg-type]  # each of its own
+        pass
+    setup = set_up["setup"]
+    assert {name: getattr(setup, name) for name in given} == given
+    assert setup.lease.fence_s == 5.0
+    async with open_server(record="file", record_bodies=True, fence_s=None):
+        pass
+    setup = set_up["setup"]
+    assert (setup.record, setup.record_bodies, setup.lease.fence_s) == ("file", True, NO_LEASE_S)
+
+
+async def test_what_is_not_given_is_as_it_is_written_down(set_up: dict[str, Any]) -> None:
+    async with open_server():
+        pass
+    setup = set_up["setup"]
+    assert (setup.limits, setup.wire, setup.keys) == (ServerLimits(), WireLimits(), KeyLimits())
+    assert (setup.args, setup.needs, setup.worker_logging, setup.worker_otlp) == ({}, {}, {}, None)
+
+
+async def test_what_runs_in_this_process_may_have_any_arguments(set_up: dict[str, Any]) -> None:
+    async with open_server(workers=0, args={"a": (1,)}):
+        assert set_up["setup"].args == {"a": (1,)}
+
+
+async def test_keys_need_messages_of_sizes_that_can_be_sealed(set_up: dict[str, Any]) -> None:
+    curve = ServerCurve(KeyPair.new(), {})
+    async with open_server(curve=curve):
+        assert set_up["setup"].wire == sealed_wire(WireLimits()) != WireLimits()
+    for more in ({"network": MemoryNetwork()}, {"transport": "libzmq"}):
+        with pytest.raises(ConfigError, match="curve needs transport"):
+            async with open_server(curve=curve, **more):
+                pass
+
+
+def test_without_trio_it_is_said_what_is_needed() -> None:
+    async def main() -> None:
+        async with open_server():
+            pass
+
+    with pytest.raises(RuntimeError, match="open_server needs trio, and asyncio runs here"):
+        asyncio.run(main())
+
+
+def test_hosts_are_told_all_that_they_run_or_it_is_refused(set_up: dict[str, Any]) -> None:
+    setup = Setup(
+        environment="env", name="env", args={"a": 1}, bind=ADDRESS, workers=0,
+        limits=ServerLimits(), wire=WireLimits(header_bytes=4096), hosts_bind=HOSTS,
+    )  # fmt: skip
+    record = opening._serves(setup)
+    assert (record["environment"], record["args"]) == ("env", {"a": 1})
+    nothing = dataclasses.replace(setup, environment=None, command=("node", "a.js"))
+    assert opening._serves(nothing)["environment"] is None
+    large = dataclasses.replace(setup, args={"a": "x" * 2500})
+    with pytest.raises(ConfigError, match="bytes, and hosts can be told 2048"):
+        opening._serves(large)
+
+
+@virtual
+async def test_what_others_can_reach_without_keys_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opening._warn_if_reachable("tcp://127.0.0.1:1")
+    opening._warn_if_reachable("memory:here")
+    assert not caplog.text
+    opening._warn_if_reachable("tcp://0.0.0.0:1")
+    assert caplog.text.count("tcp://0.0.0.0:1 is reachable from other machines") == 1

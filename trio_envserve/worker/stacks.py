@@ -77,17 +77,12 @@ def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | 
     for task in _below(root):
         if task.name == name:
             parts.append("tasks of trio:\n" + _tree(task))
-    for thread in threading.enumerate():
-        if thread.ident is not None and thread.name == name:
-            parts.append(f"thread:\n{_frames(thread.ident)}")
+    parts += [f"thread:\n{stack}" for stack in _of_threads(name)]
     of_asyncio = list(_of_asyncio(name))
     if of_asyncio:
         parts += of_asyncio
-        parts += [
-            f"the loop of asyncio stands here:\n{_frames(thread.ident)}"
-            for thread in threading.enumerate()
-            if thread.ident is not None and thread.name == ASYNCIO_THREAD
-        ]
+        loops = _of_threads(ASYNCIO_THREAD)
+        parts += [f"the loop of asyncio stands here:\n{stack}" for stack in loops]
     return "\n".join(parts) or f"{name} has no task here: it has not begun, or it has ended\n"
 
 
@@ -107,6 +102,12 @@ def _tree(task: trio.lowlevel.Task) -> str:
         children = [child for nursery in each.child_nurseries for child in nursery.child_tasks]
         waiting += [(child, depth + 1) for child in children]
     return "".join(lines)
+
+
+def _of_threads(name: str) -> list[str]:
+    """Where the threads of this name stand that have begun."""
+    threads = [each for each in threading.enumerate() if each.name == name]
+    return [_frames(each.ident) for each in threads if each.ident is not None]
 
 
 def _frames(thread: int) -> str:
