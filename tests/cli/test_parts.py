@@ -9,7 +9,6 @@ import pytest
 
 from trio_envserve import ConfigError
 from trio_envserve.cli.render import Table, tables_text
-from trio_envserve.cli.results import type_words
 from trio_envserve.envs.check import check_spec
 
 
@@ -66,10 +65,3 @@ def test_a_data_set_is_looked_up_without_its_library_being_imported():
     check_spec("reasoning-gym:countdown")
     with pytest.raises(ConfigError, match="did you mean 'countdown'"):
         check_spec("reasoning-gym:contdown")
-
-
-def test_an_error_of_this_package_is_shown_without_its_module():
-    assert type_words("trio_envserve.core.errors.ConfigError") == "ConfigError"
-    assert type_words("my_envs.trio_envserve.Lost") == "my_envs.trio_envserve.Lost"
-    assert type_words("ValueError") == "ValueError"
-    assert type_words("") == ""

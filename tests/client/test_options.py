@@ -22,6 +22,11 @@ from trio_envserve.envs import RolloutRequest
 from trio_envserve.net import MemoryNetwork
 
 
+def test_a_wrong_option_is_an_error_about_the_public_record_of_options():
+    with pytest.raises(TypeError, match=r"^CallOptions\(\) got an unexpected.*'timeout'"):
+        checked("input", timeout=5)  # type: ignore[call-arg]  # it is timeout_s
+
+
 @pytest.mark.parametrize(
     "options",
     [

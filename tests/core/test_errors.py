@@ -46,6 +46,16 @@ def test_a_record_becomes_the_class_of_its_code(cls):
     assert str(error) == f"ValueError: text on worker w0-1 ({cls.verdict.value})"
 
 
+def test_an_error_of_this_package_is_named_without_its_module():
+    text = "unknown model endpoint 'orcle'"
+    info = ErrorInfo(
+        "refused", Verdict.DID_NOT_RUN, text, type="trio_envserve.core.errors.ConfigError"
+    )
+    assert str(error_from_info(info)) == f"ConfigError: {text} (it did not run)"
+    assert errors.short_type("my_envs.trio_envserve.Lost") == "my_envs.trio_envserve.Lost"
+    assert errors.short_type("") == ""
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_g9_an_unknown_code_becomes_the_base_of_its_verdict(verdict):
     error = error_from_info(ErrorInfo("of the future", verdict, "text"))

@@ -21,7 +21,13 @@ from typing import Any, NamedTuple
 import trio
 
 from ..client import Client, open_client
-from ..core.errors import ConfigError, EnvironmentBroken, ServerNotClosed, ServerNotReady
+from ..core.errors import (
+    ConfigError,
+    EnvironmentBroken,
+    ServerNotClosed,
+    ServerNotReady,
+    short_type,
+)
 from ..core.limits import ClientLimits
 from ..core.status import ClientCounters
 from ..envs.loading import load
@@ -50,7 +56,6 @@ from .live import shown
 from .named_runs import caller_of, check_server, conflict_text
 from .options import asked_curve
 from .output import Output
-from .results import type_words
 from .waiting import tell_health
 
 DEFAULT_N = 100
@@ -203,7 +208,7 @@ def _say_what_stands_out(
         for (kind, _), rollouts in tally.failed().items():
             failure = rollouts[0].failure
             assert failure is not None
-            raised = f"{type_words(failure.type)}: " if failure.type else ""
+            raised = f"{short_type(failure.type)}: " if failure.type else ""
             say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
             traceback = tally.first_tracebacks.get(failure.kind, "")
             # Other kinds have this package's.

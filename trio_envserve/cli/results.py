@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.errors import short_type
 from ..evals.histogram import bar
 from ..evals.plain import plain_line
 from ..evals.records import usage_words
@@ -115,15 +116,10 @@ def _which(one: Mapping[str, Any]) -> tuple[str, ...]:
     error = one["error"]
     what = ""
     if error is not None:
-        what = f"{type_words(error['type']) or error['class']}: {error['message']}"
+        what = f"{short_type(error['type']) or error['class']}: {error['message']}"
     message = plain_line(what.strip().split("\n")[0], _MESSAGE)
     worker = plain_line(one["worker"], _WORKER)
     return str(one["index"]), str(one["repeat"]), shown(one["duration_s"]), worker, message
-
-
-def type_words(name: str) -> str:
-    """The type of an exception for people: one of this package without its module."""
-    return name.rpartition(".")[2] if name.startswith("trio_envserve.") else name
 
 
 def calls_words(usage: Mapping[str, float]) -> str:

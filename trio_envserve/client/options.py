@@ -142,6 +142,10 @@ def checked(
     return Asked(form, input, terms, name)
 
 
+# A wrong option is a TypeError about this name: that of the public record of the options.
+checked.__qualname__ = "CallOptions"
+
+
 def _form(
     kind: Kind, model: str, model_name: str, sampling_args: Mapping[str, Any] | None,
     max_retries: int, columns: Any,

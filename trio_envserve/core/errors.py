@@ -288,11 +288,16 @@ def error_from_info(info: ErrorInfo) -> CallError:
     this version does not know, the base class of its verdict."""
     cls = _CLASSES.get((info.code, info.verdict), _BASES[info.verdict])
     where = f" on worker {info.worker}" if info.worker else ""
-    what = f"{info.type}: {info.message}" if info.type else info.message
+    what = f"{short_type(info.type)}: {info.message}" if info.type else info.message
     error = cls(f"{what}{_place(info)}{where}", info=info)
     if info.traceback:
         error.add_note(f"In the environment:\n{info.traceback.rstrip()}")
     return error
+
+
+def short_type(name: str) -> str:
+    """The type of an exception for people: one of this package without its module."""
+    return name.rpartition(".")[2] if name.startswith("trio_envserve.") else name
 
 
 def _place(info: ErrorInfo) -> str:

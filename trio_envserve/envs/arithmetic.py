@@ -89,8 +89,7 @@ class Arithmetic:
         """The task at ``index``.  Raises ``IndexError`` outside of the size."""
         if not 0 <= index < self.size:
             raise IndexError(
-                f"index {index} is not within 0..{self.size - 1}; "
-                "for more give the environment the argument size"
+                f"index {index} is not within 0..{self.size - 1} (the argument size is {self.size})"
             )
         rng = random.Random(f"{self.seed if seed is None else seed}/{index}")
         total = rng.randint(2, 20)
