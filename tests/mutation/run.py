@@ -187,6 +187,8 @@ READ = (
     "worker.deltas",
     "worker.outcomes",
     "worker.left_behind",
+    "worker.stacks",
+    "worker.tracebacks",
     "server.portions",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
