@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from tests.doors.http.door import HANG_S, asking
+from tests.doors.http.door import HANG_S, asking, open_door, raw
 from trio_envserve import ServerLimits, open_server
 from trio_envserve.doors.http import open_http_door
 from trio_envserve.net import MemoryNetwork
@@ -61,3 +62,27 @@ async def test_g10_values_of_calls_that_wait_took_thirty_times_their_bodies(
                 held = values()
                 may_end.set()
     assert len(held) <= 1  # that of the one that runs
+
+
+async def test_g8_outcomes_of_a_batch_that_nobody_reads_are_not_decoded():
+    """Each batch held the value of the outcome after the one that was under way."""
+    is_read_no_more = trio.Event()
+
+    async def environment(rollout: Any) -> dict[str, Any]:
+        if rollout.input == 0:
+            return {"pad": "x" * 20_000_000}  # far more than the kernel takes for a peer
+        await is_read_no_more.wait()
+        return {"call": rollout.input, MARK: []}
+
+    body = b'{"inputs": [0, 1, 2]}'
+    head = "Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body)}"
+    async with open_door(environment) as door, raw(door) as peer, asking(door) as client:
+        await peer.send("POST /v1/batches HTTP/1.1", *head, body=body)
+        begun = b""
+        while len(begun) < 1000:  # the first line
+            begun += await peer.stream.receive_some()
+        is_read_no_more.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await client.post("/v1/rollouts", json={"input": 3})  # comes after those
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert values() == set()

@@ -29,7 +29,7 @@ from ...core.errors import CallError, ConfigError
 from ...core.health import Health
 from ...net import unwrap_single
 from .answers import later, line, problem_for, record, refuse
-from .batches import Feed, Found
+from .batches import Feed
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .encoding import encoded
 from .exchange import Exchange, HungUp, Receive, Send, Share
@@ -262,32 +262,34 @@ class HttpApp:
                 raise Problem("bad-request", str(error)) from None
             self._rooms.take(in_flight, held, "" if named is None else named.namespace)
             self._check_ready()
-            arriving, arrived = trio.open_memory_channel[Found](0)
-            feed = Feed(self._client, inputs, in_flight, fields, arriving)
+            feed = Feed(self._client, inputs, in_flight, fields)
             if named is None:
-                await exchange.unless_hung_up(lambda: self._fed(exchange, feed, arrived))
+                await exchange.unless_hung_up(lambda: self._fed(exchange, feed))
             else:
                 self._keyed.go_on(feed.run, held.pop_all())
-                await exchange.unless_hung_up(lambda: self._lines(exchange, arrived))
+                await exchange.unless_hung_up(lambda: self._lines(exchange, feed))
 
-    async def _fed(
-        self, exchange: Exchange, feed: Feed, arrived: trio.MemoryReceiveChannel[Found]
-    ) -> None:
+    async def _fed(self, exchange: Exchange, feed: Feed) -> None:
         with unwrap_single():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feed.run)
-                await self._lines(exchange, arrived)
+                await self._lines(exchange, feed)
 
-    async def _lines(self, exchange: Exchange, arrived: trio.MemoryReceiveChannel[Found]) -> None:
+    async def _lines(self, exchange: Exchange, feed: Feed) -> None:
         """The outcomes of a batch as they come, each in a line."""
-        async with arrived:
+        try:
             await exchange.begin(200, LINES)
-            async for index, outcome in arrived:
-                found = {"index": index, **line(outcome, of_key=exchange.of_key)}
-                written = await self._codec.write(found, JSON)
-                del outcome, found  # as above
-                await exchange.send_piece(written + b"\n", more=True)
+            while (found := await feed.take()) is not None:
+                written = await self._line(exchange, *found)
+                del found  # as above
+                await exchange.send_piece(written, more=True)
             await exchange.send_piece(b"", more=False)
+        finally:
+            feed.leave()
+
+    async def _line(self, exchange: Exchange, index: int, outcome: Outcome) -> bytes:
+        found = {"index": index, **line(outcome, of_key=exchange.of_key)}
+        return await self._codec.write(found, JSON) + b"\n"
 
     # -- keys -----------------------------------------------------------------
 
