@@ -65,7 +65,7 @@ OnDelta: TypeAlias = Callable[[int, Body], None]
 """Is told the number and the bytes of each delta of a call that arrives."""
 
 OnNote: TypeAlias = Callable[[Note], object]
-"""Is told what a call last noted of how far it is, about once a second at most."""
+"""Is told the last note of a call, at most about once a second."""
 
 
 @final

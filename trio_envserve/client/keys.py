@@ -34,10 +34,10 @@ async def attach(
     client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE,
     timeout_s: float | None = None, submitted: Callable[[], object] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Wait for the outcome of what was asked under a key, by whomever, without its input.
+    """Wait for the outcome of the work under a key, without its input.
 
-    Nothing is started for it, and the work does not go on for its sake.  The error is
-    UnknownKey if the server knows nothing of the key: what was asked earlier may have run."""
+    It starts nothing, and keeps no work going.  The error is UnknownKey if the server knows
+    nothing of the key: an earlier request may have run."""
     return await _call(client, KeyAct.ATTACH, key, namespace, timeout_s, submitted)
 
 

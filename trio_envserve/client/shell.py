@@ -276,9 +276,9 @@ class Client:
         Outcomes come as they finish; an error is an outcome too.  Leaving the
         block early cancels what is left.  Options as for :meth:`run_rollout`.
 
-        ``on_note`` is called with the index of an input and the fields of what its rollout
-        last noted of how far it is, about once a second at most.  It must be quick.  If it
-        raises, that is logged, and it hears no more of that rollout.
+        ``on_note`` is called with the index of an input and the fields of its rollout's last
+        note, at most about once a second.  It must be quick.  If it raises, the error is
+        logged, and it hears no more of that rollout.
         """
         calls = starmap(checked(None, **options).member, enumerate(inputs))
         async with open_many(self, calls, in_flight, on_note) as outcomes:
@@ -289,9 +289,9 @@ class Client:
     async def attach(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
     ) -> Outcome:
-        """Wait for the outcome of what was asked under a key, by whomever, without its
-        input.  Nothing is started for it, and nothing goes on for its sake.  The error is
-        :class:`~trio_envserve.UnknownKey` if the server knows nothing of it."""
+        """Wait for the outcome of the work under a key, whoever asked for it, without its
+        input.  It starts nothing, and keeps no work going.  The error is
+        :class:`~trio_envserve.UnknownKey` if the server knows nothing of the key."""
         return await keys.attach(self, key, namespace=namespace, timeout_s=timeout_s)
 
     async def cancel_key(
@@ -318,13 +318,13 @@ class Client:
         return await pages.keys(self, namespace, first, self._limit_s(timeout_s))
 
     async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
-        """A page of the executions that run, the oldest first, with what they last noted.
+        """A page of the executions that run, the oldest first, with their last notes.
         Go on with ``first=page.next`` until that is None.  Errors as of :meth:`stats`."""
         return await pages.running(self, first, self._limit_s(timeout_s))
 
     async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
-        """Where the code of an execution stands, for people: trio's tasks below it, and its
-        thread or its tasks of asyncio; None if it does not run any more.  ``number``: that of
+        """The stack of an execution, for people: trio's tasks below it, and its thread or its
+        tasks of asyncio; None if it does not run any more.  ``number``: that of
         :meth:`list_running`.  A worker whose loop is blocked answers, too; one that is stopped,
         or is no worker of this package, does not: ServerNotReady after ``timeout_s``."""
         return await pages.stack(self, number, self._limit_s(timeout_s))

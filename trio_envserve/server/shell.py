@@ -187,7 +187,7 @@ class Server:
     def kill(self) -> None:
         """End every worker process now, whatever it runs, and start no more.
 
-        What they ran is answered "may have run".  The server itself ends with its
+        Their executions are answered "it may have run".  The server itself ends with its
         block, which then has little left to wait for.
         """
         self._give(CloseAsked(_now_s(), ClosingStage.KILLING))
