@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from trio_envserve import open_client, open_server
 from trio_envserve.core.limits import KIB, MIB, ServerLimits
@@ -65,6 +66,7 @@ async def test_what_is_parked_reads_as_what_it_was():
     bodies = {number: bytes([number]) * (number * 1000 + 1) for number in range(50)}
     async with parking() as parked:
         await parked.park(bodies)
+        await trio.testing.wait_all_tasks_blocked()  # it looks no more until others come
     assert parked.read() == bodies
 
 

@@ -47,10 +47,11 @@ class Parking:
         self._waiting: deque[tuple[int, SentBody]] = deque()
         self._come = trio.Event()
         self._file: IO[bytes] | None = None
-        self._map = memoryview(b"")
+        self._map: memoryview
         """The map of the whole file.  It is only read: on a full disk a write fails, but a
         write to a map would kill the process."""
-        self._end = 0
+        self._end: int
+        """How much of the file is written."""
         self._failed = False
         """Whether the log has said that there is no space."""
 
@@ -93,7 +94,6 @@ class Parking:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see close
             self._file.truncate(max(size, FILE_BYTES))
             self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
-            self._end = 0
         begin = self._end
         for piece in pieces_of(payload):
             rest = memoryview(piece)
@@ -107,7 +107,7 @@ class Parking:
         """Write no more.  Parked outcomes stay as long as they are used."""
         if self._file is not None:
             self._file.close()
-        self._file, self._map = None, memoryview(b"")
+        self._file, self._map, self._end = None, memoryview(b""), 0
 
     def _complain(self, error: OSError) -> None:
         if not self._failed:
