@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from tests.cli.commands import Running, command, run, until
-from trio_envserve import Client, open_client
+from trio_envserve import Client, RolloutFailed, WorkerLost, open_client
+from trio_envserve.cli.attach import _tell
 from trio_envserve.cli.keys import duration
 
 pytestmark = pytest.mark.real
@@ -217,3 +218,10 @@ async def test_a_key_that_is_none_is_a_wrong_usage(tmp_path: Path):
 )
 def test_an_age_is_short(seconds: float, text: str):
     assert duration(seconds) == text
+
+
+def test_the_next_step_after_a_retained_error_is_told(capsys: pytest.CaptureFixture[str]):
+    # A rollout whose worker died is retained like one that failed.
+    for error in (RolloutFailed("text"), WorkerLost("text")):
+        _tell(error, "tcp://127.0.0.1:9", "default")
+        assert "`trio-envserve forget` drops it" in capsys.readouterr().err

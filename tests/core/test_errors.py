@@ -43,7 +43,7 @@ def test_a_record_becomes_the_class_of_its_code(cls):
     error = error_from_info(info)
     assert type(error) is cls
     assert error.info is info
-    assert str(error) == f"ValueError: text on worker w0-1 ({cls.verdict.value})"
+    assert str(error) == f"ValueError: text [worker w0-1] ({cls.verdict.value})"
 
 
 def test_an_error_of_this_package_is_named_without_its_module():

@@ -135,7 +135,7 @@ async def test_b5_code_in_this_process_that_ignores_its_cancellation_is_left_and
         assert "w0-1" in str(error)
         assert "#0 of trainer" in str(error)
         assert "await self.release.wait()" in str(error)
-        assert told == "the server stopped while it ran on worker w0-1 (it may have run)"
+        assert told == "the server stopped while it ran [worker w0-1] (it may have run)"
         deaf.release.set()
         await deaf.ended.wait()
         nursery.cancel_scope.cancel()

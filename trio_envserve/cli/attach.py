@@ -10,7 +10,7 @@ import click
 import trio
 
 from ..client import Client, Outcome
-from ..core.errors import NoAnswer, RolloutFailed, UnknownKey
+from ..core.errors import NoAnswer, RanAndFailed, UnknownKey, WorkerLost
 from ..json_values import jsonable
 from ..net import Transport
 from .at_server import namespace_option, reached, refuse_addresses, server_options
@@ -125,7 +125,7 @@ def _tell(error: Exception, address: str, namespace: str) -> None:
         )
     elif isinstance(error, NoAnswer):
         say("attach again to wait longer; `trio-envserve keys` shows how far it is")
-    elif isinstance(error, RolloutFailed):
+    elif isinstance(error, (RanAndFailed, WorkerLost)):
         say(
             "asking again under the key gives the same error while it is retained; "
             "`trio-envserve forget` drops it"

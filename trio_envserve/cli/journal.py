@@ -114,7 +114,7 @@ def _list(asked: _Asked) -> Result:
     rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
     if not asked.as_json:
         shown = [[str(row[column]) for column in _COLUMNS] for row in rows]
-        title = f"{len(rows)} keys in {asked.folder}"
+        title = f"{len(rows)} key{'s' * (len(rows) != 1)} in {asked.folder}"
         show_tables([Table(title, _COLUMNS, shown, (0, 1, 4))], put)
     return Result(OK, {"folder": str(asked.folder), "keys": rows, "problems": found.problems})
 

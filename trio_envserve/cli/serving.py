@@ -112,8 +112,8 @@ async def _until_asked(
         return Result(NOT_STARTED, summary)
     cache = stats["cache"]
     say(
-        f"stopped after {summary['seconds']:.1f} s: {cache['completed']} of "
-        f"{cache['entered']} requests were answered"
+        f"stopped after {summary['seconds']:.1f} s: {cache['entered']} requests entered, "
+        f"{cache['completed']} completed"
     )
     return Result(OK, summary)
 

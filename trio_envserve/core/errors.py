@@ -287,7 +287,7 @@ def error_from_info(info: ErrorInfo) -> CallError:
     """The exception for a record: the class of its code, or, for a code that
     this version does not know, the base class of its verdict."""
     cls = _CLASSES.get((info.code, info.verdict), _BASES[info.verdict])
-    where = f" on worker {info.worker}" if info.worker else ""
+    where = f" [worker {info.worker}]" if info.worker else ""
     what = f"{short_type(info.type)}: {info.message}" if info.type else info.message
     error = cls(f"{what}{_place(info)}{where}", info=info)
     if info.traceback:

@@ -277,7 +277,7 @@ class Refusal(enum.Enum):
     """Why a request does not wait for a generation."""
 
     CONFLICT = "the key was used for another input"
-    UNKNOWN_KEY = "nothing is known under this key; what was asked earlier may have run"
+    UNKNOWN_KEY = "nothing is known under this key: no request came, or its outcome is forgotten"
     FULL = "for now: there is no room for new keys"
     COMMANDS_FULL = "for now: too many commands with ids of their own are remembered"
     CROWDED = "for now: too many requests wait for this key"
