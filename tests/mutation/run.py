@@ -170,6 +170,7 @@ READ = (
     "net.outbox",
     "net.address",
     "net.large",
+    "net.framing",
     "net.zmtp.engine",
     "net.zmtp.mechanism",
     "net.pump",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_envserve.core.limits import MIB
 from trio_envserve.core.terms import Joined
 from trio_envserve.net import COPY_THRESHOLD_BYTES
 from trio_envserve.net.framing import (
@@ -115,6 +116,25 @@ def test_hostile_bytes_mean_the_same_however_they_are_cut(data, chunks, most, in
     assert decoded(data, chunks, SMALL, most, into) == whole
 
 
+def test_bytes_that_are_cut_anywhere_mean_the_same():
+    shared = b"\x0a" + (7).to_bytes(8, "big") + (4096).to_bytes(8, "big")
+    data = (
+        b"".join(encode([[b"a", bytes(300)], [b""]])) + encode_command(b"ping") + shared
+        + encode_command(bytes(300)) + b"".join(encode([[bytes(COPY_THRESHOLD_BYTES), b"z"]]))
+    )  # fmt: skip
+    expected = [[b"a", bytes(300)], [b""], [b"s" * 7], [bytes(COPY_THRESHOLD_BYTES), b"z"]]
+    for cut in [*range(700), *range(len(data) - 5, len(data))]:
+        decoder = Decoder(LIMITS, lambda offset, size: memoryview(b"s" * size))
+        taken = []
+        for part in (data[:cut], data[cut:]):
+            decoder.feed(part)
+            taken += decoder.take(9)
+            assert not decoder.is_backlogged
+        assert taken == expected
+        assert list(decoder.commands) == [b"ping", bytes(300)]
+        assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
+
+
 def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
     message = [bytes(COPY_THRESHOLD_BYTES - 1), b"a" * COPY_THRESHOLD_BYTES, b"b" * 200_000]
     data = b"".join(encode([message]))
@@ -179,11 +199,24 @@ def test_a_large_frame_may_be_fed_in_parts_and_what_follows_it_is_not_lost():
     decoder.feed(b"")
     decoder.feed(data[20:1000])
     assert decoder.take(9) == []
+    assert not decoder.is_backlogged
     decoder.feed(data[1000:])
     assert [[bytes(frame) for frame in message] for message in decoder.take(9)] == [
         [body],
         [b"abc"],
     ]
+    assert (decoder.arriving_bytes, decoder.is_between_messages) == (0, True)
+
+
+def test_a_part_of_the_head_of_a_huge_frame_is_not_taken_for_a_whole_one():
+    decoder = Decoder(FrameLimits(frame_bytes=64 * MIB, message_bytes=64 * MIB, frames=1))
+    head = bytes((LONG,)) + (64 * MIB).to_bytes(8, "big")
+    decoder.feed(b"\0\1a" + head[:8])
+    assert decoder.take(9) == [[b"a"]]
+    assert decoder.buffer() is None
+    decoder.feed(head[8:])
+    assert decoder.take(9) == []
+    assert decoder.buffer() is not None
 
 
 def test_a_message_goes_on_behind_a_large_frame_that_came_in_parts():
@@ -208,6 +241,7 @@ def test_a_large_frame_that_came_in_parts_is_one_of_those_that_were_asked_for():
     decoder.feed(data[20:])
     assert decoder.take(1) == [[body]]
     assert decoder.is_backlogged
+    assert decoder.message_bytes == 0
     assert decoder.take(1) == [[b"b"]]
 
 
@@ -296,7 +330,33 @@ def test_each_bound_is_checked_at_the_head(data, says):
     assert not decoder.is_backlogged
 
 
-@pytest.mark.parametrize("flags", [8, 0x80, COMMAND | MORE, ord("G")])
+def test_a_message_has_so_many_frames_and_not_one_more():
+    decoder = Decoder(SMALL)
+    decoder.feed(b"\x01\x00" * 4 + b"\x00\x00" + b"\x01\x00" * 5 + b"\x00\x00")
+    assert decoder.take(9) == [[b""] * 5]
+    with pytest.raises(FrameTooLarge, match="more than 5 frames"):
+        decoder.take(9)
+
+
+def test_commands_before_a_violation_are_heard():
+    decoder = Decoder(SMALL)
+    decoder.feed(encode_command(b"ping") + b"\xff\0")
+    assert decoder.take(9) == []
+    assert decoder.is_backlogged
+    assert list(decoder.commands) == [b"ping"]
+    with pytest.raises(FramingError, match="flags"):
+        decoder.take(9)
+
+
+@pytest.mark.parametrize("flags", [8, 9, 0x0E, 0x1A, 0x80])
+def test_a_frame_in_shared_memory_has_no_other_flags(flags):
+    decoder = Decoder(LIMITS, lambda offset, size: memoryview(bytes(size)))
+    decoder.feed(bytes([flags]) + bytes(16))
+    with pytest.raises(FramingError, match="flags"):
+        decoder.take(9)
+
+
+@pytest.mark.parametrize("flags", [8, 0x0A, 0x0B, 0x80, COMMAND | MORE, ord("G")])
 def test_flags_that_mean_nothing_are_refused(flags):
     decoder = Decoder(SMALL)
     decoder.feed(b"\0\x02ok" + bytes([flags, 0]))
@@ -417,6 +477,15 @@ def test_what_is_written_in_parts_arrives_whole(batch, parts):
         written += data[:size]
     assert written == b"".join(encode(batch))
     assert outgoing.size_bytes == 0
+
+
+def test_what_was_written_in_part_goes_on_where_it_stopped():
+    outgoing = Outgoing()
+    outgoing.append([b"abcdef", b"gh", b"i"])
+    for size, left in ((2, [b"cdef", b"gh", b"i"]), (5, [b"h", b"i"]), (1, [b"i"]), (1, [])):
+        outgoing.sent(size)
+        assert outgoing.pieces() == left
+        assert outgoing.size_bytes == sum(map(len, left))
 
 
 def test_one_write_has_a_bounded_number_of_pieces():
