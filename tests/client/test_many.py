@@ -140,6 +140,26 @@ async def test_g4_a_taker_that_is_cancelled_loses_no_outcome() -> None:
 
 
 @virtual
+async def test_g4_who_is_cancelled_beforehand_takes_no_outcome() -> None:
+    async with pair(echo) as (_, client), client.run_many(range(3)) as outcomes:
+        await trio.sleep(5)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await anext(outcomes)
+        assert scope.cancelled_caught
+        assert [index async for index, _ in outcomes] == [0, 1, 2]
+
+
+@virtual
+async def test_each_of_many_calls_may_name_its_own_part_of_the_key() -> None:
+    async with pair(echo) as (_, client):
+        parts = [("first", 1), ("second", 2)]
+        async with many.run_parts(client, parts, 5, key="run") as outcomes:
+            assert [outcome.unwrap() async for _, outcome in outcomes] == [1, 2]
+        assert (await client.attach("run/second")).unwrap() == 2
+
+
+@virtual
 async def test_g4_an_outcome_is_kept_until_it_is_taken() -> None:
     async with pair(echo) as (server, client):
         async with client.run_many(range(10)) as outcomes:
@@ -321,6 +341,26 @@ async def test_leaving_run_many_early_cancels_what_is_left() -> None:
             while server.stats().running:
                 await trio.sleep(0.1)
     assert sum(how == "cancelled" for _, how in probe.ended) == 20
+
+
+@virtual
+async def test_an_exception_in_the_block_cancels_what_is_left_and_comes_out_as_it_is() -> None:
+    probe = Probe()
+    async with pair(probe) as (_, client):
+        with pytest.raises(KeyError, match="mine"):
+            async with client.run_many([["a", "wait"]]):
+                await trio.sleep(5)
+                raise KeyError("mine")
+        await trio.sleep(5)
+        assert probe.ended == [("a", "cancelled")]
+
+
+@virtual
+async def test_a_wrong_number_in_flight_is_refused_before_the_block() -> None:
+    async with pair(echo) as (_, client):
+        with pytest.raises(ConfigError, match="in_flight"):
+            async with client.run_many([1], in_flight=0):
+                pass
 
 
 @pytest.mark.parametrize("in_flight", [0, -1, "many", 1.5, True, None])

@@ -141,7 +141,7 @@ SHELLS = {
         "tests/worker/test_stacks.py",
         "tests/client/test_shell_large_values.py",
     ),
-    "client.many": ("tests/client/test_many.py",),
+    "client.many": ("tests/client/test_many.py", "tests/client/test_notes.py"),
     "client.options": ("tests/client/test_options.py",),
     "client.outcome": ("tests/client/test_outcome.py", *CLIENT),
     "client.crowding": ("tests/client/test_crowding.py",),

@@ -219,14 +219,13 @@ async def test_nothing_is_placed_before_the_other_end_has_said_that_it_has_the_m
 
 def test_what_is_worth_a_place_gets_one_also_if_it_takes_all_the_memory():
     with mapped() as (offered, taken):
-        assert taken.place(bytes(PLACE_FROM_BYTES - 1)) is None
-        assert taken.place(bytes(PLACE_FROM_BYTES)) == 0
         offered.heard(taken.news())
-        assert offered.take(0, PLACE_FROM_BYTES) == bytes(PLACE_FROM_BYTES)
-        taken.heard(offered.news())
-        whole = b"w" * HALF_BYTES
-        assert taken.place(whole) == 0
-        assert offered.take(0, HALF_BYTES) == whole
+        assert taken.place(bytes(PLACE_FROM_BYTES - 1)) is None
+        for size in (HALF_BYTES, PLACE_FROM_BYTES, HALF_BYTES):
+            frame = b"w" * size
+            assert taken.place(frame) == 0
+            assert offered.take(0, size) == frame
+            taken.heard(offered.news())
 
 
 async def test_zero_is_a_descriptor_as_any_other():

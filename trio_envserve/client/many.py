@@ -173,9 +173,8 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         return taken
 
     def _is_over(self) -> bool:
-        """Whether all outcomes were taken, and no more come."""
-        left = self._under_way or self._tasks or self._ready
-        return self._closed or (self._fed and not left)
+        """Whether no more outcomes come than are ready."""
+        return self._closed or (self._fed and not (self._under_way or self._tasks))
 
     def _take(self) -> tuple[int, Outcome] | None:
         if self._ready:
@@ -194,7 +193,6 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         """Nobody takes what is left: cancel it."""
         self._closed = True
         self._driver.cancel(self._under_way)
-        self._under_way.clear()
         self._ended.clear()
         self._ready.clear()
         self._takers.unpark_all()
