@@ -171,6 +171,7 @@ READ = (
     "net.address",
     "net.large",
     "net.framing",
+    "net.shared",
     "net.zmtp.engine",
     "net.zmtp.mechanism",
     "net.pump",

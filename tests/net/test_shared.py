@@ -386,6 +386,20 @@ def test_without_a_descriptor_there_is_no_memory():
     os.close(free)
 
 
+def test_no_end_keeps_the_descriptor():
+    offered = make_memory()
+    assert offered is not None
+    first, second = offered.descriptor, os.dup(offered.descriptor)
+    taken = map_memory(second)
+    assert taken is not None
+    assert taken.descriptor == -1
+    offered.close()
+    taken.close()
+    for descriptor in (first, second):
+        with pytest.raises(OSError):
+            os.fstat(descriptor)
+
+
 def test_what_cannot_be_mapped_is_closed():
     reading, writing = os.pipe()
     assert map_memory(reading) is None

@@ -198,9 +198,9 @@ class Stream(Pump):
             try:
                 batch += decoder.take(most - len(batch))
             except FramingError:
-                if not batch:
-                    raise
-                break  # it is raised again, once this was received
+                if batch:
+                    break  # it is raised again, once this was received
+                raise
             if view is None and size < READ_BYTES:
                 break  # everything was read; if more comes, the socket is readable
         while decoder.commands:
