@@ -172,6 +172,7 @@ READ = (
     "net.large",
     "net.framing",
     "net.shared",
+    "net.stream",
     "net.zmtp.engine",
     "net.zmtp.mechanism",
     "net.pump",

@@ -333,13 +333,12 @@ class Stream(Pump):
     # -- closing
 
     def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._abandon()
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
-            if self._memory is not None:
-                self._memory.close()
+        self._closed = True
+        self._abandon()
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def forget(self) -> None:
         """In a forked child: close the inherited socket, which belongs to the parent."""
