@@ -190,6 +190,7 @@ READ = (
     "worker.deltas",
     "worker.outcomes",
     "worker.left_behind",
+    "worker.parking",
     "worker.stacks",
     "worker.tracebacks",
     "server.portions",

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from tests.memory import ADDRESS, Probe, virtual
+from tests.real.support import PATIENCE_S
 from trio_envserve import Client, Server, ServerLimits, WireLimits, open_client, open_server
 from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.heartbeat import Heartbeat
@@ -209,7 +210,7 @@ async def test_a_server_that_closes_keeps_its_record_of_a_host_that_has_gone(
     tmp_path: Path,
 ) -> None:
     network, limits = MemoryNetwork(), ServerLimits(stop_s=0.1, reap_s=0.1)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with served(network, limits, journal=tmp_path) as (_, client):
             async with open_memory_host(Probe(), network):
                 await client.wait_ready()
@@ -224,7 +225,7 @@ async def test_a_server_that_closes_with_its_hosts_leaves_no_record_of_them(
     tmp_path: Path,
 ) -> None:
     network = MemoryNetwork()
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with open_memory_host(Probe(), network):
             async with served(network, journal=tmp_path) as (_, client):
                 await client.wait_ready()
@@ -241,7 +242,7 @@ async def test_a_server_with_a_journal_and_no_hosts_waits_for_those_of_the_one_b
         network = MemoryNetwork()
         return open_server(Probe(), bind=ADDRESS, workers=0, network=network, journal=tmp_path)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with open_next() as server:
             while "hosts of an earlier server" not in server.status().reason:
                 await server._changed.park()
@@ -259,7 +260,7 @@ async def test_hosts_may_come_back_to_a_server_with_a_journal_and_keys_wait_for_
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
     left_behind(tmp_path, 1e6, frozenset([b"t" * 16]))
     probe, network = Probe(), MemoryNetwork()
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with (
             open_memory_host(probe, network),
             served(network, journal=tmp_path) as (server, client),
@@ -278,7 +279,7 @@ async def test_a_server_without_earlier_hosts_begins_work_of_keys_at_once(
 ) -> None:
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
     network = MemoryNetwork()
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with (
             open_memory_host(Probe(), network),
             served(network, journal=tmp_path) as (server, client),
