@@ -311,6 +311,23 @@ def test_a_request_that_comes_twice_in_one_message_has_one_span(kept: Kept):
     assert not pair.traces._rollouts
 
 
+def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(kept: Kept):
+    """Its bodies are so large that each would go alone; the server takes them together."""
+    pair = TracedPair(server={"worker_capacity": 3})
+    session, bodies = pair.stranger(), [b"x" * messages.BATCH_BYTES] * 3
+    requests = [
+        messages.Request(session, number, identifier(number), None, 1, None, SPAN)
+        for number in range(3)
+    ]
+    frames = messages._batch(messages.Request, list(requests), list(bodies))
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))  # type: ignore[arg-type]  # no Joined
+    pair.settle()
+    assert [run.request.sequence for _, run in pair.runs] == [0, 1, 2]
+    for run in pair.runs:
+        pair.end(run)
+    assert len(kept.named("rollout")) == len(kept.named("execution")) == 3
+
+
 def test_a_request_of_a_session_that_is_not_known_has_no_span(kept: Kept):
     pair = TracedPair()
     request = messages.Request(identifier(77), 0, identifier(1), None, 1, None, SPAN)

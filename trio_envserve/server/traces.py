@@ -73,9 +73,12 @@ class Traces:
     def take(self, given: RouterInput) -> list[RouterEffect]:
         """Hand an input on; gives what the router gives, with spans."""
         entering: list[tuple[RequestId, tracing.Span]] = []
+        more: list[ClientMessage] = []
         if isinstance(given, ClientMessage):
-            given, entering = self._entering(given)
+            (given, *more), entering = self._entering(given)
         effects = self._take(given)
+        for each in more:
+            effects += self._take(each)
         for request, span in entering:
             if self._state(request) is not RequestState.NOT_SEEN:
                 self._rollouts[request] = span  # else it was refused, and no span has been
@@ -115,23 +118,24 @@ class Traces:
 
     def _entering(
         self, given: ClientMessage
-    ) -> tuple[ClientMessage, list[tuple[RequestId, tracing.Span]]]:
-        """Requests that may enter, with the traceparents of their spans."""
+    ) -> tuple[list[ClientMessage], list[tuple[RequestId, tracing.Span]]]:
+        """Requests that may enter, with the traceparents of their spans.  Who writes larger
+        batches than this project finds its own in several."""
         route, frames, now_s = given
         if len(frames) != 2 or bytes(frames[0][1:2]) not in _REQUESTS:
-            return given, []
+            return [given], []
         try:
             rows = messages.read(frames, most_bytes=self._router.wire.header_bytes)
         except ProtocolError:  # the router says so
-            return given, []
+            return [given], []
         entering: dict[RequestId, tracing.Span] = {}
         said: list[messages.Said] = []
         for message, body in rows:
             said.append((self._below_span(message, entering), body))
         if not entering:
-            return given, []
-        (frames,) = messages.in_batches(said)
-        return ClientMessage(route, frames, now_s), list(entering.items())
+            return [given], []
+        batches = messages.in_batches(said)
+        return [ClientMessage(route, each, now_s) for each in batches], list(entering.items())
 
     def _below_span(self, message: Any, entering: dict[RequestId, tracing.Span]) -> Any:
         """A request that may enter, below a span of its own; else it is as it was."""
