@@ -14,6 +14,8 @@ from tests.core.helpers import STRANGER, Pair, identifier
 from tests.spans import Kept, about, id_of, kept, parent_of, trace_of
 from trio_envserve import Client, Rollout, ServerLimits, open_client, open_server, tracing
 from trio_envserve.core import messages
+from trio_envserve.core.client_inputs import CallsCancelled
+from trio_envserve.core.router_effects import Closed
 from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server import traces
@@ -205,6 +207,20 @@ def test_a_dispatch_that_was_lost_is_sent_again_with_the_span_that_it_had(kept: 
     assert sent[0] == sent[1] != SPAN
 
 
+def test_an_execution_that_never_began_and_ends_in_silence_ends_its_span(kept: Kept):
+    pair = TracedPair()
+    pair.lose = lambda message: isinstance(message, messages.Dispatch)
+    number = pair.submit(traceparent=SPAN)
+    pair.give_client(CallsCancelled((number,), pair.now_s))
+    pair.settle()
+    pair.beat()
+    assert not pair.runs
+    pair.advance(3.0)
+    for name in ("execution", "rollout"):
+        assert about(kept.one(name))["envserve.cancelled"] is True
+    assert not any(pair.traces._executions.values())
+
+
 def test_g5_a_report_of_another_incarnation_ends_no_span(kept: Kept):
     pair = TracedPair()
     pair.submit(traceparent=SPAN)
@@ -340,7 +356,8 @@ def test_a_request_of_a_session_that_is_not_known_has_no_span(kept: Kept):
 def test_what_is_open_at_the_end_is_ended_once(kept: Kept):
     pair = TracedPair()
     pair.submit(traceparent=SPAN)
-    pair.traces.close()
+    pair.traces._take = lambda given: [Closed(())]
+    pair.traces.take(Tick(pair.now_s))
     assert [span.status.description for span in kept.all] == 2 * ["the server has ended"]
     for each in (pair.traces._rollouts, pair.traces._in_turn, pair.traces._executions):
         assert not each
