@@ -239,7 +239,8 @@ def test_the_end_of_a_session_gives_up_what_waits():
 
 def test_a_server_that_stops_says_that_it_has_run():
     pair = waiting()
-    pair.router.dispatcher.answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
+    deadlines = pair.router.dispatcher.deadlines
+    deadlines.answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
     pair.give(Tick(pair.now_s))
     pair.settle()
     info = pair.failure()

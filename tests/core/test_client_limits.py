@@ -92,7 +92,7 @@ def test_g9_a_limit_that_passes_before_the_dispatch_did_not_run():
     pair.submit()
     pair.lose = lambda message: isinstance(message, messages.Outcome)  # the server's own deadline
     pair.submit(limit_s=2.0)
-    pair.router.dispatcher.deadlines.clear()
+    pair.router.dispatcher.deadlines.heap.clear()
     pair.lose = lambda message: False
     pair.advance(2.5)
     assert verdict(pair) == ("never-started", Verdict.DID_NOT_RUN)
@@ -103,7 +103,7 @@ def test_g9_a_limit_that_passes_before_the_dispatch_did_not_run():
 def test_g9_a_limit_that_passes_after_the_dispatch_may_have_run():
     pair = Pair()
     pair.submit(limit_s=2.0)
-    pair.router.dispatcher.deadlines.clear()
+    pair.router.dispatcher.deadlines.heap.clear()
     pair.advance(2.5)
     assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
     assert pair.cancels == [(b"w0-1", 0)]
@@ -123,7 +123,7 @@ def test_an_answer_that_comes_after_the_limit_is_taken():
     pair = Pair()
     pair.submit(limit_s=2.0)
     pair.lose = lambda message: isinstance(message, messages.Cancel)
-    pair.router.dispatcher.deadlines.clear()
+    pair.router.dispatcher.deadlines.heap.clear()
     pair.advance(2.5)
     assert pair.client.calls.live[0].stage is Stage.EXPIRED
     pair.advance(1.5)  # a ping that names it missing would not send it again
@@ -160,7 +160,7 @@ def test_a_refusal_for_now_that_comes_after_the_limit_holds_up_nothing():
     pair = Pair()
     pair.submit(limit_s=2.0)
     pair.lose = lambda message: isinstance(message, messages.Cancel)
-    pair.router.dispatcher.deadlines.clear()
+    pair.router.dispatcher.deadlines.heap.clear()
     pair.advance(2.5)
     assert pair.client.calls.live[0].stage is Stage.EXPIRED
     hear(pair, messages.Refused(session_id(pair), 0, "queue-full", "", 0.1))
@@ -301,7 +301,7 @@ def test_a_call_goes_on_waiting_for_the_word_on_whether_it_ran():
     pair = Pair(server={"worker_capacity": 1})
     pair.submit()
     pair.submit(limit_s=1.0)
-    pair.router.dispatcher.deadlines.clear()  # the server's own word on it is another matter
+    pair.router.dispatcher.deadlines.heap.clear()  # the server's own word on it is another matter
     pair.lose = lambda message: isinstance(message, Cancelled)
     pair.advance(1.5)
     assert pair.client.calls.live[1].stage is Stage.EXPIRED

@@ -20,7 +20,7 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.cli.status import status_tables
-from trio_envserve.core import dispatcher
+from trio_envserve.core import deadlines
 from trio_envserve.host import workers
 from trio_envserve.net import MemoryNetwork
 
@@ -191,7 +191,7 @@ async def test_a_server_that_is_behind_has_turns_until_all_are_answered() -> Non
         await trio.sleep(2)
         assert server.stats().waiting == 19
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dispatcher, "ANSWERS_AT_ONCE", 1)
+            patch.setattr(deadlines, "ANSWERS_AT_ONCE", 1)
             nursery.start_soon(server.drain, 30)
             await trio.sleep(0.5)
             assert server.stats().waiting == 0

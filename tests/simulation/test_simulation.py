@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from trio_envserve.core import dispatcher
+from trio_envserve.core import deadlines
 from trio_envserve.core.key_records import GenerationState, KeyAct
 from trio_envserve.core.key_table import TABLE as KEY_TABLE
 from trio_envserve.core.key_table import KeyInput, _never
@@ -289,7 +289,7 @@ def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.
 
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_in_portions_of_one_break_nothing(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dispatcher, "ANSWERS_AT_ONCE", 1)
+    monkeypatch.setattr(deadlines, "ANSWERS_AT_ONCE", 1)
     for harsh in (False, True):
         assert run(seed, harsh=harsh).violations == ()
 

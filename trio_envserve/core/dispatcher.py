@@ -5,30 +5,24 @@ Theory of operation
 The cache says what must be done about a request (:class:`~.request_table.RequestAction`);
 here it is done: an answer is sent, an entry queued, an execution stopped.  All that is to
 leave the router is collected in :attr:`Dispatcher.out`, in order.
-
-What ends many requests at once (closing, a broken environment, one deadline of all)
-answers no more than :data:`ANSWERS_AT_ONCE` in one turn (G10); the rest waits here, and
-:attr:`Dispatcher.behind` says so.  In the same way requests leave their keys.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from . import messages, outcomes
 from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closing, ClosingStage
+from .deadlines import Deadlines, Outcome
 from .dedup import DedupCache
 from .durations import Durations
 from .elastic import Elastic, Need
 from .executions import Execution
 from .heard import ExecutionEnded, Noted, Said, Stray
 from .journal import Journal
-from .key_answers import Say
 from .key_records import GenerationState
 from .keyed import KeyedRequests
 from .keyed_at_rest import RestingRequests
@@ -36,7 +30,7 @@ from .limits import KeyLimits, ServerLimits, WireLimits
 from .lives import Life
 from .ranges import Ranges
 from .request_table import REFUSALS, Effects, RequestAction, RequestInput
-from .requests import Entry, RequestState, RetainedOutcome, Session
+from .requests import Entry, RequestState, Session
 from .router_effects import Report, RouterEffect, ToClient
 from .router_inputs import WorkerBack
 from .scheduler import Scheduler
@@ -44,23 +38,8 @@ from .slots import Pool
 from .terms import Route, SessionId
 from .workforce import Workforce
 
-ANSWERS_AT_ONCE = 1024
-"""Answers that one input may cause, where many requests end together: some 40 ms."""
-
-Outcome: TypeAlias = Callable[[Entry], RetainedOutcome]
-
 # Each request comes by here: to look one of them up in its class takes as long as a line (3.11).
 _ANSWER, _QUEUE, _LEAVE = RequestAction.ANSWER, RequestAction.QUEUE, RequestAction.LEAVE
-
-
-class Due(NamedTuple):
-    """A request that ends together with others, and was not answered yet."""
-
-    session: SessionId
-    sequence: int
-    still: Callable[[Entry], bool]
-    """Whether it is still to be answered."""
-    outcome: Outcome
 
 
 class Dispatcher:
@@ -82,8 +61,6 @@ class Dispatcher:
         self.waits = Durations()
         """From entering the queue to the dispatch."""
         self.out: list[RouterEffect] = []
-        self.deadlines: list[tuple[float, SessionId, int]] = []
-        """A heap.  Requests that were answered before are dropped now and then."""
         self.clock = clock
         self._closing = closing
         self.is_starting = True
@@ -93,18 +70,14 @@ class Dispatcher:
         begins, since it may be for one whose last generation was not known to end."""
         made = RestingRequests if journal.reads else KeyedRequests
         self.keyed: KeyedRequests = made(self, keys, new_id, journal)
-        self._most_deadlines = 1024
-        self._due: deque[Due] = deque()
-        self._late = False
-        """Deadlines have passed whose requests were not answered yet."""
-        self._answers_left = ANSWERS_AT_ONCE
+        self.deadlines = Deadlines(self)
         self._log_second = -1.0
         self._log_lines = 0
 
     @property
     def behind(self) -> bool:
         """Whether there is more to answer than one turn may."""
-        return self._late or bool(self._due) or self.keyed.behind
+        return self.deadlines.behind or self.keyed.behind
 
     @property
     def is_closing(self) -> bool:
@@ -274,7 +247,9 @@ class Dispatcher:
         """Dispatch whatever can go now."""
         cache, queue, workforce = self.cache, self.queue, self.workforce
         if self.pool.broken and cache.queued_count and self._is_hopeless():
-            self.answer_all(lambda entry: entry.state is RequestState.WAITING, self.broken())
+            self.deadlines.answer_all(
+                lambda entry: entry.state is RequestState.WAITING, self.broken()
+            )
         if self.announced.lines:
             workforce.fetch()
         if cache.queued_count or queue.reserving:
@@ -319,7 +294,7 @@ class Dispatcher:
 
     def _is_hopeless(self) -> bool:
         """Whether no worker will ever take what waits, and that is not answered yet."""
-        return not self._due and self.pool.is_broken_for_good()
+        return not self.deadlines.are_due and self.pool.is_broken_for_good()
 
     def _share_left(self, session_id: SessionId) -> bool:
         session = self.cache.sessions[session_id]
@@ -359,96 +334,14 @@ class Dispatcher:
 
     def begin_turn(self) -> None:
         """Another input may answer as many again."""
-        self._answers_left = ANSWERS_AT_ONCE
+        self.deadlines.begin_turn()
         self.keyed.begin_turn()
-
-    def answer_all(self, choose: Callable[[Entry], bool], outcome: Outcome) -> None:
-        """Answer all of these requests, as many now as this turn may.  Those with a key
-        follow the work of that."""
-        for session in self.cache.sessions.values():
-            self._due.extend(
-                Due(session.id, sequence, choose, outcome)
-                for sequence, entry in session.entries.items()
-                if entry.key is None and choose(entry)
-            )
-        self.answer_due()
-
-    def answer_due(self) -> None:
-        """Go on with :meth:`answer_all`.  Whoever was answered since is left out.  Each may
-        be the work of a key for which many wait: they come first."""
-        while self._due and self._answers_left and not self.keyed.answers_due:
-            self._answers_left -= 1
-            due = self._due.popleft()
-            session = self.cache.sessions.get(due.session)
-            entry = None if session is None else session.entries.get(due.sequence)
-            if session is not None and entry is not None and due.still(entry):
-                self.step(session, due.sequence, RequestInput.DEADLINE, due.outcome)
 
     @property
     def answers_due(self) -> bool:
-        """Whether requests of :meth:`answer_all`, or for keys, still wait for their answers,
-        or what a journal has left."""
-        return bool(self._due) or self.keyed.answers_due or self.keyed.may_go_on
-
-    def answer_late(self, now_s: float) -> None:
-        """Answer the requests whose deadlines have passed, as many as this turn may.  Whose
-        outcome is there already gets that."""
-        while self.deadlines and self.deadlines[0][0] <= now_s:
-            if not self._answers_left or self.keyed.answers_due:
-                self._late = True
-                return
-            self._answers_left -= 1
-            _, session_id, sequence = heapq.heappop(self.deadlines)
-            session = self.cache.sessions.get(session_id)
-            entry = None if session is None else session.entries.get(sequence)
-            if session is not None and entry is not None:
-                self._answer_late(session, entry)
-        self._late = False
-
-    def _answer_late(self, session: Session, entry: Entry) -> None:
-        """Tell an outcome that waits for the journal, once it is safe.  A journal that fails holds
-        nobody up: then all that is known is that it may have run."""
-        journal = self.journal
-        if self.keyed.answers.is_decided(entry.id) and not journal.failed:
-            return  # what it will be told came first
-        before = journal.appended
-        outcome = self._deadline(entry)
-        if journal.appended > before and not journal.failed:
-            self.keyed.answers.give(Say(entry.id, outcome(entry)))
-        else:
-            self.step(session, entry.id.sequence, RequestInput.DEADLINE, outcome)
-
-    def answer_old(self) -> None:
-        """Answer the requests whose executions have lasted for longer than any may, as many
-        as this turn may; the next tick goes on.  The executions are told to stop."""
-        most_s = self.limits.execution_s
-        if most_s is None:
-            return
-        outcome = outcomes.too_old(most_s)
-        for worker in self.workforce.workers.values():
-            for execution in worker.dispatched_by(self.clock.awake_s - most_s):
-                if not self._answers_left or self.keyed.answers_due:
-                    return
-                self._answers_left -= 1
-                self.step(execution.session, execution.sequence, RequestInput.DEADLINE, outcome)
-
-    def _deadline(self, entry: Entry) -> Outcome:
-        if entry.key is None or entry.state is not RequestState.WAITING:
-            return outcomes.deadline
-        started = self.keyed.leave(entry) or bool(self.journal.failed)
-        return outcomes.key_deadline(started=started)
-
-    def drop_deadlines(self) -> None:
-        """Drop those of finished requests, once they are most of all (G8)."""
-        if len(self.deadlines) < self._most_deadlines:
-            return
-        sessions = self.cache.sessions
-        self.deadlines = [
-            each for each in self.deadlines
-            if each[1] in sessions and each[2] in sessions[each[1]].entries
-        ]  # fmt: skip
-        heapq.heapify(self.deadlines)
-        self._most_deadlines = max(1024, 2 * len(self.deadlines))
+        """Whether requests that end together, or for keys, still wait for their answers, or what
+        a journal has left."""
+        return self.deadlines.are_due or self.keyed.answers_due or self.keyed.may_go_on
 
     # -- what leaves ----------------------------------------------------------
 

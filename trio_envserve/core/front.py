@@ -10,7 +10,6 @@ leave to cache and dispatcher what becomes of a request.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -111,9 +110,7 @@ def _request(router: Router, route: Route, request: Any, body: Body, now_s: floa
     if key is None and router.dispatcher.answer_fresh(session, sequence):
         return
     if request.deadline_s is not None:
-        heapq.heappush(
-            router.dispatcher.deadlines, (now_s + request.deadline_s, session.id, sequence)
-        )
+        router.dispatcher.deadlines.add(now_s + request.deadline_s, session, sequence)
 
 
 def _finish(router: Router, route: Route, finish: messages.Finish) -> None:

@@ -11,7 +11,7 @@ Each input ends with :meth:`.Dispatcher.schedule`, so nothing that could run eve
 for a tick.  Two clocks: deadlines are on the monotonic clock (``now_s``);
 leases and suspicion on awake time, which stands still while this process does.
 
-A router that is :attr:`Router.behind` with its answers (:mod:`.dispatcher`) is given
+A router that is :attr:`Router.behind` with its answers (:mod:`.deadlines`) is given
 :class:`~.router_inputs.Resume` until it is not.
 """
 
@@ -23,8 +23,9 @@ from typing import Any
 from . import front
 from .clock import AwakeClock
 from .closing import Closing
+from .deadlines import ANSWERS_AT_ONCE
 from .dedup import DedupCache
-from .dispatcher import ANSWERS_AT_ONCE, Dispatcher
+from .dispatcher import Dispatcher
 from .errors import ProtocolError
 from .heard import ExecutionEnded, Noted, Said, Stray
 from .heartbeat import Heartbeat
@@ -258,10 +259,9 @@ class Router:
         """Do all that is due by now."""
         awake_s = self._clock.read(now_s)
         self.dispatcher.begin_turn()
-        self.dispatcher.answer_due()
-        self.dispatcher.answer_late(now_s)
-        self.dispatcher.answer_old()
-        self.dispatcher.drop_deadlines()
+        self.dispatcher.deadlines.go_on(now_s)
+        self.dispatcher.deadlines.answer_old()
+        self.dispatcher.deadlines.drop()
         self._lapse_some(awake_s)
         self.dispatcher.keyed.tick()
         if not self.starting:
@@ -274,8 +274,7 @@ class Router:
     def _resume(self, given: Resume) -> None:
         self._clock.read(given.now_s)
         self.dispatcher.begin_turn()
-        self.dispatcher.answer_due()
-        self.dispatcher.answer_late(given.now_s)
+        self.dispatcher.deadlines.go_on(given.now_s)
         self.dispatcher.keyed.tick()
         self.stages.go_on(given.now_s)
         self.dispatcher.schedule()

@@ -30,12 +30,13 @@ class Stages:
         """Do what a stage of closing begins with."""
         self._closing.enter(stage, now_s)
         dispatcher, awake_s = self._dispatcher, self._dispatcher.clock.awake_s
+        deadlines = dispatcher.deadlines
         match stage:
             case ClosingStage.DRAINING:
                 dispatcher.workforce.retire_all(awake_s)
-                dispatcher.answer_all(lambda entry: entry.execution is None, outcomes.stopping)
+                deadlines.answer_all(lambda entry: entry.execution is None, outcomes.stopping)
             case ClosingStage.CANCELLING:
-                dispatcher.answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
+                deadlines.answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
             case ClosingStage.KILLING:
                 dispatcher.workforce.kill_all(awake_s)
             case ClosingStage.FLUSHING:

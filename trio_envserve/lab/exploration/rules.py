@@ -17,6 +17,7 @@ from ...core.call_table import Calls
 from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
 from ...core.client_sessions import Sessions
+from ...core.deadlines import Deadlines
 from ...core.dedup import DedupCache
 from ...core.dispatcher import Dispatcher
 from ...core.executions import Execution, Worker
@@ -73,12 +74,12 @@ def _is_sent_before(entry: Entry, probe: int) -> bool:
     return entry.kept is not None and entry.kept.sent_probe < probe
 
 
-def _live_deadlines(dispatcher: Dispatcher, deadlines: Any, form: Form) -> Any:
-    sessions = dispatcher.cache.sessions
+def _live_deadlines(deadlines: Deadlines, heap: Any, form: Form) -> Any:
+    sessions = deadlines._dispatcher.cache.sessions
     return Bag(
         tuple(
             (session, sequence)
-            for _, session, sequence in deadlines
+            for _, session, sequence in heap
             if session in sessions
             and sequence in sessions[session].entries
             and sessions[session].entries[sequence].kept is None
@@ -130,14 +131,18 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits"),
         **_out(_PEOPLE, "_log_second", "_log_lines", "waits"),
         **_out(_CLOCK, "clock"),
-        **_out("empty between steps", "out", "_due", "_late", "_answers_left"),
+        **_out("empty between steps", "out"),
         **_out("the router's", "_closing", "is_starting"),
         "journal": Rule(
             "how much of it is not safe; records only count on",
             lambda owner, journal, form: journal.appended - journal.safe,
         ),
-        **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most_deadlines"),
-        "deadlines": Rule("those of what is answered or gone do nothing", _live_deadlines),
+    },
+    Deadlines: {
+        **_out("the router's", "_dispatcher"),
+        **_out("empty between steps", "behind", "_due", "_late", "_left"),
+        **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most"),
+        "heap": Rule("those of what is answered or gone do nothing", _live_deadlines),
     },
     DedupCache: {
         **_out(_CONSTANT, "limits"),

@@ -134,7 +134,7 @@ class Routers(Catalogue):
             ),
             sessions=tuple(s.id for s in sessions.values() if not s.ended),
             deadlines=tuple(
-                (session, sequence) for _, session, sequence in machine.dispatcher.deadlines
+                (session, sequence) for _, session, sequence in machine.dispatcher.deadlines.heap
                 if session in sessions and sequence in sessions[session].entries
                 and sessions[session].entries[sequence].kept is None
             ),
@@ -204,11 +204,11 @@ class Routers(Catalogue):
         machine.cache.sessions.move_to_end(session, last=False)
 
     def _due_deadline(self, machine: Router, session: bytes, sequence: int) -> None:
-        machine.dispatcher.deadlines = [
+        machine.dispatcher.deadlines.heap = [
             (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
-            for each in machine.dispatcher.deadlines
+            for each in machine.dispatcher.deadlines.heap
         ]
-        heapq.heapify(machine.dispatcher.deadlines)
+        heapq.heapify(machine.dispatcher.deadlines.heap)
 
     def _due_unwanted(self, machine: Router) -> None:
         """The orphan deadline, or the retention, of what nobody waits for."""

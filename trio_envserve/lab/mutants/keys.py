@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import key_table
-from ...core.dispatcher import Dispatcher
+from ...core.deadlines import Deadlines
 from ...core.key_records import AnswerCancelled, GenerationState, Reissue
 from ...core.key_table import TABLE, KeyInput
 from ...core.keyed import KeyedRequests
@@ -157,12 +157,12 @@ def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
 def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
     """When the deadline of one who waits for a key passes, the work is cancelled."""
 
-    @patch.around(Dispatcher, "_deadline")
+    @patch.around(Deadlines, "_deadline")
     def deadline(original: Any, self: Any, entry: Any) -> Any:
-        keys = self.keyed.keys
+        keyed, keys = self._dispatcher.keyed, self._dispatcher.keyed.keys
         generation = keys.waiting.get(entry.id)
         if generation is not None and generation.outcome is None:
-            self.keyed._do(key_table._close(keys, generation))
+            keyed._do(key_table._close(keys, generation))
         return original(self, entry)
 
 

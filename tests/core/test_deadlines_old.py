@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core import dispatcher, error_records
+from trio_envserve.core import deadlines, error_records
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.terms import Status, Verdict
 
@@ -75,7 +75,7 @@ def test_whoever_waits_for_a_key_is_told():
 def test_g10_many_that_are_too_old_together_are_answered_in_portions(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(dispatcher, "ANSWERS_AT_ONCE", 2)
+    monkeypatch.setattr(deadlines, "ANSWERS_AT_ONCE", 2)
     pair = Pair(server=LIMIT)
     for _ in range(5):
         pair.submit()

@@ -8,7 +8,7 @@ import pytest
 from tests.core.helpers import STRANGER, Pair, decoded
 from trio_envserve.core import messages
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.dispatcher import ANSWERS_AT_ONCE
+from trio_envserve.core.deadlines import ANSWERS_AT_ONCE
 from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.keys import ENDED_AT_ONCE
 from trio_envserve.core.router_effects import RouterEffect, ToClient
