@@ -10,9 +10,11 @@ the one before, and so can say to its router that the workers of that one are de
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
+from .logs import JsonLog
 from .programs import Program, program
 from .standing import Standing
 
@@ -37,19 +39,29 @@ class RemoteHost(Standing):
     terminate = True
 
     def __init__(
-        self, address: str, workers: int, directory: Path, *, cwd: Path | None = None
-    ) -> None:
-        super().__init__(directory, cwd)
+        self, address: str, workers: int, directory: Path, *, cwd: Path | None = None,
+        name: str = "remote", within: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """``within``: the words before its command, of one that runs it elsewhere."""
+        super().__init__(directory, cwd, environ)
         self._address = address
         self._workers = workers
+        self._name = name
+        self._within = within
 
     def command(self) -> list[str]:
         """That of a user."""
         return [
-            *_JOIN, "join", self._address, "--workers", str(self._workers), "--name", "remote",
-            "--log-dir", str(self._directory), "--drain-s", "5", "--json", "--exit-with-parent",
+            *self._within, *_JOIN, "join", self._address, "--workers", str(self._workers),
+            "--name", self._name, "--log-dir", str(self._directory), "--drain-s", "5", "--json",
+            "--exit-with-parent",
         ]  # fmt: skip
 
     async def begun(self, started: Program) -> None:
         """It has joined."""
         await started.event("joined")
+
+    def note(self, log: JsonLog) -> None:
+        """That it has joined."""
+        log.write("joined", pid=self.pid)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
+from .logs import JsonLog
 from .programs import Program, start_program
 
 
@@ -24,10 +26,14 @@ class Standing(abc.ABC):
     terminate: bool
     """Whether it is asked to stop by SIGTERM; else by the end of its standard input."""
 
-    def __init__(self, directory: Path, cwd: Path | None) -> None:
-        """All its files (locks, logs) are in ``directory``."""
+    def __init__(
+        self, directory: Path, cwd: Path | None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """All its files (locks, logs) are in ``directory``; it has the variables of ``environ``
+        besides those of this process."""
         self._directory = directory
         self._cwd = cwd
+        self._environ = {**(environ or {}), "XDG_RUNTIME_DIR": str(directory)}
         self._program: Program | None = None
 
     @abc.abstractmethod
@@ -37,6 +43,10 @@ class Standing(abc.ABC):
     @abc.abstractmethod
     async def begun(self, started: Program) -> None:
         """Wait until it serves."""
+
+    @abc.abstractmethod
+    def note(self, log: JsonLog) -> None:
+        """Write down that it serves, for a judge."""
 
     @property
     def program(self) -> Program:
@@ -58,8 +68,8 @@ class Standing(abc.ABC):
         """Start it; returns once it serves.  ServerStartError, with the end of its log, if that
         comes to nothing."""
         self._program = await start_program(
-            self.command(), {"XDG_RUNTIME_DIR": str(self._directory)}, what=f"the {self.what}",
-            cwd=self._cwd, errors=self._directory / f"{self.what}-stderr.log",
+            self.command(), self._environ, what=f"the {self.what}", cwd=self._cwd,
+            errors=self._directory / f"{self.what}-stderr.log",
         )  # fmt: skip
         await self.begun(self._program)
 
@@ -68,6 +78,14 @@ class Standing(abc.ABC):
         started, self._program = self._program, None
         assert started is not None
         await started.kill()
+
+    async def replace(self, log: JsonLog) -> None:
+        """Kill it, start the next one, and write both down."""
+        sent_s, pid = time.monotonic(), self.pid
+        await self.kill()
+        log.write("kill", what=self.what, pid=pid, sent_s=sent_s)
+        await self.start()
+        self.note(log)
 
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens if it has ended."""

@@ -24,18 +24,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import random
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import trio
 
 from ...client import Client, open_client
 from ...server import Server, open_server
+from ..remote_host import RemoteHost
+from ..standing import open_standing
 from .asleep import Asleep, Boottime, SleepingMachine, may_build
 from .judge import Judged, Told, judge
 from .wires import DOWN, UP, Wire, may_have_namespaces, open_wires
@@ -98,14 +99,23 @@ async def run(options: Options, directory: Path) -> tuple[Judged, Seen]:
         fence_s=options.fence_s,
     ) as server:  # fmt: skip
         at = server.hosts_address
-        async with open_wires(at, len(NAMES), namespaces=options.namespaces) as wires:
+        async with (
+            open_wires(at, len(NAMES), namespaces=options.namespaces) as wires,
+            AsyncExitStack() as stack,
+        ):
+            machine = await _machine(options, directory / ASLEEP)
+            pids = []
+            for name, wire in zip(NAMES, wires, strict=True):
+                own = directory / name  # as on another machine, no other host has its locks
+                own.mkdir(mode=0o700, exist_ok=True)
+                host = RemoteHost(
+                    wire.address, WORKERS, own, name=name, within=wire.words,
+                    environ=machine.environ if machine and name == ASLEEP else None,
+                )  # fmt: skip
+                await stack.enter_async_context(open_standing(host))
+                pids.append(host.pid)
+            await _all_here(server)
             async with trio.open_nursery() as nursery:
-                machine = await _machine(options, directory / ASLEEP)
-                pids = []
-                for name, wire in zip(NAMES, wires, strict=True):
-                    clocks = machine.environ if machine and name == ASLEEP else {}
-                    pids.append(await nursery.start(_host, name, wire, directory, clocks))
-                await _all_here(server)
                 nursery.start_soon(_look, server, seen)
                 async with open_client(server.address) as client, trio.open_nursery() as work:
                     work.start_soon(_ask, client, options, told)
@@ -174,35 +184,6 @@ async def _harm(options: Options, name: str, wire: Wire, sleep: Asleep, seen: Se
     await trio.sleep(options.cut_s)
     await seen.has_lost(name)
     wire.mend()
-
-
-async def _host(
-    name: str, wire: Wire, directory: Path, environ: Mapping[str, str],
-    task_status: trio.TaskStatus[int],
-) -> None:  # fmt: skip
-    words = [
-        *wire.words, sys.executable, "-m", "trio_envserve", "join", wire.address, "--name", name,
-        "--workers", str(WORKERS), "--drain-s", "5",
-    ]  # fmt: skip
-    own = directory / name
-    own.mkdir(mode=0o700, exist_ok=True)
-    log = await trio.to_thread.run_sync(partial(open, directory / f"{name}.log", "wb"))
-    with log:
-        # As on another machine, no other host has its locks.
-        process = await trio.lowlevel.open_process(
-            words,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, **environ, "XDG_RUNTIME_DIR": str(own)},
-        )
-    try:
-        task_status.started(process.pid)
-        await trio.sleep_forever()
-    finally:
-        process.terminate()
-        with trio.CancelScope(shield=True):
-            await process.wait()
 
 
 def main(words: Sequence[str]) -> int:

@@ -262,12 +262,9 @@ class Faults:
         """Kill it while all of its workers run something; another one joins."""
         assert self._host is not None
         await poll(self._all_busy)
-        sent_s, pid = time.monotonic(), self._host.pid
-        await self._host.kill()
-        self._log.write("kill", what="host", pid=pid, sent_s=sent_s)
-        self._say("killed the host")
-        await self._host.start()
-        self._log.write("joined", pid=self._host.pid)
+        sent_s = time.monotonic()
+        self._say("killing the host")
+        await self._host.replace(self._log)
         await poll(lambda: self._appeared_since(sent_s))
         self._say("another host has joined")
 
@@ -284,13 +281,8 @@ class Faults:
         return 0
 
     async def _kill_server(self) -> None:
-        sent_s = time.monotonic()
-        pid = self._server.pid
-        await self._server.kill()
-        self._log.write("kill", what="server", pid=pid, sent_s=sent_s)
-        self._say("killed the server")
-        await self._server.start()
-        self._log.write("serving", pid=self._server.pid, address=self._server.address)
+        self._say("killing the server")
+        await self._server.replace(self._log)
         self._sessions += 1
         await poll(lambda: self._callers.sessions() >= self._sessions)
         self._spent.update(self._callers.durations_s)

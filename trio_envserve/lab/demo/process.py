@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
+from ..logs import JsonLog
 from ..programs import Program
 from ..standing import Standing
 
@@ -46,3 +47,7 @@ class DemoServer(Standing):
         """The address is bound."""
         said = await started.line()
         self.address, self.hosts_address = str(said["address"]), str(said.get("hosts", ""))
+
+    def note(self, log: JsonLog) -> None:
+        """With its address: judges want to know that it stays the same."""
+        log.write("serving", pid=self.pid, address=self.address)

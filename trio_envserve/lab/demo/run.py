@@ -27,11 +27,12 @@ from typing import Any, final
 
 import trio
 
-from ...client import Client, Outcome, open_client
+from ...client import Client, open_client
 from ...core.errors import ConfigError
 from ...net import Network, open_zmq_network, unwrap_single
 from ...testing.proxy import open_fault_proxy
 from ...testing.retransmit import RetransmittingNetwork
+from ..answers import noted
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
 from ..remote_host import RemoteHost, with_host
@@ -139,7 +140,7 @@ async def _run(
     with trio.move_on_after(options.seconds_limit) as limit:
         serves = DemoServer(serving, directory, options.server_command)
         async with open_standing(serves) as server:
-            killer.write("serving", pid=server.pid, address=server.address)
+            server.note(killer)
             joining = (
                 open_standing(RemoteHost(server.hosts_address, options.workers, directory))
                 if options.remote_host else nullcontext()
@@ -227,22 +228,10 @@ class _Callers:
             {"index": index, "key": key, "duration_s": duration_s},
             rerun=True, max_executions=_MAX_EXECUTIONS,
         )  # fmt: skip
-        self._log.write("answer", key=key, **_answer(outcome))
+        right = outcome.ok and outcome.value["reward"] == 1.0
+        self._log.write("answer", key=key, right=right, **noted(outcome))
         self.answered += 1
         self._progress.answered += 1
         if self.answered == self._options.rollouts:
             self._all_answered.set()
         limit.release()
-
-
-def _answer(outcome: Outcome) -> dict[str, Any]:
-    """A caller's note of an outcome."""
-    error = outcome.error
-    return {
-        "ok": outcome.ok,
-        "right": outcome.ok and outcome.value["reward"] == 1.0,
-        "error": type(error).__name__ if error else None,
-        "message": str(error)[:300] if error else None,
-        "verdict": error.verdict.name if error else None,
-        "executions": outcome.executions,
-    }

@@ -236,13 +236,9 @@ class Killer:
 
     async def _kill_server(self, act: Act) -> None:
         async with self._servers_turn:
-            sent_s, pid = time.monotonic(), self._server.pid
             self._serving = False
-            await self._server.kill()
-            self._log.write("kill", what="server", pid=pid, sent_s=sent_s)
-            await self._server.start()
+            await self._server.replace(self._log)
             self._serving = True
-            self._log.write("serving", pid=self._server.pid, address=self._server.address)
 
     async def _stop_server(self, act: Act) -> None:
         async with self._servers_turn:
@@ -256,11 +252,7 @@ class Killer:
     async def _kill_host(self, act: Act) -> None:
         assert self._host is not None
         async with self._hosts_turn:
-            sent_s, pid = time.monotonic(), self._host.pid
-            await self._host.kill()
-            self._log.write("kill", what="host", pid=pid, sent_s=sent_s)
-            await self._host.start()
-            self._log.write("joined", pid=self._host.pid)
+            await self._host.replace(self._log)
 
     async def _stop_host(self, act: Act) -> None:
         assert self._host is not None

@@ -178,7 +178,7 @@ class Soak:
                 serving, self.directory, self._options.server_command, cwd=self.directory
             )
             await stack.enter_async_context(open_standing(server))
-            killer.write("serving", pid=server.pid, address=server.address)
+            server.note(killer)
             if self._options.remote_host:
                 self._host = RemoteHost(
                     server.hosts_address, WORKERS, self.directory, cwd=self.directory

@@ -22,8 +22,6 @@ from typing import Any, Final
 from ...core.errors import ConfigError
 
 KEY_BYTES: Final = 32
-NONCE_BYTES: Final = 24
-MAC_BYTES: Final = 16
 ROOM_BYTES: Final = 32
 """So many bytes before a text are for its box."""
 
