@@ -411,6 +411,14 @@ def test_temporary_files_have_a_place(monkeypatch, temporary, runtime):
     assert found.is_dir()
 
 
+def test_the_locks_of_an_address_are_in_the_users_own_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    locks = AddressLocks(ADDRESS)
+    assert locks.server.path.parent == locks.epochs.path.parent == runtime_directory()
+    assert runtime_directory().parent == tmp_path
+    locks.close()
+
+
 def test_where_nothing_can_be_made_the_server_says_so(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))

@@ -271,6 +271,19 @@ def test_g8_what_was_answered_is_looked_at_no_more(kept: Kept):
     assert len(pair.traces._in_turn) <= 2
 
 
+def test_g10_what_only_begins_like_a_request_has_no_span_and_does_no_harm(kept: Kept):
+    """The length of its array is in the place of a kind."""
+    pair = TracedPair()
+    session = pair.stranger()
+    header = messages.encode(messages.WorkerOutcome(session, 0, 1, 0, 1.0))
+    assert header[0] == 0x87
+    long = b"\x98\x07" + header[1:]
+    assert messages.read((long, b""), most_bytes=1000)
+    pair.give(ClientMessage(STRANGER, (long, b""), pair.now_s))
+    assert kept.all == []
+    assert pair.router.malformed
+
+
 @pytest.mark.parametrize("frames", [(), (b"\x81",), (b"\x82\x01\x01", b""), (b"\x88\x01", b"b")])
 def test_g10_what_is_malformed_has_no_span_and_does_no_harm(kept: Kept, frames: tuple[bytes, ...]):
     pair = TracedPair()
