@@ -12,7 +12,8 @@ from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName
 from trio_envserve.core.key_table import KeyInput
 from trio_envserve.core.keyed_at_rest import READS_AT_ONCE, RestingRequests
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.resting import Resting, left_at_rest
+from trio_envserve.core.rested import left_at_rest
+from trio_envserve.core.resting import Resting
 from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Load

@@ -1,53 +1,15 @@
-"""Keys at rest: what is packed, where it is found, and when it is due."""
+"""Keys at rest: where they are found, and when they are due."""
 
 from __future__ import annotations
 
-import sys
-
-import pytest
-
-from trio_envserve.core.journal import Opened
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.requests import OUTCOME_BYTES
-from trio_envserve.core.resting import (
-    CHUNK,
-    Names,
-    Rested,
-    RestedFields,
-    Resting,
-    left_at_rest,
-    pack,
-    unpack,
-)
-from trio_envserve.core.restored import Left
+from trio_envserve.core.rested import pack
+from trio_envserve.core.resting import CHUNK, Names, Resting
+
+from .rested_keys import fields, rested
 
 LIMITS = KeyLimits(retention_s=64.0, journal_keys=8, journal_bytes=1000)
-
-
-def fields(number: int, *, since_s: float = 1.0, namespace: bytes = b"team") -> RestedFields:
-    name = KeyName(namespace, b"key/%d" % number)
-    return RestedFields(number, since_s, 0.5, 70, 20, 2, None, bytes(range(32)), name)
-
-
-def rested(number: int, **how: object) -> Rested:
-    made = pack(fields(number, **how))  # type: ignore[arg-type]  # by name
-    assert made is not None
-    return made
-
-
-@pytest.mark.parametrize("rerun", [None, False, True])
-def test_all_of_it_comes_back(rerun):
-    one = fields(2**40)._replace(rerun=rerun)
-    packed = pack(one)
-    assert packed is not None
-    assert unpack(packed) == one
-    assert sys.getsizeof(packed) <= 128
-
-
-@pytest.mark.parametrize("change", [{"body_bytes": 2**32}, {"executions": 2**16}, {"digest": b"d"}])
-def test_what_does_not_fit_stays_awake(change):
-    assert pack(fields(0)._replace(**change)) is None
 
 
 def test_a_namespace_is_no_part_of_a_key():
@@ -56,20 +18,6 @@ def test_a_namespace_is_no_part_of_a_key():
     resting.add(pack(one) or b"")
     assert resting.take(KeyName(b"teamk", b"ey/1")) is None
     assert resting.take(other.name) == one
-
-
-def test_what_a_journal_has_left_of_one():
-    opened = Opened(7, b"team", b"k", bytes(32), True, 4, 1, bytes(16), b"body")
-    left = left_at_rest(Left(opened, set(), 2, (b"head", b"payload")))
-    assert left is not None
-    found = unpack(left)
-    assert (found.number, found.executions, found.size_bytes, found.body_bytes) == (
-        7,
-        3,
-        OUTCOME_BYTES + 7,
-        4,
-    )
-    assert (found.rerun, found.name) == (True, KeyName(b"team", b"k"))
 
 
 def test_names_grow_by_one_bucket_at_a_time_and_lose_nothing():

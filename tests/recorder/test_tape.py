@@ -22,7 +22,7 @@ from trio_envserve.core.journal import (
 )
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
-from trio_envserve.core.resting import RestedFields, pack
+from trio_envserve.core.rested import RestedFields, pack
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (
     AtRest,

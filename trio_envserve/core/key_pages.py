@@ -19,7 +19,8 @@ from typing import Any, final
 
 from .key_records import Generation, GenerationState, KeyName
 from .keys import Keys
-from .resting import RestedFields, Resting
+from .rested import RestedFields
+from .resting import Resting
 
 PAGE_KEYS = 100
 PAGE_NAMES_BYTES = 8 * 1024

@@ -29,7 +29,8 @@ from .keyed import KeyedRequests
 from .keys import ENDED_AT_ONCE
 from .limits import KeyLimits
 from .requests import Entry, RetainedOutcome, Session
-from .resting import RestedFields, Resting, generation_of, pack_generation
+from .rested import RestedFields, generation_of, pack_generation
+from .resting import Resting
 from .router_effects import Load
 from .terms import Body
 

@@ -17,17 +17,13 @@ from __future__ import annotations
 
 import heapq
 import math
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress
-from typing import NamedTuple, TypeAlias, final
+from typing import final
 
-from .key_records import NOBODY, Generation, GenerationState, KeyName, Payload
+from .key_records import KeyName
 from .limits import KeyLimits
-from .messages import Outcome
-from .requests import OUTCOME_BYTES, RetainedOutcome
-from .restored import Left
-from .terms import DIGEST_BYTES, ID_BYTES, Status
+from .rested import NAME, PACKED, WHAT_COUNTS, Rested, RestedFields, unpack
 
 CHUNK = 1024
 """So many numbers of generations make a chunk."""
@@ -35,81 +31,9 @@ GRAINS = 64
 BUCKET = 32
 """So many keys at rest share a bucket, about."""
 
-_PACKED = struct.Struct("<QddQIHb32sB")
-_WHAT_COUNTS = struct.Struct("<Qd8xQI35xB")
-"""Of what is packed: number, since when, sizes of outcome and input, and how long the namespace
-is."""
-_NAME = _PACKED.size - 1
-"""Where the names begin: how long the namespace is, that, and the key."""
 _MARK = 40
 """Which bits of a hash are marks: none of those that say in which bucket it is."""
 _BYTES = [bytes((each,)) for each in range(256)]
-_RERUN = (None, False, True)
-
-
-Rested: TypeAlias = bytes
-"""A key at rest, packed."""
-
-
-class RestedFields(NamedTuple):
-    """The fields of a key at rest."""
-
-    number: int
-    since_s: float
-    """When its retention began; 0 if before this epoch."""
-    opened_s: float
-    size_bytes: int
-    """Of its outcome."""
-    body_bytes: int
-    executions: int
-    rerun: bool | None
-    digest: bytes
-    name: KeyName
-
-    @property
-    def disk_bytes(self) -> int:
-        """Its size in the journal, about."""
-        return self.size_bytes + self.body_bytes + self.name.size_bytes
-
-
-def pack(fields: RestedFields) -> Rested | None:
-    """None if it does not fit, and must stay awake."""
-    return _packed(*fields[:-1], *fields.name)
-
-
-def pack_left(
-    number: int, size_bytes: int, body_bytes: int, executions: int, rerun: bool | None,
-    digest: bytes, namespace: bytes, key: bytes,
-) -> Rested | None:  # fmt: skip
-    """The same of one that an earlier epoch has left, without an object for its fields: a
-    server may find millions when it starts."""
-    return _packed(
-        number, 0.0, 0.0, size_bytes, body_bytes, executions, rerun, digest, namespace, key
-    )
-
-
-def _packed(
-    number: int, since_s: float, opened_s: float, size_bytes: int, body_bytes: int,
-    executions: int, rerun: bool | None, digest: bytes, namespace: bytes, key: bytes,
-) -> Rested | None:  # fmt: skip
-    if len(digest) != DIGEST_BYTES:
-        return None
-    try:
-        packed = _PACKED.pack(
-            number, since_s, opened_s, size_bytes, body_bytes, executions, _RERUN.index(rerun),
-            digest, len(namespace),
-        )  # fmt: skip
-    except struct.error:
-        return None
-    return b"%b%b%b" % (packed, namespace, key)
-
-
-def unpack(rested: Rested) -> RestedFields:
-    """The fields that were packed."""
-    *numbers, rerun, digest, length = _PACKED.unpack_from(rested)
-    end = _PACKED.size + length
-    name = KeyName(rested[_PACKED.size : end], rested[end:])
-    return RestedFields._make((*numbers, _RERUN[rerun], digest, name))
 
 
 @final
@@ -136,7 +60,7 @@ class Names:
 
     def add(self, rested: Rested) -> None:
         """One more; its name is not there."""
-        at = hash(rested[_NAME:])
+        at = hash(rested[NAME:])
         number = self._number(at)
         self._buckets[number].append(rested)
         self._marks[number] += _BYTES[at >> _MARK & 255]
@@ -153,7 +77,7 @@ class Names:
         self._level = 1 << (count.bit_length() - 1)
         upper, lower = 2 * self._level - 1, self._level - 1
         for rested in many:
-            at = hash(rested[_NAME:])
+            at = hash(rested[NAME:])
             number = at & upper
             if number >= count:
                 number = at & lower
@@ -169,14 +93,14 @@ class Names:
         place = marks.find(mark)
         while place >= 0:
             rested = self._buckets[number][place]
-            if len(rested) == _NAME + len(name) and rested.endswith(name):
+            if len(rested) == NAME + len(name) and rested.endswith(name):
                 return rested
             place = marks.find(mark, place + 1)
         return None
 
     def remove(self, rested: Rested) -> None:
         """It is there."""
-        number = self._number(hash(rested[_NAME:]))
+        number = self._number(hash(rested[NAME:]))
         bucket, marks = self._buckets[number], self._marks[number]
         place = bucket.index(rested)
         del bucket[place]
@@ -185,7 +109,7 @@ class Names:
 
     def has(self, rested: Rested) -> bool:
         """Whether it is this one that is there."""
-        bucket = self._buckets[self._number(hash(rested[_NAME:]))]
+        bucket = self._buckets[self._number(hash(rested[NAME:]))]
         return any(each is rested for each in bucket)
 
     def _number(self, at: int) -> int:
@@ -196,7 +120,7 @@ class Names:
     def _split(self) -> None:
         level, old = self._level, len(self._buckets) - self._level
         bucket, marks = self._buckets[old], self._marks[old]
-        goes = [hash(rested[_NAME:]) & level for rested in bucket]
+        goes = [hash(rested[NAME:]) & level for rested in bucket]
         stays = [not each for each in goes]
         self._buckets[old] = list(compress(bucket, stays))
         self._marks[old] = bytes(compress(marks, stays))
@@ -204,41 +128,6 @@ class Names:
         self._marks.append(bytes(compress(marks, goes)))
         if len(self._buckets) == 2 * level:
             self._level *= 2
-
-
-def pack_generation(generation: Generation) -> Rested | None:
-    """The fields that rest of a generation with an outcome for which nobody waits; None if
-    they do not fit."""
-    assert generation.outcome is not None
-    shared: Payload = generation.outcome.shared
-    return _packed(
-        generation.number, generation.since_s, generation.opened_s,
-        shared.size_bytes or generation.outcome.size_bytes, generation.body_bytes,
-        generation.earlier + generation.executions, generation.rerun, generation.digest,
-        *generation.name,
-    )  # fmt: skip
-
-
-def generation_of(fields: RestedFields) -> Generation:
-    """A generation whose outcome is to be read."""
-    name = fields.name
-    unread = Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, 0)
-    outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
-    return Generation(
-        fields.number, name, fields.digest, fields.body_bytes, fields.rerun, fields.executions,
-        GenerationState.READING, None, name.size_bytes, {}, NOBODY, fields.opened_s,
-        outcome=outcome, since_s=fields.since_s,
-    )  # fmt: skip
-
-
-def left_at_rest(left: Left) -> Rested | None:
-    """A generation with an outcome, as a journal has left it; None if that does not fit."""
-    opened = left.opened
-    return pack_left(
-        opened.number, OUTCOME_BYTES + sum(map(len, (left.frames or ())[1:])), len(opened.body),
-        opened.earlier + left.executions, opened.rerun, opened.digest, opened.namespace,
-        opened.key,
-    )  # fmt: skip
 
 
 class _Chunk:
@@ -298,10 +187,10 @@ class Resting:
 
     def add(self, rested: Rested) -> None:
         """One more."""
-        number, since_s, size_bytes, body_bytes, length = _WHAT_COUNTS.unpack_from(rested)
+        number, since_s, size_bytes, body_bytes, length = WHAT_COUNTS.unpack_from(rested)
         self._names.add(rested)
-        namespace = rested[_PACKED.size : _PACKED.size + length]
-        self._count(namespace, +1, size_bytes + body_bytes + len(rested) - _PACKED.size)
+        namespace = rested[PACKED.size : PACKED.size + length]
+        self._count(namespace, +1, size_bytes + body_bytes + len(rested) - PACKED.size)
         number //= CHUNK
         chunk = self._chunks.get(number)
         if chunk is None:
@@ -375,10 +264,10 @@ class Resting:
         self.restored_s = since_s
         many = keys if isinstance(keys, list) else list(keys)
         self._names.fill(many)
-        size, all_bytes = _PACKED.size, 0
+        size, all_bytes = PACKED.size, 0
         last, chunk = -1, _Chunk()
         for rested in many:
-            number, _, size_bytes, body_bytes, length = _WHAT_COUNTS.unpack_from(rested)
+            number, _, size_bytes, body_bytes, length = WHAT_COUNTS.unpack_from(rested)
             if number // CHUNK != last:
                 last = number // CHUNK
                 chunk = self._restored_chunk(last)

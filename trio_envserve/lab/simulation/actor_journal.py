@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...core.journal import Closed, Completed, Record
-from ...core.resting import left_at_rest
+from ...core.rested import left_at_rest
 from ...core.restored import remains_of
 from ...core.router_effects import Load, Save
 from ...core.terms import Body

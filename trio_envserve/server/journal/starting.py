@@ -29,7 +29,7 @@ from typing import Any, Final, TypeAlias
 import cbor2
 
 from ...core.journal import KINDS, Completed, Opened, Started
-from ...core.resting import pack_left
+from ...core.rested import pack_left
 from .folder import BODIES
 from .reading import Found, _check_pages, _take, read_state
 from .rows import Row, whole_sums
