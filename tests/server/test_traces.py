@@ -15,6 +15,7 @@ from tests.spans import Kept, about, id_of, kept, parent_of, trace_of
 from trio_envserve import Client, Rollout, ServerLimits, open_client, open_server, tracing
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallsCancelled
+from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.router_effects import Closed
 from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
 from trio_envserve.net import MemoryNetwork
@@ -322,6 +323,8 @@ def test_one_that_is_kept_ends_beside_one_that_is_not(kept: Kept):
     pair = TracedPair()
     for traceparent in (SPAN, f"{SPAN[:-1]}0"):
         pair.submit(traceparent=traceparent)
+    pair.advance(3.0)
+    assert kept.all == []
     for run in pair.runs[::-1]:
         pair.end(run)
     assert [span.name for span in kept.all] == ["execution", "rollout"]
@@ -338,6 +341,65 @@ def test_a_request_that_comes_twice_in_one_message_has_one_span(kept: Kept):
     assert [span.name for span in kept.all] == ["execution", "rollout"]
     assert len(pair.runs) == 1
     assert not pair.traces._rollouts
+
+
+def test_requests_of_a_batch_that_have_no_span_go_on_as_they_were(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
+    begin, begun = tracing.begin, 0
+
+    def begin_two(name: str, *about: Any, **more: Any) -> tracing.Span | None:
+        nonlocal begun
+        if name == "rollout":
+            begun += 1
+            if begun == 2:
+                return None
+        return begin(name, *about, **more)
+
+    monkeypatch.setattr(tracing, "begin", begin_two)
+    pair = TracedPair(server={"worker_capacity": 8})
+    session = pair.stranger()
+    requests = [
+        messages.Request(session, number, identifier(number), None, 1, None, parent)
+        for number, parent in ((0, SPAN), (0, SPAN), (1, f"{SPAN[:-1]}0"), (2, SPAN), (3, None))
+    ]
+    (frames,) = messages.in_batches([(each, b"body") for each in requests])
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
+    pair.settle()
+    assert begun == 3
+    given = {run.request.sequence: run.traceparent for _, run in pair.runs}
+    assert sorted(given) == [0, 1, 2, 3]
+    assert given[1] == f"{SPAN[:-1]}0"
+    for run in pair.runs:
+        pair.end(run)
+    assert len(kept.named("rollout")) == 2
+
+
+def test_questions_about_keys_that_come_with_a_request_go_on_as_they_were(kept: Kept):
+    pair = TracedPair()
+    session = pair.stranger()
+    asked = messages.KeyedRequest(
+        session, 0, 2 * identifier(1), None, 1, None, identifier(9), KeyAct.ASK, b"space", b"key",
+        b"", 0, False, SPAN,
+    )  # fmt: skip
+    attached = asked._replace(sequence=1, digest=2 * identifier(2), act=KeyAct.ATTACH)
+    (frames,) = messages.in_batches([(asked, b"body"), (attached, b"body")])
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
+    pair.settle()
+    assert len(pair.traces._rollouts) == 1
+    assert not pair.router.malformed
+
+
+def test_a_request_without_a_span_of_its_own_is_not_traced_where_nothing_is_kept(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tracing, "begin", lambda *about, **more: None)
+    pair = TracedPair()
+    pair.submit()
+    ((_, what),) = pair.runs
+    assert what.traceparent is None
+    pair.end()
+    assert kept.all == []
 
 
 def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(kept: Kept):
