@@ -6,6 +6,7 @@ import click
 import pytest
 
 from trio_envserve import ConfigError, WorkerRange
+from trio_envserve.cli.group import group
 from trio_envserve.cli.options import (
     key_limits,
     pairs,
@@ -61,3 +62,16 @@ def test_slots_are_named_up_to_the_most_of_a_range():
 
 def test_environment_variables_by_slot():
     assert worker_environ(["1:A=b=c", "1:B="], 2) == [{}, {"A": "b=c", "B": ""}]
+
+
+def default_of(verb: str, option: str) -> object:
+    context = click.Context(group)
+    command = group.get_command(context, verb)
+    assert command is not None
+    (found,) = (each for each in command.params if each.name == option)
+    return found.get_default(context)
+
+
+@pytest.mark.parametrize("verb", ["status", "top", "keys", "attach", "cancel", "forget"])
+def test_verbs_ask_where_serve_is_unless_they_are_told_otherwise(verb: str):
+    assert default_of(verb, "address") == default_of("serve", "bind") == "tcp://127.0.0.1:5555"

@@ -1,4 +1,4 @@
-"""Shared parts of the commands that ask a running server about keys."""
+"""Shared parts of the commands that ask a running server."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ address_option = click.option(
     "--address", default=DEFAULT_ADDRESS, show_default=True, metavar="ADDRESS",
     help="The address of the server.",
 )  # fmt: skip
+
+address_argument = click.argument("address", metavar="[ADDRESS]", default=DEFAULT_ADDRESS)
+"""The same for verbs that name nothing else."""
 
 wait_option = click.option(
     "--wait-s", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,

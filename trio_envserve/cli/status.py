@@ -12,7 +12,7 @@ import trio
 from ..client import Client, open_client
 from ..core.health import ServerStatus
 from ..net import Transport
-from .at_server import leave_out_warnings, no_answer
+from .at_server import address_argument, leave_out_warnings, no_answer
 from .common import (
     AT_ONCE,
     NO_SERVER,
@@ -41,7 +41,7 @@ from .slow import oldest, slow_table
         }
     )
 )
-@click.argument("address", metavar="ADDRESS")
+@address_argument
 @click.option(
     "--ready", is_flag=True,
     help="For probes: say in a line whether the server is ready, and end with the exit code.",
@@ -67,9 +67,11 @@ def status(
 ) -> int:  # fmt: skip
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
 
+    Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
+
     \b
     Examples:
-      trio-envserve status tcp://127.0.0.1:5555
+      trio-envserve status
       trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
       trio-envserve status tcp://127.0.0.1:5555 --slow 20
       trio-envserve status tcp://127.0.0.1:5555 --ready || echo not now

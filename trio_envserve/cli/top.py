@@ -14,7 +14,7 @@ from ..client import Client
 from ..core.errors import EnvServeError
 from ..evals.histogram import sparkline
 from ..net import Transport
-from .at_server import reached, wait_option
+from .at_server import address_argument, reached, wait_option
 from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, emit, epilog, put, run_verb
 from .keys import duration
 from .options import client_options, json_option
@@ -30,7 +30,7 @@ DEATHS = 5
 
 
 @click.command(epilog=epilog({NOT_STARTED: NO_SERVER}))
-@click.argument("address", metavar="ADDRESS")
+@address_argument
 @click.option(
     "--rows", type=click.IntRange(min=1, max=100), default=10, show_default=True, metavar="N",
     help="Show the N slowest rollouts.",
@@ -47,13 +47,15 @@ def top(
 ) -> int:
     """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
 
+    Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
+
     It is what the live page of `serve --http` shows. Ctrl-C ends it. If standard
     output is no terminal, it prints a block of text each time; with --json an object a
     line, with the statistics of `status`, a field "slow" and a field "rates".
 
     \b
     Example:
-      trio-envserve top tcp://127.0.0.1:5555
+      trio-envserve top
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
