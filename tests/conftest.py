@@ -53,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
         compile_package()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The processes of pytest-xdist must find the same tests."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"a name with the address of an object: {item.nodeid}")
+
+
 def compile_package() -> None:
     """Tests start more than a thousand processes that import the package from this tree.
     Where Python keeps nothing that it compiles, as images of containers have it, each would

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,7 +227,8 @@ def set_up(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 NODE = {"worker_command": "node a.js"}
 PY = {"worker_python": "py"}
 HOSTED = {"hosts_bind": HOSTS}
-OBJECT = object()
+OBJECT = SimpleNamespace(an="environment")
+"""An environment that is no name."""
 
 
 @pytest.mark.parametrize(
