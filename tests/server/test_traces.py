@@ -15,6 +15,7 @@ from tests.spans import Kept, about, id_of, kept, parent_of, trace_of
 from trio_envserve import Client, Rollout, ServerLimits, open_client, open_server, tracing
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallsCancelled
+from trio_envserve.core.key_records import KeyAct, input_digest
 from trio_envserve.core.router_effects import Closed
 from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
 from trio_envserve.net import MemoryNetwork
@@ -372,6 +373,21 @@ def test_requests_of_a_batch_that_have_no_span_go_on_as_they_were(
     for run in pair.runs:
         pair.end(run)
     assert len(kept.named("rollout")) == 2
+
+
+def test_questions_about_keys_that_come_with_a_request_go_on_as_they_were(kept: Kept):
+    pair = TracedPair()
+    session, digests = pair.stranger(), [input_digest(body, None) for body in (b"body", b"")]
+    asked = messages.KeyedRequest(
+        session, 0, digests[0], None, 1, None, identifier(9), KeyAct.ASK, b"space", b"key", b"",
+        None, False, SPAN,
+    )  # fmt: skip
+    attached = asked._replace(sequence=1, digest=digests[1], act=KeyAct.ATTACH)
+    (frames,) = messages.in_batches([(asked, b"body"), (attached, b"")])
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
+    pair.settle()
+    assert len(pair.traces._rollouts) == len(pair.runs) == 1
+    assert not pair.router.malformed
 
 
 def test_a_request_without_a_span_of_its_own_is_not_traced_where_nothing_is_kept(
