@@ -193,11 +193,18 @@ READ = (
     "worker.parking",
     "worker.stacks",
     "worker.tracebacks",
+    "host.locks",
     "server.portions",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
-SHARES = {"net.pump": 4, "net.memory_sockets": 2, "client.options": 2, "worker.runners": 3}
+SHARES = {
+    "net.pump": 4,
+    "net.memory_sockets": 2,
+    "client.options": 2,
+    "worker.runners": 3,
+    "host.locks": 4,
+}
 """Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
 all."""
 
