@@ -10,7 +10,7 @@ import trio
 
 from tests.memory import Probe, echo, pair, virtual
 from trio_envserve import ConfigError, NotEncodable, Rollout, ServerLimits
-from trio_envserve.client import many
+from trio_envserve.client import Client, many
 from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
@@ -243,6 +243,34 @@ async def test_large_inputs_and_outcomes_hold_up_nobody(monkeypatch: pytest.Monk
                 order.append(index)
     assert sorted(order) == [*range(22)]
     assert {order.index(0), order.index(21)} == {20, 21}
+
+
+async def test_large_outcomes_are_decoded_as_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that had come were decoded at once, and nothing counted what they took."""
+    monkeypatch.setattr(turns, "_TURN_S", 0.0)
+    decode = Client._outcome_large
+    begun = 0
+
+    async def counted(*args: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return await decode(*args)
+
+    async def large(rollout: Any) -> Any:
+        return LARGE
+
+    monkeypatch.setattr(Client, "_outcome_large", counted)
+    taken = 0
+    with trio.fail_after(120):
+        async with pair(large) as (_, client), client.run_many(range(8)) as outcomes:
+            assert isinstance(outcomes, many.Outcomes)
+            while len(outcomes._ended) < 8:
+                await trio.sleep(0.01)
+            async for _, outcome in outcomes:
+                assert outcome.unwrap() == LARGE
+                taken += 1
+                assert begun <= taken + many.DECODED_AHEAD
+    assert (begun, taken) == (8, 8)
 
 
 @virtual

@@ -6,7 +6,8 @@ A task of its own would cost a call more than all the rest of it.  So one task, 
 *feeder*, submits the calls of :meth:`.Client.run_many`, while fewer than ``in_flight``
 are under way or have ended and were not taken.  Who iterates decodes an outcome as it
 takes it; only then is it received.  An input or an outcome that takes long to encode or
-decode gets a task after all, so that it holds up nobody.
+decode gets a task after all, so that it holds up nobody; but only a few outcomes are decoded
+before they are taken.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64
 """So many calls are submitted, or outcomes taken, before other tasks have a turn."""
+
+DECODED_AHEAD = 2
+"""So many large outcomes are decoded before somebody takes them: no limit counts their values."""
 
 
 def check_in_flight(in_flight: object) -> None:
@@ -94,6 +98,8 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         """Calls that have a task of their own."""
         self._ended: deque[Ended] = deque()
         self._ready: deque[tuple[int, Outcome]] = deque()
+        self._ahead: set[int] = set()
+        """The indices of large outcomes that are being decoded, or ready."""
         self._feeder = trio.lowlevel.ParkingLot()
         self._takers = trio.lowlevel.ParkingLot()
         self._taken = 0
@@ -168,8 +174,11 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._room += 1
         if self._feeder:
             self._feeder.unpark()
-        if self._takers and self._is_over():
-            self._takers.unpark_all()
+        if self._takers:
+            if self._is_over():
+                self._takers.unpark_all()
+            elif self._ended:  # there may be room to decode the next
+                self._takers.unpark()
         return taken
 
     def _is_over(self) -> bool:
@@ -178,14 +187,17 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     def _take(self) -> tuple[int, Outcome] | None:
         if self._ready:
-            return self._ready.popleft()
-        while self._ended:
+            taken = self._ready.popleft()
+            self._ahead.discard(taken[0])
+            return taken
+        while self._ended and len(self._ahead) < DECODED_AHEAD:
             ended = self._ended.popleft()
             index, began_s = self._under_way.pop(ended.call)
             now_s = trio.current_time()
             try:
                 return index, self._client._outcome_at_once(ended, began_s, now_s)
             except values.TooMuchWork:
+                self._ahead.add(index)
                 self._start(index, self._client._outcome_large, ended, began_s, now_s)
         return None
 
