@@ -185,6 +185,7 @@ READ = (
     "client.options",
     "client.outcome",
     "client.crowding",
+    "client.many",
     "client.keys",
     "worker.runners",
     "worker.deltas",
