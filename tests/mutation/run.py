@@ -196,6 +196,7 @@ READ = (
     "worker.tracebacks",
     "host.locks",
     "server.portions",
+    "server.traces",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
