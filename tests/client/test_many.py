@@ -258,7 +258,9 @@ async def test_large_inputs_and_outcomes_hold_up_nobody(monkeypatch: pytest.Monk
     assert {order.index(0), order.index(21)} == {20, 21}
 
 
-async def test_large_outcomes_are_decoded_as_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_outcomes_are_decoded_as_they_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All that had come were decoded at once, and nothing counted what they took."""
     monkeypatch.setattr(turns, "_TURN_S", 0.0)
     decode = Client._outcome_large

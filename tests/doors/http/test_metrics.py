@@ -28,7 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
 ONLY_WHILE_CLOSING = {"closing_left_seconds"}
-DOOR = DoorCounts(1, 1024, 0, 2000, 0, 1 << 20, {})
+DOOR = DoorCounts(1, 1024, 0, 2000, 0, 1 << 20, 0, 1 << 28, {})
 
 
 class Scrape:
@@ -185,6 +185,7 @@ async def test_what_runs_stands_beside_its_bound():
     limits = HttpLimits()
     assert (found["http_calls"], found["http_calls_limit"]) == (1, limits.calls)
     assert found["http_bodies_bytes"] == len(b'{"input":0}')
+    assert found["http_answers_limit_bytes"] == limits.answers_bytes
     assert found["http_connections_limit"] == limits.connections
     assert 1 <= found["http_connections"] <= 2
     assert (found["executions_running"], found["executions_running_limit"]) == (1, 256)

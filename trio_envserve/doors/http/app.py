@@ -57,6 +57,7 @@ from .runs import RunModel, Runs
 from .scrapes import Scrapes
 from .stragglers import Stragglers
 from .turns import REQUEST_US
+from .unread import Unread
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -75,9 +76,10 @@ class HttpApp:
 
     def __init__(
         self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits,
-        run_model: RunModel, live: Live,
+        run_model: RunModel, live: Live, unread: Unread,
     ) -> None:  # fmt: skip
         self._client = client
+        self._unread = unread
         self._keyed = keyed
         self._codec = codec
         self._guard = guard
@@ -139,7 +141,8 @@ class HttpApp:
         limits = self._limits
         return DoorCounts(
             len(self.peers), limits.connections, self._rooms.taken, limits.calls,
-            self._share.taken, limits.bodies_bytes, self._answers,
+            self._share.taken, limits.bodies_bytes, self._unread.bytes, limits.answers_bytes,
+            self._answers,
         )  # fmt: skip
 
     def _handler(self, exchange: Exchange) -> Handler:

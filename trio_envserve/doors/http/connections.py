@@ -269,8 +269,9 @@ async def _run(app: App, scope: Any, inbox: Inbox, send: Any) -> None:
 class Connections:
     """All peers of one door."""
 
-    def __init__(self, app: App, limits: HttpLimits, turns: Turns) -> None:
+    def __init__(self, app: App, limits: HttpLimits, turns: Turns, unread: Unread) -> None:
         self.app = app
+        self.unread = unread
         self.turns = turns
         self.limits = limits
         self.config = hypercorn.Config()
@@ -279,7 +280,6 @@ class Connections:
         self.config.accesslog = None
         self.config.errorlog = _log
         self.context = WorkerContext(None)
-        self.unread = Unread(limits.answers_bytes)
         self.idle: dict[Connection, None] = {}
         """Those without a request; the one that is idle longest comes first."""
         self._open = 0

@@ -28,6 +28,8 @@ class DoorCounts(NamedTuple):
     calls_limit: int
     bodies_bytes: int
     bodies_bytes_limit: int
+    answers_bytes: int
+    answers_bytes_limit: int
     answers: Mapping[int, int]
     """By status."""
 
@@ -330,6 +332,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_of_door("http_connections", "Connections of the door.", "connections"),
     *_of_door("http_calls", "Calls that the door has at once.", "calls"),
     *_of_door("http_bodies_bytes", "Bodies of requests that the door holds.", "bodies_bytes"),
+    *_of_door("http_answers_bytes", "Answers that callers have not taken yet.", "answers_bytes"),
     Metric("http_answers", "counter", "Answers of the door by their status.", _answers,
            ("status",)),
 )  # fmt: skip

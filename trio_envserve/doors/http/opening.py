@@ -36,6 +36,7 @@ from .limits import HttpLimits
 from .live import open_live
 from .runs import RunModel
 from .turns import open_turns
+from .unread import Unread
 
 _BACKLOG = 1024
 
@@ -118,8 +119,10 @@ async def open_http_door(
             keep_no_spans(opened)
             listeners = await _listen(place)
             model = RunModel(run_model, run_model_name)
-            app = HttpApp(opened, calls, Codec(limits, wire, turns), guard, limits, model, live)
-            app.peers = connections = Connections(app, limits, turns)
+            unread = Unread(limits.answers_bytes)
+            codec = Codec(limits, wire, turns)
+            app = HttpApp(opened, calls, codec, guard, limits, model, live, unread)
+            app.peers = connections = Connections(app, limits, turns, unread)
             taking = await nursery.start(connections.serve, listeners)
             try:
                 yield HttpDoor(_url(place, listeners[0]), opened, connections)

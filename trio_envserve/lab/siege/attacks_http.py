@@ -265,6 +265,7 @@ def broken_body(rng: random.Random) -> tuple[bytes, str]:
         b'{"input":"' + b"\\u00e9" * 600_000 + b'"}', good[: rng.randrange(len(good))],
         b'{"input":{' + b",".join(b'"%d":1' % n for n in range(40_000)) + b"}}", rng.randbytes(300),
         b'{"input":[' + b"1.5e-300," * 90_000 + b"0]}",
+        b'{"input":[' + b",".join([b"7" * 4_000] * 900) + b"]}",
     )  # fmt: skip
     choice = rng.randrange(4)
     if choice == 0:
