@@ -32,6 +32,8 @@ from trio_envserve import (
     Verdict,
     open_client_asyncio,
 )
+from trio_envserve.client.options import HASHED_AT_ONCE
+from trio_envserve.core.key_records import input_digest
 
 pytestmark = pytest.mark.real
 
@@ -162,6 +164,26 @@ def test_calls_of_many_threads_at_once(client: Face):
     for thread in threads:
         thread.join()
     assert sorted(results) == [*range(100)]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_large_inputs_of_keyed_calls_were_hashed_on_the_loop_of_asyncio(
+    server: Server, many: bool, monkeypatch: pytest.MonkeyPatch
+):
+    on_loop: list[bool] = []
+
+    def hashed(body: Any, rerun: Any) -> bytes:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return input_digest(body, rerun)
+
+    monkeypatch.setattr("trio_envserve.client.options.input_digest", hashed)
+    with open_face("asyncio", server.address) as client:
+        for size, key in ((HASHED_AT_ONCE, "large"), (HASHED_AT_ONCE // 2, "small")):
+            if many:
+                client.run_many([bytes(size)], key=key)
+            else:
+                client.outcome(bytes(size), key=key)
+    assert on_loop == [False, True]
 
 
 @pytest.mark.parametrize("kind", ["trio", "asyncio", "plain"])

@@ -11,8 +11,8 @@ import trio
 
 from tests.memory import echo, pair
 from trio_envserve import Client, NotEncodable, OutcomeNotDecodable
-from trio_envserve.client.options import Asked, checked
-from trio_envserve.client.shell import HASHED_AT_ONCE, encode, run_encoded
+from trio_envserve.client.options import HASHED_AT_ONCE, Asked, checked
+from trio_envserve.client.shell import encode, run_encoded
 from trio_envserve.core import values, values_pieces
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.limits import WireLimits

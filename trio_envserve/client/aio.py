@@ -79,9 +79,11 @@ class AsyncioClient:
             return Outcome.failed(NotEncodable(str(error), path=error.path))
         except ServerNotReady:  # closed meanwhile
             return Outcome.failed(NeverStarted("the client was closed"))
-        result: Outcome = await self._wait(
-            lambda job: self._thread.call(job, body, asked.terms_of(body))
-        )
+        if asked.is_hashed_long(body):
+            terms = await asyncio.to_thread(asked.terms_of, body)
+        else:
+            terms = asked.terms_of(body)
+        result: Outcome = await self._wait(lambda job: self._thread.call(job, body, terms))
         return result
 
     async def _encoded(self, asked: Asked) -> SentBody:
@@ -275,7 +277,10 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         except EncodingError as error:
             self._take(index, Outcome.failed(NotEncodable(str(error), path=error.path)), None)
         else:
-            thread.call(job, body, asked.terms_of(body))
+            if asked.is_hashed_long(body):
+                self._jobs[index] = asyncio.create_task(self._call_large(index, asked))
+            else:
+                thread.call(job, body, asked.terms_of(body))
 
     async def _call_large(self, index: int, asked: Asked) -> None:
         try:

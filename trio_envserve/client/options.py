@@ -52,6 +52,9 @@ class CallOptions(TypedDict, total=False):
 DEFAULT_NAMESPACE = "default"
 _DEFAULT = DEFAULT_NAMESPACE.encode()
 
+HASHED_AT_ONCE = 1 << 20
+"""Larger inputs of keyed calls are hashed in a thread: a mebibyte takes a millisecond."""
+
 MOST_NAME_BYTES = 32 * KIB
 """Of a key or a namespace.  How many a server takes is its own to say, and it does; but what
 does not fit into a header it can answer to nobody."""
@@ -101,6 +104,10 @@ class Asked(NamedTuple):
         rerun, max_executions, limit_s, _, traceparent = terms
         key = _call_key((_ASK, name, input_digest(body, rerun), b""))
         return _terms((rerun, max_executions, limit_s, key, traceparent))
+
+    def is_hashed_long(self, body: SentBody) -> bool:
+        """Whether :meth:`terms_of` belongs into a thread."""
+        return self.name is not None and len(body) >= HASHED_AT_ONCE
 
     def member(self, index: int | str, input: Any) -> Asked:
         """One of many: of a key, each has a part of its own."""

@@ -45,9 +45,6 @@ from .many import open_many
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, checked
 from .outcome import Outcome
 
-HASHED_AT_ONCE = 1 << 20
-"""Larger inputs of keyed calls are hashed in a thread: a mebibyte takes a millisecond."""
-
 Arrays = Literal["auto", "numpy", "torch"]
 
 
@@ -159,7 +156,7 @@ class Client:
             body = asked.encoded(self._wire, at_once=True)
         except values.TooMuchWork:
             return None
-        if asked.name is not None and len(body) >= HASHED_AT_ONCE:
+        if asked.is_hashed_long(body):
             return None
         return Encoded(body, asked.terms_of(body))
 
