@@ -1,0 +1,174 @@
+"""The modules that may be mutated, and the tests that judge each.
+
+A module of the core has its name alone (``dedup``), one of a shell that of its layer, too
+(``client.driver``).
+
+The tests of shells that judge here are those that start no processes and wait for nobody:
+in memory, with a virtual clock.  Modules are left out that no such test reaches, because
+what they do is done by the system:
+
+- what speaks to sockets and waits for them: ``net.libzmq``, ``net.zeromq``, ``net.sockets``,
+  ``net.binding``, and all of ``net.zmtp`` but ``engine`` and ``mechanism``;
+- what starts, guards, signals or forks processes: ``host.processes``, ``host.workers``,
+  ``host.interpreters``, ``host.allocator``, ``net.forks``, ``worker.main``, ``worker.forks``,
+  ``worker.guard``, ``worker.heartbeat``;
+- the client's other faces, which have a thread each: ``client.thread``, ``client.plain``,
+  ``client.aio``.
+
+Others have such tests and are not named yet: ``net.monitor``, ``host.collector``,
+``host.served``, ``server.curve``, ``server.hosts`` and ``worker.failures``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+CACHE = (
+    "tests/core/test_dedup.py",
+    "tests/core/test_dedup_bounds.py",
+    "tests/core/test_dedup_machine.py",
+    "tests/core/test_dedup_sessions.py",
+    "tests/core/test_dedup_shares.py",
+    "tests/core/test_dedup_sync.py",
+    "tests/core/test_dispatcher_routes.py",
+)
+TESTS = {
+    "dedup": CACHE,
+    "request_table": CACHE,
+    "ranges": ("tests/core/test_ranges.py",),
+    "executions": ("tests/core/test_executions.py", "tests/core/test_workforce.py"),
+    "scheduler": ("tests/core/test_scheduler.py",),
+    "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
+}
+"""The tests of each module of the core that may be mutated."""
+
+CLIENT = ("tests/client/test_shell.py", "tests/client/test_shell_calls.py")
+MEMORY = ("tests/net/test_memory.py", "tests/net/test_conformance.py")
+SERVER = (
+    "tests/server/test_shell.py",
+    "tests/server/test_shell_failures.py",
+    "tests/server/test_shell_portions.py",
+    "tests/server/test_shell_closing.py",
+    "tests/server/test_opening.py",
+    *CLIENT,
+    "tests/server/test_shell_hosts.py",
+    "tests/server/journal/test_server.py",
+)
+WORKER = (
+    "tests/worker/test_shell_deltas.py",
+    "tests/worker/test_shell_left_behind.py",
+    "tests/worker/test_shell.py",
+    "tests/worker/test_shell_beats.py",
+    "tests/worker/test_shell_notes.py",
+    "tests/worker/test_shell_large_values.py",
+)
+SHELLS = {
+    "net.outbox": ("tests/net/test_outbox.py",),
+    "net.framing": ("tests/net/test_framing.py",),
+    "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
+    "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
+    "net.stream": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
+    "net.memory_stream": ("tests/net/test_stream.py",),
+    "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
+    "net.address": ("tests/net/test_address.py",),
+    "net.large": ("tests/net/test_large.py", "tests/net/test_spare.py"),
+    "net.shared": ("tests/net/test_shared.py",),
+    "net.spare": ("tests/net/test_spare.py",),
+    "net.memory": MEMORY,
+    "net.memory_sockets": MEMORY,
+    "client.driver": ("tests/client/test_driver.py", *CLIENT),
+    "client.opening": (
+        "tests/client/test_opening.py",
+        "tests/client/test_shell.py",
+        "tests/client/test_shell_calls.py",
+    ),
+    "client.shell": (
+        *CLIENT,
+        "tests/client/test_keys.py",
+        "tests/client/test_running.py",
+        "tests/worker/test_stacks.py",
+        "tests/client/test_shell_large_values.py",
+    ),
+    "client.many": ("tests/client/test_many.py", "tests/client/test_notes.py"),
+    "client.options": ("tests/client/test_options.py",),
+    "client.outcome": ("tests/client/test_outcome.py", *CLIENT),
+    "client.crowding": ("tests/client/test_crowding.py",),
+    "client.keys": ("tests/client/test_keys.py",),
+    "host.locks": ("tests/host/test_locks.py",),
+    "worker.parking": ("tests/worker/test_parking.py",),
+    "worker.stacks": ("tests/worker/test_stacks.py",),
+    "worker.tracebacks": ("tests/worker/test_tracebacks.py",),
+    "worker.traced": ("tests/worker/test_traced.py",),
+    "worker.runners": ("tests/worker/test_runners.py", "tests/worker/test_runners_cancel.py"),
+    "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
+    "worker.outcomes": ("tests/worker/test_outcomes.py",),
+    "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
+    "worker.execution_tasks": WORKER,
+    "worker.shell": WORKER,
+    "server.opening": ("tests/server/test_opening.py",),
+    "server.traces": ("tests/server/test_traces.py",),
+    "server.earlier": SERVER,
+    "server.left_over": SERVER,
+    "server.portions": ("tests/server/test_portions.py",),
+    "server.shell": SERVER,
+}
+"""The same of each module of a shell, the quickest first."""
+
+READ = (
+    "net.outbox",
+    "net.address",
+    "net.large",
+    "net.framing",
+    "net.shared",
+    "net.stream",
+    "net.zmtp.engine",
+    "net.zmtp.mechanism",
+    "net.pump",
+    "net.memory_stream",
+    "net.memory",
+    "net.memory_sockets",
+    "net.spare",
+    "client.opening",
+    "client.driver",
+    "client.options",
+    "client.outcome",
+    "client.crowding",
+    "client.many",
+    "client.keys",
+    "worker.runners",
+    "worker.deltas",
+    "worker.outcomes",
+    "worker.left_behind",
+    "worker.parking",
+    "worker.stacks",
+    "worker.tracebacks",
+    "host.locks",
+    "server.portions",
+    "server.traces",
+)
+"""The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
+
+SHARES = {
+    "net.pump": 4,
+    "net.memory_sockets": 2,
+    "client.options": 2,
+    "worker.runners": 3,
+    "host.locks": 4,
+}
+"""Of these modules each so many-th mutation was tried and read so far; ``--share 1`` tries
+all."""
+
+ALL = TESTS | SHELLS
+NO_PROCESSES = "not soak and not slow and not real"
+
+
+def full_name(module: str) -> str:
+    """A module's name below the package."""
+    return module if module in SHELLS else f"core.{module}"
+
+
+def path_of(module: str) -> Path:
+    """Where a module's source is."""
+    return ROOT.joinpath("trio_envserve", *full_name(module).split(".")).with_suffix(".py")
