@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from tests.client.faces import open_face, serving
 from tests.spans import Kept, about, id_of, kept, parent_of
 from trio_envserve import ConfigError, PlainClient, Rollout, open_client, open_server
+from trio_envserve.client.shell import keep_no_spans
 from trio_envserve.net import MemoryNetwork
 
 __all__ = ["kept"]
@@ -114,3 +115,15 @@ async def test_a_traceparent_that_is_none_is_a_wrong_option(wrong: Any, autojump
     async with open_client("memory:nobody", network=MemoryNetwork()) as client:
         with pytest.raises(ConfigError, match="traceparent must be one of version 00"):
             await client.run_rollout(1, traceparent=wrong)
+
+
+async def test_a_client_of_a_door_has_no_spans_of_its_own(kept: Kept, autojump_clock: object):
+    network = MemoryNetwork()
+    async with (
+        open_server(echo, bind="memory:s", workers=0, network=network) as server,
+        open_client(server.address, network=network) as client,
+    ):
+        keep_no_spans(client)
+        await client.run_rollout(1, traceparent=SPAN)
+    assert kept.named("call") == []
+    assert parent_of(kept.one("rollout")) == int(SPAN[36:52], 16)

@@ -20,6 +20,8 @@ from trio_envserve import (
     open_client,
     open_server,
 )
+from trio_envserve.client.options import checked
+from trio_envserve.client.shell import follow
 from trio_envserve.core import values
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.terms import Verdict
@@ -392,3 +394,31 @@ async def test_failure_13_acknowledgement_is_sent_before_decoding(autojump_clock
         assert pending == [True]
         await trio.sleep(10)
         assert server.stats().kept == 0
+
+
+# -- what is counted, and what doors use ----------------------------------------------
+
+
+@virtual
+async def test_a_client_counts_its_sessions_and_what_it_sent_again() -> None:
+    async with pair(echo) as (_, client):
+        await client.run_rollout(1)
+        counters = client.counters()
+    assert (counters.sessions, counters.connections) == (1, 1)
+    assert (counters.retransmitted, counters.reissued) == (0, 0)
+
+
+@virtual
+async def test_a_door_is_told_the_deltas_before_the_outcome() -> None:
+    async def environment(rollout: Any) -> Any:
+        rollout.delta(b"a")
+        rollout.delta(b"b")
+        return rollout.input
+
+    heard: list[tuple[int, bytes]] = []
+    async with pair(environment) as (_, client):
+        outcome = await follow(
+            client, checked(7), lambda number, delta: heard.append((number, bytes(delta)))
+        )
+    assert outcome.unwrap() == 7
+    assert heard == [(0, b"a"), (1, b"b")]

@@ -90,6 +90,7 @@ SHELLS = {
         "tests/client/test_running.py",
         "tests/worker/test_stacks.py",
         "tests/client/test_shell_large_values.py",
+        "tests/client/test_driver_spans.py",
     ),
     "client.many": ("tests/client/test_many.py", "tests/client/test_notes.py"),
     "client.options": ("tests/client/test_options.py",),
