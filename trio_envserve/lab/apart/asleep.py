@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, final
 
+from ..bench.measure import children
+
 _SOURCE: Final = Path(__file__).with_name("asleep.c")
 _NANOSECONDS: Final = struct.Struct("=q")
 
@@ -87,7 +89,7 @@ class Asleep:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
                 self._stopped.append(pid)
-            todo += _children(pid)
+            todo += children(pid)
         return self
 
     def __exit__(self, *about: object) -> None:
@@ -96,11 +98,3 @@ class Asleep:
         for pid in self._stopped:
             with suppress(ProcessLookupError):  # its guard's time has come
                 os.kill(pid, signal.SIGCONT)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended
-            found += [int(word) for word in task.read_text(encoding="ascii").split()]
-    return found

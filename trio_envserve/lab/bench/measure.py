@@ -11,6 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,9 @@ def resident_bytes(pid: int) -> int:
 def children(pid: int) -> list[int]:
     """The processes that this one has started; none where that cannot be known."""
     found: list[int] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    except OSError:
-        pass  # a thread that has ended, or a kernel without the file
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            found += map(int, task.read_text(encoding="ascii").split())
     return found
 
 
