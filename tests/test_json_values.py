@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_envserve import json_values
 from trio_envserve.core.arrays import RawArray
 from trio_envserve.evals.plain import plain_line, plain_text
 from trio_envserve.json_values import PIECE_BYTES, Malformed, jsonable, pieces, restored
@@ -50,13 +51,34 @@ def test_values_as_json(value: Any, said: Any):
     json.dumps(jsonable(value), allow_nan=False)
 
 
-@given(
+WHAT_JSON_HAS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
         | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text("abc"), inner),
     )
 )  # fmt: skip
+
+
+@given(WHAT_JSON_HAS)
+def test_json_in_pieces_is_that_of_one_piece(value: Any):
+    with pytest.MonkeyPatch.context() as patched:
+        for name, least in (("_WEIGHT", 3), ("_ITEMS", 2), ("_CHARACTERS", 2)):
+            patched.setattr(json_values, name, least)
+        patched.setattr(json_values, "weight", lambda value, most: weighed(value))
+        assert json_values.dumped(value, lambda: None) == json.dumps(value).encode()
+
+
+def weighed(value: Any) -> int:
+    """A letter weighs as much as a thousand do."""
+    if isinstance(value, str):
+        return 1 + len(value)
+    if isinstance(value, dict):
+        return 1 + sum(map(weighed, value)) + sum(map(weighed, value.values()))
+    return 1 + sum(map(weighed, value)) if isinstance(value, list) else 1
+
+
+@given(WHAT_JSON_HAS)
 def test_what_json_has_is_left_as_it_is(value: Any):
     assert jsonable(value) == value
     assert restored(jsonable(value)) == value

@@ -20,9 +20,9 @@ anything else               ``{"$text": str(value)}`` (UUID, Decimal, ...)
 Tuples become lists, numpy scalars and arrays without dimensions numbers.  A mapping of
 one key that looks like one of these is written as ``$map``, so nothing is ambiguous.
 
-An array may be as large as a message.  :func:`pieces` makes the JSON of a record in
-pieces of a few MiB: a thread that writes them can be stopped in between, and other
-threads run.
+A value may be as large as a message.  :func:`pieces` makes the JSON of a record with large
+arrays in pieces of a few MiB, :func:`dumped` that of any value: a thread that writes them can
+be stopped in between, and other threads run.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import islice
 from typing import Any, TypeAlias
 
 from . import foreign
@@ -48,7 +49,17 @@ _INT_BITS = 4096
 _TOKEN = secrets.token_hex(16)
 """Stands in JSON for the bytes that are written in pieces.  Nobody can know it."""
 
+_WEIGHT = 1_000
+"""The cost of JSON that is written in one piece, as :func:`weight` has it: some 1 ms."""
+
+_ITEMS = 100
+"""So many items are weighed together."""
+
+_CHARACTERS = 1 << 18
+"""Of a text in one piece."""
+
 Bytes: TypeAlias = bytes | memoryview
+Pause: TypeAlias = Callable[[], None]
 
 
 def jsonable(value: Any, large: Callable[[Bytes], Any] | None = None) -> Any:
@@ -111,6 +122,83 @@ def base64_text(data: Bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
+def base64_in_pieces(data: Bytes, pause: Pause) -> str:
+    """The same of many bytes."""
+    parts = []
+    for start in range(0, len(data), PIECE_BYTES):
+        pause()
+        parts.append(base64_text(data[start : start + PIECE_BYTES]))
+    return "".join(parts)
+
+
+def weight(value: Any, most: int, of_array: int = 128) -> int:
+    """The cost of writing a value: that of so many items; more than ``most`` if it is more.
+    As much as one are 64 characters, 128 bytes, and so many of an array, ``of_array``."""
+    found, stack = 0, [value]
+    while stack and found <= most:
+        each = stack.pop()
+        found += 1
+        if isinstance(each, str):
+            found += len(each) // 64
+        elif isinstance(each, bytes):
+            found += len(each) // 128
+        elif isinstance(each, dict):
+            found += len(each)
+            stack += each.values() if found <= most else ()
+        elif isinstance(each, (list, tuple, set, frozenset)):
+            stack += each if len(each) <= most else ()
+            found += len(each)
+        else:
+            found += int(getattr(each, "nbytes", 0)) // of_array
+    return found
+
+
+def dumped(value: Any, pause: Pause) -> bytes:
+    """What :func:`jsonable` has made, as ``json.dumps`` writes it.  That keeps Python's lock
+    until all is written; here ``pause`` is called in between."""
+    return b"".join(_dumped(value, pause))
+
+
+def _dumped(value: Any, pause: Pause) -> Iterator[bytes]:
+    pause()
+    if weight(value, _WEIGHT) <= _WEIGHT:
+        yield json.dumps(value, allow_nan=False).encode()
+    elif isinstance(value, str):
+        yield b'"'
+        for start in range(0, len(value), _CHARACTERS):
+            pause()
+            yield json.dumps(value[start : start + _CHARACTERS])[1:-1].encode()
+        yield b'"'
+    elif isinstance(value, dict):
+        yield b"{"
+        items = iter(value.items())
+        for number in range(0, len(value), _ITEMS):
+            yield from _some(dict(islice(items, _ITEMS)), number, pause)
+        yield b"}"
+    else:
+        yield b"["
+        for start in range(0, len(value), _ITEMS):
+            yield from _some(value[start : start + _ITEMS], start, pause)
+        yield b"]"
+
+
+def _some(part: Any, before: int, pause: Pause) -> Iterator[bytes]:
+    """Some items of a dict or list, without its brackets, behind so many others."""
+    if before:
+        yield b", "
+    pause()
+    if weight(part, _WEIGHT) <= _WEIGHT:
+        yield json.dumps(part, allow_nan=False)[1:-1].encode()
+        return
+    for number, each in enumerate(part):
+        if number:
+            yield b", "
+        yield from _dumped(each, pause)
+        if isinstance(part, dict):
+            yield b": "
+            yield from _dumped(part[each], pause)
+
+
 def pieces(record: Mapping[str, Any]) -> Iterator[bytes]:
     """The line of a record of any values, with its line end, piece by piece."""
     kept: list[memoryview] = []
@@ -146,7 +234,7 @@ class Malformed(ValueError):
     """A marked object, such as ``{"$bytes": ...}``, does not hold what it has to."""
 
 
-def restored(value: Any, *, strict: bool = False, pause: Callable[[], None] | None = None) -> Any:
+def restored(value: Any, *, strict: bool = False, pause: Pause | None = None) -> Any:
     """The value of parsed JSON: bytes are bytes again, arrays numpy's where numpy is
     there.  What cannot be told (dates, ``$text``) stays text.
 

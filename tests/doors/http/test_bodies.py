@@ -1,14 +1,19 @@
-"""What reading a body takes of the loop."""
+"""What reading and writing a body takes of the loop."""
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
+import numpy
 import pytest
 
 from tests.doors.http.door import asking, open_door
-from trio_envserve.doors.http import bodies
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.doors.http import HttpLimits, bodies
+from trio_envserve.doors.http.turns import Turns
+from trio_envserve.json_values import restored
 
 HEAVY = {
     "objects": b'{"input": [' + b'{"a":0},' * 30_000 + b"0]}",
@@ -85,3 +90,37 @@ async def test_a_large_body_is_read_as_strictly(broken: bytes, parsed_in: list[i
         answer = await client.post("/v1/rollouts", content=body, headers=json_type)
         assert answer.status_code == 400
     assert parsed_in[0] != threading.main_thread().ident
+
+
+LARGE = {
+    "items": [1.5] * 100_000,
+    "an object": {str(number): [number, None] for number in range(30_000)},
+    "rows": [[0.25] * 300] * 300,
+    "a text": "\u00e9" * 10_000_000,
+    "an array": numpy.zeros(2_000_000),
+}
+
+
+@pytest.mark.parametrize("value", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("row", [False, True])
+async def test_writing_json_kept_pythons_lock_until_all_was_written(
+    value: Any, row: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """An answer of 64 MB held the loop of the server for seconds."""
+    pauses: list[int] = []
+
+    async def run(work: Any) -> bytes:
+        written: bytes = work(lambda: pauses.append(1))
+        return written
+
+    codec = bodies.Codec(HttpLimits(), WireLimits(), Turns())
+    monkeypatch.setattr(codec._threads, "run", run)
+    value = value[:100_000] if row and isinstance(value, numpy.ndarray) else value
+    answer = {"value": value}
+    written = await (codec.write_row(answer) if row else codec.write(answer, bodies.JSON))
+    assert len(pauses) >= 25
+    read = json.loads(written)["value"]
+    if isinstance(value, numpy.ndarray):
+        assert read == value.tolist() if row else restored(read).tolist() == value.tolist()
+    else:
+        assert read == value

@@ -38,7 +38,7 @@ BYTE_US: Final = 0.5
 """To read a byte of a body, or to encode what was read: JSON of small objects."""
 
 ITEM_US: Final = 0.5
-"""To write an item, or a kilobyte, of an answer."""
+"""To write an item of an answer, or as much: see :func:`~trio_envserve.json_values.weight`."""
 
 SCRAPE_US: Final = 3_000
 """To write the metrics of a server, and SCRAPED_WORKER_US those of each worker."""
