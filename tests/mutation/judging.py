@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-To import the package and to collect the tests takes longer than most tests.  So a *stand*
+To import the package and to collect the tests takes longer than most tests.  So a *fork server*
 does both once for a module, and tries each mutation in a fork of itself, in which the code
 of the changed function is put in the place of the shipped one.  What survives that, and what
 cannot be put in so, is judged *whole*: in a process that loads the module from the changed
@@ -117,7 +117,7 @@ def judge_all(module: str, chosen: Sequence[Mutation], jobs: int) -> list[int]:
     if limits is None:
         raise SystemExit(f"{module}: its tests fail without any mutation")
     told = _Told(module, chosen)
-    for index, code in _at_stand(module, chosen, jobs):
+    for index, code in _at_fork_server(module, chosen, jobs):
         if code in (BY_TESTS, BY_CLOCK):
             told.put(index, code)
     left = [index for index in range(len(chosen)) if index not in told.codes]
@@ -261,17 +261,19 @@ def _judge_whole(module: str, mutation: Mutation) -> int:
     return SURVIVED
 
 
-# -- judged at a stand -------------------------------------------------------------
+# -- judged by a fork server ---------------------------------------------------
 
 
-def _at_stand(module: str, chosen: Sequence[Mutation], jobs: int) -> Iterator[tuple[int, int]]:
-    """The index of each mutation, and who caught it; of none if the stand fails."""
+def _at_fork_server(
+    module: str, chosen: Sequence[Mutation], jobs: int
+) -> Iterator[tuple[int, int]]:
+    """The index of each mutation, and who caught it; of none if the server fails."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException), os.fdopen(write, "w", buffering=1) as lines:
             os.close(read)
-            _run_tests(module, Stand(module, chosen, jobs, lines))
+            _run_tests(module, ForkServer(module, chosen, jobs, lines))
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as lines:
@@ -281,7 +283,7 @@ def _at_stand(module: str, chosen: Sequence[Mutation], jobs: int) -> Iterator[tu
     os.waitpid(pid, 0)
 
 
-class Stand:
+class ForkServer:
     """Judges mutations where pytest would run the tests."""
 
     def __init__(self, module: str, chosen: Sequence[Mutation], jobs: int, lines: TextIO) -> None:
