@@ -372,7 +372,7 @@ async def test_a_lease_that_cannot_hold_is_refused():
 
 
 async def test_what_hosts_do_is_not_recorded(tmp_path):
-    with pytest.raises(ConfigError, match="recorded"):
+    with pytest.raises(ConfigError, match="give record or hosts_bind"):
         async with open_server(hosts_bind=ANY_PORT, workers=0, record=tmp_path / "a.rec"):
             raise AssertionError("it was opened")
 
