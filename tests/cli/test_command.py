@@ -471,7 +471,7 @@ WRONG_USAGE = [
     (["serve", "--wrokers", "2"], "--wrokers"),
     (["serve", "--workers", "many"], "many"),
     (["eval"], "ENV"),
-    (["status"], "ADDRESS"),
+    (["stack"], "ADDRESS"),
 ]
 
 
