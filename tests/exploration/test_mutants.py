@@ -21,7 +21,7 @@ from trio_envserve.lab.hosts.mutants import MUTANTS as MUTANTS_OF_LEASES
 from trio_envserve.lab.mutants import MUTANTS
 
 NAMES = {mutant.name for mutant in ALL_MUTANTS}
-SLOW = {"hosts-next", "hosts-kept", "hosts-late", "hosts-written-off"}
+SLOW = {"allowed", "hosts-next", "hosts-kept", "hosts-late", "hosts-written-off"}
 PAIRS = [
     pytest.param(name, mutant, marks=[pytest.mark.slow] * (name in SLOW))
     for name in SHOWS
