@@ -55,7 +55,6 @@ Exit codes:
 
 NO_SERVER = "no server answered within --wait-s"
 WRONG_USAGE = "wrong usage: an option, an address, a name, a missing extra"
-AT_ONCE_ONLY = "stopped at once (a second signal, parent gone), or something did not end"
 
 
 def epilog(
@@ -69,6 +68,16 @@ def epilog(
     if interrupted is not None:
         lines.append(f"  130, 143  {interrupted}")
     return "\n".join(["\b", "Exit codes:", *lines, ""])
+
+
+def epilog_of_service(not_started: str) -> str:
+    """The same of a verb that goes on until it is asked to stop."""
+    codes = {
+        OK: "stopped as asked",
+        AT_ONCE: "stopped at once (a second signal, parent gone), or something did not end",
+        NOT_STARTED: not_started,
+    }
+    return epilog(codes, interrupted=None)
 
 
 def exit_codes(ok: str, failed: str, *more: str, usage: str = "", so_far: str = "") -> str:

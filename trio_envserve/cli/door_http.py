@@ -9,17 +9,12 @@ from typing import Any
 
 import click
 
-from .common import AT_ONCE, AT_ONCE_ONLY, NOT_STARTED, OK, epilog
+from .common import epilog_of_service
 from .door import DoorOptions, Opened, door_options, run_door
 from .doors import HttpOptions, http_asked, http_options, open_http
 
 
-@click.command(
-    epilog=epilog(
-        {OK: "stopped as asked", AT_ONCE: AT_ONCE_ONLY, NOT_STARTED: "the address is in use"},
-        interrupted=None,
-    )
-)
+@click.command(epilog=epilog_of_service("the address is in use"))
 @click.option(
     "--http", "bind", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT",
     help="Where to serve HTTP (port 0: any free one). Needs the extra http.",

@@ -9,17 +9,12 @@ from typing import Any
 
 import click
 
-from .common import AT_ONCE, AT_ONCE_ONLY, NOT_STARTED, OK, epilog
+from .common import epilog_of_service
 from .door import DoorOptions, Opened, door_options, run_door
 from .doors import VerifiersOptions, open_verifiers, verifiers_asked, verifiers_options
 
 
-@click.command(
-    epilog=epilog(
-        {OK: "stopped as asked", AT_ONCE: AT_ONCE_ONLY, NOT_STARTED: "the address is in use"},
-        interrupted=None,
-    )
-)
+@click.command(epilog=epilog_of_service("the address is in use"))
 @click.option(
     "--verifiers-bind", "bind", default="tcp://127.0.0.1:5000", show_default=True,
     metavar="ADDRESS", help="Where to serve clients of verifiers: tcp://HOST:PORT or ipc://PATH.",

@@ -30,13 +30,11 @@ from ..host.processes import STARTED
 from ..logs import set_title
 from .common import (
     AT_ONCE,
-    AT_ONCE_ONLY,
-    NOT_STARTED,
     OK,
     Result,
     Stop,
     emit,
-    epilog,
+    epilog_of_service,
     put,
     run_verb,
     say,
@@ -77,14 +75,7 @@ class _Options(NamedTuple):
 
 
 @click.command(
-    epilog=epilog(
-        {
-            OK: "stopped as asked",
-            AT_ONCE: AT_ONCE_ONLY,
-            NOT_STARTED: "cannot join, however long it waits: its key, version or --offers",
-        },
-        interrupted=None,
-    )
+    epilog=epilog_of_service("cannot join, however long it waits: its key, version or --offers")
 )
 @click.argument("address")
 @click.argument("environment", metavar="[ENV]", required=False)

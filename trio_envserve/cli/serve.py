@@ -19,13 +19,9 @@ from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_c
 from ..server.curve import ServerCurve
 from .authors import with_traceback
 from .common import (
-    AT_ONCE,
-    AT_ONCE_ONLY,
-    NOT_STARTED,
-    OK,
     Result,
     Stop,
-    epilog,
+    epilog_of_service,
     run_verb,
     start_logging,
 )
@@ -51,14 +47,7 @@ from .serving import Serving, serve_until_asked
 
 
 @click.command(
-    epilog=epilog(
-        {
-            OK: "stopped as asked",
-            AT_ONCE: AT_ONCE_ONLY,
-            NOT_STARTED: "could not start: the address is in use, the environment is broken",
-        },
-        interrupted=None,
-    )
+    epilog=epilog_of_service("could not start: the address is in use, the environment is broken")
 )
 @click.argument("environment", metavar="[ENV]", required=False)
 @bind_option("tcp://127.0.0.1:5555")

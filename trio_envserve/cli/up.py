@@ -31,13 +31,9 @@ from ..net.keypairs import ClientCurve, KeyPair, write_whole
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
 from .common import (
-    AT_ONCE,
-    AT_ONCE_ONLY,
-    NOT_STARTED,
-    OK,
     Result,
     Stop,
-    epilog,
+    epilog_of_service,
     run_verb,
     say,
     start_logging,
@@ -60,14 +56,7 @@ LAUNCHERS = ("ray", "slurm")
 
 
 @click.command(
-    epilog=epilog(
-        {
-            OK: "stopped as asked",
-            AT_ONCE: AT_ONCE_ONLY,
-            NOT_STARTED: "could not start: the address is in use, the environment is broken",
-        },
-        interrupted=None,
-    )
+    epilog=epilog_of_service("could not start: the address is in use, the environment is broken")
 )
 @click.argument("launcher", type=click.Choice(LAUNCHERS))
 @click.argument("environment", metavar="[ENV]", required=False)
