@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_envserve import ConfigError, Rollout, ServerLimits, open_client, open_server
-from trio_envserve.core import front
+from trio_envserve.core import client_handlers
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.lab.recording import load, replay
@@ -184,14 +184,14 @@ async def test_a_flaw_that_ends_the_server_is_on_its_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "a.rec"
-    shipped = front._request
+    shipped = client_handlers._request
 
     def flawed(router: Router, route: bytes, request: Any, body: Any, now_s: float) -> None:
         if request.sequence == 3:
             raise RuntimeError("a flaw")
         shipped(router, route, request, body, now_s)
 
-    monkeypatch.setattr(front, "_request", flawed)
+    monkeypatch.setattr(client_handlers, "_request", flawed)
     with pytest.raises(RuntimeError, match="a flaw"):
         await serve_some(path)
     played = replay(path)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from . import front
+from . import client_handlers
 from .clock import AwakeClock
 from .closing import Closing
 from .deadlines import ANSWERS_AT_ONCE
@@ -335,7 +335,7 @@ class Router:
 
 
 _INPUTS: dict[type, Callable[..., None]] = {
-    ClientMessage: front.take,
+    ClientMessage: client_handlers.take,
     WorkerMessage: Router._worker_message,
     HeartbeatFelt: Router._heartbeat_felt,
     Spawned: Router._spawned,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core import call_table, client, front, messages, request_table
+from ...core import call_table, client, client_handlers, messages, request_table
 from ...core import router as routing
 from ...core.call_steps import CallInput
 from ...core.calls import Stage
@@ -152,7 +152,7 @@ def rows_are_shifted_by_one(patch: Patches) -> None:
 def a_refused_row_drops_the_rest(patch: Patches) -> None:
     """Behind a request that is refused, the rest of its batch counts as finished."""
 
-    @patch.around(front, "_request")
+    @patch.around(client_handlers, "_request")
     def taken(request: Any, router: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
         session = router.cache.sessions.get(asked.session)
         if session is not None and session in router.__dict__.get("refused", ()):

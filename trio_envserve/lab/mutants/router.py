@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...core import front, messages, outcomes
+from ...core import client_handlers, messages, outcomes
 from ...core import router as routing
 from ...core.clock import AwakeClock
 from ...core.closing import Closing, ClosingStage
@@ -32,7 +32,7 @@ EXPIRE_S = 1.0
 def every_lost_session_is_gone(patch: Patches) -> None:
     """The server says of each session that it does not know that nothing of it runs."""
 
-    @patch.around(front, "_session")
+    @patch.around(client_handlers, "_session")
     def session(original: Any, router: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
         found = original(router, route, session_id, epoch)
         if found is None:
@@ -44,7 +44,7 @@ def every_lost_session_is_gone(patch: Patches) -> None:
 def any_server_answers_a_ping(patch: Patches) -> None:
     """A ping is answered whether the session is known or not: a restart goes unseen."""
 
-    @patch.around_cell(front._HANDLERS, messages.Sync)
+    @patch.around_cell(client_handlers._HANDLERS, messages.Sync)
     def sync(original: Any, router: Any, route: Any, message: Any) -> None:
         if message.session in router.cache.sessions:
             original(router, route, message)

@@ -1,4 +1,4 @@
-"""The front of the router against clients of every kind: well-behaved, late, foreign, hostile."""
+"""The router and clients of every kind: well-behaved, late, foreign, hostile."""
 
 from __future__ import annotations
 

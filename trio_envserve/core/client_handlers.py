@@ -1,4 +1,4 @@
-"""The front of the router: the messages of clients, and what follows of each.
+"""The handlers of the messages of clients: the part of the router that clients talk to.
 
 Theory of operation
 -------------------
