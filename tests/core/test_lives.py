@@ -180,6 +180,19 @@ def test_g9_silence_is_reported_then_killed_and_a_heartbeat_ends_the_suspicion()
     assert "Kill" in kinds(pool.tick(8.5))
 
 
+def test_a_hello_ends_the_suspicion_of_a_silent_start():
+    """A worker that started late was called silent after its hello, until its next heartbeat.
+    One that was stopped in between was never reported, and could get work meanwhile."""
+    pool = pool_with()
+    life = born(pool)
+    assert kinds(pool.tick(2.0)) == ["Report"]
+    pool.step(life, LifeInput.HELLO, 2.5)
+    assert pool.accepts(life)
+    assert not pool.is_silent()
+    assert kinds(pool.tick(4.5)) == ["Report"]
+    assert not pool.accepts(life)
+
+
 def test_a_worker_that_hangs_before_its_first_heartbeat_is_killed():
     pool = pool_with()
     life = born(pool)

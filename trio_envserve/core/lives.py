@@ -114,7 +114,7 @@ def _never(pool: Pool, life: Life, now_s: float, arg: object) -> NoReturn:
 
 
 def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
-    life.phase = Phase.READY
+    life.phase, life.silent = Phase.READY, False
     life.ready_s = life.heard_s = now_s
     slot = pool.slots[life.slot]
     slot.failed_starts, slot.unloadable, slot.awaited = 0, False, False
