@@ -254,3 +254,39 @@ def test_a_worker_that_drains_for_a_suspect_is_given_back_when_that_is_cancelled
         pair.settle()
     pair.advance(0.05, step_s=0.05)
     assert duty_of(worker) is Duty.ANY
+
+
+def test_g9_a_group_that_a_pause_cut_short_went_on_at_a_worker_that_was_dead():
+    """While dispatching was paused one suspect was tried.  If its worker died, the next one was
+    dispatched to that worker, too: nobody ever answered it."""
+    limits = {"pause_after_errors": 1, "pause_s": 10.0, "worker_capacity": 8}
+    pair = Pair(workers=2, server=limits, client={"max_executions": 4})
+    for n in range(8):
+        pair.submit(b"%d" % n, rerun=True)
+    pair.die(b"w0-1")
+    pair.advance(10.5)
+    tried, _ = pair.runs[-1]
+    assert tried == b"w0-2"
+    pair.die(tried)
+    pair.advance(10.5)
+    workers = pair.router.workforce.workers
+    running = [entry.execution for entry in pair.session.entries.values() if entry.execution]
+    assert len(running) == 5, "one more is tried"
+    assert all(each.worker is workers.get(each.worker.id) for each in running)
+
+
+def test_a_group_that_a_pause_cut_short_went_on_beside_what_else_runs_there():
+    """Its worker had ended the first of the group, and served others again."""
+    limits = {"pause_after_errors": 1, "pause_s": 10.0, "worker_capacity": 8}
+    pair = Pair(server=limits, client={"max_executions": 4})
+    for n in range(4):
+        pair.submit(b"%d" % n, rerun=True)
+    pair.die()
+    pair.advance(10.5)
+    first = pair.runs[-1]
+    pair.submit(b"another")
+    pair.end(first)  # a result: dispatching goes on
+    worker = pair.router.workforce.workers[b"w0-2"]
+    beside = [bytes(run.body) for _, run in pair.runs[5:]]
+    assert duty_of(worker) is Duty.SUSPECTS
+    assert beside == [b"1", b"2"], "a new group, alone"

@@ -80,7 +80,10 @@ class Scheduler:
         return bool(self._lines or self._suspects or self.reserving)
 
     def resume(self, share_left: Callable[[SessionId], bool]) -> None:
-        """Lines whose session has room in its share again take turns again."""
+        """Before picks: lines whose session has room in its share again take turns again.  A
+        group whose dispatch was cut short is done with: by now its worker may serve others, or
+        be dead."""
+        self._group = None
         if self._paused:
             for session in [s for s in self._paused if share_left(s)]:
                 self._lines[session] = self._paused.pop(session)
