@@ -54,6 +54,23 @@ def test_a_host_without_a_lease_that_never_beat_was_not_heard_of_for_nineteen_ye
     assert link.logged[-1] == "host a is gone: nothing was heard of it for 60 s"
 
 
+def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
+    """They had been silent for as long as it was out of reach, and were killed for that."""
+    link = joined()
+    link.hosts.leases.terms = LeaseTerms(NO_LEASE_S)
+    link.host.lease.deadline_s = link.deadline_s = link.now_s + NO_LEASE_S
+    link.cut = True
+    link.second(3600)
+    link.cut = False
+    link.host.connect()
+    link.second(10)
+    assert list(link.alive) == [b"w0-1"]
+    link.host.felt(b"w0-1", Heartbeat())
+    link.settle()
+    assert link.pool.accepts(link.pool.lives[b"w0-1"])
+    assert link.pool.restarts == 0
+
+
 def test_a_slot_of_this_machine_is_no_business_of_hosts():
     pool = Pool(1, ServerLimits(), Link().ids)
     hosts = Hosts(pool, TERMS, EPOCH)

@@ -193,6 +193,44 @@ def test_a_hello_ends_the_suspicion_of_a_silent_start():
     assert not pool.accepts(life)
 
 
+def test_a_hello_ends_the_suspicion_of_a_blocked_start():
+    """An environment that blocks the loop while it is loaded said hello, and got no work until
+    its next heartbeat."""
+    pool = pool_with()
+    life = born(pool)
+    assert kinds(heartbeat(pool, life, 1.5, 1.2, 5, "in load()")) == ["Report"]
+    pool.step(life, LifeInput.HELLO, 1.6)
+    assert pool.accepts(life)
+
+
+@pytest.mark.parametrize("phase", [p for p in Phase if p is not Phase.REAPED])
+def test_g9_a_worker_was_killed_for_the_silence_of_its_host(phase):
+    """Nothing of it could come through, and nothing to it: only the time since then counts."""
+    pool = pool_with(start_s=6.5)
+    life = in_phase(pool, phase)
+    pool.stop()  # no other one begins
+    life.held = True
+    for now_s in range(1, 3600):
+        assert "Kill" not in kinds(pool.tick(float(now_s)))
+    life.held = False
+    limit_s = 3.0 if phase is Phase.ENDING else 6.0
+    assert "Kill" not in kinds(pool.tick(3598.5 + limit_s))
+    assert "Kill" in kinds(pool.tick(3599.0 + limit_s))
+
+
+def test_a_start_was_over_before_its_host_could_hear_of_it():
+    pool = pool_with()
+    life = born(pool)
+    life.held = True
+    pool.tick(100.0)
+    life.held = False
+    for now_s in range(100, 120):
+        heartbeat(pool, life, float(now_s), 0.0, 0, "")
+        assert kinds(pool.tick(float(now_s))) == []
+    heartbeat(pool, life, 120.0, 0.0, 0, "")
+    assert Kill(life.id, "no hello within 20 s") in pool.tick(120.0)
+
+
 def test_a_worker_that_hangs_before_its_first_heartbeat_is_killed():
     pool = pool_with()
     life = born(pool)

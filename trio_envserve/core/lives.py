@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -81,6 +82,9 @@ class Life:
     blocked: bool = False
     held: bool = False
     """Whether it gets no new work, since its host is not known to hold its lease."""
+    held_s: float = -math.inf
+    """When that was last so: only the time since then counts against it, since no message
+    may have come through before."""
     memory_bytes: int = 0
     lag_s: float = 0.0
     where: str = ""
@@ -98,6 +102,10 @@ class Life:
         """Whether its slot is free for the next life."""
         return self.phase in (Phase.ENDING, Phase.REAPED)
 
+    def counted_s(self, since_s: float, now_s: float) -> float:
+        """The time since then that counts against it."""
+        return now_s - max(since_s, self.held_s)
+
 
 Cell: TypeAlias = Callable[["Pool", Life, float, Any], Sequence[PoolEffect]]
 
@@ -114,7 +122,7 @@ def _never(pool: Pool, life: Life, now_s: float, arg: object) -> NoReturn:
 
 
 def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
-    life.phase, life.silent = Phase.READY, False
+    life.phase, life.silent, life.blocked = Phase.READY, False, False
     life.ready_s = life.heard_s = now_s
     slot = pool.slots[life.slot]
     slot.failed_starts, slot.unloadable, slot.awaited = 0, False, False
@@ -202,15 +210,15 @@ def _ended(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffec
 
 
 def _time_starting(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
-    silent_s, start_s = _silent_s(life, now_s), pool.limits.start_s
-    if silent_s < pool.limits.silence_kill_s and now_s - life.born_s >= start_s:
+    start_s = pool.limits.start_s
+    if life.counted_s(life.born_s, now_s) >= start_s and not _is_too_silent(pool, life, now_s):
         return _kill_unready(pool, life, now_s, f"no hello within {start_s:.0f} s")
     return _time(pool, life, now_s, arg)
 
 
 def _time(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
     limits, silent_s = pool.limits, _silent_s(life, now_s)
-    if silent_s >= limits.silence_kill_s:
+    if _is_too_silent(pool, life, now_s):
         return pool.step(life, LifeInput.KILL, now_s, f"no sign of life for {silent_s:.0f} s")
     if silent_s >= limits.silence_report_s and not life.silent:
         life.silent = True
@@ -223,7 +231,7 @@ def _time(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffec
 
 
 def _time_ending(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
-    if now_s - life.left_s < pool.limits.stop_s:
+    if life.counted_s(life.left_s, now_s) < pool.limits.stop_s:
         return ()
     life.left_s = now_s
     return (Kill(life.id, "it did not exit when told to"),)
@@ -241,6 +249,11 @@ def _time_reaped(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[Po
 
 def _silent_s(life: Life, now_s: float) -> float:
     return now_s - life.heard_s if life.heartbeats else 0.0
+
+
+def _is_too_silent(pool: Pool, life: Life, now_s: float) -> bool:
+    most_s = pool.limits.silence_kill_s
+    return _silent_s(life, now_s) >= most_s and life.counted_s(life.heard_s, now_s) >= most_s
 
 
 def _leave(pool: Pool, life: Life, phase: Phase, now_s: float, why: str, *, failed: bool) -> None:

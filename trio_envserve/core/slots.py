@@ -153,6 +153,8 @@ class Pool:
         """Time has passed: start, suspect, kill, declare lost."""
         effects: list[PoolEffect] = []
         for life in list(self.lives.values()):
+            if life.held:
+                life.held_s = now_s
             effects += self.step(life, LifeInput.TIME, now_s)
         if not self.stopping:
             for slot in self.slots:

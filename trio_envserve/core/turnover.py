@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from . import messages
 from .executions import Worker
 from .limits import ServerLimits
-from .lives import LifeInput, Phase
+from .lives import Life, LifeInput, Phase
 from .router_effects import Report, RouterEffect, ToWorker
 from .slots import Pool
 
@@ -29,7 +29,7 @@ class Turnover:
     def _check(self, worker: Worker, now_s: float) -> list[RouterEffect]:
         life = self._pool.lives[worker.id]
         limits = self._limits
-        ignored_s = _ignored_s(worker, now_s)
+        ignored_s = _ignored_s(worker, life, now_s)
         if life.leaving:
             return []
         if ignored_s >= limits.cancel_kill_s or (
@@ -52,8 +52,13 @@ class Turnover:
         """Decide anew who may get work.  After anything that ends a life: what
         is dispatched to a process on its way out is lost for nothing."""
         for worker in self._workers.values():
-            patient = _ignored_s(worker, now_s) < self._limits.cancel_grace_s
-            worker.accepting = patient and self._pool.accepts(self._pool.lives[worker.id])
+            self.refresh_one(worker, now_s)
+
+    def refresh_one(self, worker: Worker, now_s: float) -> None:
+        """Decide anew whether this one may."""
+        life = self._pool.lives[worker.id]
+        patient = _ignored_s(worker, life, now_s) < self._limits.cancel_grace_s
+        worker.accepting = patient and self._pool.accepts(life)
 
     def retire_all(self, now_s: float) -> list[RouterEffect]:
         """Start no more and end every worker once it has no work."""
@@ -76,7 +81,7 @@ class Turnover:
         return effects
 
 
-def _ignored_s(worker: Worker, now_s: float) -> float:
+def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
     """For how long an execution on it has ignored its cancel."""
     stopped_s = worker.oldest_stop_s()
-    return 0.0 if stopped_s is None else now_s - stopped_s
+    return 0.0 if stopped_s is None else life.counted_s(stopped_s, now_s)
