@@ -250,6 +250,21 @@ def test_a_repeated_hello_is_answered_and_changes_nothing():
     assert pair.workers[WORKER].acknowledged
 
 
+def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
+    """Until the next tick: it waited there until the host was lost."""
+    pair = Pair(ready=False)
+    pair.give(PoolOpened((), pair.now_s))
+    pair.settle()
+    life = pair.router.pool.lives[WORKER]
+    life.held = True
+    from_worker(pair, messages.WorkerHello(1, 5, "env", True))
+    pair.submit()
+    assert pair.runs == []
+    life.held = False
+    pair.advance(0.5)
+    assert len(pair.runs) == 1
+
+
 def test_a_hello_of_a_life_that_ends_gets_no_work():
     pair = Pair(ready=False)
     pair.give(PoolOpened((), pair.now_s))
@@ -291,6 +306,23 @@ def test_a_worker_that_ignores_a_cancel_too_long_is_killed_whatever_else_it_runs
     pair.advance(1.0)
     assert len(pair.kills) == 1
     assert pair.answers == []  # killed is not yet dead (G1)
+
+
+def test_g9_a_worker_was_killed_for_a_cancel_of_which_its_host_could_not_hear():
+    """And what else ran there was lost with it."""
+    pair = Pair(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0})
+    pair.submit()
+    pair.submit()
+    life = pair.router.pool.lives[WORKER]
+    life.held = True
+    pair.give_client(CallsCancelled((0,), pair.now_s))
+    pair.settle()
+    pair.advance(60.0)
+    life.held = False
+    pair.advance(8.0)
+    assert pair.kills == []
+    pair.advance(1.5)
+    assert len(pair.kills) == 1
 
 
 def test_a_worker_is_replaced_after_so_many_executions_once_it_has_none():
@@ -428,6 +460,17 @@ def test_so_for_those_that_must_run_alone():
 # -- a worker of a foreign version -----------------------------------------------
 # A worker that spoke another version was only counted, and looked as if it were
 # starting until ``start_s`` had passed.
+
+
+def test_work_was_dispatched_to_a_worker_that_was_just_killed_as_foreign():
+    """It had been ready before."""
+    pair = Pair()
+    hello = cbor2.dumps([KINDS[WorkerHello], PROTOCOL_VERSION + 1, 1, "env", False])
+    incarnation = pair.workers[b"w0-1"].incarnation
+    pair.give(WorkerMessage([b"w0-1", incarnation, hello], pair.now_s))
+    pair.submit()
+    assert [kill.worker for kill in pair.kills] == [b"w0-1"]
+    assert pair.runs == []
 
 
 def test_a_foreign_worker_is_killed_and_the_reason_is_said() -> None:

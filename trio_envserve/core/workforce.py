@@ -181,6 +181,7 @@ class Workforce:
             text = f"worker {life.name}: {error}"
             self.out += self.pool.set_up_failed(life, text, unloadable=True)
             self.out += self.pool.step(life, LifeInput.KILL, now_s, str(error))
+            self.refresh(now_s)
             raise
         message, body = rows[0]
         match message:
@@ -212,11 +213,11 @@ class Workforce:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         worker = self.workers.get(life.id)
         if worker is None and life.phase is Phase.READY:
-            worker = self._enlist(life, hello)
+            worker = self._enlist(life, hello, now_s)
         if worker is not None:
             self.state(worker)
 
-    def _enlist(self, life: Life, hello: WorkerHello) -> Worker:
+    def _enlist(self, life: Life, hello: WorkerHello, now_s: float) -> Worker:
         # Every client is told its name with every answer to a ping: a short one.
         self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
         self.rerun = hello.rerun
@@ -227,6 +228,7 @@ class Workforce:
         worker.host = life.host
         worker.site = self.sites.setdefault(life.host, Site())
         worker.site.workers += 1
+        self.turnover.refresh_one(worker, now_s)
         return worker
 
     # -- what an earlier epoch has left -----------------------------------------
@@ -239,9 +241,7 @@ class Workforce:
         if not isinstance(hello, WorkerHello):
             return None
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
-        worker = self._enlist(life, hello)
-        self.turnover.refresh(now_s)
-        return worker
+        return self._enlist(life, hello, now_s)
 
     def go_on(
         self, worker: Worker, number: int, session: Session, entry: Entry, now_s: float
