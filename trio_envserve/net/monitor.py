@@ -93,7 +93,6 @@ class Monitor:
         endpoint = f"inproc://{name}"
         watched.monitor(endpoint, _WATCHED)
         self._pair: ZmqSocket = context.socket(zmq.PAIR)
-        self._pair.set(zmq.LINGER, 0)
         self._pair.set(zmq.RCVHWM, _EVENTS_QUEUED_MAX)
         self._pair.connect(endpoint)
         self._fd = int(self._pair.get(zmq.FD))
