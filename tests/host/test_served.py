@@ -8,6 +8,7 @@ import pytest
 
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.limits import ServerLimits
+from trio_envserve.host import served as served_module
 from trio_envserve.host.served import Served
 
 THEIRS = Served(
@@ -58,6 +59,8 @@ def test_single_things_of_the_hosts_own_are_laid_over_the_routers():
         {"command": [1]},
         {"environ": {}},
         {"environ": [{"A": 1}]},
+        {"environ": [{1: "A"}]},
+        {"environ": ["A"]},
         {"limits": [1]},
         {"limits": {"stop_s": "soon"}},
     ],
@@ -82,8 +85,17 @@ async def test_what_cannot_be_run_here_is_said():
     with pytest.raises(ConfigError, match="args"):
         await Served(environment="arithmetic", args={"a": {1}}).check()
     assert (await Served(command=("node",)).check()).command == ("node",)
+    # Of the two that is run here which is not this package's own worker.
+    assert await Served(environment="nowhere", command=("node",)).check()
 
 
-async def test_an_interpreter_of_its_own_is_found():
+async def test_an_interpreter_of_its_own_is_found_and_checked(monkeypatch):
+    checked = []
+
+    async def check(python):
+        checked.append(python)
+
+    monkeypatch.setattr(served_module, "check_interpreter", check)
     here = Served(environment="only:There", python=sys.executable)
     assert (await here.check()).python == sys.executable
+    assert checked == [sys.executable]

@@ -74,11 +74,8 @@ class Served:
             raise ConfigError(
                 "the router's record of what to run cannot be read: it may be of another version"
             )
-        try:
-            # A later version may tell more.
-            kept = ServerLimits(**{n: limits[n] for n in TOLD_LIMITS if n in limits})
-        except TypeError as error:
-            raise ConfigError(f"the router's limits: {error}") from None
+        # A later version may tell more.
+        kept = ServerLimits(**{n: limits[n] for n in TOLD_LIMITS if n in limits})
         return cls(
             environment=given["environment"], args=given["args"], command=tuple(command),
             python=given["python"], environ=environ, limits=kept,
