@@ -63,7 +63,16 @@ async def test_many_objects_are_not_looked_at_before_an_hour(mock_clock: MockClo
         assert cycle() is not None
         await later(mock_clock, EVERY_S)
         assert cycle() is None
+        cycle = garbage()
+        await later(mock_clock, EVERY_S)
+        assert cycle() is not None  # that hour has begun anew
         assert many
+
+
+async def test_garbage_of_before_is_not_taken_for_lasting():
+    cycle = garbage()
+    async with collecting():
+        assert cycle() is None
 
 
 async def test_the_interpreter_itself_begins_no_full_collection():

@@ -14,9 +14,6 @@ what they do is done by the system:
   ``worker.guard``, ``worker.heartbeat``;
 - the client's other faces, which have a thread each: ``client.thread``, ``client.plain``,
   ``client.aio``.
-
-Others have such tests and are not named yet: ``net.monitor``, ``host.collector``,
-``host.served``, ``server.curve``, ``server.hosts`` and ``worker.failures``.
 """
 
 from __future__ import annotations
@@ -76,6 +73,7 @@ SHELLS = {
     "net.large": ("tests/net/test_large.py", "tests/net/test_spare.py"),
     "net.shared": ("tests/net/test_shared.py",),
     "net.spare": ("tests/net/test_spare.py",),
+    "net.monitor": ("tests/net/test_monitor.py",),
     "net.memory": MEMORY,
     "net.memory_sockets": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
@@ -98,6 +96,8 @@ SHELLS = {
     "client.crowding": ("tests/client/test_crowding.py",),
     "client.keys": ("tests/client/test_keys.py",),
     "host.locks": ("tests/host/test_locks.py",),
+    "host.collector": ("tests/host/test_collector.py",),
+    "host.served": ("tests/host/test_served.py",),
     "worker.parking": ("tests/worker/test_parking.py",),
     "worker.stacks": ("tests/worker/test_stacks.py",),
     "worker.tracebacks": ("tests/worker/test_tracebacks.py",),
@@ -106,12 +106,15 @@ SHELLS = {
     "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
     "worker.outcomes": ("tests/worker/test_outcomes.py",),
     "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
+    "worker.failures": ("tests/worker/test_failures.py",),
     "worker.execution_tasks": WORKER,
     "worker.shell": WORKER,
+    "server.curve": ("tests/server/test_curve.py",),
+    "server.hosts": ("tests/server/test_hosts_desk.py", "tests/server/test_shell_hosts.py"),
     "server.opening": ("tests/server/test_opening.py",),
     "server.traces": ("tests/server/test_traces.py",),
-    "server.earlier": SERVER,
-    "server.left_over": SERVER,
+    "server.earlier": ("tests/server/test_earlier.py",),
+    "server.left_over": ("tests/server/test_left_over.py",),
     "server.portions": ("tests/server/test_portions.py",),
     "server.shell": SERVER,
 }
@@ -131,6 +134,7 @@ READ = (
     "net.memory",
     "net.memory_sockets",
     "net.spare",
+    "net.monitor",
     "client.opening",
     "client.driver",
     "client.options",
@@ -145,9 +149,12 @@ READ = (
     "worker.parking",
     "worker.stacks",
     "worker.tracebacks",
+    "worker.traced",
     "host.locks",
+    "host.collector",
     "server.portions",
     "server.traces",
+    "server.left_over",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 

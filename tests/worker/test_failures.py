@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from tests.worker import hostile_code
 from trio_envserve import Rollout, RolloutFailed, ServerLimits, WireLimits, open_client, open_server
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.worker import failures
 from trio_envserve.worker.failures import (
     COPIES,
     MESSAGE_CHARS,
     TRACEBACK_CHARS,
     EnvironmentFailure,
     describe_exception,
+    described_cause,
     failure_record,
+    log,
     plain,
 )
 
@@ -73,15 +76,14 @@ def test_groups_name_their_leaves():
     about = describe_exception(raised(group))
     assert about.message == "many (2 sub-exceptions): ValueError: a; SystemExit: 3"
     assert "ValueError: a" in about.traceback
+    five = ExceptionGroup("five", [ValueError(str(i)) for i in range(5)])
+    assert describe_exception(five).message.endswith("ValueError: 4")
     large = ExceptionGroup("large", [ValueError(str(i)) for i in range(9)])
     assert describe_exception(large).message.endswith("ValueError: 4; ...")
 
 
 def test_deeply_nested_groups_do_not_recurse():
-    exc: Exception = ValueError("leaf")
-    for _ in range(3000):
-        exc = ExceptionGroup("g", [exc])
-    assert "ValueError: leaf" in describe_exception(exc).message
+    assert "ValueError: leaf" in describe_exception(nested(3000)).message
 
 
 def test_exceptions_that_cannot_be_formatted():
@@ -109,9 +111,62 @@ def test_a_failure_is_described_by_what_it_is_about():
     failure = EnvironmentFailure(raised(ValueError("bad")), attempts=3, during="rollout")
     assert describe_exception(failure) == describe_exception(failure.exception)
     assert str(failure) == "rollout failed after 3 attempts: ValueError: bad"
+    assert failure.args == (failure.exception, 3, "rollout")
     record = failure_record(failure)
     assert set(record) == {"type", "message", "traceback", "attempts"}
     assert record["attempts"] == 3
+
+
+def test_attempts_are_told_where_there_were_more_than_one():
+    texts = [str(EnvironmentFailure(OSError("x"), attempts=n, during="setup")) for n in (1, 2)]
+    assert texts == ["setup failed: OSError: x", "setup failed after 2 attempts: OSError: x"]
+
+
+def test_what_cannot_be_described_has_a_name_all_the_same(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(traceback, "format_exception", fail)
+    why = "(it cannot be described: MemoryError)"
+    assert describe_exception(ValueError("x")) == ("ValueError", why, "")
+    monkeypatch.setattr(failures, "_type_name", fail)
+    assert describe_exception(ValueError("x")) == ("an exception", why, "")
+
+
+def test_a_syntax_error_is_told_with_its_place():
+    with pytest.raises(SyntaxError) as caught:
+        compile("a = 1\nb c", "/there.py", "exec")
+    about = describe_exception(caught.value)
+    assert 'File "/there.py", line 2' in about.traceback
+    assert "b c" in about.traceback
+    broken = SyntaxError("wrong")
+    broken.text = 5  # type: ignore[assignment]  # the traceback module fails at it
+    about = describe_exception(raised(broken))
+    assert about.message == "wrong"
+    assert "in raised" in about.traceback
+
+
+def test_a_cause_is_told_if_it_is_in_code_of_others():
+    wrong = ValueError("what this package says")
+    assert described_cause(wrong) == ""
+    wrong.__cause__ = KeyError("never raised")
+    assert described_cause(wrong) == ""
+    wrong.__cause__ = raised(KeyError("theirs"))
+    assert "in raised" in described_cause(wrong)
+    wrong.__cause__ = SyntaxError("bad", ("/there.py", 2, 1, "b c\n"))
+    assert 'File "/there.py", line 2' in described_cause(wrong)
+
+
+def test_a_line_of_the_log_has_a_copy_of_the_exception(caplog):
+    exc = raised(ValueError("x"))
+    log(logging.WARNING, "it %s", "failed", about=exc)
+    log(logging.WARNING, "it goes on")
+    failed, goes_on = caplog.records
+    assert failed.getMessage() == "it failed"
+    assert failed.exc_info is not None
+    assert failed.exc_info[1] is not exc
+    assert "in raised" in caplog.text
+    assert not goes_on.exc_info
 
 
 @pytest.mark.parametrize("exc", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
@@ -179,6 +234,38 @@ def test_a_wide_group_is_cut():
     )
     assert f"[... {5000 - COPIES + 1} of its members are left out]" in about.traceback
     assert "5000 sub-exceptions" in about.message
+
+
+def nested(depth):
+    exc: Exception = ValueError("leaf")
+    for _ in range(depth):
+        exc = ExceptionGroup("g", [exc])
+    return exc
+
+
+def shown_groups(exc):
+    """How many groups are in each other."""
+    count = 0
+    while isinstance(exc, BaseExceptionGroup):
+        (exc,), count = exc.exceptions, count + 1
+    return count
+
+
+def test_groups_that_no_traceback_shows_take_no_copies():
+    assert shown_groups(plain(nested(20))) == 10
+    around = ValueError("around")
+    around.__cause__ = nested(20)
+    assert shown_groups(plain(around).__cause__) == 10
+
+
+def test_a_cause_that_was_copied_already_is_not_left_out():
+    members = [ValueError(str(i)) for i in range(COPIES - 1)]
+    members[0].__cause__ = members[1]
+    copy = plain(ExceptionGroup("g", members))
+    assert isinstance(copy, ExceptionGroup)
+    first, second, *_ = copy.exceptions
+    assert first.__cause__ is second
+    assert not hasattr(first, "__notes__")
 
 
 def test_a_deep_traceback_is_cut():

@@ -9,8 +9,10 @@ import pytest
 import trio
 
 from tests.spans import Kept, about, id_of, kept, parent_of
-from trio_envserve import Rollout, open_client, open_server
+from trio_envserve import Rollout, open_client, open_server, tracing
+from trio_envserve.models.interface import Completion
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.worker.traced import TracedModel
 
 __all__ = ["kept"]
 
@@ -93,3 +95,57 @@ async def test_tools_are_below_the_execution_and_say_what_type_of_error_they_rai
 async def test_a_model_name_stands_in_the_name_of_the_span(kept: Kept):
     await run(on_trio, model_name="small")
     assert about(kept.named("chat small")[0])["envserve.endpoint"] == "oracle"
+
+
+class Answers:
+    """A model that reports as much as it is given here."""
+
+    def __init__(self, completion: Completion) -> None:
+        self.completion = completion
+
+    async def complete(self, *_: Any, **__: Any) -> Completion:
+        return self.completion
+
+    async def aclose(self) -> None:
+        raise AssertionError("the worker owns the model")
+
+
+SAMPLED = f"00-{'a' * 32}-{'b' * 16}-01"
+FULL = Completion(
+    "a secret", prompt_tokens=5, completion_tokens=0, finish_reason="stop", requests=2
+)
+
+
+@pytest.mark.parametrize(
+    ("completion", "told"),
+    [
+        (
+            FULL,
+            {
+                "gen_ai.usage.input_tokens": 5,
+                "gen_ai.usage.output_tokens": 0,
+                "envserve.finish_reason": "stop",
+                "envserve.model_requests": 2,
+            },
+        ),
+        (Completion("a secret"), {"envserve.model_requests": 1}),
+    ],
+)
+async def test_a_span_says_what_the_model_reports_and_nothing_else(
+    kept: Kept, completion: Completion, told: dict[str, Any]
+):
+    model = TracedModel(Answers(completion), tracing.Trace(SAMPLED), "there")
+    assert await model.complete(QUESTION, name="", sampling_args={}) is completion
+    await model.aclose()
+    asked = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "",
+        "envserve.endpoint": "there",
+    }
+    assert about(kept.one("chat there")) == asked | told
+
+
+async def test_a_call_of_which_no_trace_is_kept_is_answered_all_the_same(kept: Kept):
+    model = TracedModel(Answers(FULL), tracing.NO_TRACE, "there")
+    assert await model.complete(QUESTION, name="", sampling_args={}) is FULL
+    assert kept.all == []
