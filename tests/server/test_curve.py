@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from trio.testing import MockClock
 
 from trio_envserve import (
     ClientCurve,
@@ -17,10 +21,15 @@ from trio_envserve import (
     open_client,
     open_server,
 )
+from trio_envserve.core import messages
+from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.rights import FORBIDDEN, ROLES
+from trio_envserve.core.router_inputs import PeerKnown
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.net.keypairs import write_whole
+from trio_envserve.net.keypairs import key_bytes, write_whole
+from trio_envserve.net.zmtp.curve import STRANGER as NOT_KNOWN
 from trio_envserve.server import curve as curve_module
-from trio_envserve.server.curve import read_client, read_clients
+from trio_envserve.server.curve import Doorkeeper, read_client, read_clients
 
 SERVER, TRAINER, WATCHER, STRANGER = (KeyPair.new() for _ in range(4))
 CLIENTS = {
@@ -155,7 +164,11 @@ async def test_what_cannot_have_keys_is_refused(options):
         ('public = "PUBLIC"\nroles = "submit"', "roles is a list"),
         ('public = "PUBLIC"\nroles = ["root"]', "a role is one of submit, work, watch, admin"),
         ('public = "PUBLIC"\nroles = ["work"]\nshare = 0', "a share is above 0"),
+        ('public = "PUBLIC"\nroles = [1]', "roles is a list"),
+        ('public = "PUBLIC"\nroles = ["work"]\nshare = 1.5', "a share is above 0"),
         ('public = "PUBLIC"\nroles = ["work"]\nshare = true', "share is a number"),
+        ('public = "PUBLIC"\nroles = ["work"]\nshare = "all"', "share is a number"),
+        ('public = "PUBLIC"\nroles = ["work"]\nnamespaces = ["a\\nb"]', "a namespace is a line"),
         ('public = "PUBLIC"\nroles = ["work"]\nsecret = "x"', "it has secret"),
         ('public = "PUBLIC"\nroles = ["work"]\nnamespaces = [""]', "a namespace is a line"),
     ],
@@ -171,3 +184,230 @@ def test_two_names_for_one_key_are_refused(keys):
     write_client(keys, "twin", TRAINER)
     with pytest.raises(ConfigError, match="trainer and twin have the same key"):
         read_clients(keys / "clients")
+
+
+# -- who is there, without sockets ---------------------------------------------------------
+
+
+HOST = KeyPair.new()
+
+
+class Front:
+    """The front of a server, as far as a doorkeeper knows it: the keys of its connections."""
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, bytes] = {}
+        self.told: list[tuple[bytes, str]] = []
+        self.closed: list[tuple[bytes, str]] = []
+
+    def peer_key(self, route: bytes) -> bytes:
+        """The public key behind a route."""
+        return self.keys[route]
+
+    def send_nowait(self, route: bytes, frames: Any) -> bool:
+        """Only errors are sent."""
+        (frame,) = frames
+        error = messages.decode(bytes(frame), most_bytes=1000)
+        assert isinstance(error, messages.Error)
+        assert (error.version, error.code) == (PROTOCOL_VERSION, FORBIDDEN)
+        self.told.append((route, error.text))
+        return True
+
+    def close_peer(self, route: bytes, why: str) -> None:
+        """It goes when what was sent before has gone."""
+        self.closed.append((route, why))
+
+
+class Door:
+    """A doorkeeper whose connections a test opens and ends."""
+
+    def __init__(self, curve: ServerCurve) -> None:
+        self.keeper = Doorkeeper(curve)
+        self.front = Front()
+        front: Any = self.front
+        self.keeper.open(front)
+        assert self.keeper.news() == [NOBODY]
+
+    def come(self, route: bytes, keys: KeyPair) -> None:
+        """A connection with these keys has been let in."""
+        self.front.keys[route] = public_of(keys)
+        self.keeper.on_peer(route, "a place")
+
+    def go(self, route: bytes) -> None:
+        """A connection was lost."""
+        self.keeper.on_peer(route, None)
+
+
+NOBODY = PeerKnown(b"", "", "", "", 0.0)
+
+
+def public_of(keys: KeyPair) -> bytes:
+    return key_bytes(keys.public, "it")
+
+
+def test_whoever_has_a_key_is_let_in_and_no_other() -> None:
+    keeper = Doorkeeper(CURVE)
+    assert keeper.admit(public_of(TRAINER)) == keeper.admit(public_of(WATCHER)) == ""
+    assert keeper.admit(public_of(STRANGER)) == NOT_KNOWN
+    assert keeper.admit_host(public_of(STRANGER)) == NOT_KNOWN
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_hosts_that_may_work_join(role: str) -> None:
+    keeper = Doorkeeper(ServerCurve(SERVER, {"gpu": ClientRight(HOST.public, (role, "watch"))}))
+    refused = keeper.admit_host(public_of(HOST))
+    if role in ("work", "admin"):
+        assert refused == ""
+    else:
+        assert refused == "the key gpu may not work: that needs the role work"
+
+
+def test_the_router_is_told_who_comes_and_who_goes() -> None:
+    rights = {"a": ClientRight(TRAINER.public, ("submit", "watch"), ("x", "y"), 0.5)}
+    door = Door(ServerCurve(SERVER, rights))
+    door.come(b"r", TRAINER)
+    door.come(b"s", door.keeper.own.keys)
+    known = [
+        PeerKnown(b"r", "a", "submit watch", "x\ny", 0.5),
+        PeerKnown(b"s", "the server itself", "admin", "", 1.0),
+    ]
+    assert door.keeper.news() == known
+    assert door.keeper.news() == []
+    door.go(b"r")
+    door.go(b"r")
+    door.go(b"t")
+    assert door.keeper.news() == [NOBODY._replace(route=b"r")]
+
+
+def test_before_a_doorkeeper_has_a_front_nobody_is_there() -> None:
+    keeper = Doorkeeper(CURVE)
+    keeper.on_peer(b"r", "a place")
+    keeper.on_peer(b"r", None)
+    assert keeper.news() == []
+
+
+def test_the_doors_of_a_server_have_keys_of_their_own() -> None:
+    keeper = Doorkeeper(CURVE)
+    assert keeper.own.server == SERVER.public
+    assert keeper.admit(public_of(keeper.own.keys)) == ""
+    assert keeper.own != Doorkeeper(CURVE).own
+
+
+async def test_a_key_that_is_taken_away_is_told_and_only_its_connections_end(
+    keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_client(keys, "watcher", WATCHER, '["watch"]')
+    door = Door(ServerCurve.from_folder(keys))
+    door.come(b"r", TRAINER)
+    door.come(b"s", WATCHER)
+    door.keeper.news()
+    trainer = keys / "clients" / "trainer.toml"
+    trainer.rename(keys / "trainer")
+    await door.keeper.reload()
+    why = "the key trainer was revoked: ask who runs this server for a new one"
+    assert door.front.told == door.front.closed == [(b"r", why)]
+    assert door.keeper.admit(public_of(TRAINER)) == why
+    assert door.keeper.admit_host(public_of(TRAINER)) == why
+    assert door.keeper.news() == []
+    assert "the key trainer was revoked" in caplog.text
+    assert "watcher" not in caplog.text
+    await door.keeper.reload()
+    assert len(door.front.closed) == 1
+    door.go(b"r")
+    assert door.keeper.news() == [NOBODY._replace(route=b"r")]
+    # Whoever has the key again is let in again.
+    (keys / "trainer").rename(trainer)
+    await door.keeper.reload()
+    assert door.keeper.admit(public_of(TRAINER)) == ""
+
+
+async def test_the_router_is_told_the_rights_that_have_changed_and_no_others(keys: Path) -> None:
+    write_client(keys, "watcher", WATCHER, '["watch"]')
+    door = Door(ServerCurve.from_folder(keys))
+    door.come(b"r", TRAINER)
+    door.come(b"s", WATCHER)
+    door.keeper.news()
+    await door.keeper.reload()
+    assert door.keeper.news() == []
+    write_client(keys, "trainer", TRAINER, '["submit", "watch"]')
+    await door.keeper.reload()
+    assert door.keeper.news() == [PeerKnown(b"r", "trainer", "submit watch", "", 1.0)]
+    assert door.front.closed == []
+
+
+async def test_each_complaint_about_a_folder_is_made_once(
+    keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    trainer = keys / "clients" / "trainer.toml"
+    right = trainer.read_text()
+
+    async def complaints() -> int:
+        await keeper.reload()
+        await keeper.reload()
+        return caplog.text.count("the keys of clients stay as they were")
+
+    trainer.write_text("nonsense [")
+    assert await complaints() == 1
+    trainer.write_text('public = "none"')
+    assert await complaints() == 2
+    assert keeper.admit(public_of(TRAINER)) == ""
+    trainer.write_text(right)
+    assert await complaints() == 2
+    trainer.write_text('public = "none"')
+    assert await complaints() == 3
+
+
+async def test_keys_that_are_in_no_folder_stay_as_they_are() -> None:
+    keeper = Doorkeeper(CURVE)
+    await keeper.reload()
+    assert keeper.admit(public_of(TRAINER)) == ""
+
+
+async def test_the_folder_is_looked_at_each_second_and_the_router_told_after_that(
+    monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    did: list[str] = []
+
+    async def reload(_: Doorkeeper) -> None:
+        await trio.lowlevel.checkpoint()
+        did.append("reload")
+
+    monkeypatch.setattr(Doorkeeper, "reload", reload)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Doorkeeper(CURVE).keep, partial(did.append, "tell"))
+        await trio.testing.wait_all_tasks_blocked()
+        for seconds, most in ((0.75, 0), (0.25, 1), (0.75, 1), (0.25, 2)):
+            mock_clock.jump(seconds * curve_module.RELOAD_S)
+            await trio.testing.wait_all_tasks_blocked()
+            assert did == ["reload", "tell"] * most
+        nursery.cancel_scope.cancel()
+
+
+# -- files --------------------------------------------------------------------------------
+
+
+def test_a_folder_of_keys_is_read_whole(keys: Path) -> None:
+    (keys / "clients" / "full.toml").write_text(
+        f'public = "{WATCHER.public}"\nroles = ["watch", "submit"]\n'
+        'namespaces = ["x", "y"]\nshare = 1\n'
+    )
+    (keys / "clients" / "README").write_text("no client")
+    curve = ServerCurve.from_folder(keys)
+    assert (curve.keys, curve.folder) == (SERVER, keys)
+    assert curve.clients == {
+        "trainer": ClientRight(TRAINER.public),
+        "full": ClientRight(WATCHER.public, ("watch", "submit"), ("x", "y"), 1.0),
+    }
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_folder(keys: Path) -> None:
+    (keys / "clients" / "one.toml").mkdir()
+    with pytest.raises(ConfigError, match="clients: Is a directory"):
+        read_clients(keys / "clients")
+
+
+def test_a_folder_without_a_secret_is_refused(keys: Path) -> None:
+    (keys / "server.key").write_text("")
+    with pytest.raises(ConfigError):
+        ServerCurve.from_folder(keys)
