@@ -1,0 +1,472 @@
+"""What a server writes of its hosts, says to them and hears of them, without sockets."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from tests.core.test_host_pool_hostile import first_hello
+from trio_envserve import ServerLimits, ServerStartError, WireLimits
+from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
+from trio_envserve.core.host_messages import (
+    HostAnswer,
+    HostBeat,
+    HostRefused,
+    HostWelcome,
+    decode,
+    encode,
+)
+from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
+from trio_envserve.core.router_effects import Report
+from trio_envserve.core.router_inputs import HostsDead
+from trio_envserve.core.slots import Pool
+from trio_envserve.net.zmtp.curve import STRANGER
+from trio_envserve.server.hosts import COMPLAIN_S, EpochRecords, HostDesk, HostDoor
+
+EPOCH, BEFORE, OTHER = b"e" * 16, b"b" * 16, b"o" * 16
+T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
+TERMS = LeaseTerms(20.0)
+
+
+# -- what a later server reads ------------------------------------------------------------
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "address.epochs", tmp_path / "epochs.lock"]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        [],
+        [EpochWait(EPOCH, 31.5)],
+        [EpochWait(EPOCH, 0.1, frozenset())],
+        [EpochWait(EPOCH, 31.5, frozenset([T1, T2])), EpochWait(BEFORE, 7.0)],
+    ],
+)
+def test_a_record_is_read_as_it_was_written(locks: list[Path], waits: list[EpochWait]) -> None:
+    EpochRecords(locks).write(waits)
+    assert [each.name for each in sorted(locks[0].parent.iterdir())] == [
+        "address.hosts", "epochs.hosts",
+    ]  # fmt: skip
+    for some in (locks, locks[:1], locks[1:]):
+        assert EpochRecords(some).read() == waits
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (EpochWait(EPOCH, 1.0), EpochWait(EPOCH, 2.0), EpochWait(EPOCH, 2.0)),
+        (
+            EpochWait(EPOCH, 1.0, frozenset([T1])),
+            EpochWait(EPOCH, 1.0, frozenset([T2])),
+            EpochWait(EPOCH, 1.0, frozenset([T1, T2])),
+        ),
+        (
+            EpochWait(EPOCH, 1.0, frozenset()),
+            EpochWait(EPOCH, 3.0, frozenset()),
+            EpochWait(EPOCH, 3.0, frozenset()),
+        ),
+        (EpochWait(EPOCH, 2.0, frozenset([T1])), EpochWait(EPOCH, 1.0), EpochWait(EPOCH, 2.0)),
+    ],
+)
+def test_of_two_records_of_an_epoch_neither_is_forgotten(
+    locks: list[Path], one: EpochWait, other: EpochWait, both: EpochWait
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        EpochRecords(locks[:1]).write([first])
+        EpochRecords(locks[1:]).write([second])
+        assert EpochRecords(locks).read() == [both]
+
+
+def test_a_record_is_whole_on_the_disk_before_it_counts(
+    locks: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, folder = locks[0].with_suffix(".hosts"), locks[0].parent
+    synced: list[str] = []
+    descriptors: list[int] = []
+    fstat = os.fstat
+
+    def fsync(descriptor: int) -> None:
+        about = fstat(descriptor)
+        if about.st_ino == folder.stat().st_ino:
+            assert record.exists()
+            synced.append("folder")
+            descriptors.append(descriptor)
+            if len(synced) > 2:
+                raise OSError(28, "No space left on device")
+        else:
+            assert about.st_size == len(f"{EPOCH.hex()} 31.5\n")
+            if not synced:
+                assert not record.exists()
+            synced.append("file")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    records = EpochRecords(locks[:1])
+    records.write([EpochWait(EPOCH, 31.5)])
+    assert synced == ["file", "folder"]
+    with pytest.raises(ServerStartError, match=r"hosts cannot be written: No space left"):
+        records.write([EpochWait(EPOCH, 31.5)])
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            fstat(descriptor)
+
+
+def test_a_record_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match=r"gone/a\.hosts cannot be written: No such file"):
+        EpochRecords([tmp_path / "gone" / "a.lock"]).write([])
+
+
+@pytest.mark.parametrize("text", ["nonsense", "00 1.0\n", "xy 1.0\n", f"{EPOCH.hex()} soon\n", "ä"])
+def test_a_record_that_cannot_be_read_is_no_record_of_nothing(locks: list[Path], text: str) -> None:
+    locks[0].with_suffix(".hosts").write_text(text)
+    with pytest.raises(ServerStartError, match=r"address\.hosts"):
+        EpochRecords(locks).read()
+
+
+def test_a_record_that_is_removed_is_none(locks: list[Path]) -> None:
+    records = EpochRecords(locks)
+    records.write([EpochWait(EPOCH, 31.5)])
+    records.clear()
+    assert records.read() == []
+    records.clear()
+
+
+def test_people_are_told_until_when_hosts_are_waited_for(locks: list[Path]) -> None:
+    records = EpochRecords(locks)
+    assert records.until(EarlierEpochs([EpochWait(EPOCH, 31.0)], 100.0), 101.0) == "30 s"
+    places = " and ".join(str(each.with_suffix(".hosts")) for each in locks)
+    text = records.until(EarlierEpochs([EpochWait(EPOCH, NO_LEASE_S)], 0.0), 0.0)
+    assert text.startswith("they had no lease: until each of them has come")
+    assert f"removes {places} and starts the server anew" in text
+
+
+# -- the keys of hosts --------------------------------------------------------------------
+
+
+class Keys:
+    """A doorkeeper, and the socket that knows whose connection is whose."""
+
+    def __init__(self) -> None:
+        self.refused: dict[bytes, str] = {}
+        self.closed: list[tuple[bytes, str]] = []
+
+    def admit_host(self, public: bytes) -> str:
+        """As that of a doorkeeper."""
+        return self.refused.get(public, "")
+
+    def peer_key(self, route: bytes) -> bytes:
+        """As that of a socket: here each route has a key of its own."""
+        return b"key of " + route
+
+    def close_peer(self, route: bytes, why: str) -> None:
+        """As that of a socket."""
+        self.closed.append((route, why))
+
+
+def test_only_a_host_whose_key_was_taken_away_loses_its_connection() -> None:
+    keys: Any = Keys()
+    door = HostDoor(keys)
+    door.on_peer(b"early", "a place")
+    door.open(keys)
+    for route in (b"a", b"b", b"gone"):
+        door.on_peer(route, "a place")
+    door.on_peer(b"gone", None)
+    door.on_peer(b"gone", None)
+    door.look()
+    assert keys.closed == []
+    keys.refused = {b"key of b": "revoked", b"key of gone": "revoked", b"key of early": "no"}
+    assert door.admit(b"key of b") == "revoked"
+    door.look()
+    door.look()
+    assert keys.closed == [(b"b", "revoked")]
+
+
+# -- the desk -----------------------------------------------------------------------------
+
+
+class Records:
+    """The records of a server, in memory."""
+
+    def __init__(self, socket: Socket) -> None:
+        self.written: list[list[EpochWait]] = []
+        self.sent_before: list[int] = []
+        """How many messages had been sent before each."""
+        self.is_full = False
+        self.cleared = 0
+        self._socket = socket
+
+    def write(self, waits: Sequence[EpochWait]) -> None:
+        """As that of the real ones."""
+        if self.is_full:
+            raise ServerStartError("the disk is full")
+        self.written.append(list(waits))
+        self.sent_before.append(len(self._socket.sent))
+
+    def clear(self) -> None:
+        """As that of the real ones."""
+        self.cleared += 1
+
+
+class Socket:
+    """The socket at the address for hosts: a test says what comes, and sees what goes."""
+
+    address = "memory:hosts"
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, Any]] = []
+        self._put, self._came = trio.open_memory_channel[list[list[bytes]]](100)
+
+    async def come(self, *messages: tuple[bytes, Any]) -> None:
+        """These, together, from these routes; bytes are no message."""
+        self._put.send_nowait(
+            [[route, each if isinstance(each, bytes) else encode(each)] for route, each in messages]
+        )
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def receive(self) -> list[list[bytes]]:
+        """As that of a socket."""
+        return await self._came.receive()
+
+    def send_nowait(self, route: bytes, frames: Sequence[Any]) -> bool:
+        """As that of a socket."""
+        message, _ = decode([bytes(frame) for frame in frames], most_bytes=1 << 20)
+        self.sent.append((route, message))
+        return True
+
+    def take(self) -> list[tuple[bytes, str]]:
+        """The routes and types of what was sent since the last look."""
+        sent, self.sent = self.sent, []
+        return [(route, type(each).__name__) for route, each in sent]
+
+
+class Rig:
+    """A desk, with all that it talks to."""
+
+    def __init__(self, door: HostDoor | None = None) -> None:
+        numbers = itertools.count(1)
+        self.router = SimpleNamespace(
+            pool=Pool(0, ServerLimits(), lambda: next(numbers).to_bytes(16, "big")),
+            epoch=EPOCH,
+            workforce=SimpleNamespace(unknown=SimpleNamespace(live_executions=0)),
+        )
+        self.socket = Socket()
+        self.records = Records(self.socket)
+        self.given: list[tuple[list[Any], list[Any]]] = []
+        socket: Any = self.socket
+        router: Any = self.router
+        self.desk = HostDesk(
+            router, socket, TERMS, WireLimits(), {"environment": "e"}, {"gpu": 1}, door
+        )
+
+    def open(self, earlier: EarlierEpochs | None = None) -> None:
+        """As a server does once it has the locks."""
+        records: Any = self.records
+        self.desk.open(records, earlier)
+
+    def give(self, effects: list[Any], inputs: list[Any]) -> None:
+        """What the router is to get."""
+        self.given.append((effects, inputs))
+
+    def reports(self) -> list[str]:
+        """The lines of the log among what the router got."""
+        effects = [each for given, _ in self.given for each in given]
+        return [each.text for each in effects if isinstance(each, Report)]
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """The desk hears its hosts, until the end of the block."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.desk.serve, self.give)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+def own(*tenures: bytes) -> EpochWait:
+    return EpochWait(EPOCH, TERMS.wait_s, frozenset(tenures))
+
+
+def beat(tenure: bytes, number: int) -> HostBeat:
+    return HostBeat(tenure, number, number - 1, EPOCH, 0, 0, False, {})
+
+
+async def test_a_host_is_welcomed_once_it_is_written_down() -> None:
+    rig = Rig()
+    rig.open()
+    assert rig.records.written == [[own()]]
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("a", T1)), (b"b", first_hello("b", T2)))
+        assert rig.records.written == [[own()], [own(T1, T2)]]  # once for both
+        assert rig.records.sent_before == [0, 0]
+        (_, welcome), (_, _) = rig.socket.sent
+        assert isinstance(welcome, HostWelcome)
+        assert (welcome.epoch, welcome.fence_s) == (EPOCH, 20.0)
+        assert welcome.serves == {"environment": "e"}
+        assert rig.socket.take() == [(b"a", "HostWelcome"), (b"b", "HostWelcome")]
+        await rig.socket.come((b"a", beat(T1, 1)))
+        assert rig.socket.take() == [(b"a", "HostAnswer")]
+        assert len(rig.records.written) == 2  # nothing has changed
+    assert rig.desk.address == "memory:hosts"
+
+
+async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    rig.open(EarlierEpochs([EpochWait(BEFORE, 1e6, frozenset([OTHER]))], trio.current_time()))
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("a", T1)))
+        assert rig.socket.take() == [(b"a", "HostWelcome")]
+        rig.records.is_full = True
+        for number in (1, 2):
+            asks = first_hello("b", T2)._replace(hello=number)
+            await rig.socket.come((b"b", asks), (b"a", beat(T1, number)))
+            assert rig.socket.take() == [(b"a", "HostAnswer")]
+        rig.desk.tick(trio.current_time())
+        assert rig.socket.sent == []
+        assert caplog.text.count("no other host can join: the disk is full") == 1
+        rig.records.is_full = False
+        await rig.socket.come((b"b", asks._replace(hello=3)))
+        assert rig.socket.take() == [(b"b", "HostWelcome")]
+        assert rig.records.written[-1][-1] == own(T1, T2)
+        # Of another such time there is another line.
+        rig.records.is_full = True
+        await rig.socket.come((b"c", first_hello("c", T3)), (b"b", beat(T2, 1)))
+        assert rig.socket.take() == [(b"b", "HostAnswer")]
+        assert caplog.text.count("no other host can join") == 2
+
+
+async def test_a_desk_whose_record_cannot_be_written_does_not_open() -> None:
+    rig = Rig()
+    rig.records.is_full = True
+    with pytest.raises(ServerStartError, match="the disk is full"):
+        rig.open()
+
+
+async def test_before_a_desk_is_open_nothing_is_written() -> None:
+    rig = Rig()
+    assert rig.desk.tick(trio.current_time()) == ([], [])
+    rig.desk.closed()
+    assert (rig.records.written, rig.records.cleared) == ([], 0)
+
+
+async def test_hosts_of_earlier_servers_are_written_down_until_they_are_dead() -> None:
+    rig, now_s = Rig(), trio.current_time()
+    wait = EpochWait(BEFORE, 50.0, frozenset([T3]))
+    earlier = EarlierEpochs([wait], now_s)
+    rig.open(earlier)
+    assert rig.records.written == [[wait, own()]]
+    rig.desk.closed()  # and by a server that closes before
+    assert rig.records.written[1:] == [[wait]]
+    # While one of their executions may live the router that has started it is not dead.
+    rig.router.workforce.unknown.live_executions = 1
+    assert rig.desk.tick(now_s + 50) == ([], [])
+    rig.router.workforce.unknown.live_executions = 0
+    assert rig.desk.tick(now_s + 51) == ([], [HostsDead([BEFORE], now_s + 51)])
+    assert rig.records.written[2:] == [[own()]]
+    assert rig.records.cleared == 0
+    rig.desk.closed()
+    assert (len(rig.records.written), rig.records.cleared) == (3, 1)
+
+
+async def test_a_host_that_is_lost_is_written_down_no_more() -> None:
+    rig = Rig()
+    rig.open()
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("a", T1)))
+        assert rig.records.written[-1] == [own(T1)]
+        effects, inputs = rig.desk.tick(trio.current_time() + TERMS.wait_s + 1)
+        (report,) = effects
+        assert isinstance(report, Report)
+        assert "host a" in report.text
+        assert inputs == []
+        assert rig.records.written[-1] == [own()]
+        (past,) = rig.desk.records({}, trio.current_time())["past_hosts"]
+        assert past["host"] == "a"
+
+
+async def test_the_keys_of_hosts_are_looked_at_before_each_tick() -> None:
+    keys: Any = Keys()
+    door = HostDoor(keys)
+    rig = Rig(door)
+    door.open(keys)
+    door.on_peer(b"a", "a place")
+    keys.refused = {b"key of a": STRANGER}
+    rig.desk.tick(0.0)
+    assert keys.closed == [(b"a", STRANGER)]
+
+
+async def test_a_host_that_sends_what_is_no_message_is_told_and_others_are_heard(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    rig.open()
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("a", T1)), (b"b", first_hello("b", T2)))
+        rig.socket.take()
+        await rig.socket.come((b"a", b"nonsense"), (b"b", beat(T2, 1)))
+        (_, refused), (_, answer) = rig.socket.sent
+        assert isinstance(refused, HostRefused)
+        assert refused.code == "over"
+        assert isinstance(answer, HostAnswer)
+    assert rig.reports()[0].startswith("host a gets no more workers: it sent a malformed")
+    assert caplog.text.count("a host sent a malformed message: ") == 1
+
+
+async def test_what_is_no_message_is_logged_at_most_once_a_second_and_counted(
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    rig.open()
+    wrong = (b"a", b"nonsense")
+
+    async def lines(*messages: tuple[bytes, bytes], after_s: float) -> list[str]:
+        caplog.clear()
+        mock_clock.jump(after_s)
+        await rig.socket.come(*messages)
+        return [each.rpartition("message")[2][-12:] for each in caplog.messages]
+
+    async with rig.serving():
+        (first,) = await lines(wrong, after_s=0)
+        assert "more" not in first
+        assert await lines(wrong, after_s=COMPLAIN_S / 2) == []
+        assert [each[-12:] for each in await lines(wrong, after_s=COMPLAIN_S / 2)] == [
+            "(and 1 more)"
+        ]
+        assert await lines(wrong, wrong, wrong, after_s=COMPLAIN_S / 4) == []
+        assert await lines(wrong, after_s=COMPLAIN_S) == ["(and 3 more)"]
+        assert await lines(wrong, after_s=COMPLAIN_S) == [first]
+
+
+async def test_hosts_of_a_server_that_takes_nothing_over_are_told_that_they_are_over() -> None:
+    rig = Rig()
+    waits = [EpochWait(BEFORE, 1e6, frozenset([T1, T2]))]
+    earlier = EarlierEpochs(waits, trio.current_time())
+    with_epoch = first_hello("c", T3)._replace(epoch=OTHER)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.desk.end_tenures, earlier)
+        await rig.socket.come((b"z", b"nonsense"), (b"y", beat(T1, 1)), (b"x", first_hello()))
+        assert rig.socket.sent == []
+        await rig.socket.come((b"a", first_hello("a", T1)), (b"c", with_epoch))
+        (_, refused), (_, _) = rig.socket.sent
+        assert isinstance(refused, HostRefused)
+        assert (refused.tenure, refused.hello, refused.epoch) == (T1, 1, EPOCH)
+        assert refused.code == "over"
+        assert refused.text.endswith("it may join anew")
+        assert rig.socket.take() == [(b"a", "HostRefused"), (b"c", "HostRefused")]
+        # It joins anew, and says what has ended.
+        await rig.socket.come((b"a", first_hello("a", T3)._replace(ended=[T1])))
+        assert rig.socket.take() == []
+        assert earlier.waits == (EpochWait(BEFORE, 1e6, frozenset([T2])),)
+        nursery.cancel_scope.cancel()
