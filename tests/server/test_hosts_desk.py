@@ -288,7 +288,7 @@ class Rig:
     async def serving(self) -> AsyncIterator[None]:
         """The desk hears its hosts, until the end of the block."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.desk.serve, self.give)
+            nursery.start_soon(self.desk.serve, self.give)  # noqa: ASYNC113
             yield
             nursery.cancel_scope.cancel()
 

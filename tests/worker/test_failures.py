@@ -3,6 +3,7 @@
 import logging
 import sys
 import traceback
+from types import TracebackType
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker import failures
 from trio_envserve.worker.failures import (
     COPIES,
+    FRAMES,
     MESSAGE_CHARS,
     TRACEBACK_CHARS,
     EnvironmentFailure,
@@ -285,6 +287,36 @@ def test_a_deep_traceback_is_cut():
         sys.setrecursionlimit(limit)
     assert "frames in the middle of its traceback are left out" in about.traceback
     assert about.traceback.startswith("Traceback")
+
+
+def with_frames(count):
+    """An exception whose traceback has so many frames, in lines 1 to ``count``."""
+    exc, made = raised(ValueError("x")), None
+    frame, at = exc.__traceback__.tb_frame, exc.__traceback__.tb_lasti
+    for line in range(count, 0, -1):
+        made = TracebackType(made, frame, at, line)
+    return exc.with_traceback(made)
+
+
+@pytest.mark.parametrize("more", [0, 1, 300])
+def test_of_a_traceback_both_ends_are_kept(more):
+    copy, lines = plain(with_frames(FRAMES + more)), []
+    each = copy.__traceback__
+    while each is not None:
+        lines.append(each.tb_lineno)
+        each = each.tb_next
+    half = FRAMES // 2
+    assert lines == [*range(1, half + 1), *range(half + more + 1, FRAMES + more + 1)]
+    cut = f"[... {more} frames in the middle of its traceback are left out]"
+    assert getattr(copy, "__notes__", []) == ([cut] if more else [])
+
+
+def test_of_a_long_text_both_ends_are_kept():
+    half = (MESSAGE_CHARS - 40) // 2
+    whole, long = "x" * MESSAGE_CHARS, "a" * half + "x" * 1000 + "b" * half
+    assert describe_exception(ValueError(whole)).message == whole
+    cut = f"{'a' * half}\n[... 1000 characters cut ...]\n{'b' * half}"
+    assert describe_exception(ValueError(long)).message == cut
 
 
 def test_what_str_returns_is_plain_text():
