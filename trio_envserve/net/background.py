@@ -12,7 +12,7 @@ system fails, the block is cancelled and raises that failure.
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
@@ -32,9 +32,10 @@ def need_trio(what: str, elsewhere: str = "") -> None:
     if trio.lowlevel.in_trio_run():
         return
     where = "trio does not run here"
+    asyncio = sys.modules.get("asyncio")  # not imported for this: it takes a client's start 10 ms
     with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        where = "asyncio runs here"
+        if asyncio is not None and asyncio.get_running_loop():
+            where = "asyncio runs here"
     text = f"{what} needs trio, and {where}: call it in a function that trio.run() runs"
     raise RuntimeError(text + (f"; or use {elsewhere}" if elsewhere else ""))
 
