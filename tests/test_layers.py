@@ -11,6 +11,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -128,16 +129,26 @@ NAMES = {module.name for module in MODULES}
 @cache
 def imported(module: Module) -> set[str]:
     """Absolute names of all that a module imports, ``from a import b`` as ``a.b``."""
-    return imports_in(ast.parse(module.source), module)
+    return imports_in(statements(ast.parse(module.source).body), module)
 
 
-def imports_in(tree: ast.Module, module: Module) -> set[str]:
-    """The same of a changed tree of that module."""
+def statements(block: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of a block, and all within.  Expressions, most of a tree, import nothing."""
+    for each in block:
+        yield each
+        for name in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(each, name, ()))
+        for part in (*getattr(each, "handlers", ()), *getattr(each, "cases", ())):
+            yield from statements(part.body)
+
+
+def imports_in(block: Iterable[ast.stmt], module: Module) -> set[str]:
+    """The same of some statements of that module."""
     found = set()
     parts = [PACKAGE] + ([] if module.name in TOP else module.name.split("."))
     if not (module.is_package or module.name in TOP):
         parts = parts[:-1]
-    for node in ast.walk(tree):
+    for node in block:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -179,10 +190,10 @@ def needed(module: Module, names: set[str]) -> set[str]:
     """The modules of the package that this one imports when it is imported, not only
     for its types."""
     tree = ast.parse(module.source)
-    for node in ast.walk(tree):
+    for node in statements(tree.body):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             node.body = [ast.Pass()]
-    names_in = imports_in(tree, module)
+    names_in = imports_in(statements(tree.body), module)
     found = {name.removeprefix(f"{PACKAGE}.") for name in names_in if within(name, PACKAGE)}
     return {longest_known(name, names) for name in found} - {module.name, ""}
 
