@@ -29,7 +29,7 @@ ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 # More than cores: the tests with real processes mostly wait for them.  Whoever is done
 # takes work from others, so that no long test is the last.
 PARALLEL = ("-n", "4", "--dist", "worksteal")
-NO_PROCESSES = "not soak and not slow and not real"
+NO_PROCESSES = "not soak and not slow and not mutants and not real"
 LABORATORY = ("demo", "exploration", "fuzzing", "kills", "protocols", "siege", "simulation", "soak")
 
 nox.options.error_on_missing_interpreters = False
@@ -41,6 +41,7 @@ nox.options.sessions = [
     "pure",
     "tests",
     "slow",
+    "mutants",
     "minimum",
     "regressions",
     "laboratory",
@@ -63,7 +64,7 @@ def dev(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests but the slow and the soak, in random order."""
+    """All tests but the slow, the soak and those of mutants, in random order."""
     install(session, "test")
     session.install("-e", ".[textarena]")
     session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
@@ -74,6 +75,14 @@ def slow(session: nox.Session) -> None:
     """The slow tests but those in a browser, on one Python."""
     install(session, "test", "docs")
     chosen = ["-m", "slow and not browser", *session.posargs]
+    session.run("python", "-m", "pytest", *PARALLEL, *chosen)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """What is broken on purpose is caught, each by the check that is for it."""
+    install(session, "test")
+    chosen = ["-m", "mutants and not slow", *session.posargs]
     session.run("python", "-m", "pytest", *PARALLEL, *chosen)
 
 
@@ -100,13 +109,10 @@ def repeat(session: nox.Session) -> None:
 
 @nox.session
 def pure(session: nox.Session) -> None:
-    """The pure core's own tests alone reach every branch of it.
-
-    Those of its mutants are left out: they run what does not ship.
-    """
+    """The pure core's own tests alone reach every branch of it."""
     install(session, "test")
     env = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "ci")}
-    chosen = ["tests/core", "--ignore-glob=*_mutants.py", *session.posargs]
+    chosen = ["tests/core", *session.posargs]
     pytest = ["-m", "pytest", "-n", "2", *chosen]
     session.run("coverage", "erase")
     session.run("coverage", "run", "--source=trio_envserve.core", *pytest, env=env)
@@ -319,8 +325,8 @@ def laboratory(session: nox.Session) -> None:
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seed", "0", "--runs", "1500", "--json")
     session.run("trio-envserve", "explore", "--json")
-    session.run("trio-envserve", "explore", "--config", "keys", "--json")
-    session.run("trio-envserve", "explore", "--config", "hosts", "--json")
+    for config in ("keys", "keys-command", "keys-disk", "keys-other", "hosts"):
+        session.run("trio-envserve", "explore", "--config", config, "--json")
 
 
 @nox.session

@@ -17,6 +17,8 @@ from trio_envserve.core.requests import RequestState
 
 from .test_dedup_machine import DedupMachine
 
+pytestmark = pytest.mark.mutants
+
 Patch = pytest.MonkeyPatch
 
 

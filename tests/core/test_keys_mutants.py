@@ -19,6 +19,8 @@ from trio_envserve.core.limits import KeyLimits
 
 from .test_keys_machine import Cell, KeysMachine
 
+pytestmark = pytest.mark.mutants
+
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
 OPEN = (

@@ -167,6 +167,7 @@ MUTANTS = (
 )  # fmt: skip
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_scheduler_is_caught(name, monkeypatch):
     mutate(monkeypatch, name)

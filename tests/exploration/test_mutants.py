@@ -30,6 +30,7 @@ PAIRS = [
 """Those of ``ci`` too: it is not exhausted for that, only searched until they show."""
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_a_mutant_is_found_by_its_guarantee(name: str, mutant: str):
     broken = find(mutant)

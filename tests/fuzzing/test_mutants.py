@@ -33,6 +33,7 @@ def shows(mutant: Mutant, one: Run) -> bool:
     return any(mutant.caught_by(violation.guarantee) for violation in one.violations)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_is_caught_and_what_ships_is_not(mutant: Mutant):
     seed = KNOWN.get(mutant.name, 0)

@@ -61,6 +61,7 @@ FIRST = {
 """Where to begin: some rules matter in few seeds, and a test is not to look for long."""
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
 def test_each_mutant_is_caught(mutant: Mutant):
     found = find(mutant, first=FIRST.get(mutant.name, 0), most=300)

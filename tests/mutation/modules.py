@@ -169,7 +169,6 @@ SHARES = {
 all."""
 
 ALL = TESTS | SHELLS
-NO_PROCESSES = "not soak and not slow and not real"
 
 
 def full_name(module: str) -> str:
