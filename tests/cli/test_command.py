@@ -28,6 +28,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 # -- eval ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_eval_of_the_oracle_and_the_same_answers_corrupted(tmp_path: Path):
     reasoning_gym = pytest.importorskip("reasoning_gym")
     output = tmp_path / "oracle.jsonl"
@@ -61,6 +62,7 @@ async def test_eval_of_the_oracle_and_the_same_answers_corrupted(tmp_path: Path)
     await check_nothing_left(tmp_path)
 
 
+@pytest.mark.slow
 async def test_eval_of_the_random_model_scores_low(tmp_path: Path):
     pytest.importorskip("reasoning_gym")
     ask = ("-n", "100", "--model", "random", "--workers", "1", "--json")

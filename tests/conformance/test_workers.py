@@ -35,6 +35,7 @@ def failures(report: Report) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 async def test_the_projects_own_worker_passes_every_case():
     report = await judged(Subject([], OWN, {}, INPUTS))
     assert failures(report) == []

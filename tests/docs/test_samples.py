@@ -66,17 +66,19 @@ SAMPLES = samples()
 PARTS = [each for each in SAMPLES if each.whole]
 PROGRAMS = [each for each in SAMPLES if each.language == "python" and not (each.file or each.whole)]
 SESSIONS = [each for each in SAMPLES if each.language == "console"]
-LONG = {"benchmark.md", "conformance.md", "exploring.md", "fuzzing.md"}
-"""Pages of which the samples measure and search."""
+LONG = {"benchmark.md", "conformance.md", "evaluating.md", "exploring.md", "fuzzing.md"}
+"""Pages of which the samples evaluate, measure and search."""
 
 
 def each_of(samples: list[Sample]) -> list[ParameterSet]:
     """The parameters of a test that runs them."""
     slow = pytest.mark.slow
-    return [
-        pytest.param(each, id=str(each), marks=[slow] * (Path(each.page).name in LONG))
-        for each in samples
-    ]
+    return [pytest.param(each, id=str(each), marks=[slow] * is_long(each)) for each in samples]
+
+
+def is_long(sample: Sample) -> bool:
+    """Whether it is run with the slow tests only; Reasoning Gym takes seconds to import."""
+    return sample.page in LONG or "reasoning-gym" in sample.text
 
 
 def write_files(folder: Path, page: str, model_port: str = MODEL_PORT) -> None:

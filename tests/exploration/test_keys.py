@@ -21,7 +21,10 @@ from trio_envserve.lab.simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_O
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/exploring.md").read_text(encoding="utf-8")
 
 AT_NIGHT = {"keys-nightly", "keys-disk-nightly"}
-LARGE = {"keys", "keys-held", "keys-lease", "keys-shared", "keys-waiting"} | AT_NIGHT
+LARGE = AT_NIGHT | {
+    "keys", "keys-command", "keys-disk", "keys-held", "keys-lease", "keys-other", "keys-shared",
+    "keys-waiting",
+}  # fmt: skip
 READ = {pair for pair in POSSIBLE_OF_KEYS if pair[0] is GenerationState.READING}
 """The pairs of servers that read outcomes from their journals; none does here."""
 OF = {each.name: each for each in KEY_TABLE}

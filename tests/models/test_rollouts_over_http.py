@@ -119,6 +119,7 @@ async def test_a_model_that_refuses_is_the_rollouts_failure(shape):
     assert isinstance(caught.value.__cause__, ModelError)
 
 
+@pytest.mark.slow
 async def test_requests_that_the_endpoint_saw_are_turns_and_counted_retries():
     def answer(ask):
         number = ask.number % 10

@@ -53,6 +53,7 @@ def violations(runs: Sequence[Run]) -> str:
     return "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in runs if each.violations)
 
 
+@pytest.mark.slow
 def test_no_seed_violates_a_guarantee():
     """The even ones harsh.  Those that are drawn the other way are below."""
     assert violations([run(seed, harsh=seed % 2 == 0) for seed in range(SEEDS)]) == ""
