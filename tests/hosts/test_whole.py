@@ -12,6 +12,7 @@ from trio_envserve.core.host import Host
 from trio_envserve.core.host_link import Outbox, What
 from trio_envserve.core.host_pool import Hosts
 from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.lives import Life
 
 from .whole import CALLS, FAULT_NAMES, World
 
@@ -89,12 +90,18 @@ def a_router_begins_while_the_hosts_of_the_one_before_live(patch: pytest.MonkeyP
     patch.setattr(EarlierEpochs, "take_dead", take_dead)
 
 
+def the_silence_of_a_host_is_that_of_its_workers(patch: pytest.MonkeyPatch) -> None:
+    """All time counts against a worker, also that in which nothing of it could come through."""
+    patch.setattr(Life, "counted_s", lambda self, since_s, now_s: now_s - since_s)
+
+
 MUTANTS = [
     a_router_begins_while_the_hosts_of_the_one_before_live,
     nothing_is_sent_again,
     a_host_is_lost_before_its_lease_is_over,
     what_a_lost_host_ran_is_forgotten,
     an_end_is_said_before_it_has_come,
+    the_silence_of_a_host_is_that_of_its_workers,
 ]
 
 

@@ -10,7 +10,8 @@ process is stopped, or killed and started anew; workers die; a router is killed,
 one has no journal.  A guard kills at its deadline, whatever is stopped.
 
 The judge sees all processes: no request ever has two live executions, none has more than it
-consented to, and when it has been calm for long every call is answered.
+consented to, no worker is killed for the silence of its host, and when it has been calm for long
+every call is answered.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from trio_envserve.core.client_effects import Reconnect
 from trio_envserve.core.client_inputs import ClientTick, Connected
 from trio_envserve.core.earlier_epochs import EarlierEpochs
 from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import Host
 from trio_envserve.core.host_effects import (
     KillWorker,
@@ -55,6 +57,8 @@ from trio_envserve.core.worker_inputs import EnvironmentReady, OutcomeMade, Rout
 
 STEP_S = 0.25
 FENCE_S = 4.0
+SILENCE_S = 12.0
+"""A worker that says nothing for so long while its host is heard is killed; none is silent here."""
 CALLS = 30
 CALM_S = 120.0
 """From then on nothing goes wrong."""
@@ -123,6 +127,8 @@ class Machine:
         if self.was_cut and not is_cut and self.world.luck.random() < 0.5:
             self.do(self.reconnect)
         self.was_cut = is_cut
+        for worker in sorted(self.alive):
+            self.do(partial(self.feels, worker))
         self.do(lambda: self.host.beat(self.boot_s()))
         if not self.host.is_joined and now_s >= self.asked_s + 2.0:
             self.asked_s = now_s
@@ -135,6 +141,10 @@ class Machine:
     def says(self, worker: bytes, frames: Sequence[Body]) -> None:
         if worker in self.alive:
             self.host.said(worker, frames)
+
+    def feels(self, worker: bytes) -> None:
+        if worker in self.alive:
+            self.host.felt(worker, Heartbeat())
 
     def reconnect(self) -> None:
         self.host.disconnect()
@@ -228,7 +238,8 @@ class World(Pair):
         self.opened = True
         self.dead: list[bytes] = []
         """All epochs before: the file of the lock lists them."""
-        super().__init__(workers=0, server={"worker_capacity": 2})
+        limits = {"worker_capacity": 2, "silence_kill_s": SILENCE_S}
+        super().__init__(workers=0, heartbeats=True, server=limits)
         self.batched = True
         self.hosts = Hosts(self.router.pool, self.terms, self.router.epoch)
         self.machines = [Machine(self, index) for index in range(2)]
@@ -244,6 +255,8 @@ class World(Pair):
     def _carry_out(self, effect: Any) -> None:
         match effect:
             case Spawn() | Kill():
+                if isinstance(effect, Kill) and effect.why.startswith("no sign of life"):
+                    self.wrong.append(f"{effect.worker!r} is killed: {effect.why}")
                 if not self.hosts.take(effect):
                     assert isinstance(effect, Kill), "there are no workers but those of hosts"
             case ToHost(route, frames):
