@@ -18,7 +18,13 @@ from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.keys import ENDED_AT_ONCE
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.router_effects import Flush, ToWorker
-from trio_envserve.core.router_inputs import CloseAsked, PoolOpened, Restored, Saved
+from trio_envserve.core.router_inputs import (
+    CloseAsked,
+    PoolOpened,
+    Restored,
+    Saved,
+    WorkerMessage,
+)
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import STRANGER, identifier
@@ -265,3 +271,20 @@ def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker(
     pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
     pair.settle()
     assert verdict(pair, other) is Verdict.MAY_HAVE_RUN
+
+
+# -- a worker that says what cannot be ------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["it has seen it", "it has its outcome"])
+def test_g10_a_worker_ended_the_server_by_what_it_said_of_a_dispatch_that_was_not_sent(what):
+    pair = Journaled()
+    pair.call()
+    ((worker, core),) = pair.workers.items()
+    (execution,) = pair.router.workforce.workers[worker].live.values()
+    said: messages.Message = messages.Beat(1, [0, 1], {})
+    if what == "it has its outcome":
+        said = messages.Announced(execution.session.id, execution.sequence, 0, 10)
+    pair.give(WorkerMessage((worker, core.incarnation, messages.encode(said)), pair.now_s))
+    pair.disk()
+    assert not pair.runs

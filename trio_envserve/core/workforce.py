@@ -121,7 +121,9 @@ class Workforce:
             execution = self._held.popleft()
             worker = execution.worker
             is_current = self.workers.get(worker.id) is worker
-            if is_current and worker.live.get(execution.number) is execution:
+            if not is_current or worker.live.get(execution.number) is not execution:
+                continue
+            if execution.body is not None:  # else it says that it has that, and never can have
                 self._send_dispatch(execution)
 
     def stop(self, executions: Iterable[Execution], now_s: float) -> list[Execution]:
