@@ -16,7 +16,15 @@ import trio.testing
 
 from tests.memory import ADDRESS, Probe, virtual
 from tests.real.support import PATIENCE_S
-from trio_envserve import Client, Server, ServerLimits, WireLimits, open_client, open_server
+from trio_envserve import (
+    Client,
+    Server,
+    ServerLimits,
+    ServerStartError,
+    WireLimits,
+    open_client,
+    open_server,
+)
 from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import Host
@@ -187,6 +195,28 @@ async def test_a_host_that_goes_without_a_word_is_lost_with_its_lease() -> None:
             assert not outcomes
         assert "host h0" in str(outcomes[0].error), outcomes
         assert not server.stats().hosts
+
+
+@virtual
+async def test_a_host_that_came_while_no_record_could_be_written_was_never_told_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its tenure was over before it could be written down, and it was not told that, either."""
+
+    def fail(records: EpochRecords, waits: Any) -> None:
+        raise ServerStartError("the disk is full")
+
+    probe, network = Probe(), MemoryNetwork()
+    async with served(network) as (server, client):
+        await trio.sleep(1)
+        monkeypatch.setattr(EpochRecords, "write", fail)
+        async with open_memory_host(probe, network) as host:
+            await trio.sleep(40)
+            assert not host.core.is_joined
+            assert not server.stats().hosts
+            monkeypatch.undo()
+            host.core.connect()  # as a host does again and again
+            await client.wait_ready(60.0)
 
 
 # -- with a journal -----------------------------------------------------------------

@@ -219,6 +219,7 @@ class HostDesk:
         nothing is said to hosts that are new: they ask again."""
         record = self._earlier.record(self.hosts.leases.own(), now_s)
         if self._records is None or record == self._written:
+            self._unwritten = set()  # who was new and could not be written down has gone
             return
         try:
             self._records.write(record)
