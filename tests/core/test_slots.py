@@ -14,7 +14,7 @@ from trio_envserve.core.health import Health
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Phase
-from trio_envserve.core.router_effects import Spawn
+from trio_envserve.core.router_effects import Report, Spawn
 from trio_envserve.core.router_inputs import HeartbeatFelt, PoolOpened, WorkerBack
 from trio_envserve.core.slots import Pool
 from trio_envserve.core.terms import Status, Verdict
@@ -189,6 +189,20 @@ def test_a_stopped_worker_that_drains_is_no_ready_pool() -> None:
 
 # -- a pool whose workers are all silent -----------------------------------------
 # It is not healthy, and ends no call for it.
+
+
+def test_a_worker_that_was_killed_before_it_said_so_made_its_replacement_one_that_cannot_load():
+    """Every call that waited ended, while another worker was starting; its slot may even be that
+    of another host by then."""
+    pool = Pool(1, ServerLimits(), Ids())
+    pool.tick(0.0)
+    old = pool.lives[b"w0-1"]
+    pool.step(old, LifeInput.KILL, 600.0, "no hello within 600 s")
+    pool.tick(601.0)
+    assert pool.slots[0].life is pool.lives[b"w0-2"]
+    (report,) = pool.set_up_failed(old, "no such module", unloadable=True)
+    assert isinstance(report, Report)
+    assert not pool.is_broken()
 
 
 SILENCE = {"silence_report_s": 2.0, "silence_kill_s": 1000.0}

@@ -167,9 +167,10 @@ class Pool:
     ) -> list[PoolEffect]:
         """The environment raised while it was set up; the process will exit.
         ``unloadable``: another start would do no better."""
-        self.broken = traceback[-BROKEN_CHARACTERS:] or "it gave no reason"
-        self.slots[life.slot].unloadable = unloadable
-        self.reported = True
+        if life.phase is Phase.STARTING:  # else it is late, and its slot may be another's
+            self.broken = traceback[-BROKEN_CHARACTERS:] or "it gave no reason"
+            self.slots[life.slot].unloadable = unloadable
+            self.reported = True
         text = f"worker {life.name}: the environment failed to set up\n{traceback}"
         return [Report("error", text)]
 
