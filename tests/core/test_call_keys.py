@@ -11,13 +11,19 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.call_keys import Asking
 from trio_envserve.core.calls import Stage, after_loss
-from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientClosed
+from trio_envserve.core.client_inputs import (
+    CallKey,
+    CallsCancelled,
+    ClientClosed,
+    Connected,
+    Disconnected,
+)
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.terms import Verdict
 
 from .client_side import connect, disconnect, hear
-from .helpers import Pair
+from .helpers import Pair, limit_keys
 
 LEASE_S = 20.0
 
@@ -293,3 +299,20 @@ def test_an_error_of_a_key_counted_executions_that_only_its_server_can_know():
     assert call.may_have_run
     text = "it died; servers that were lost may have run the work of its key before"
     assert after_loss(error, call).message == text
+
+
+def test_an_error_named_the_refusal_of_a_server_that_was_lost_since():
+    """The call ran at the next server when its limit passed."""
+    pair = Pair()
+    limit_keys(pair, generations=1)
+    submit(pair, b"first")
+    submit(pair, b"second", limit_s=10.0, rerun=True)
+    pair.advance(1.0)
+    (held,) = pair.client.calls.held.values()
+    assert held.held_as == "keys-full"
+    pair.restart(proven=True)
+    pair.client.take(Disconnected(pair.now_s, "gone"))
+    pair.give_client(Connected(pair.now_s))
+    pair.settle()
+    pair.advance(10.0)
+    assert "the limit passed while it waited" in pair.failure().message

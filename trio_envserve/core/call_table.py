@@ -328,7 +328,7 @@ def _requeue(calls: Calls, call: Call) -> Effects:
     if call.limit_s is None:
         calls.timed.pop(call.number, None)  # it may have expired
     call.stage = Stage.QUEUED
-    call.held_until_s = 0.0
+    call.held_until_s, call.held_as = 0.0, ""
     calls.queue.put(call)
     return ((CallAction.TELL_NEXT, None),)
 
