@@ -92,6 +92,18 @@ async def test_a_full_disk_is_told_and_tried_again(tmp_path: Path, monkeypatch: 
     assert read(tmp_path)[-2:] == [opened(1, b"x" * 100_000), opened(2)]
 
 
+async def test_g9_what_was_safe_was_not_told_where_the_next_commit_had_failed_by_then(
+    tmp_path: Path,
+):
+    """Whoever waited for it went on waiting until the disk took all else, or was told at the end
+    that nobody knows."""
+    full = keeper.Failure("database or disk is full", False)
+    async with open_journal(tmp_path) as journal:
+        journal._tell(2, None)
+        journal._tell(None, full)  # before the loop had a turn
+        assert [await journal.news() for _ in range(2)] == [(2, None), (2, full)]
+
+
 async def test_after_an_error_of_a_sync_nothing_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -134,6 +134,8 @@ class Journal:
             with self._condition:
                 now = News(self._saved, self._failure)
             if now != self._told:
+                if now.upto > self._told.upto:
+                    now = now._replace(failure=None)  # what has failed since is told next
                 self._told = now
                 return now
             await self._changed.park()
