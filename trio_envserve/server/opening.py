@@ -241,14 +241,15 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 )  # fmt: skip
                 recorder = await stack.enter_async_context(recording)
             router = make(new_id=new_id) if recorder is None else recorder.tape.router
+            desk: HostDesk | None = None
+            if setup.hosts_bind is not None:
+                desk = await _open_desk(setup, router, doorkeeper, stack)
+            # Last: whoever listens to a socket has ended before that is closed.
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             take = router.take if recorder is None else recorder.tape.take
             if tracing.tracer() is not None:
                 take = Traces(router, take, name).take
-            desk: HostDesk | None = None
-            if setup.hosts_bind is not None:
-                desk = await _open_desk(setup, router, doorkeeper, stack)
             server = Server(router, take, front, host, nursery, limits, journal, doorkeeper, desk)
             server._start(held)
             if recorder is not None:

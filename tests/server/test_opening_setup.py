@@ -1,0 +1,437 @@
+"""What a server opens for its arguments, and closes again: without sockets and processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from tests.memory import ADDRESS, echo, virtual
+from tests.spans import Kept, kept
+from trio_envserve import (
+    ClientRight,
+    KeyLimits,
+    KeyPair,
+    ServerCurve,
+    ServerLimits,
+    ServerNotClosed,
+    ServerStartError,
+    WireLimits,
+    WorkerRange,
+    open_client,
+    open_server,
+)
+from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_inputs import PeerKnown
+from trio_envserve.host.folder_locks import FolderLocks
+from trio_envserve.host.locks import AddressLocks
+from trio_envserve.host.workers import InProcessWorkers
+from trio_envserve.lab.recording import replay
+from trio_envserve.lab.recording_files import read
+from trio_envserve.net import MemoryNetwork
+from trio_envserve.net.keypairs import key_bytes
+from trio_envserve.net.zmtp.curve import STRANGER
+from trio_envserve.server import opening
+from trio_envserve.server.curve import Doorkeeper
+from trio_envserve.server.recording import Recorder
+from trio_envserve.server.setup import Setup
+
+__all__ = ["kept"]
+
+PLACE = "tcp://127.0.0.1:7"
+ANY = "tcp://127.0.0.1:0"
+LONG_S = 60.0
+
+
+class Bound:
+    """The socket of a router, whose address is another one."""
+
+    def __init__(self, router: Any, address: str) -> None:
+        self.address = address
+        self.closed: list[tuple[bytes, str]] = []
+        self.is_gone = False
+        self.heard_when_gone = False
+        """Whether somebody listened to it when it was closed."""
+        self._router = router
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._router, name)
+
+    async def receive(self) -> Any:
+        """As that of the router."""
+        try:
+            return await self._router.receive()
+        finally:
+            self.heard_when_gone |= self.is_gone
+
+    def peer_key(self, route: bytes) -> bytes:
+        """The key behind a route: here each is named after its key."""
+        return route
+
+    def close_peer(self, route: bytes, why: str) -> None:
+        """End a connection."""
+        self.closed.append((route, why))
+
+
+class Elsewhere:
+    """A network in memory whose routers are bound to an address of TCP, as far as they say."""
+
+    def __init__(self, address: str) -> None:
+        self.opened: list[Any] = []
+        self.entered = 0
+        self._address = address
+        self._memory = MemoryNetwork()
+
+    @asynccontextmanager
+    async def open_router(self, bind: str, **options: Any) -> AsyncIterator[Bound]:
+        """As that of other networks."""
+        limits = options.pop("limits")
+        async with self._memory.open_router("memory:*", limits=limits) as router:
+            bound = Bound(router, self._address)
+            opened = {"bind": bind, "limits": limits, "socket": bound, **options}
+            self.opened.append(SimpleNamespace(**opened))
+            try:
+                yield bound
+            finally:
+                bound.is_gone = True
+
+    @asynccontextmanager
+    async def enter(self, *_: Any) -> AsyncIterator[Elsewhere]:
+        """In the place of what opens a network."""
+        self.entered += 1
+        yield self
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_file()]
+
+
+def is_served(address: str) -> bool:
+    """Whether a server has the lock of an address."""
+    locks = AddressLocks(address)
+    try:
+        locks.take_server()
+    except ServerStartError:
+        return True
+    finally:
+        locks.close()
+    return False
+
+
+async def test_an_address_is_locked_while_its_server_is_open() -> None:
+    network: Any = Elsewhere(PLACE)
+    with trio.fail_after(LONG_S):
+        async with open_server(echo, bind=PLACE, workers=0, network=network) as server:
+            await server.wait_ready()
+            assert is_served(PLACE)
+            locks = AddressLocks(PLACE)
+            assert locks.try_epochs(b"x" * 16) is None
+            locks.close()
+            with pytest.raises(ServerStartError, match="another server"):
+                async with open_server(echo, bind=PLACE, workers=0, network=network):
+                    raise AssertionError("it was opened")
+            assert len(network.opened) == 1
+    assert not is_served(PLACE)
+
+
+async def test_an_address_that_the_system_chose_is_locked_and_forgotten(tmp_path: Path) -> None:
+    network: Any = Elsewhere(PLACE)
+    with trio.fail_after(LONG_S):
+        async with open_server(echo, bind=ANY, workers=0, network=network) as server:
+            await server.wait_ready()
+            assert is_served(PLACE)
+            assert files_in(tmp_path)
+    assert files_in(tmp_path) == []
+
+
+async def test_an_address_in_memory_has_no_locks(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    with trio.fail_after(LONG_S):
+        async with open_server(echo, bind=ADDRESS, workers=0, network=network) as server:
+            await server.wait_ready()
+            assert files_in(tmp_path) == []
+
+
+@virtual
+async def test_a_server_that_waited_too_long_for_an_earlier_one_says_so() -> None:
+    """And not a group of such errors."""
+    earlier, network = AddressLocks(PLACE), Elsewhere(PLACE)
+    assert earlier.try_epochs(b"x" * 16) == set()
+    options: Any = {"network": network, "limits": ServerLimits(lock_s=3.0)}
+    try:
+        with pytest.raises(ServerStartError, match="find them with: fuser"):
+            async with open_server(echo, bind=PLACE, workers=0, **options) as server:
+                await server.wait_ready()
+    finally:
+        earlier.close()
+
+
+@virtual
+async def test_code_that_does_not_end_is_told_when_the_server_has_closed() -> None:
+    network, limits = MemoryNetwork(), ServerLimits(stop_s=1.0, reap_s=1.0)
+    over = trio.Event()
+
+    async def stubborn(rollout: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await over.wait()
+
+    async with open_client(ADDRESS, network=network) as client, trio.open_nursery() as nursery:
+        with pytest.raises(ServerNotClosed, match="has not ended in 1 s"):
+            async with open_server(
+                stubborn, bind=ADDRESS, workers=0, network=network, limits=limits
+            ):
+                nursery.start_soon(client.outcome, "x")
+                await trio.sleep(1)
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("address", "hosts", "lines"),
+    [(PLACE, None, 0), ("tcp://0.0.0.0:7", None, 1), ("tcp://0.0.0.0:7", "tcp://0.0.0.0:8", 2)],
+)
+@virtual
+async def test_each_address_that_others_can_reach_is_warned_of(
+    caplog: pytest.LogCaptureFixture, address: str, hosts: str | None, lines: int
+) -> None:
+    network: Any = Elsewhere(address)
+    limits = ServerLimits(window=99)
+    async with open_server(
+        "arithmetic", bind=address, hosts_bind=hosts, workers=0, network=network, limits=limits
+    ):
+        pass
+    assert caplog.text.count(f"{address} is reachable from other machines") == lines
+    assert [each.bind for each in network.opened] == [address, hosts][: len(network.opened)]
+    assert {each.limits for each in network.opened} == {WireLimits()}
+
+
+@virtual
+async def test_nobody_listens_to_a_socket_any_more_when_it_is_closed() -> None:
+    """A server that was closed just when a host spoke raised ClosedResourceError."""
+    network: Any = Elsewhere(PLACE)
+    async with open_server(
+        "arithmetic", bind=PLACE, hosts_bind=ANY, workers=0, network=network
+    ) as server:
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.hosts_address == PLACE
+    assert [each.socket.heard_when_gone for each in network.opened] == [False, False]
+
+
+# -- the router ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each router that is made."""
+    seen: list[dict[str, Any]] = []
+
+    def make(**options: Any) -> Router:
+        seen.append(options)
+        return Router(**options)
+
+    def workers(setup: Setup, locks: Any, address: str) -> InProcessWorkers:
+        seen.append({"locks": [each.path.name for each in locks], "address": address})
+        return InProcessWorkers(setup.environment, {}, setup.limits, setup.wire)
+
+    monkeypatch.setattr(opening, "Router", make)
+    monkeypatch.setattr(opening, "_host", workers)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts", "slots"),
+    [
+        (0, None, 1),
+        (0, "memory:hosts", 0),
+        (3, None, 3),
+        (3, "memory:hosts", 3),
+        (WorkerRange(1, 4), None, WorkerRange(1, 4)),
+    ],
+)
+@virtual
+async def test_a_router_has_a_slot_for_each_worker_of_this_machine(
+    made: list[dict[str, Any]], workers: Any, hosts: str | None, slots: Any
+) -> None:
+    limits, wire, keys = ServerLimits(window=99), WireLimits(), KeyLimits(retention_s=9.0)
+    await trio.sleep(5)
+    async with open_server(
+        "arithmetic", bind=ADDRESS, workers=workers, hosts_bind=hosts, network=MemoryNetwork(),
+        limits=limits, wire=wire, keys=keys,
+    ) as server:  # fmt: skip
+        about, options = made
+        assert about == {"locks": [], "address": ADDRESS}
+        assert len(options.pop("epoch")) == len(options.pop("new_id")()) == 16
+        assert options == {
+            "slots": slots, "now_s": 5.0, "limits": limits, "wire": wire, "keys": keys,
+            "heartbeats": False, "journaled": False, "resting": False,
+        }  # fmt: skip
+        assert server.hosts_address == (hosts or "")
+
+
+async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
+    made: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    network: Any = Elsewhere(PLACE)
+    with trio.fail_after(LONG_S):
+        async with open_server(
+            echo, bind=PLACE, workers=0, network=network, journal=tmp_path / "journal"
+        ) as server:
+            await server.wait_ready()
+            about, options = made
+            assert len(about["locks"]) == 2
+            assert about["locks"][1] == "epochs.lock"
+            assert options["journaled"]
+            assert options["resting"]
+            assert FolderLocks(tmp_path / "journal").try_epochs(b"x" * 16) is None
+
+
+async def test_a_server_that_records_gives_its_router_all_by_the_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, started, write = MemoryNetwork(), [], Recorder.keep_writing
+
+    async def keep_writing(recorder: Recorder) -> None:
+        started.append("keep_writing")
+        await write(recorder)
+
+    monkeypatch.setattr(Recorder, "keep_writing", keep_writing)
+    with trio.fail_after(LONG_S):
+        async with (
+            open_server(
+                "arithmetic", bind=ADDRESS, workers=0, network=network,
+                record=tmp_path / "a.rec", record_bodies=True,
+            ) as server,
+            open_client(ADDRESS, network=network) as client,
+        ):  # fmt: skip
+            await client.run_rollout({"index": 0})
+            assert started == ["keep_writing"]
+    played = replay(tmp_path / "a.rec")
+    assert played.identical
+    assert played.epoch == server._router.epoch
+    about, _ = read(tmp_path / "a.rec")
+    assert (about["environment"], about["address"]) == ("arithmetic", ADDRESS)
+
+
+@virtual
+async def test_spans_are_made_where_traces_are_kept(kept: Kept) -> None:
+    network = MemoryNetwork()
+    async with (
+        open_server(echo, bind=ADDRESS, workers=0, network=network),
+        open_client(ADDRESS, network=network) as client,
+    ):
+        await client.run_rollout("x")
+    names = {span.name for span in kept.all}
+    assert any("echo" in name or name == "rollout" for name in names), names
+
+
+# -- keys ---------------------------------------------------------------------------------
+
+SERVER, WORKER, TRAINER = (KeyPair.new() for _ in range(3))
+CURVE = ServerCurve(
+    SERVER,
+    {
+        "worker": ClientRight(WORKER.public, ("work",)),
+        "trainer": ClientRight(TRAINER.public, ("submit",)),
+    },
+)
+W, T = (key_bytes(each.public, "it") for each in (WORKER, TRAINER))
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The network of sockets that speak ZMTP."""
+    network = Elsewhere(PLACE)
+    monkeypatch.setattr(opening, "open_zmtp_network", network.enter)
+    return network
+
+
+@virtual
+async def test_the_front_of_a_server_with_keys_asks_its_doorkeeper(
+    sealed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed._address = "tcp://0.0.0.0:7"
+    async with open_server(
+        "arithmetic", bind="tcp://0.0.0.0:7", hosts_bind="tcp://0.0.0.0:8", workers=0, curve=CURVE
+    ) as server:
+        front, hosts = sealed.opened
+        assert (front.bind, hosts.bind) == ("tcp://0.0.0.0:7", "tcp://0.0.0.0:8")
+        assert front.curve.keys == hosts.curve.keys == SERVER
+        assert front.limits == hosts.limits != WireLimits()
+        assert [front.curve.admit(each) for each in (W, T, b"x")] == ["", "", STRANGER]
+        assert hosts.curve.admit(W) == ""
+        assert "may not work" in hosts.curve.admit(T)
+        assert server.curve is not None
+        # A host whose key may not be there loses its connection at the next tick.
+        hosts.on_peer(W, "a place")
+        hosts.on_peer(T, "a place")
+        await trio.sleep(5)
+        ((route, why),) = hosts.socket.closed
+        assert route == T
+        assert "may not work" in why
+        assert front.socket.closed == []
+    assert "no authentication" not in caplog.text
+
+
+@virtual
+async def test_a_front_with_keys_lets_nobody_in_from_its_first_word_on(sealed: Any) -> None:
+    setup = Setup(
+        environment="e", name="e", bind=PLACE, workers=0, limits=ServerLimits(), curve=CURVE
+    )
+    keeper = Doorkeeper(CURVE)
+    async with opening.open_sealed(setup, keeper) as front:
+        assert front is sealed.opened[0].socket
+        sealed.opened[0].on_peer(T, "a place")
+        assert keeper.news() == [
+            PeerKnown(b"", "", "", "", 0.0),
+            PeerKnown(T, "trainer", "submit", "", 1.0),
+        ]
+
+
+@virtual
+async def test_hosts_of_a_server_without_keys_join_over_sockets_of_their_own(sealed: Any) -> None:
+    setup = Setup(
+        environment="e", name="e", bind=PLACE, workers=0, limits=ServerLimits(),
+        hosts_bind="tcp://127.0.0.1:8", lease=LeaseTerms(7.0), needs={"gpu": 2},
+    )  # fmt: skip
+    router: Any = SimpleNamespace(pool=None, epoch=b"e" * 16)
+    async with AsyncExitStack() as stack:
+        desk = await opening._open_desk(setup, router, None, stack)
+        assert (sealed.entered, desk.address) == (1, PLACE)
+        given = dataclasses.replace(setup, network=sealed)
+        await opening._open_desk(given, router, None, stack)
+        assert (sealed.entered, len(sealed.opened)) == (1, 2)
+        assert sealed.opened[0].limits == setup.wire
+
+
+# -- the owner of the workers -------------------------------------------------------------
+
+
+def test_workers_are_processes_unless_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(opening, "ProcessWorkers", lambda *given: seen.append(given))
+    monkeypatch.setattr(opening, "InProcessWorkers", lambda *given: seen.append(given))
+    limits, wire = ServerLimits(stop_s=3.0), WireLimits()
+    setup = Setup(
+        environment="e", name="e", args={"a": 1}, bind=PLACE, workers=0, limits=limits, wire=wire,
+        worker_environ=[{"A": "1"}], worker_logging={"level": "info"}, command=("node",),
+        python="py", worker_otlp={"endpoint": "o"},
+    )  # fmt: skip
+    held: Any = ["a lock"]
+    opening._host(setup, held, PLACE)
+    assert seen.pop() == ("e", {"a": 1}, limits, wire)
+    processes = (
+        "e", {"a": 1}, limits, wire, held, PLACE, [{"A": "1"}], {"level": "info"}, ("node",), "py",
+        {"endpoint": "o"},
+    )  # fmt: skip
+    for more in ({"workers": 2}, {"hosts_bind": PLACE}):
+        opening._host(dataclasses.replace(setup, **more), held, PLACE)
+        assert seen.pop() == processes
+    opening._host(dataclasses.replace(setup, environment=None, workers=1), held, PLACE)
+    assert seen.pop()[0] is None
