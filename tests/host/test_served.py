@@ -23,6 +23,10 @@ def test_what_a_router_says_arrives():
     assert there.limits == THEIRS.limits
 
 
+def test_limits_that_were_not_said_are_not_told():
+    assert Served(environment="arithmetic").to_record()["limits"] == {}
+
+
 def test_a_host_that_was_told_nothing_runs_what_the_router_says():
     assert THEIRS.under(Served()) == THEIRS
 

@@ -111,7 +111,7 @@ SHELLS = {
     "worker.shell": WORKER,
     "server.curve": ("tests/server/test_curve.py",),
     "server.hosts": ("tests/server/test_hosts_desk.py", "tests/server/test_shell_hosts.py"),
-    "server.opening": ("tests/server/test_opening.py",),
+    "server.opening": ("tests/server/test_opening.py", "tests/server/test_opening_setup.py"),
     "server.traces": ("tests/server/test_traces.py",),
     "server.earlier": ("tests/server/test_earlier.py",),
     "server.left_over": ("tests/server/test_left_over.py",),
@@ -145,6 +145,7 @@ READ = (
     "worker.runners",
     "worker.deltas",
     "worker.outcomes",
+    "worker.failures",
     "worker.left_behind",
     "worker.parking",
     "worker.stacks",
@@ -152,9 +153,11 @@ READ = (
     "worker.traced",
     "host.locks",
     "host.collector",
+    "host.served",
     "server.portions",
     "server.traces",
     "server.left_over",
+    "server.earlier",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 

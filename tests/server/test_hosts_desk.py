@@ -27,7 +27,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
-from trio_envserve.core.router_effects import Report
+from trio_envserve.core.router_effects import Kill, Report, Spawn
 from trio_envserve.core.router_inputs import HostsDead
 from trio_envserve.core.slots import Pool
 from trio_envserve.net.zmtp.curve import STRANGER
@@ -279,11 +279,6 @@ class Rig:
         """What the router is to get."""
         self.given.append((effects, inputs))
 
-    def reports(self) -> list[str]:
-        """The lines of the log among what the router got."""
-        effects = [each for given, _ in self.given for each in given]
-        return [each.text for each in effects if isinstance(each, Report)]
-
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """The desk hears its hosts, until the end of the block."""
@@ -396,6 +391,29 @@ async def test_a_host_that_is_lost_is_written_down_no_more() -> None:
         assert past["host"] == "a"
 
 
+async def test_what_is_for_the_workers_of_a_host_is_sent_to_it_together() -> None:
+    rig = Rig()
+    rig.open()
+    worker = b"w" * 16
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("a", T1)), (b"a", beat(T1, 1)))
+        await rig.socket.come((b"a", beat(T1, 2)))
+        rig.desk.tick(trio.current_time())  # its place is opened
+        (slot,) = rig.desk.hosts.hosts[T1].places
+        rig.socket.take()
+        assert rig.desk.host_of(worker) is None
+        assert not rig.desk.take(Kill(worker, "of this machine"))
+        assert not rig.desk.tell(worker, [(b"i" * 16, b"x")])
+        assert rig.desk.take(Spawn(slot, worker, b"i" * 16))
+        assert rig.desk.tell(worker, [(b"i" * 16, b"x")])
+        assert rig.desk.host_of(worker) == "a"
+        assert rig.socket.take() == []
+        rig.desk.flush()
+        assert rig.socket.take() == [(b"a", "Items")]
+        rig.desk.flush()
+        assert rig.socket.take() == []
+
+
 async def test_the_keys_of_hosts_are_looked_at_before_each_tick() -> None:
     keys: Any = Keys()
     door = HostDoor(keys)
@@ -415,12 +433,14 @@ async def test_a_host_that_sends_what_is_no_message_is_told_and_others_are_heard
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("a", T1)), (b"b", first_hello("b", T2)))
         rig.socket.take()
+        rig.given.clear()
         await rig.socket.come((b"a", b"nonsense"), (b"b", beat(T2, 1)))
         (_, refused), (_, answer) = rig.socket.sent
         assert isinstance(refused, HostRefused)
         assert refused.code == "over"
         assert isinstance(answer, HostAnswer)
-    assert rig.reports()[0].startswith("host a gets no more workers: it sent a malformed")
+    (report,), _ = rig.given[0]  # with what follows from its message, and not later
+    assert report.text.startswith("host a gets no more workers: it sent a malformed")
     assert caplog.text.count("a host sent a malformed message: ") == 1
 
 
