@@ -104,7 +104,7 @@ async def test_the_socket_is_of_the_transport_that_was_asked_for(
 async def test_a_client_without_a_name_has_that_of_its_process() -> None:
     for name, known in (("mine", "mine"), ("", f"pid-{os.getpid()}")):
         async with open_client(ADDRESS, network=MemoryNetwork(), name=name) as client:
-            assert client._driver.core.name == known
+            assert client._driver.core.pings.name == known
 
 
 def test_callers_of_one_name_have_one_token_and_those_without_one_each() -> None:

@@ -30,31 +30,6 @@ from .helpers import Ids, Pair, identifier
 # -- sessions and sending -----------------------------------------------------
 
 
-def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
-    pair = Pair(welcomed=False)
-    pair.lose = lambda message: isinstance(message, messages.Welcome)
-    connect(pair)
-    pair.advance(1.0)
-    hellos = [m for m in pair.sent if isinstance(m, messages.Hello)]
-    assert len(hellos) >= 2
-    assert len({m.nonce for m in hellos}) == 1
-    pair.lose = lambda message: False
-    pair.advance(1.0)
-    assert pair.client.sessions.opened == 1
-    assert len(pair.router.cache.sessions) == 1
-
-
-def test_only_one_welcome_is_taken_for_a_nonce():
-    pair = Pair()
-    before = pair.client.sessions.current
-    welcome = messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {})
-    hear(pair, welcome)
-    assert pair.client.sessions.current is before
-    pair = Pair(welcomed=False)
-    hear(pair, welcome)
-    assert pair.client.sessions.current is None
-
-
 def test_every_transmission_has_the_same_bytes():
     pair = Pair()
     pair.lose = lambda message: isinstance(message, messages.Request)

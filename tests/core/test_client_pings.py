@@ -1,15 +1,16 @@
-"""How often a client states what it holds: less often while it holds nothing."""
+"""The pings of a client: hello until there is a session, less and less often while it holds
+nothing."""
 
 from __future__ import annotations
 
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, ClientTick
+from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, ClientClosed, ClientTick
 from trio_envserve.core.router_inputs import CloseAsked
 
 from .client_side import connect, disconnect, hear
-from .helpers import Pair
+from .helpers import Pair, identifier
 
 STEP_S = 0.25
 
@@ -33,6 +34,42 @@ def idle_pair(**client: float) -> Pair:
     while syncs_at(pair, STEP_S) == []:
         pass
     return pair
+
+
+def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
+    pair = Pair(welcomed=False)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    connect(pair)
+    pair.advance(1.0)
+    hellos = [m for m in pair.sent if isinstance(m, messages.Hello)]
+    assert len(hellos) >= 2
+    assert len({m.nonce for m in hellos}) == 1
+    pair.lose = lambda message: False
+    pair.advance(1.0)
+    assert pair.client.sessions.opened == 1
+    assert len(pair.router.cache.sessions) == 1
+
+
+def test_only_one_welcome_is_taken_for_a_nonce():
+    pair = Pair()
+    before = pair.client.sessions.current
+    welcome = messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {})
+    hear(pair, welcome)
+    assert pair.client.sessions.current is before
+    pair = Pair(welcomed=False)
+    hear(pair, welcome)
+    assert pair.client.sessions.current is None
+
+
+def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
+    pair = Pair(welcomed=False)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    connect(pair)
+    pair.give_client(ClientClosed(pair.now_s))
+    pair.settle()
+    hello = next(each for each in pair.sent if isinstance(each, messages.Hello))
+    assert pair.sent[-1] == messages.Goodbye(hello.nonce)
+    assert not pair.router.cache.sessions
 
 
 def test_a_client_with_nothing_to_say_pings_less_and_less_often():

@@ -32,7 +32,7 @@ def attributes(kind: type) -> set[str]:
         router, router.cache, router.dispatcher, router.dispatcher.deadlines, router.queue,
         router.announced, router.pool, router.workforce, router.keys, router.dispatcher.keyed,
         router.dispatcher.keyed.answers, client, client.calls, client.calls._retries,
-        client.sessions, worker,
+        client.sessions, client.pings, worker,
     ]  # fmt: skip
     return set(vars(next(each for each in machines if type(each) is kind)))
 

@@ -368,7 +368,7 @@ class Client:
         """The client's own counters."""
         core = self._driver.core
         return ClientCounters(
-            sessions=core.sessions.opened, connections=core.connections,
+            sessions=core.sessions.opened, connections=core.pings.connections,
             retransmitted=core.calls.retransmitted, reissued=core.calls.reissued,
         )  # fmt: skip
 

@@ -52,10 +52,11 @@ from .client_effects import (
     Statistics,
     ToServer,
 )
+from .client_pings import Pings
 from .client_sessions import Sessions
 from .errors import ErrorInfo, ProtocolError
 from .health import Link, ServerStatus
-from .limits import PROTOCOL_VERSION, ClientLimits, WireLimits
+from .limits import ClientLimits, WireLimits
 from .ranges import Ranges
 from .router_effects import Report
 from .terms import ID_BYTES, Body, Verdict, short
@@ -69,32 +70,13 @@ class ClientCore:
         limits: ClientLimits | None = None, wire: WireLimits | None = None,
         caller: bytes = bytes(ID_BYTES),
     ) -> None:  # fmt: skip
-        self.name = name
         self.limits = limits or ClientLimits()
         self.wire = wire or WireLimits()
         self.link = Link(self.limits, now_s)
         self.sessions = Sessions()
+        self.pings = Pings(name, new_id, now_s, self.sessions, self.limits, self.wire)
         self.calls = Calls(self.limits, caller)
         self.closed = False
-        self.connections = 0
-        """How many connections there were; numbers them for the server."""
-        self._new_id = new_id
-        self._nonce = b""
-        self._probe = 0
-        """The number of the last sync; a new one only once this one is answered, so
-        that the server can tell what is lost from what is under way."""
-        self._probe_answered = True
-        self._known = True
-        """The server behind this connection is known to know the session.  Until then
-        nothing new is asked in it: if it is lost, nobody could tell that it never ran."""
-        self._ping_at_s = now_s
-        self._pause_s = self.limits.ping_s
-        """How long after the last ping that is.  It grows with each answer to a statement of
-        nothing, as long as nothing is asked."""
-        self._most_pause_s = self.limits.idle_ping_s
-        """How long it may become: less, once a server has forgotten a session meanwhile."""
-        self._idle_at: int | None = None
-        """The `next` of the last statement, if that had nothing pending and is not answered."""
         self._flush_at_s: float | None = None
         """When the server is told of finished requests at the latest."""
         self._company_s = 0.5 * self.limits.finish_flush_s
@@ -120,7 +102,7 @@ class ClientCore:
 
     def wake_at_s(self) -> float:
         """When the next tick is due at the latest."""
-        at_s = min(self._ping_at_s, self._scan_at_s)
+        at_s = min(self.pings.at_s, self._scan_at_s)
         return at_s if self._flush_at_s is None else min(at_s, self._flush_at_s)
 
     # -- calls ----------------------------------------------------------------
@@ -132,9 +114,8 @@ class ClientCore:
             self._step(call, CallInput.CLOSED, now_s)
         elif self.refusal is not None:
             self._step(call, CallInput.REFUSED, now_s, self.refusal)
-        if self._pause_s > self.limits.ping_s:  # from now on something may be lost
-            self._pause_s = self.limits.ping_s
-            self._ping_at_s = min(self._ping_at_s, now_s + self._pause_s)
+        if self.pings.pause_s > self.limits.ping_s:
+            self.pings.hasten(now_s)
         self._pump(now_s)
 
     def _receive(self, given: inputs.OutcomeReceived) -> None:
@@ -158,17 +139,15 @@ class ClientCore:
             for call in list(self.calls.live.values()):
                 self._step(call, CallInput.CLOSED, given.now_s)
             self._pump(given.now_s)
-        for session in self.sessions:
-            self._send(messages.Goodbye(session.id))
-        if self._nonce:  # a hello is under way, or its welcome
-            self._send(messages.Goodbye(self._nonce))
+        for goodbye in self.pings.goodbyes():
+            self._send(goodbye)
 
     def _step(self, call: Call | None, input: CallInput, now_s: float, arg: Any = None) -> None:
         """Give a call its input, and do what follows."""
         for do, what in self.calls.step(call, input, now_s, arg):
             match do:
                 case CallAction.TRANSMIT:
-                    what.sent_probe = self._probe
+                    what.sent_probe = self.pings.probe
                     if self.link.connected:
                         self._out.append(ToServer(what.request, what.body))
                 case CallAction.ANSWER:
@@ -197,11 +176,9 @@ class ClientCore:
 
     def _connect(self, given: inputs.Connected) -> None:
         """State at once what is held."""
-        self.connections += 1
         self.link.connect(given.now_s)
-        self._probe_answered = True  # or its answer is lost with the old connection
-        self._known = False
-        self._greet(given.now_s)
+        self.pings.connected()
+        self._ping(given.now_s)
 
     def _disconnect(self, given: inputs.Disconnected) -> None:
         self.link.disconnect(*given)
@@ -270,37 +247,20 @@ class ClientCore:
         session = self.sessions.current
         if session is None or synced.session != session.id:
             return
-        self._probe_answered |= synced.probe == self._probe
-        self._known = True
         self.calls.asking.heard(synced.probe)
         self.link.status(synced.server, now_s)
-        if self._idle_at == session.next and not self.calls.live and self._probe_answered:
-            self._idle_at = None  # this answer may come twice
-            self._rest()
+        idle, ready = not self.calls.live, self.link.unready_s is None
+        self.pings.synced(session, synced.probe, idle=idle, ready=ready)
         missing = Ranges.from_flat(synced.missing)
         # Walked by what is pending: what the server names may be anything.
         for sequence, call in list(session.calls.items()) if missing else ():
             if sequence in missing:
                 self._step(call, CallInput.MISSING, now_s, synced.probe)
 
-    def _rest(self) -> None:
-        """The server knows that nothing is pending, and nothing to acknowledge: the next
-        statement would repeat this one.  One that is not ready, or has not said what became
-        of a session, may have news."""
-        if self.link.unready_s is None and not self.sessions.lost:
-            before_s = self._pause_s
-            self._pause_s = max(before_s, min(2 * before_s, self._most_pause_s))
-            self._ping_at_s += self._pause_s - self.limits.ping_s
-
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
-        if self.sessions.current is not None or welcome.nonce != self._nonce or self.closed:
-            return
-        self.sessions.open(welcome)
-        self._nonce = b""
-        self._known = True
-        self.refusal = None
-        self._ping_at_s = now_s + self.limits.ping_s
-        self.link.status(welcome.server, now_s)
+        if not self.closed and self.pings.welcomed(welcome, now_s):
+            self.refusal = None
+            self.link.status(welcome.server, now_s)
 
     def _refused(self, message: messages.Refused, now_s: float) -> None:
         call = self.sessions.call(message.session, message.sequence)
@@ -319,18 +279,13 @@ class ClientCore:
             return
         if session is self.sessions.current:
             self.sessions.lose(session, now_s)
-            if unknown.epoch == session.epoch and self._pause_s > self.limits.ping_s:
-                self._most_pause_s /= 2  # its lease, which nobody tells, may be shorter
-                self._pause_s = self.limits.ping_s
+            self.pings.lost(session, unknown.epoch)
             for given_up in self.calls.asking.lose():
                 self.calls.withdraw(given_up, now_s)
             if not self.closed:  # else it has taken the goodbye before it was asked again
                 self._report("warning", f"the server does not know session {short(session.id)}")
-            # What was known of the old one says nothing about the new.
-            status = {"status": ServerStatus.STARTING.value, "reason": "it grants no session yet"}
-            self.link.status(status, now_s)
-            self._probe_answered = True
-            self._greet(now_s)
+            self.link.no_session(now_s)
+            self._ping(now_s)
         if unknown.gone:
             self._resolve(
                 session, CallInput.SETTLED if unknown.settled else CallInput.PROVEN, now_s
@@ -364,8 +319,8 @@ class ClientCore:
         if late_s > self.limits.late_s:
             self._was_late(now_s, late_s)
         self._flush_due(now_s)
-        if now_s >= self._ping_at_s:
-            self._greet(now_s)
+        if now_s >= self.pings.at_s:
+            self._ping(now_s)
         if now_s >= self._scan_at_s:
             self._scan_at_s = now_s + self.limits.ping_s / 4
             self._scan(now_s)
@@ -374,30 +329,16 @@ class ClientCore:
     def _was_late(self, now_s: float, late_s: float) -> None:
         """Nobody could be heard meanwhile: what is waited for gets that time back."""
         self.link.was_late(now_s, late_s)
-        self._known = self.sessions.current is None  # it may be forgotten: hear of it first
-        self._ping_at_s = now_s
+        self.pings.was_late(now_s)
         self.sessions.was_late(late_s)
         self.calls.was_late(late_s)
 
-    def _greet(self, now_s: float) -> None:
-        """Say hello, or state what is held; this is the ping too."""
-        self._ping_at_s = now_s + self.limits.ping_s
-        session = self.sessions.current
-        self._idle_at = None if session is None or self.calls.live else session.next
+    def _ping(self, now_s: float) -> None:
+        """Say hello, or state what is held."""
         self.link.asked(now_s)
-        if self._probe_answered and (self.sessions.lost or self.sessions.current is not None):
-            self._probe += 1
-            self.calls.asking.probe = self._probe
-            self._probe_answered = False
-        for sync in self.sessions.syncs(self.connections, self._probe):
-            self._send(sync)
-        if self.sessions.current is None and not self.closed:
-            self._nonce = self._nonce or self._new_id()
-            self._ping_at_s = now_s + self.limits.hello_retry_s
-            hello = messages.Hello(
-                PROTOCOL_VERSION, self._nonce, self.connections, self.name, self.wire.message_bytes
-            )
-            self._send(hello)
+        for message in self.pings.next(now_s, idle=not self.calls.live, closed=self.closed):
+            self._send(message)
+        self.calls.asking.probe = self.pings.probe
 
     def _scan(self, now_s: float) -> None:
         """Calls whose limit has passed, held ones that are due, lost sessions."""
@@ -428,7 +369,7 @@ class ClientCore:
         queue, session = self.calls.queue, self.sessions.current
         if not queue or session is None or not self.link.connected:
             return
-        if not self._known or now_s > self._scan_at_s + self.limits.late_s:
+        if not self.pings.known or now_s > self._scan_at_s + self.limits.late_s:
             return  # to the sync that was sent on connecting, or that comes first after a sleep
         if self.link.server_is(ServerStatus.STOPPING) or self.calls.no_room:
             return  # there is no room for what it was asked already

@@ -116,6 +116,11 @@ class Link:
         """The server has shown that it stops."""
         self.status({**self.server, "status": ServerStatus.STOPPING.value}, now_s)
 
+    def no_session(self, now_s: float) -> None:
+        """What was known of the server with the last session says nothing about this one."""
+        status = {"status": ServerStatus.STARTING.value, "reason": "it grants no session yet"}
+        self.status(status, now_s)
+
     def server_is(self, status: ServerStatus) -> bool:
         """Whether this is what the server said of itself last."""
         return self.server.get("status") == status._value_  # .value takes a call

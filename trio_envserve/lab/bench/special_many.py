@@ -154,7 +154,7 @@ class _Crowd:
         core, socket = self._driver.core, self._driver._socket
         assert socket is not None
         for _ in range(times):
-            for sync in core.sessions.syncs(core.connections, 0):
+            for sync in core.sessions.syncs(core.pings.connections, 0):
                 socket.send_nowait((messages.encode(sync),))
         await self._client.stats()  # it comes behind them
 

@@ -69,7 +69,7 @@ class Clients(Catalogue):
 
     def calm(self, machine: ClientCore) -> None:
         """No ping, flush, scan or limit is due."""
-        machine._ping_at_s = machine._scan_at_s = NOT_YET_S
+        machine.pings.at_s = machine._scan_at_s = NOT_YET_S
         machine._flush_at_s = None if machine._flush_at_s is None else NOT_YET_S
         for call in machine.calls.live.values():
             call.asked_s = NOW_S
@@ -85,8 +85,8 @@ class Clients(Catalogue):
 
         calls, sessions = machine.calls.live.values(), machine.sessions
         return ClientInfo(
-            probe=machine._probe,
-            connections=machine.connections,
+            probe=machine.pings.probe,
+            connections=machine.pings.connections,
             connected=machine.link.connected,
             closed=machine.closed,
             calls=tuple(machine.calls.live),
@@ -131,7 +131,7 @@ class Clients(Catalogue):
         return ClientTick(NOW_S)
 
     def _due_ping(self, machine: ClientCore) -> None:
-        machine._ping_at_s = NOW_S
+        machine.pings.at_s = NOW_S
 
     def _due_flush(self, machine: ClientCore) -> None:
         machine._flush_at_s = NOW_S

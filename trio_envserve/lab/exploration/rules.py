@@ -16,6 +16,7 @@ from ...core.call_queue import Retries
 from ...core.call_table import Calls
 from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
+from ...core.client_pings import Pings
 from ...core.client_sessions import Sessions
 from ...core.deadlines import Deadlines
 from ...core.dedup import DedupCache
@@ -38,8 +39,8 @@ from .leaves import Bag, Counted, Form, Rule
 from .wire import frames_form
 
 
-def _index(core: ClientCore) -> int:
-    return names.owner(core.name.encode())
+def _index(pings: Pings) -> int:
+    return names.owner(pings.name.encode())
 
 
 _CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when it says so"
@@ -307,21 +308,26 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     ClientCore: {
         **_out(_CONSTANT, "limits", "wire"),
-        **_out(_CLOCK, "_ping_at_s", "_scan_at_s"),
-        **_out("says how long pauses are, and all are explored", "_pause_s", "_most_pause_s"),
-        **_out("only the pause depends on it", "_idle_at"),
+        **_out(_CLOCK, "_scan_at_s"),
         **_out(_PEOPLE, "_refused_text"),
         **_out("empty between steps", "_out"),
-        "connections": Rule(
-            "only counts on",
-            lambda core, number, form: Counted("connection", _index(core), number),
-        ),
-        "_probe": Rule(
-            "only counts on", lambda core, number, form: Counted("probe", _index(core), number)
-        ),
-        "_new_id": Rule("how many were drawn", lambda core, source, form: source.drawn),
         "_flush_at_s": Rule(_CLOCK, _is_set),
         "refusal": Rule(_PEOPLE, lambda core, info, form: info and info.code),
+    },
+    Pings: {
+        **_out(_CONSTANT, "_limits", "_wire"),
+        **_out(_CLOCK, "at_s"),
+        **_out("says how long pauses are, and all are explored", "pause_s", "_most_pause_s"),
+        **_out("only the pause depends on it", "_idle_at"),
+        **_out("in the form of the client", "_sessions"),
+        "connections": Rule(
+            "only counts on",
+            lambda pings, number, form: Counted("connection", _index(pings), number),
+        ),
+        "probe": Rule(
+            "only counts on", lambda pings, number, form: Counted("probe", _index(pings), number)
+        ),
+        "_new_id": Rule("how many were drawn", lambda pings, source, form: source.drawn),
     },
     Sessions: {
         "opened": Rule("only whether there was one", lambda owner, count, form: bool(count)),

@@ -9,6 +9,7 @@ from ...core.call_steps import CallInput
 from ...core.call_table import TABLE, Effects
 from ...core.calls import Stage, limit_passed
 from ...core.client import ClientCore
+from ...core.client_pings import Pings
 from ...core.client_sessions import Sessions
 from ...core.health import Health
 from ..simulation.faults import Fault
@@ -32,10 +33,10 @@ def a_new_session_resets_the_allowance(patch: Patches) -> None:
 def every_welcome_is_taken(patch: Patches) -> None:
     """A second welcome to the same hello replaces the session."""
 
-    @patch.around(ClientCore, "_welcome")
-    def take(welcome: Any, self: Any, message: Any, now_s: float) -> None:
-        self.sessions.current, self._nonce = None, message.nonce
-        welcome(self, message, now_s)
+    @patch.around(Pings, "welcomed")
+    def take(welcomed: Any, self: Any, message: Any, now_s: float) -> bool:
+        self._sessions.current, self._nonce = None, message.nonce
+        return bool(welcomed(self, message, now_s))
 
 
 @FAMILY.mutant("G9")

@@ -152,7 +152,7 @@ class SimClient(Process):
         if not self.alive:
             return
         if not self.held:
-            if self.world.plan.has(Fault.NEW_ROUTE) and self.core.connections:
+            if self.world.plan.has(Fault.NEW_ROUTE) and self.core.pings.connections:
                 self.world.faults[Fault.NEW_ROUTE] += 1
                 self.route = self.world.network.new_route()
             self.link = self.world.network.connect(self, self.route, worker=False)
