@@ -1,12 +1,20 @@
-"""The lock of a host's name."""
+"""A host is opened and ends: the lock of its name, and its socket."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
+import trio.testing
 
+from trio_envserve import WireLimits, open_host
+from trio_envserve.host import joined, opening
 from trio_envserve.host.opening import _open_lock, _take
+from trio_envserve.net import MemoryNetwork
 
 
 async def test_what_is_damaged_in_the_file_of_a_lock_proves_nothing(
@@ -22,3 +30,74 @@ async def test_what_is_damaged_in_the_file_of_a_lock_proves_nothing(
         second = _open_lock("a")
         assert await _take(second, "a") == [b"\x11" * 16]
         second.close()
+
+
+class Guard:
+    """As that of a host, without a process."""
+
+    def __init__(self, *_: Any) -> None:
+        self.ended = trio.Event()
+
+    async def run(self) -> None:
+        """Until it is told to end."""
+        await self.ended.wait()
+
+    def forget(self) -> None:
+        """There is nothing."""
+
+    def hang_up(self) -> None:
+        """It ends."""
+        self.ended.set()
+
+
+class Listened:
+    """The socket of a host, which knows whether somebody listened when it was closed."""
+
+    def __init__(self, dealer: Any) -> None:
+        self.is_gone = False
+        self.heard_when_gone = False
+        self._dealer = dealer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dealer, name)
+
+    async def receive(self) -> Any:
+        """As that of the dealer."""
+        try:
+            return await self._dealer.receive()
+        finally:
+            self.heard_when_gone |= self.is_gone
+
+
+async def test_nobody_listens_to_the_socket_of_a_host_any_more_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host to which its router spoke just when it ended raised ClosedResourceError."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    memory, opened = MemoryNetwork(), []
+
+    class Network:
+        @asynccontextmanager
+        async def open_dealer(self, address: str, **options: Any) -> AsyncIterator[Any]:
+            limits, on_event = options["limits"], options["on_event"]
+            async with memory.open_dealer(address, limits=limits, on_event=on_event) as dealer:
+                opened.append(Listened(dealer))
+                try:
+                    yield opened[0]
+                finally:
+                    opened[0].is_gone = True
+
+    @asynccontextmanager
+    async def open_network() -> AsyncIterator[Network]:
+        yield Network()
+
+    monkeypatch.setattr(opening, "open_zmtp_network", open_network)
+    monkeypatch.setattr(joined, "start_guard", Guard)
+    with trio.fail_after(60):
+        async with (
+            memory.open_router("memory:r", limits=WireLimits()),
+            open_host("memory:r", name="a"),
+        ):
+            await trio.testing.wait_all_tasks_blocked()
+    (socket,) = opened
+    assert not socket.heard_when_gone

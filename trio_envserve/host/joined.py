@@ -78,14 +78,14 @@ class JoinedHost:
     """A host of one router.  Made by :func:`.open_host`."""
 
     def __init__(
-        self, core: Host, lock: LockFile, nursery: trio.Nursery, address: str, own: Served,
+        self, core: Host, lock: LockFile, address: str, own: Served,
         make_workers: Callable[[Served, Callable[..., WorkerProcess]], ProcessWorkers],
     ) -> None:  # fmt: skip
         self.address = address
         """Of its router."""
         self._core = core
         self._lock = lock
-        self._nursery = nursery
+        self._nursery: trio.Nursery | None = None
         self._own = own
         """The environment that it was told itself to run."""
         self._make_workers = make_workers
@@ -188,12 +188,12 @@ class JoinedHost:
 
     # -- tasks ----------------------------------------------------------------
 
-    def _start(self, socket: DealerSocket) -> None:
+    def _start(self, socket: DealerSocket, nursery: trio.Nursery) -> None:
         """All tasks, until the nursery is cancelled."""
-        self._socket = socket
+        self._socket, self._nursery = socket, nursery
         self._new_guard()
-        self._nursery.start_soon(self._listen, socket)
-        self._nursery.start_soon(self._beat)
+        nursery.start_soon(self._listen, socket)
+        nursery.start_soon(self._beat)
 
     def _heard_of(self, event: ConnectionEvent) -> None:
         """Take an event of the connection."""
@@ -297,6 +297,7 @@ class JoinedHost:
         if self._guard is None:
             return  # it has closed: no worker lives, and its router has been told
         assert self._socket is not None
+        assert self._nursery is not None
         self._core.flush()  # what has come together goes together
         while self._core.out:
             out, self._core.out = self._core.out, []
@@ -329,6 +330,7 @@ class JoinedHost:
         self._changed.unpark_all()
 
     def _new_guard(self) -> None:
+        assert self._nursery is not None
         if self._guard is not None:
             self._guard.hang_up()
         self._guard = start_guard([self._lock.fd])

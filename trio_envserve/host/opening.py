@@ -122,13 +122,14 @@ async def open_host(
 
             core = Host(name, workers, new_tenure, offers=dict(offers or {}), past=past, wire=wire)
             network = await stack.enter_async_context(open_zmtp_network())
-            stack.enter_context(unwrap_single())
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            host = JoinedHost(core, lock, nursery, address, own, make_workers)
+            host = JoinedHost(core, lock, address, own, make_workers)
             socket = await stack.enter_async_context(
                 network.open_dealer(address, limits=wire, on_event=host._heard_of, curve=curve)
             )
-            host._start(socket)
+            # Last: whoever listens to the socket has ended before that is closed.
+            stack.enter_context(unwrap_single())
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            host._start(socket, nursery)
             try:
                 await served(host)
             finally:
