@@ -33,6 +33,7 @@ from trio_envserve import (
     serve,
 )
 from trio_envserve.core.lease import NO_LEASE_S
+from trio_envserve.core.messages import encode_record
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.zmtp.sides import sealed_wire
 from trio_envserve.server import opening
@@ -348,7 +349,10 @@ def test_hosts_are_told_all_that_they_run_or_it_is_refused(set_up: dict[str, Any
     assert (record["environment"], record["args"]) == ("env", {"a": 1})
     nothing = dataclasses.replace(setup, environment=None, command=("node", "a.js"))
     assert opening._serves(nothing)["environment"] is None
-    large = dataclasses.replace(setup, args={"a": "x" * 2500})
+    some = dataclasses.replace(setup, args={"a": "x" * 1000})
+    left = 2048 - len(encode_record(opening._serves(some)))
+    assert opening._serves(dataclasses.replace(setup, args={"a": "x" * (1000 + left)}))
+    large = dataclasses.replace(setup, args={"a": "x" * (1001 + left)})
     with pytest.raises(ConfigError, match="bytes, and hosts can be told 2048"):
         opening._serves(large)
 

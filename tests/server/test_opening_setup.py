@@ -126,20 +126,22 @@ def is_served(address: str) -> bool:
     return False
 
 
-async def test_an_address_is_locked_while_its_server_is_open() -> None:
-    network: Any = Elsewhere(PLACE)
+@pytest.mark.parametrize("address", [PLACE, "ipc:///tmp/there"])
+async def test_an_address_is_locked_while_its_server_is_open(tmp_path: Path, address: str) -> None:
+    network: Any = Elsewhere(address)
     with trio.fail_after(LONG_S):
-        async with open_server(echo, bind=PLACE, workers=0, network=network) as server:
+        async with open_server(echo, bind=address, workers=0, network=network) as server:
             await server.wait_ready()
-            assert is_served(PLACE)
-            locks = AddressLocks(PLACE)
+            assert is_served(address)
+            locks = AddressLocks(address)
             assert locks.try_epochs(b"x" * 16) is None
             locks.close()
             with pytest.raises(ServerStartError, match="another server"):
-                async with open_server(echo, bind=PLACE, workers=0, network=network):
+                async with open_server(echo, bind=address, workers=0, network=network):
                     raise AssertionError("it was opened")
             assert len(network.opened) == 1
-    assert not is_served(PLACE)
+    assert not is_served(address)
+    assert files_in(tmp_path)  # for a later server at this address
 
 
 async def test_an_address_that_the_system_chose_is_locked_and_forgotten(tmp_path: Path) -> None:
@@ -210,6 +212,22 @@ async def test_each_address_that_others_can_reach_is_warned_of(
     assert caplog.text.count(f"{address} is reachable from other machines") == lines
     assert [each.bind for each in network.opened] == [address, hosts][: len(network.opened)]
     assert {each.limits for each in network.opened} == {WireLimits()}
+
+
+@virtual
+async def test_sockets_are_of_the_transport_that_was_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, chosen = Elsewhere(PLACE), []
+
+    def open_network(transport: str) -> Any:
+        chosen.append(transport)
+        return network.enter()
+
+    monkeypatch.setattr(opening, "open_network", open_network)
+    async with open_server(echo, bind=PLACE, workers=0, transport="libzmq") as server:
+        assert server.address == PLACE
+    assert (chosen, network.entered) == (["libzmq"], 1)
 
 
 @virtual
