@@ -107,7 +107,10 @@ SHELLS = {
     "worker.outcomes": ("tests/worker/test_outcomes.py",),
     "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
     "worker.failures": ("tests/worker/test_failures.py",),
-    "worker.execution_tasks": WORKER,
+    "worker.execution_tasks": (
+        "tests/worker/test_execution_tasks.py",
+        "tests/worker/test_shell_left_behind.py",
+    ),
     "worker.shell": WORKER,
     "server.curve": ("tests/server/test_curve.py",),
     "server.hosts": ("tests/server/test_hosts_desk.py", "tests/server/test_shell_hosts.py"),
@@ -158,6 +161,7 @@ READ = (
     "server.traces",
     "server.left_over",
     "server.earlier",
+    "server.curve",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
