@@ -63,7 +63,7 @@ class Followed(Journaled):
 
     @property
     def unknown(self) -> int:
-        return self.router.workforce.unknown.live_executions
+        return self.router.dispatcher.dispatches.unknown.live_executions
 
 
 def running(*, rerun: bool = False) -> Journaled:
@@ -269,7 +269,7 @@ def test_an_announced_outcome_is_announced_to_the_next_router_too(
     monkeypatch: pytest.MonkeyPatch,
 ):
     first = running()
-    monkeypatch.setattr(first.router.workforce.announced, "grant", list)  # it has no room
+    monkeypatch.setattr(first.router.dispatcher.announced, "grant", list)  # it has no room
     large = bytes(first.workers[WORKER].announce_bytes + 1)
     first.end(payload=large)
     first.beat()

@@ -9,18 +9,16 @@ import pytest
 
 from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
-from trio_envserve.core.client_effects import Answer, ToServer
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutcome
-from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import Kill, Spawn, ToWorker
+from trio_envserve.core.router_effects import Kill, Spawn
 from trio_envserve.core.router_inputs import (
-    ClientMessage,
     CloseAsked,
     Exited,
     PoolOpened,
@@ -30,7 +28,7 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, SetUpFailed
 
-from .helpers import CLIENT, HEADER_BYTES, Pair, identifier
+from .helpers import HEADER_BYTES, Pair, identifier
 
 WORKER = b"w0-1"
 
@@ -173,18 +171,6 @@ def test_g3_a_second_outcome_is_a_stray_and_is_not_forwarded():
     assert pair.router.workforce.strays == 2
 
 
-def test_g9_a_lost_dispatch_is_sent_again_after_the_next_beat():
-    pair = Pair()
-    pair.lose = lambda message: isinstance(message, messages.Dispatch)
-    pair.submit(b"precious")
-    assert pair.runs == []
-    pair.lose = lambda message: False
-    pair.beat()
-    assert [run.body for _, run in pair.runs] == [b"precious"]
-    pair.beat()
-    assert len(pair.runs) == 1
-
-
 def test_g9_a_lost_outcome_is_sent_again_after_the_next_beat():
     pair = running()
     pair.lose = lambda message: isinstance(message, messages.WorkerOutcome)
@@ -204,21 +190,6 @@ def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
     pair.lose = lambda message: False
     pair.beat()
     assert pair.cancels == [(WORKER, 0)]
-
-
-def test_what_is_cancelled_together_is_one_message_to_each_worker():
-    pair = Pair(workers=2, server={"worker_capacity": 4})
-    stops: list[tuple[bytes, list[int]]] = []
-    for _ in range(6):
-        pair.submit()
-    pair.give_client(CallsCancelled((0, 1, 2, 3, 5), pair.now_s))
-    for effect in pair.client_said():
-        assert isinstance(effect, ToServer)
-        pair.give(ClientMessage(CLIENT, (messages.encode(effect.message),), pair.now_s))
-    for said in pair.said():
-        if isinstance(said, ToWorker) and isinstance(said.message, messages.Stop):
-            stops.append((said.worker, said.message.numbers))
-    assert sorted(stops) == [(b"w0-1", [0, 2]), (b"w1-1", [0, 3])]
 
 
 def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():
@@ -404,24 +375,6 @@ def test_a_broken_environment_is_known_by_its_traceback():
     assert pair.router.pool.broken == "Traceback ..."
     from_worker(pair, messages.WorkerBroken({"message": "only this"}))
     assert pair.router.pool.broken == "only this"
-
-
-def test_a_dispatch_counts_as_an_execution_whether_or_not_the_worker_got_to_it():
-    pair = Pair()
-    pair.lose = lambda message: isinstance(message, messages.Dispatch)
-    pair.submit()
-    assert pair.session.state(0) is RequestState.RUNNING
-    pair.die(WORKER)
-    assert pair.failure().executions == 1
-    assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
-
-
-def test_frames_to_a_worker_begin_with_its_incarnation():
-    pair = running()
-    pair.router.workforce.stop([pair.router.workforce.workers[WORKER].live[0]], pair.now_s)
-    (effect,) = pair.router.workforce.out
-    assert isinstance(effect, ToWorker)
-    assert effect.frames[0] == pair.workers[WORKER].incarnation
 
 
 # -- a worker that may start only so many ----------------------------------------

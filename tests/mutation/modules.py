@@ -35,7 +35,11 @@ TESTS = {
     "dedup": CACHE,
     "request_table": CACHE,
     "ranges": ("tests/core/test_ranges.py",),
-    "executions": ("tests/core/test_executions.py", "tests/core/test_workforce.py"),
+    "executions": (
+        "tests/core/test_executions.py",
+        "tests/core/test_workforce.py",
+        "tests/core/test_dispatches.py",
+    ),
     "scheduler": ("tests/core/test_scheduler.py",),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
 }

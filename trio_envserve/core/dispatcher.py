@@ -18,6 +18,7 @@ from .clock import AwakeClock
 from .closing import Closing, ClosingStage
 from .deadlines import Deadlines, Outcome
 from .dedup import DedupCache
+from .dispatches import Dispatches
 from .durations import Durations
 from .elastic import Elastic, Need
 from .executions import Execution
@@ -55,7 +56,8 @@ class Dispatcher:
         self.queue = Scheduler()
         self.announced = Announcements(cache)
         self.journal = journal
-        self.workforce = Workforce(pool, limits, wire.header_bytes, self.announced, journal)
+        self.dispatches = Dispatches(self.announced, journal)
+        self.workforce = Workforce(pool, limits, wire.header_bytes, self.dispatches)
         self.limits = limits
         self.elastic = Elastic(pool, self.workforce.workers, limits)
         self.waits = Durations()
@@ -131,7 +133,7 @@ class Dispatcher:
 
     def _stop(self, session: Session, executions: list[Execution]) -> None:
         """Their requests need these no more."""
-        over = self.workforce.stop(executions, self.clock.awake_s)
+        over = self.dispatches.stop(executions, self.clock.awake_s)
         self.take_from_workforce()
         if session.own:
             for execution in over:
@@ -195,10 +197,10 @@ class Dispatcher:
                 or self._closing.begun
             ):  # fmt: skip
                 if number in running:
-                    workforce.stop_unknown(worker, number, awake_s)
+                    self.dispatches.stop_unknown(worker, number, awake_s)
                 continue
             session, entry = self.keyed.take_back(generation)
-            execution = workforce.go_on(worker, number, session, entry, awake_s)
+            execution = self.dispatches.go_on(worker, number, session, entry, awake_s)
             keys.dispatched(entry.id.sequence, None)
             self.cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
         workforce.state(worker)
@@ -251,7 +253,7 @@ class Dispatcher:
                 lambda entry: entry.state is RequestState.WAITING, self.broken()
             )
         if self.announced.lines:
-            workforce.fetch()
+            self.dispatches.fetch()
         if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
             pausing, awake_s = workforce.pausing, self.clock.awake_s
@@ -266,13 +268,13 @@ class Dispatcher:
                     where = worker.incarnation, worker.next_number
                     self.keyed.keys.dispatched(entry.id.sequence, where)
                     after = self.journal.appended
-                execution = workforce.dispatch(session, entry, worker, awake_s, after)
+                execution = self.dispatches.dispatch(session, entry, worker, awake_s, after)
                 self.waits.add(awake_s - entry.queued_s)
                 pausing.dispatched(awake_s)
                 cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
         if workforce.out:
             self.out += workforce.out
-            workforce.out = []
+            workforce.out.clear()
 
     def resize(self) -> None:
         """Decide how many workers there are to be, where that may change."""
@@ -329,7 +331,7 @@ class Dispatcher:
     def saved(self) -> None:
         """More of the journal is safe: what waited for that is done."""
         self.keyed.begin_turn()  # first: what was decided earlier is told earlier
-        self.workforce.release()
+        self.dispatches.release()
         self.take_from_workforce()
 
     def begin_turn(self) -> None:
@@ -349,7 +351,7 @@ class Dispatcher:
         """Pass on the effects of the workforce, in order."""
         if self.workforce.out:
             self.out += self.workforce.out
-            self.workforce.out = []
+            self.workforce.out.clear()
 
     def send(self, route: Route, message: messages.Message) -> None:
         """A message without a body goes to a client."""

@@ -1,10 +1,10 @@
-"""The router's side of the worker link: who is there, and what runs where.
+"""The router's side of the worker link: which workers there are, and what they say.
 
 Theory of operation
 -------------------
-:class:`~.slots.Pool` decides about processes; this module decides about work
-on them.  A message counts only if it comes from the incarnation that this
-server gave to that worker (G5): everything else is counted and ignored.
+:class:`~.slots.Pool` decides about processes, and :class:`~.dispatches.Dispatches`
+about what runs on them.  A message counts only if it comes from the incarnation that
+this server gave to that worker (G5): everything else is counted and ignored.
 
 Losses on the link are repaired by statements, not by remembering to retry:
 every :class:`~.messages.Beat` is answered by :class:`~.messages.Statement`, what
@@ -19,16 +19,15 @@ router as :class:`~.heard.ExecutionEnded`.  When a worker must go is decided in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from . import messages, outcomes
-from .announced import Announcements
+from .dispatches import Dispatches
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Execution, Site, Worker
 from .heard import ExecutionEnded, Heard, Noted, Said, Stray, Wrong
-from .journal import Journal
 from .limits import ServerLimits
 from .lives import Life, LifeInput, Phase
 from .messages import (
@@ -45,8 +44,8 @@ from .messages import (
 )
 from .pausing import Pausing
 from .ranges import Ranges
-from .requests import Entry, RetainedOutcome, Session
-from .router_effects import Lost, RouterEffect, ToWorker
+from .requests import RetainedOutcome
+from .router_effects import Lost
 from .router_inputs import WorkerBack
 from .slots import Pool
 from .terms import Body, Status, one_line
@@ -62,32 +61,27 @@ DURATIONS = 512
 
 
 class Workforce:
-    """Workers, their executions, and the messages between."""
+    """The workers, and what they say."""
 
     def __init__(
-        self, pool: Pool, limits: ServerLimits, header_bytes: int, announced: Announcements,
-        journal: Journal,
-    ) -> None:  # fmt: skip
+        self, pool: Pool, limits: ServerLimits, header_bytes: int, dispatches: Dispatches
+    ) -> None:
         self.pool = pool
-        self.announced = announced
+        self.dispatches = dispatches
+        self.announced = dispatches.announced
         self.limits = limits
         self.header_bytes = header_bytes
-        self._journal = journal
-        self._held: deque[Execution] = deque()
-        """Those that were not sent yet, since the record of their start is not safe."""
         self.workers: dict[bytes, Worker] = {}
         self.sites: dict[str, Site] = {}
         """The machines that have them, by the name of the host; this one has none."""
-        self.out: list[RouterEffect] = []
-        """Effects, in order; the router takes them."""
+        self.out = dispatches.out
+        """Effects, in order; the dispatcher takes them."""
         self.environment = ""
         self.rerun = False
         self.fenced = 0
         """Messages from what is not, or no longer, a worker of this server."""
         self.strays = 0
         """Outcomes of executions that had already ended."""
-        self.dispatched = 0
-        """Executions that were ever started."""
         self.durations: deque[float] = deque(maxlen=DURATIONS)
         """How long the code of the last ones took that were not cancelled."""
         self.runs = Durations()
@@ -97,73 +91,6 @@ class Workforce:
         """Outcomes of workers that are errors."""
         self.history = WorkerHistory()
         self.turnover = Turnover(pool, self.workers, limits)
-        self.unknown = Session(b"", b"", "an earlier server", b"", 0, 0.0)
-        """The session of those executions of an earlier epoch that are to stop."""
-
-    # -- work -----------------------------------------------------------------
-
-    def dispatch(
-        self, session: Session, entry: Entry, worker: Worker, now_s: float, after: int = 0
-    ) -> Execution:
-        """Number an execution, and send it once so many records of the journal are safe."""
-        execution = worker.start(session, entry, now_s)
-        self._number(execution)
-        execution.after = after
-        if self._journal.is_safe(after):
-            self._send_dispatch(execution)
-        else:
-            self._held.append(execution)
-        return execution
-
-    def release(self) -> None:
-        """Send what was to wait for records that are safe now, and is still wanted."""
-        while self._held and self._journal.is_safe(self._held[0].after):
-            execution = self._held.popleft()
-            worker = execution.worker
-            is_current = self.workers.get(worker.id) is worker
-            if not is_current or worker.live.get(execution.number) is not execution:
-                continue
-            if execution.body is not None:  # else it says that it has that, and never can have
-                self._send_dispatch(execution)
-
-    def stop(self, executions: Iterable[Execution], now_s: float) -> list[Execution]:
-        """Their requests need these executions no more: cancel them, by one message to each
-        worker.  If only the outcome of one is left, it is over, and the next statement lets
-        the worker drop that; and if it was not sent yet.  Those that are over."""
-        over: list[Execution] = []
-        cancelled: dict[Worker, list[int]] = {}
-        for execution in executions:
-            if execution.size_bytes is not None or not self._journal.is_safe(execution.after):
-                self._end(execution)
-                over.append(execution)
-            else:
-                execution.worker.abandon(execution, now_s)
-                cancelled.setdefault(execution.worker, []).append(execution.number)
-        for worker, numbers in cancelled.items():
-            self._send(worker, messages.Stop(Ranges(numbers).flat()))
-        return over
-
-    def fetch(self) -> None:
-        """Ask for announced outcomes, as far as there is room."""
-        wanted: dict[Worker, list[int]] = {}
-        for execution in self.announced.grant():
-            wanted.setdefault(execution.worker, []).append(execution.number)
-        for worker, numbers in wanted.items():
-            self._send(worker, messages.Fetch(Ranges(numbers).flat(), []))
-
-    def _end(self, execution: Execution) -> None:
-        execution.worker.end(execution)
-        if execution.size_bytes is not None:
-            self.announced.remove(execution)
-
-    def _send(self, worker: Worker, message: messages.Message) -> None:
-        self.out.append(ToWorker(worker.id, worker.incarnation, message))
-
-    def _send_dispatch(self, execution: Execution) -> None:
-        assert execution.dispatch is not None
-        assert execution.body is not None
-        worker = execution.worker
-        self.out.append(ToWorker(worker.id, worker.incarnation, execution.dispatch, execution.body))
 
     # -- messages -------------------------------------------------------------
 
@@ -245,32 +172,9 @@ class Workforce:
         self.out += self.pool.step(life, LifeInput.HELLO, now_s)
         return self._enlist(life, hello, now_s)
 
-    def go_on(
-        self, worker: Worker, number: int, session: Session, entry: Entry, now_s: float
-    ) -> Execution:
-        """An execution of an earlier epoch that the journal knows."""
-        execution = worker.take_back(number, session, entry, now_s)
-        self._number(execution)
-        return execution
-
-    def stop_unknown(self, worker: Worker, number: int, now_s: float) -> None:
-        """One that it does not know: it is to stop."""
-        self._number(worker.take_back(number, self.unknown, None, now_s))
-
     def state(self, worker: Worker) -> None:
         """Say what this epoch holds of a worker."""
-        self._send(worker, worker.statement(0))
-
-    def _number(self, execution: Execution) -> None:
-        execution.serial, self.dispatched = self.dispatched, self.dispatched + 1
-        entry = execution.entry
-        execution.dispatch = messages.Dispatch(
-            execution.session.id,
-            execution.sequence,
-            execution.number,
-            execution.session.name,
-            None if entry is None else entry.traceparent,
-        )
+        self.dispatches.tell(worker, worker.statement(0))
 
     def _beat(self, life: Life, beat: Beat) -> None:
         worker = self.workers.get(life.id)
@@ -283,18 +187,13 @@ class Workforce:
                 execution.body = None
         fetches = worker.fetches()
         if any(fetches):  # before the statement, which asks for what is not known
-            self._send(worker, fetches)
-        self._send(worker, worker.statement(beat.beat))
+            self.dispatches.tell(worker, fetches)
+        self.dispatches.tell(worker, worker.statement(beat.beat))
 
     def _missing(self, life: Life, missing: Missing) -> None:
         worker = self.workers.get(life.id)
-        if worker is None:
-            return
-        numbers = Ranges.from_flat(missing.numbers)
-        for number, execution in worker.live.items():
-            is_sent = self._journal.is_safe(execution.after)
-            if number in numbers and execution.body is not None and is_sent:
-                self._send_dispatch(execution)
+        if worker is not None:
+            self.dispatches.repeat(worker, Ranges.from_flat(missing.numbers))
 
     def _declined(self, life: Life, declined: Declined) -> list[ExecutionEnded | Stray]:
         """Cancelled dispatches that never arrived, and will not be run; or those of an
@@ -308,7 +207,7 @@ class Workforce:
             if n in numbers and (n in worker.stopping or e.taken_back)
         ]  # fmt: skip
         for execution in over:
-            self._end(execution)
+            self.dispatches.end(execution)
         return [ExecutionEnded(execution, None, "") for execution in over]
 
     def _announced(
@@ -360,7 +259,7 @@ class Workforce:
             raise ProtocolError(f"unknown status {status}")
         if execution.size_bytes is None:  # else it was counted when it was announced
             self.runs.add(now_s - execution.dispatched_s)
-        self._end(execution)
+        self.dispatches.end(execution)
         worker.done += 1
         if status:
             worker.failed += 1
@@ -430,7 +329,7 @@ class Workforce:
         executions = list(worker.live.values())
         suspicion = worker.id, len(executions)
         for execution in executions:
-            self._end(execution)
+            self.dispatches.end(execution)
         return [ExecutionEnded(execution, None, lost.why, suspicion) for execution in executions]
 
     def retire_all(self, now_s: float) -> None:

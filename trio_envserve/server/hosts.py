@@ -273,7 +273,7 @@ class HostDesk:
         """Before each tick of the router: what follows, in this order."""
         if self._door is not None:
             self._door.look()
-        unknown = self._router.workforce.unknown.live_executions
+        unknown = self._router.dispatcher.dispatches.unknown.live_executions
         inputs = self.hosts.tick(now_s, unknown=unknown)
         self._write(now_s)
         return self._send(), inputs

@@ -21,6 +21,7 @@ from ...core.client_sessions import Sessions
 from ...core.deadlines import Deadlines
 from ...core.dedup import DedupCache
 from ...core.dispatcher import Dispatcher
+from ...core.dispatches import Dispatches
 from ...core.executions import Execution, Worker
 from ...core.health import Link
 from ...core.key_answers import KeyAnswers
@@ -102,14 +103,13 @@ def _unsafe(answers: KeyAnswers, unsafe: deque[tuple[int, Any]], form: Form) -> 
     return tuple((after - safe, form(given)) for after, given in unsafe)
 
 
-def _unsent(workforce: Workforce, held: deque[Execution], form: Form) -> Any:
+def _unsent(dispatches: Dispatches, held: deque[Execution], form: Form) -> Any:
     """Those that will be sent, and how much is to be safe before."""
-    safe = workforce._journal.safe
+    safe = dispatches._journal.safe
     return tuple(
         (execution.worker.id, execution.number, execution.after - safe)
         for execution in held
-        if workforce.workers.get(execution.worker.id) is execution.worker
-        and execution.worker.live.get(execution.number) is execution
+        if execution.worker.live.get(execution.number) is execution
     )
 
 
@@ -134,6 +134,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CLOCK, "clock"),
         **_out("empty between steps", "out"),
         **_out("the router's", "_closing", "is_starting"),
+        **_out("in the form of the workforce", "dispatches"),
         "journal": Rule(
             "how much of it is not safe; records only count on",
             lambda owner, journal, form: journal.appended - journal.safe,
@@ -283,11 +284,16 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),
-        **_out(_PEOPLE, "fenced", "strays", "runs", "dispatched", "durations", "raised", "history"),
+        **_out(_PEOPLE, "fenced", "strays", "runs", "durations", "raised", "history"),
         **_out("holds what is in the form of the pool and of this", "turnover"),
         **_out("empty between steps", "out"),
         **_out("the router's", "pool", "announced"),
         **_out("without its limit nothing pauses", "pausing"),
+    },
+    Dispatches: {
+        **_out(_PEOPLE, "_count"),
+        **_out("empty between steps", "out"),
+        **_out("the router's", "announced"),
         **_out(_JOURNAL, "_journal"),
         "_held": Rule("those that are wanted, after how much more of the journal", _unsent),
     },
@@ -299,7 +305,7 @@ RULES: dict[type, dict[str, Rule]] = {
     Execution: {
         **_out("it is listed under its worker", "worker"),
         **_out(_CLOCK, "dispatched_s"),
-        **_out("in the form of what the workforce has not sent", "after"),
+        **_out("in the form of the dispatches that are held", "after"),
         **_out("a function of its number and its request", "dispatch"),
         **_out(_PEOPLE, "note", "serial"),
         "session": Rule("in the form of the cache", lambda owner, session, form: session.id),

@@ -7,11 +7,11 @@ from typing import Any
 
 from ...core import keys as keys_module
 from ...core import messages, restored
+from ...core.dispatches import Dispatches
 from ...core.key_answers import KeyAnswers
 from ...core.key_records import Answer
 from ...core.keyed_at_rest import RestingRequests
 from ...core.terms import ID_BYTES, Status
-from ...core.workforce import Workforce
 from ..simulation.faults import Fault
 from .patching import Family, Patches
 
@@ -22,7 +22,7 @@ FAMILY = Family()
 def dispatch_before_safe(patch: Patches) -> None:
     """An execution is sent to its worker before the record of its start is safe."""
 
-    @patch.around(Workforce, "dispatch")
+    @patch.around(Dispatches, "dispatch")
     def dispatch(
         original: Any,
         self: Any,

@@ -8,6 +8,7 @@ from ...core import executions, messages
 from ...core import worker as worker_core
 from ...core.announced import Announcements
 from ...core.dedup import DedupCache
+from ...core.dispatches import Dispatches
 from ...core.elastic import Elastic
 from ...core.lives import TABLE, LifeInput, Phase
 from ...core.ranges import Ranges
@@ -149,7 +150,7 @@ def last_words_are_thrown_away(patch: Patches) -> None:
 def cancel_stays_at_the_router(patch: Patches) -> None:
     """The worker is never told that an execution is to stop."""
 
-    @patch.replacing(Workforce, "stop")
+    @patch.replacing(Dispatches, "stop")
     def stop(self: Any, executions: Any, now_s: float) -> list[Any]:
         for execution in executions:
             execution.entry = execution.body = None
