@@ -166,6 +166,7 @@ READ = (
     "server.left_over",
     "server.earlier",
     "server.curve",
+    "server.hosts",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 

@@ -146,9 +146,8 @@ async def open_server(
     if command and not workers and not hosted:
         raise ConfigError("worker_command starts processes: give workers=1 or more")
     # With no workers here it is a path on the hosts.
-    here = worker_python is not None and bool(workers or not hosted)
     python = None if worker_python is None else os.fspath(worker_python)
-    if worker_python is not None and here:
+    if worker_python is not None and workers:
         python = find_interpreter(worker_python)
     if python is not None and (command or not (workers or hosted)):
         raise ConfigError(
@@ -158,11 +157,7 @@ async def open_server(
     if environment is None and not command:
         environment = DEFAULT_ENVIRONMENT
     name = str(environment if environment is not None else shlex.join(command))
-    if (
-        (workers or hosted)
-        and not isinstance(environment, str)
-        and not (command and environment is None)
-    ):
+    if (workers or hosted) and environment is not None and not isinstance(environment, str):
         raise ConfigError(
             "worker processes load their environment by name: give a string such as "
             "'package.module:factory', or workers=0 to run an object in this process"
@@ -177,7 +172,7 @@ async def open_server(
             raise ConfigError('curve needs transport="zmtp", and no network of your own')
         wire = sealed_wire(wire)
     check_together(limits, wire, keys)
-    if python is not None and here:
+    if python is not None and workers:
         await check_interpreter(python)
     setup = Setup(
         environment=environment, name=name, args=dict(args or {}), bind=bind, workers=workers,
@@ -213,7 +208,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                     sockets = await stack.enter_async_context(open_network(setup.transport))
                 opened = sockets.open_router(setup.bind, limits=wire)
                 front = await stack.enter_async_context(opened)
-            if locks is None and parse_address(setup.bind).scheme != "memory":
+            if locks is None:
                 locks = _lock(front.address, stack, passing=True)
             if doorkeeper is None:
                 _warn_if_reachable(front.address)
@@ -313,7 +308,7 @@ async def _open_desk(
 ) -> HostDesk:
     assert setup.hosts_bind is not None
     serves = _serves(setup)
-    if doorkeeper is None or setup.curve is None:
+    if doorkeeper is None:
         sockets = setup.network
         if sockets is None:
             sockets = await stack.enter_async_context(open_zmtp_network())
@@ -321,6 +316,7 @@ async def _open_desk(
         socket = await stack.enter_async_context(opened)
         _warn_if_reachable(socket.address)
         return HostDesk(router, socket, setup.lease, setup.wire, serves, setup.needs)
+    assert setup.curve is not None
     network = await stack.enter_async_context(open_zmtp_network())
     door = HostDoor(doorkeeper)
     side = RouterCurve(setup.curve.keys, door.admit)
