@@ -317,3 +317,15 @@ def test_a_beat_that_is_never_answered_takes_no_memory():
     for _ in range(1000):
         link.host.beat(link.now_s)
     assert len(link.host._outbox._sent_at) == MARKS_MOST
+
+
+def test_a_host_of_no_worker_at_least_ended_the_server():
+    """Once it held its lease, the range of its workers was one that there cannot be."""
+    link = Link(workers=2)
+    link.host._least = 0
+    link.host.connect()
+    link.carry()
+    with pytest.raises(ProtocolError, match="a host of 0 workers at least, 2 at most"):
+        link.second(3)
+    link.second(3)
+    assert not link.hosts.hosts

@@ -217,7 +217,7 @@ class Hosts:
 
     def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
         name = host_name(hello.host)
-        if hello.least > hello.workers:
+        if not min(1, hello.workers) <= hello.least <= hello.workers:
             raise ProtocolError(
                 f"a host of {hello.least} workers at least, {hello.workers} at most"
             )
