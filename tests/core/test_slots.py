@@ -205,6 +205,19 @@ def test_a_worker_that_was_killed_before_it_said_so_made_its_replacement_one_tha
     assert not pool.is_broken()
 
 
+def test_g10_a_worker_that_a_host_named_as_the_next_one_here_took_its_place():
+    """What was for the one that was started here then went to that host."""
+    pool = Pool(1, ServerLimits(), Ids())
+    (slot,) = pool.open_slots(1, "host", "-tag")
+    back = WorkerBack(b"w0-1", slot.index, identifier(1), 7, False, b"", 0, (), 0.0)
+    theirs = pool.take_back(back, 0.0)
+    (spawn,) = pool.tick(0.0)
+    assert isinstance(spawn, Spawn)
+    assert spawn.worker == b"w0-2"
+    assert pool.lives == {b"w0-1": theirs, b"w0-2": pool.slots[0].life}
+    assert pool.restarts == 0
+
+
 SILENCE = {"silence_report_s": 2.0, "silence_kill_s": 1000.0}
 
 

@@ -309,7 +309,8 @@ class Pool:
         self._tally = None
         slot.lives += 1
         self.restarts += slot.lives > slot.lives_before + 1
-        worker = f"w{slot.index}-{slot.lives}{slot.tag}".encode()
+        while (worker := f"w{slot.index}-{slot.lives}{slot.tag}".encode()) in self.lives:
+            slot.lives += 1  # a host has come back with one of that name
         life = Life(worker, slot.index, self._new_id(), now_s, now_s, self._heartbeats)
         life.host = slot.host
         slot.life = self.lives[worker] = life
