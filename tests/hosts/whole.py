@@ -127,8 +127,9 @@ class Machine:
         if self.was_cut and not is_cut and self.world.luck.random() < 0.5:
             self.do(self.reconnect)
         self.was_cut = is_cut
-        for worker in sorted(self.alive):
-            self.do(partial(self.feels, worker))
+        if now_s.is_integer():
+            for worker in sorted(self.alive):
+                self.do(partial(self.feels, worker))
         self.do(lambda: self.host.beat(self.boot_s()))
         if not self.host.is_joined and now_s >= self.asked_s + 2.0:
             self.asked_s = now_s
