@@ -42,6 +42,7 @@ from trio_envserve.lab.simulation.faults import (
 )
 from trio_envserve.lab.simulation.keyed_asks import have_keys
 from trio_envserve.lab.simulation.network import Frames, Link, Network
+from trio_envserve.lab.simulation.pausing_servers import is_pausing
 from trio_envserve.lab.simulation.simulator import Run, World, plan_of, run
 
 SEEDS = 80
@@ -129,6 +130,14 @@ def test_some_pools_grow_and_shrink_and_none_does_so_by_a_wrong_number():
     assert not any(plan_of(seed).most_workers for seed in range(100) if not is_elastic(seed))
 
 
+def test_some_servers_pause_and_all_goes_on():
+    seeds = [seed for seed in range(20_000, 20_200) if is_pausing(seed)]
+    runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
+    assert violations(runs) == ""
+    assert {each.plan.has(Fault.PAUSES) for each in runs} == {True}
+    assert sum(each.faults.get(Fault.PAUSES.value, 0) for each in runs) > len(runs)
+
+
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
     assert set(POSSIBLE) | IMPOSSIBLE.keys() == {(s, i) for s in RequestState for i in RequestInput}
     assert not set(POSSIBLE) & IMPOSSIBLE.keys()
@@ -180,8 +189,8 @@ def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bo
     for seed in range(20):
         plan, before = plan_of(seed, harsh=harsh), draw(Random(seed * 2 + harsh), harsh=harsh)
         assert plan.has(Fault.KEYS) == have_keys(seed)
-        assert (plan != before) == (have_keys(seed) or is_elastic(seed))
-        plan = plan.without(Fault.KEYS).without(Fault.ELASTIC)
+        assert (plan != before) == (have_keys(seed) or is_elastic(seed) or is_pausing(seed))
+        plan = plan.without(Fault.KEYS).without(Fault.ELASTIC).without(Fault.PAUSES)
         assert (plan.asks, plan.faults) == (before.asks, before.faults)
 
 

@@ -309,6 +309,7 @@ BEYOND: dict[str, str] = {
     "leases-run-while-it-is-stopped": "clocks stand here",
     "kept-outcomes-expire": "clocks stand here",
     "a-start-may-take-for-ever": "clocks stand here",
+    "a-group-outlives-its-turn": "without its limit nothing pauses",
     "a-blocked-loop-is-silence": "there are no heartbeats here",
     "an-unhealthy-server-is-not-heard": "health is told to people; no guarantee rests on it here",
     "a-dead-pool-is-ready": "what a server says of its pool decides nothing",

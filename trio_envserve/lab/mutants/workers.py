@@ -13,6 +13,7 @@ from ...core.elastic import Elastic
 from ...core.lives import TABLE, LifeInput, Phase
 from ...core.ranges import Ranges
 from ...core.router_effects import Lost
+from ...core.scheduler import Scheduler
 from ...core.slots import Pool
 from ...core.terms import RequestId
 from ...core.worker import WorkerCore
@@ -327,6 +328,17 @@ def a_pool_shrinks_below_its_least(patch: Patches) -> None:
         for part in self._pool.parts:
             for slot in part.open():
                 self._pool.spare(slot)
+
+
+@FAMILY.mutant("G2", "G9", needs=(Fault.PAUSES, Fault.KILL_WORKER))
+def a_group_outlives_its_turn(patch: Patches) -> None:
+    """What a pause has left of a group of suspects goes where the first of them went."""
+
+    @patch.around(Scheduler, "resume")
+    def keep(resume: Any, self: Any, share_left: Any) -> None:
+        group = self._group
+        resume(self, share_left)
+        self._group = group
 
 
 @FAMILY.mutant("G8", needs=(Fault.ELASTIC,))

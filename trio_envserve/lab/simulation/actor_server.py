@@ -239,6 +239,8 @@ class SimServer(Process):
                     self._lapsed += effect.text.endswith("lease ended")
                     if effect.text == self.router.dispatcher.elastic.why:
                         world.faults[Fault.ELASTIC] += 1
+                    if effect.text.startswith("dispatching is paused"):
+                        world.faults[Fault.PAUSES] += 1
                     self.events.note(self.name, effect.text)
         self._turns -= 1
         self._outgoing.leave(up=False)

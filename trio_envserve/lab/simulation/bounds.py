@@ -116,6 +116,8 @@ def starved(router: Router) -> list[str]:
     """Sessions that wait for a worker, though one is free and they hold less than what
     is theirs at any bound: their share of what the others leave, their own part, and one
     at least."""
+    if router.workforce.pausing.holds(router.awake_s):
+        return []
     if not any(worker.open() for worker in router.workforce.workers.values()):
         return []
     wrong, limits = [], router.limits

@@ -69,6 +69,7 @@ class Fault(enum.Enum):
     SLOW_DISK = "a sync of the disk takes long"
     DAMAGED_READ = "an outcome on the disk cannot be read"
     ELASTIC = "a pool that grows and shrinks"
+    PAUSES = "dispatching pauses after failures"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
@@ -77,9 +78,9 @@ HARSH_ONLY = frozenset({Fault.MANGLE})
 OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
 """Those of servers with a journal."""
 
-NOT_DRAWN = frozenset({Fault.KEYS, Fault.ELASTIC}) | OF_JOURNALS
+NOT_DRAWN = frozenset({Fault.KEYS, Fault.ELASTIC, Fault.PAUSES}) | OF_JOURNALS
 """The faults that a seed has or has not, whatever it draws (:mod:`.keyed_asks`, :mod:`.journals`,
-:mod:`.elastic_pools`)."""
+:mod:`.elastic_pools`, :mod:`.pausing_servers`)."""
 
 TIMES: dict[Fault, tuple[int, int]] = {
     Fault.CUT_CLIENT: (1, 5),
@@ -220,6 +221,9 @@ class Plan:
                 )  # fmt: skip
             case Fault.ELASTIC:
                 return dataclasses.replace(plan, most_workers=0)
+            case Fault.PAUSES:
+                server = dataclasses.replace(plan.server, pause_after_errors=None)
+                return dataclasses.replace(plan, server=server)
             case Fault.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)

@@ -42,6 +42,7 @@ from .journals import have_journal, with_journal
 from .judge import Judge
 from .keyed_asks import have_keys, with_keys
 from .network import Frames, Network, describe
+from .pausing_servers import is_pausing, with_pauses
 
 CALM_S = 45.0
 """Virtual time after the last fault in which everything must come to rest, the
@@ -326,6 +327,8 @@ def plan_of(seed: int, *, harsh: bool = False) -> Plan:
         plan = with_journal(plan, Random(f"{seed * 2 + harsh}/journal"))
     if is_elastic(seed):
         plan = with_range(plan, Random(f"{seed * 2 + harsh}/range"))
+    if is_pausing(seed):
+        plan = with_pauses(plan, Random(f"{seed * 2 + harsh}/pauses"))
     return plan
 
 
