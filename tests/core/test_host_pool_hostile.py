@@ -18,7 +18,7 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, ToHost
+from trio_envserve.core.host_pool import ToHost
 from trio_envserve.core.host_said import (
     HOST_WORKERS_MOST,
     HOSTS_MOST,
@@ -28,6 +28,7 @@ from trio_envserve.core.host_said import (
 )
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.messages import encode as encode_worker
+from trio_envserve.core.remote_hosts import KEPT_BYTES, KEPT_ITEMS
 from trio_envserve.core.router_effects import ToWorker
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.terms import Tenure

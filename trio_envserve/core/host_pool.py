@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from .earlier_epochs import EarlierEpochs
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
-from .host import LEAVING, NO_LEASE
 from .host_link import Inbox, Item, Outbox, What
 from .host_messages import (
     IN_USE,
@@ -27,7 +26,6 @@ from .host_messages import (
     OVER,
     VERSION,
     ForeignHost,
-    HostAnswer,
     HostBeat,
     HostHello,
     HostLeaves,
@@ -40,7 +38,6 @@ from .host_messages import (
 from .host_said import (
     LeftLife,
     Value,
-    busy,
     crowded,
     fitting,
     host_name,
@@ -52,7 +49,6 @@ from .host_said import (
 )
 from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
-from .lives import LifeInput, Phase
 from .remote_hosts import PastHosts, RemoteHost
 from .router_effects import Kill, Report, RouterEffect, Spawn
 from .router_inputs import (
@@ -66,12 +62,6 @@ from .router_inputs import (
 )
 from .slots import Pool
 from .terms import Body, Epoch, Route, Tenure
-
-KEPT_BYTES = 256 << 20
-"""A host that has not yet taken in so much of what is for its workers gets no new work."""
-KEPT_ITEMS = 1 << 20
-"""One that has not taken in so many messages for them takes in none."""
-
 
 _REFUSALS = {
     Reception.IN_USE: (IN_USE, "another host is here as {}"),
@@ -118,23 +108,16 @@ class Hosts:
         match effect:
             case Spawn():
                 host = self._of_slot.get(effect.slot)
-                if host is None:
-                    return False
-                self._of_worker[effect.worker] = host
-                host.workers.add(effect.worker)
-                host.unready.add(effect.worker)
-                place = str(host.places[effect.slot]).encode()
-                item = Item(What.SPAWN, effect.worker, (effect.incarnation, place))
+                if host is not None:
+                    self._of_worker[effect.worker] = host
+                    host.start(effect)
             case Kill():
-                item = Item(What.KILL, effect.worker, (effect.why.encode(),))
+                host = self._of_worker.get(effect.worker)
+                if host is not None:
+                    host.kill(effect.worker, effect.why)
             case _:
                 return False
-        host = self._of_worker.get(effect.worker)
-        if host is None:
-            return False
-        host.outbox.put(item)
-        host.dirty = True
-        return True
+        return host is not None
 
     def tell(self, worker: bytes, told: Iterable[tuple[Body, ...]]) -> bool:
         """Messages for a worker, each with its incarnation first.  Whether it is one of a
@@ -143,8 +126,7 @@ class Hosts:
         if host is None:
             return False
         for frames in told:
-            host.outbox.put(Item(What.TELL, worker, frames))
-        host.dirty = True
+            host.put(Item(What.TELL, worker, frames))
         return True
 
     def flush(self) -> None:
@@ -159,8 +141,7 @@ class Hosts:
         return None if host is None else host.name
 
     def _flush(self, host: RemoteHost) -> None:
-        host.dirty = False
-        self.out += [ToHost(host.route, frames) for frames in host.outbox.messages()]
+        self.out += [ToHost(host.route, frames) for frames in host.messages()]
 
     # -- what hosts say -------------------------------------------------------
 
@@ -270,21 +251,14 @@ class Hosts:
         self._open(host)
         inputs: list[RouterInput] = []
         for life, place, is_to_end in in_places(lives, host.capacity):
-            slot = host.slots[place].index
             self._of_worker[life.worker] = host
-            host.workers.add(life.worker)
-            if not life.hello:
-                host.unready.add(life.worker)
-            if not is_to_end and host.slots[place].spare:
-                self._pool.open(host.slots[place])
+            slot = host.take_back(life, place, self._pool, is_to_end=is_to_end)
             inputs.append(
                 WorkerBack(
                     life.worker, slot, life.incarnation, life.pid, is_to_end, life.hello,
                     life.next, life.running.flat(), now_s,
                 )
             )  # fmt: skip
-            if is_to_end:
-                host.outbox.put(Item(What.KILL, life.worker, (b"there is no place for it",)))
         count = sum(len(life.running) for life in lives)
         text = f"host {host.name} is back with {len(lives)} workers, which run {count} requests"
         self.out.append(Report("info", text))
@@ -316,18 +290,12 @@ class Hosts:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
         if not self.leases.beat(host.name, beat.tenure, lease_beat, now_s):
             return []
-        host.busy = busy(beat.machine)
-        host.outbox.received(beat.have, beat.answered)
-        if len(host.outbox) > KEPT_ITEMS:
-            raise ProtocolError(f"a beat of a host that has {len(host.outbox)} items to take in")
-        sent = host.outbox.stated(beat.beat)
-        answer = HostAnswer(beat.tenure, beat.beat, sent, host.inbox.have)
-        self.out.append(ToHost(host.route, (encode(answer),)))
+        self.out.append(ToHost(host.route, (encode(host.answer(beat)),)))
         self._flush(host)
         if beat.leaving and not host.leaving:
             host.leaving = True
             self._set_aside(host, "info", "it leaves")
-            self._drain(host, now_s)
+            self.out += host.drain(self._pool, now_s)
         return []
 
     def _item(self, host: RemoteHost, item: Item, value: Value, now_s: float) -> RouterInput | None:
@@ -343,21 +311,16 @@ class Hosts:
                 return self._ended(host, worker, value, now_s)
             case frames:
                 if worker in host.unready and is_hello(frames):
-                    host.unready.discard(worker)
-                    host.failed_starts = 0
+                    host.got_ready(worker)
                 return WorkerMessage([worker, *frames], now_s)
 
     def _ended(self, host: RemoteHost, worker: bytes, how: str, now_s: float) -> Exited:
-        host.workers.discard(worker)
         del self._of_worker[worker]
-        if worker in host.unready:
-            host.unready.discard(worker)
-            # What its lease has ended, or never let begin, is no fault of the environment.
-            host.failed_starts += host.fresh and how not in (NO_LEASE, LEAVING)
-            most = self._pool.limits.broken_after
-            if host.failed_starts >= most and not host.set_aside:
-                why = f"{most} workers in a row did not get ready: {how}"
-                self._set_aside(host, "error", why, failed=f"host {host.name}: {why}")
+        host.ended(worker, how)
+        most = self._pool.limits.broken_after
+        if host.failed_starts >= most and not host.set_aside:
+            why = f"{most} workers in a row did not get ready: {how}"
+            self._set_aside(host, "error", why, failed=f"host {host.name}: {why}")
         return Exited(worker, now_s, how)
 
     def _set_aside(self, host: RemoteHost, level: str, why: str, failed: str = "") -> None:
@@ -372,12 +335,6 @@ class Hosts:
     def _close(self, host: RemoteHost, failed: str = "") -> None:
         for index in host.close(self._pool, failed):
             del self._of_slot[index]
-
-    def _drain(self, host: RemoteHost, now_s: float) -> None:
-        for worker in sorted(host.workers):
-            life = self._pool.lives[worker]
-            ends = LifeInput.KILL if life.phase is Phase.STARTING else LifeInput.RETIRE
-            self.out += self._pool.step(life, ends, now_s, "its host leaves")
 
     # -- statistics -----------------------------------------------------------
 
@@ -406,19 +363,11 @@ class Hosts:
             why = f"nothing was heard of it for {now_s - over.heard_s:.0f} s"
             inputs += self._gone(over, now_s, why)
         for host in self.hosts.values():
-            host.fresh = (
-                self.leases.is_fresh(host.holding, now_s)
-                and host.outbox.bytes <= KEPT_BYTES
-                and not host.broken
-            )
+            host.refresh(self._pool, has_lease=self.leases.is_fresh(host.holding, now_s))
             if host.fresh and not host.slots and not host.set_aside:
                 self._open(host)
                 count = host.capacity if host.part is None else host.part.bounds
                 self.out.append(Report("info", f"host {host.name}: {count} workers"))
-            if host.part is not None:
-                host.part.held = not host.fresh
-            for worker in host.workers:
-                self._pool.lives[worker].held = not host.fresh
         return inputs
 
     def _gone(

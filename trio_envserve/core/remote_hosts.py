@@ -1,17 +1,27 @@
-"""A router's records of the hosts that are here, and of the last ones that are not."""
+"""A router's hosts: each one that is here, its workers and its link, and the last that are not."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .host_link import Inbox, Outbox
+from .errors import ProtocolError
+from .host import LEAVING, NO_LEASE
+from .host_link import Inbox, Item, Outbox, What
+from .host_messages import HostAnswer, HostBeat
+from .host_said import LeftLife, busy
 from .lease import Holding
+from .lives import LifeInput, Phase
+from .router_effects import RouterEffect, Spawn
 from .slots import Part, Pool, Slot
-from .terms import Route
+from .terms import Body, Route
 
+KEPT_BYTES = 256 << 20
+"""A host that has not yet taken in so much of what is for its workers gets no new work."""
+KEPT_ITEMS = 1 << 20
+"""One that has not taken in so many messages for them takes in none."""
 PAST_HOSTS = 16
 """So many hosts that are not here are told, the last ones."""
 
@@ -84,6 +94,83 @@ class RemoteHost:
         pool.close_slots(self.slots, failed)
         closed, self.slots, self.places = [*self.places], [], {}
         return closed
+
+    # -- its workers ------------------------------------------------------------
+
+    def start(self, spawn: Spawn) -> None:
+        """A worker is to be started in one of its slots."""
+        self.workers.add(spawn.worker)
+        self.unready.add(spawn.worker)
+        place = str(self.places[spawn.slot]).encode()
+        self.put(Item(What.SPAWN, spawn.worker, (spawn.incarnation, place)))
+
+    def kill(self, worker: bytes, why: str) -> None:
+        """A worker is to be killed."""
+        self.put(Item(What.KILL, worker, (why.encode(),)))
+
+    def take_back(self, life: LeftLife, place: int, pool: Pool, *, is_to_end: bool) -> int:
+        """A worker of the tenure before lives on in this place; returns the index of its slot."""
+        slot = self.slots[place]
+        self.workers.add(life.worker)
+        if not life.hello:
+            self.unready.add(life.worker)
+        if is_to_end:
+            self.kill(life.worker, "there is no place for it")
+        elif slot.spare:
+            pool.open(slot)
+        return slot.index
+
+    def got_ready(self, worker: bytes) -> None:
+        """A worker has said hello."""
+        self.unready.discard(worker)
+        self.failed_starts = 0
+
+    def ended(self, worker: bytes, how: str) -> None:
+        """A worker has ended."""
+        self.workers.discard(worker)
+        if worker in self.unready:
+            self.unready.discard(worker)
+            # What its lease has ended, or never let begin, is no fault of the environment.
+            self.failed_starts += self.fresh and how not in (NO_LEASE, LEAVING)
+
+    def drain(self, pool: Pool, now_s: float) -> list[RouterEffect]:
+        """It leaves: let its workers end."""
+        effects: list[RouterEffect] = []
+        for worker in sorted(self.workers):
+            life = pool.lives[worker]
+            ends = LifeInput.KILL if life.phase is Phase.STARTING else LifeInput.RETIRE
+            effects += pool.step(life, ends, now_s, "its host leaves")
+        return effects
+
+    def refresh(self, pool: Pool, *, has_lease: bool) -> None:
+        """Decide anew whether its workers may get new work."""
+        self.fresh = has_lease and self.outbox.bytes <= KEPT_BYTES and not self.broken
+        if self.part is not None:
+            self.part.held = not self.fresh
+        for worker in self.workers:
+            pool.lives[worker].held = not self.fresh
+
+    # -- the link ---------------------------------------------------------------
+
+    def put(self, item: Item) -> None:
+        """Send it with what is sent next."""
+        self.outbox.put(item)
+        self.dirty = True
+
+    def messages(self) -> Iterator[tuple[Body, ...]]:
+        """The messages that are to be sent to it now."""
+        self.dirty = False
+        return self.outbox.messages()
+
+    def answer(self, beat: HostBeat) -> HostAnswer:
+        """Take in a beat, and answer it.  ProtocolError if there is too much else to take in."""
+        self.busy = busy(beat.machine)
+        self.outbox.received(beat.have, beat.answered)
+        if len(self.outbox) > KEPT_ITEMS:
+            raise ProtocolError(f"a beat of a host that has {len(self.outbox)} items to take in")
+        return HostAnswer(beat.tenure, beat.beat, self.outbox.stated(beat.beat), self.inbox.have)
+
+    # -- statistics -------------------------------------------------------------
 
     def record(self, running: Mapping[bytes, int], wait_s: float, now_s: float) -> dict[str, Any]:
         """It in statistics.  ``running``: what runs on each worker that said hello;
