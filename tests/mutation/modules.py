@@ -123,6 +123,7 @@ SHELLS = {
     "server.earlier": ("tests/server/test_earlier.py",),
     "server.left_over": ("tests/server/test_left_over.py",),
     "server.portions": ("tests/server/test_portions.py",),
+    "server.statistics": ("tests/server/test_statistics.py", "tests/server/test_shell_hosts.py"),
     "server.shell": SERVER,
 }
 """The same of each module of a shell, the quickest first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
@@ -20,44 +19,12 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.messages import encode_record
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import AskWorker, RouterEffect, Spawn
 from trio_envserve.core.router_inputs import ClientMessage, RouterInput, Tick
 from trio_envserve.host.workers import Felt, Heard, InProcessWorkers, Started
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server import opening
-
-
-async def test_a_line_of_statistics_is_logged_every_stats_line_s(autojump_clock, caplog):
-    caplog.set_level(logging.INFO, logger="trio_envserve.server")
-    network = MemoryNetwork()
-    limits = ServerLimits(stats_line_s=7.0)
-
-    async def run(rollout: Rollout) -> None:
-        await trio.sleep(10.0 if rollout.input == "short" else math.inf)
-
-    def lines() -> list[str]:
-        return [text for text in caplog.messages if "workers[pending/done/failed]" in text]
-
-    async with (
-        open_server(run, bind="memory:s", workers=0, network=network, limits=limits) as server,
-        open_client(server.address, network=network) as client,
-        trio.open_nursery() as nursery,
-    ):
-        began_s = trio.current_time()
-        nursery.start_soon(client.outcome, "short")
-        nursery.start_soon(client.outcome, "long")
-        await trio.sleep_until(began_s + 6.9)
-        assert lines() == []
-        await trio.sleep_until(began_s + 7.1)
-        (first,) = lines()
-        assert first.startswith("ready sessions=1 waiting=0 running=2 ")
-        assert " w0-1:2/0/0(" in first
-        await trio.sleep_until(began_s + 35.1)
-        assert len(lines()) == 5
-        assert " w0-1:1/1/0(" in lines()[-1]
-        nursery.cancel_scope.cancel()
 
 
 @virtual
@@ -156,29 +123,6 @@ async def test_what_has_arrived_is_taken_in_before_a_tick_says_how_late_it_is(
 
 
 # -- what it says ------------------------------------------------------------------
-
-
-@virtual
-async def test_a_record_of_statistics_is_made_once_for_all_who_ask_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = 0
-
-    def encoded(record: Any) -> bytes:
-        nonlocal made
-        made += 1
-        return encode_record(record)
-
-    async with pair(Probe()) as (_, client), trio.open_nursery() as nursery:
-        await client.wait_ready()
-        await trio.sleep(1)
-        monkeypatch.setattr("trio_envserve.server.shell.encode_record", encoded)
-        for _ in range(5):
-            nursery.start_soon(client.stats)
-        await trio.sleep(0.5)
-        assert made == 1
-        assert (await client.stats()).more["backlog_bytes"] == 0
-        assert made == 2
 
 
 @virtual

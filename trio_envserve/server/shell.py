@@ -5,10 +5,10 @@ Theory of operation
 :class:`~trio_envserve.core.router.Router` decides; this module moves its bytes,
 starts its processes and keeps its time.  The nursery owns the task of
 the front, the clock, one supervisor for each worker life, which also listens to it,
-and the line of statistics.  Every input is handed to the router synchronously, and its effects
-are carried out before the next await: first what concerns processes, then the
-messages, for each peer in order and together.  Inputs go to the router itself,
-or through the tape of a recording (:mod:`.recording`).
+and the line of statistics (:mod:`.statistics`).  Every input is handed to the router
+synchronously, and its effects are carried out before the next await: first what concerns
+processes, then the messages, for each peer in order and together.  Inputs go to the
+router itself, or through the tape of a recording (:mod:`.recording`).
 
 Closing is decided by the router, too (:mod:`~trio_envserve.core.closing`); here it
 is only waited for, and the front listens to the end of its last stage.  It needs the
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
 import trio
 
@@ -28,9 +28,8 @@ from ..core.closing import ClosingStage
 from ..core.earlier_epochs import EarlierEpochs
 from ..core.errors import EnvironmentBroken, ServerNotReady, ServerStartError
 from ..core.heartbeat import Heartbeat
-from ..core.lag import LagMeter
 from ..core.limits import ServerLimits
-from ..core.messages import Said, encode_record, in_batches
+from ..core.messages import Said, in_batches
 from ..core.router import Router
 from ..core.router_effects import (
     AskWorker,
@@ -67,7 +66,6 @@ from ..core.router_inputs import (
     Tick,
     WorkerMessage,
 )
-from ..core.stats import line
 from ..core.status import ServerStats, StatusRecord
 from ..core.terms import Incarnation, Route
 from ..host.folder_locks import FolderLocks
@@ -81,6 +79,7 @@ from .hosts import EpochRecords, HostDesk
 from .journal import Journal
 from .left_over import left_over
 from .portions import of_worker, portions
+from .statistics import Statistics
 
 _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
@@ -108,9 +107,7 @@ class Server:
         self._desk = desk
         self._left: tuple[bytes, ...] = ()
         """The workers that did not end in time."""
-        self._lag = LagMeter(limits.tick_s)
-        self._told: tuple[Any, bytes] = None, b""
-        """Statistics of the router for which a client asked, and what was sent for them."""
+        self._statistics = Statistics(router, front, desk, limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
         self._catching_up = False
@@ -133,23 +130,7 @@ class Server:
     def stats(self) -> ServerStats:
         """Everything countable: see the operations page of the documentation.
         :meth:`trio_envserve.Client.stats` gets the same."""
-        return ServerStats.of(self._all_stats())
-
-    def _all_stats(self) -> dict[str, Any]:
-        return {**self._router.stats(), **self._own_stats()}
-
-    def _own_stats(self) -> dict[str, Any]:
-        front = self._front.statistics()
-        hosts: dict[str, Any] = {}
-        if self._desk is not None:
-            hosts = self._desk.records(self._router.workforce.workers, _now_s())
-        return {
-            **hosts,
-            **self._lag.summary("router"),
-            "address": self.address,
-            "undelivered": front.undelivered,
-            "backlog_bytes": front.backlog_bytes,
-        }
+        return ServerStats.of(self._statistics.record())
 
     def status(self) -> StatusRecord:
         """Whether it is ready, and the reason if not; as clients see it."""
@@ -207,7 +188,7 @@ class Server:
             self._nursery.start_soon(self._doorkeeper.keep, self._tell_peers)
         self._nursery.start_soon(self._serve_front)
         self._nursery.start_soon(self._keep_time)
-        self._nursery.start_soon(self._log_stats)
+        self._nursery.start_soon(self._statistics.keep_logging, self._limits.stats_line_s)
         self._nursery.start_soon(self._open_pool, locks)
 
     async def _serve_front(self) -> None:
@@ -236,7 +217,7 @@ class Server:
         while True:
             asked_s = trio.current_time()
             await trio.sleep(self._limits.tick_s)
-            self._lag.record(trio.current_time() - asked_s)
+            self._statistics.lag.record(trio.current_time() - asked_s)
             await self._drain_input()
             now_s = _now_s()
             if self._desk is not None:
@@ -252,11 +233,6 @@ class Server:
             await trio.lowlevel.checkpoint()
             if self._inputs == before:
                 return
-
-    async def _log_stats(self) -> None:
-        while True:
-            await trio.sleep(self._limits.stats_line_s)
-            _log.info("%s", line(self._all_stats()))
 
     async def _open_pool(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
         """Start workers once what earlier servers have left has ended."""
@@ -348,7 +324,7 @@ class Server:
                 case ToWorker():
                     to_workers.setdefault(effect[:2], []).append(effect[2:])
                 case TellStats():
-                    to_clients.setdefault(effect.route, []).append(self._stats(effect))
+                    to_clients.setdefault(effect.route, []).append(self._statistics.told(effect))
                 case AskWorker():
                     text = self._workers.stack(effect)
                     if text is not None:  # else the worker's next heartbeat says it
@@ -398,14 +374,6 @@ class Server:
             await trio.lowlevel.checkpoint()
             self._give(Resume(_now_s()))
         self._catching_up = False
-
-    def _stats(self, effect: TellStats) -> Said:
-        """One record for all who ask in one turn: making it costs far more than asking."""
-        stats, record = self._told
-        if stats is not effect.stats:
-            record = encode_record({**effect.stats, **self._own_stats()})
-            self._told = effect.stats, record
-        return effect.told(record)[1:]
 
     async def _flush(self) -> None:
         if self._journal is not None:  # what waits for it is told then

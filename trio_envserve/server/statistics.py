@@ -1,0 +1,65 @@
+"""The statistics of a server: the router's, and those that only its shell can know."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import trio
+
+from ..core.lag import LagMeter
+from ..core.messages import Said, encode_record
+from ..core.router import Router
+from ..core.router_effects import TellStats
+from ..core.stats import line
+from ..net import RouterSocket
+from .hosts import HostDesk
+
+_log = logging.getLogger("trio_envserve.server")
+
+
+class Statistics:
+    """Everything countable of one server."""
+
+    def __init__(
+        self, router: Router, front: RouterSocket, desk: HostDesk | None, tick_s: float
+    ) -> None:
+        self._router = router
+        self._front = front
+        self._desk = desk
+        self.lag = LagMeter(tick_s)
+        """How late the ticks come."""
+        self._told: tuple[Any, bytes] = None, b""
+        """Statistics of the router for which a client asked, and what was sent for them."""
+
+    def record(self) -> dict[str, Any]:
+        """All of them now."""
+        return {**self._router.stats(), **self._own()}
+
+    def told(self, effect: TellStats) -> Said:
+        """The answer to a client that asked.  One record for all who ask in one turn: making it
+        costs far more than asking."""
+        stats, record = self._told
+        if stats is not effect.stats:
+            record = encode_record({**effect.stats, **self._own()})
+            self._told = effect.stats, record
+        return effect.told(record)[1:]
+
+    async def keep_logging(self, every_s: float) -> None:
+        """Log a line of them now and then."""
+        while True:
+            await trio.sleep(every_s)
+            _log.info("%s", line(self.record()))
+
+    def _own(self) -> dict[str, Any]:
+        front = self._front.statistics()
+        hosts: dict[str, Any] = {}
+        if self._desk is not None:
+            hosts = self._desk.records(self._router.workforce.workers, trio.current_time())
+        return {
+            **hosts,
+            **self.lag.summary("router"),
+            "address": self._front.address,
+            "undelivered": front.undelivered,
+            "backlog_bytes": front.backlog_bytes,
+        }
