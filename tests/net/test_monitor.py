@@ -132,12 +132,12 @@ async def test_events_are_reported_as_they_come():
 async def test_others_have_their_turns_between_very_many_events():
     many = monitor_module._EVENTS_AT_ONCE
     async with heard() as reader:
-        reader.watched.tell(*[UP] * (2 * many))
+        reader.watched.tell(*[UP] * (3 * many))
         seen: set[int] = set()
-        while len(reader.reports) < 2 * many:
+        while len(reader.reports) < 3 * many:
             seen.add(len(reader.reports))
             await trio.lowlevel.checkpoint()
-        assert many in seen
+        assert seen & {many, 2 * many}  # of two turns of the reader at least one is seen
 
 
 async def test_events_that_nobody_has_read_are_kept():
