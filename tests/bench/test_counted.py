@@ -32,6 +32,7 @@ def quick_record():
         return counted(with_instructions=False)
 
 
+@pytest.mark.slow
 def test_a_request_costs_no_more_than_expected_whatever_is_pending_or_done(record):
     assert record["expected"] is not None, "trio-envserve bench --counted --accept"
     assert record["problems"] == []

@@ -453,6 +453,7 @@ async def test_a_mistake_is_told_in_a_line(tmp_path: Path, arguments: list[str],
     assert done.last["exit"] == 2
 
 
+@pytest.mark.slow
 async def test_a_typo_in_the_name_of_a_data_set(tmp_path: Path):
     pytest.importorskip("reasoning_gym")
     done = await run(tmp_path, "serve", "reasoning-gym:contdown", "--json")

@@ -161,6 +161,7 @@ async def test_a_span_comes_in_by_http(tmp_path: Path):
     assert {span.parent for span in receiver.named("chat")} == {execution.id}
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_is_down_holds_up_nobody_and_is_one_line(tmp_path: Path):
     with socket.socket() as taken:  # bound, and never listened at: connections are refused
         taken.bind(("127.0.0.1", 0))

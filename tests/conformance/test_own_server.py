@@ -71,6 +71,7 @@ def failures(report: Report) -> list[tuple[str, str, str]]:
     return [(each.case.name, each.expected, each.seen) for each in report.failed]
 
 
+@pytest.mark.slow
 async def test_the_projects_own_server_passes_every_case(tmp_path: Path):
     with trio.fail_after(300):
         async with served(tmp_path, workers=1, window=256) as server:

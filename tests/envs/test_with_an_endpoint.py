@@ -166,6 +166,7 @@ async def test_the_tokens_of_a_class_and_the_images_of_its_tool_go_where_they_be
         assert "segments" not in result
 
 
+@pytest.mark.slow
 async def test_reasoning_gym(results_of):
     library = pytest.importorskip("reasoning_gym")
     tasks = library.create_dataset("countdown", seed=0, size=ROLLOUTS)

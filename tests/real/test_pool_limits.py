@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 
+import pytest
 import trio
 
 from tests.real.growing import MIB
@@ -47,6 +48,7 @@ async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
     assert judge.pids("c") == judge.pids("d") != judge.pids("slow")
 
 
+@pytest.mark.slow
 async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_twice(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
