@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trio_envserve.core.key_commands import KeyCommands
 from trio_envserve.core.key_records import (
     CommandAnswer,
     Enter,
@@ -12,6 +13,7 @@ from trio_envserve.core.key_records import (
     Reissue,
     input_digest,
 )
+from trio_envserve.core.key_table import KeyCommand, KeyInput
 from trio_envserve.core.limits import KeyLimits
 
 from .key_desk import A_BACK, NAME, OUTCOME, A, B, C, Desk, caller, said
@@ -228,3 +230,14 @@ def test_started_is_false_only_if_this_cancel_ended_what_never_started():
     desk.ask(A)
     desk.attach(C)
     assert desk.keys.leave(C, 0.0) == ((), True)
+
+
+def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
+    """A copy of it had come after the first was forgotten, and a crash before the disk forgot
+    that, too."""
+    commands = KeyCommands()
+    command = KeyCommand(KeyInput.CANCEL, NAME, b"t" * 16)
+    for _ in range(2):
+        commands.remember(command, CommandAnswer(), 0.0)
+    assert list(commands.pass_by(1.0)) == [command]
+    assert not commands.of

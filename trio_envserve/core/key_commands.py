@@ -32,8 +32,8 @@ class KeyCommands(OrderedDict[KeyCommand, tuple[CommandAnswer, float]]):
 
     def remember(self, command: KeyCommand, answer: CommandAnswer, now_s: float) -> None:
         """This was said to it."""
+        self.of[command.name.namespace] += command not in self
         self[command] = answer, now_s
-        self.of[command.name.namespace] += 1
 
     def pass_by(self, said_s: float) -> Iterator[KeyCommand]:
         """Forget those to which something was said until then."""
