@@ -8,12 +8,13 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.host import Host
 from trio_envserve.core.host_link import Item, What
 from trio_envserve.core.host_messages import (
+    OVER,
     HostHello,
     HostRefused,
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import Hosts
+from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.messages import (
     Announced,
     Declined,
@@ -306,3 +307,24 @@ def test_what_has_ended_in_one_batch_has_ended_one_by_one():
 
 def test_messages_for_nobodys_worker_are_not_taken():
     assert not joined().hosts.tell(b"w9-1", [])
+
+
+def test_a_host_that_came_back_too_late_was_malformed_until_its_workers_were_forgotten():
+    """It had not heard the welcome, and said again what it had; it was not told that it is over."""
+    link = joined()
+    before, lives = (
+        link.hosts.leases.epoch,
+        [[worker, incarnation, 7, HELLO, 0, [], 0] for worker, incarnation in link.alive.items()],
+    )
+    link.follow()
+    tenure, epoch = link.host.lease.tenure, link.hosts.leases.epoch
+    link.take(link.hosts.tick(link.now_s + 1000))
+    assert link.pool.lives, "what they had sent may still be taken in"
+    link.hosts.out.clear()
+    hello = HostHello(1, "a", tenure, 9, [], before, 1, 1, {}, [b"t" * 16], epoch, lives)
+    assert link.hosts.message(b"r", (encode(hello),), link.now_s + 1000) == []
+    (sent,) = link.hosts.out
+    assert isinstance(sent, ToHost)
+    refused, _ = decode(sent.frames, most_bytes=1 << 20)
+    assert isinstance(refused, HostRefused)
+    assert refused.code == OVER

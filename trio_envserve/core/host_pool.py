@@ -205,7 +205,9 @@ class Hosts:
         capacity = fitting(hello.workers, hello.offers, self._needs)
         lives = left_lives(hello, header_bytes=self._wire.header_bytes)
         known = self.hosts.get(hello.tenure)
-        if known is None:
+        if known is None and self.leases.is_over(hello.tenure):
+            pass  # it is told so below, whatever else is wrong with it
+        elif known is None:
             if any(life.worker in self._pool.lives for life in lives):
                 raise ProtocolError("a worker of a host that has the name of another one")
             if refused := self._unwelcome(name, hello.workers, capacity):

@@ -324,6 +324,10 @@ class Leases:
         tenures = frozenset(each.tenure for each in self.holdings.values())
         return EpochWait(self.epoch, self.terms.wait_s, tenures)
 
+    def is_over(self, tenure: Tenure) -> bool:
+        """Whether it was over here, as far as that is remembered."""
+        return tenure in self._over
+
     def is_fresh(self, holding: Holding, now_s: float) -> bool:
         """Whether the host is known to hold its lease for some time yet: then it may get
         work.  A beat alone says nothing: answers may be what is cut."""
