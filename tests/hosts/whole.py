@@ -49,7 +49,7 @@ from trio_envserve.core.host_messages import (
 from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
-from trio_envserve.core.router_inputs import PoolOpened, Tick
+from trio_envserve.core.router_inputs import PoolOpened, RouterInput, Tick
 from trio_envserve.core.terms import Body, Status
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import Run
@@ -333,6 +333,10 @@ class World(Pair):
 
     # -- time -----------------------------------------------------------------------
 
+    def tick_hosts(self) -> list[RouterInput]:
+        """What follows for the router."""
+        return self.hosts.tick(self.now_s)
+
     def strike(self, fault: str, machine: Machine, lasts_s: float) -> None:
         until_s = self.now_s + lasts_s
         if fault in ("cut", "cut up"):
@@ -376,7 +380,7 @@ class World(Pair):
                 self.settle()
         if self.now_s >= self.router_gone_s:
             self.open()
-            self.give(*self.hosts.tick(self.now_s))
+            self.give(*self.tick_hosts())
             self.give(Tick(self.now_s))
         self.give_client(ClientTick(self.now_s))
         self.settle()
