@@ -285,7 +285,7 @@ def test_a_command_without_an_id_hits_nothing_when_its_request_is_sent_again(act
     pair.request(session, 0, b"", act=act, tag=b"")
     assert generation(pair, 0) is GenerationState.CLOSED
     assert generation(pair, 1) is GenerationState.RUNNING
-    assert not pair.router.keys._commands
+    assert not pair.router.keys.commands.said
 
 
 @pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])

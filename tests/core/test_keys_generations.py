@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core.key_commands import KeyCommands
+from trio_envserve.core.journal import Commanded
 from trio_envserve.core.key_records import (
     CommandAnswer,
     Enter,
@@ -13,8 +13,8 @@ from trio_envserve.core.key_records import (
     Reissue,
     input_digest,
 )
-from trio_envserve.core.key_table import KeyCommand, KeyInput
 from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.restored import Remains
 
 from .key_desk import A_BACK, NAME, OUTCOME, A, B, C, Desk, caller, said
 
@@ -98,7 +98,7 @@ def test_a_command_by_number_hits_no_other_generation():
         assert command(NAME, 0, 0.0) == ((), CommandAnswer())
     assert desk.state(1) is S.WAITING
     assert desk.cancel(0, KeyName(b"default", b"never seen")) == []
-    assert not desk.keys.early_cancels
+    assert not desk.keys.commands.early
 
 
 @pytest.mark.parametrize("command", ["cancel", "forget"])
@@ -151,7 +151,7 @@ def test_an_early_cancel_is_remembered_for_a_time():
     desk.wait(10.0)
     desk.cancel(b"another id")
     desk.wait(10.0)
-    assert desk.keys.early_cancels  # of the second
+    assert desk.keys.commands.early  # of the second
     desk.wait(10.0)
     assert desk.ask(A) == [("enter", 0)]
 
@@ -185,15 +185,15 @@ def test_what_a_door_had_forgotten_filled_the_memory_of_commands():
         desk.run(number)
         desk.leave(A)
         assert desk.keys.forget(NAME, b"", 0.0) == ((), CommandAnswer(number))
-    assert not desk.keys._commands
-    assert not desk.keys._commands.of
+    assert not desk.keys.commands.said
+    assert not desk.keys.commands.of
     assert not desk.keys.usage.generations
 
 
 def test_a_cancel_without_an_id_of_its_own_does_not_wait_for_a_request():
     desk = Desk()
     assert desk.keys.cancel(NAME, b"", 0.0) == ((), CommandAnswer())
-    assert not desk.keys.early_cancels
+    assert not desk.keys.commands.early
     assert desk.ask(A) == [("enter", 0)]
     assert desk.cancel(b"") == [("finish", 0), ("cancelled", A, False)]
 
@@ -202,12 +202,12 @@ def test_commands_of_one_namespace_left_no_room_for_those_of_others():
     desk = Desk(KeyLimits(commands=8, command_s=20.0))
     for number in range(8):
         desk.keys.forget(KeyName(b"busy", b"%d" % number), b"id", 0.0)
-    assert len(desk.keys._commands) == 4
+    assert len(desk.keys.commands.said) == 4
     assert not desk.keys.forget(KeyName(b"other", b"key"), b"id", 0.0)[1].refused
     assert desk.keys.forget(KeyName(b"busy", b"7"), b"id", 0.0)[1].refused
     assert not desk.keys.forget(KeyName(b"busy", b"0"), b"id", 0.0)[1].refused  # is known
     desk.wait(20.0)
-    assert not desk.keys._commands.of
+    assert not desk.keys.commands.of
     assert not desk.keys.forget(KeyName(b"busy", b"7"), b"id", 20.0)[1].refused
 
 
@@ -235,9 +235,9 @@ def test_started_is_false_only_if_this_cancel_ended_what_never_started():
 def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
     """A copy of it had come after the first was forgotten, and a crash before the disk forgot
     that, too."""
-    commands = KeyCommands()
-    command = KeyCommand(KeyInput.CANCEL, NAME, b"t" * 16)
-    for _ in range(2):
-        commands.remember(command, CommandAnswer(), 0.0)
-    assert list(commands.pass_by(1.0)) == [command]
+    commands = Desk(KeyLimits(command_s=1.0)).keys.commands
+    record = Commanded(False, *NAME, b"t" * 16, None, False, False)
+    commands.restore(Remains({}, [record, record], {}, 0), 0.0)
+    commands.pass_by(1.0)
+    assert not commands.said
     assert not commands.of

@@ -121,7 +121,7 @@ def picture(keys: Keys) -> Any:
     """Everything that an input could change."""
     return (
         keys.next_number, [*keys.open], [*keys.ending], [*keys.orphans], [*keys.retained],
-        [*keys.early_cancels.items()], [*keys._commands.items()], keys.usage,
+        [*keys.commands.early.items()], [*keys.commands.said.items()], keys.usage,
         {of: generation.number for of, generation in keys.waiting.items()},
         [
             (
@@ -422,7 +422,7 @@ class KeysMachine(RuleBasedStateMachine):
             self.history.excused.discard(known.number)
         self.check(effects, expected)
         assert answer == expected_answer
-        assert early is None or self.keys.early_cancels[name], "an early cancel is remembered"
+        assert early is None or self.keys.commands.early[name], "an early cancel is remembered"
 
     @rule(name=st.sampled_from(BAD_NAMES))
     def what_cannot_be_a_key(self, name: KeyName) -> None:
@@ -548,8 +548,9 @@ class KeysMachine(RuleBasedStateMachine):
         assert {n: g.since_s for n, g in keys.orphans.items()} == lonely
         idle = {g.number: g.idle_s for g in there.values() if g.idle_s is not None}
         assert {n: g.since_s for n, g in keys.retained.items()} == idle
-        assert {*keys.early_cancels} == {*self.model.early}
-        assert {(c.input.name.lower(), *c[1:]) for c in keys._commands} == {*self.model.commands}
+        assert {*keys.commands.early} == {*self.model.early}
+        said = {(c.input.name.lower(), *c[1:]) for c in keys.commands.said}
+        assert said == {*self.model.commands}
 
     @invariant()
     def nothing_takes_more_than_it_may(self) -> None:
@@ -562,7 +563,7 @@ class KeysMachine(RuleBasedStateMachine):
         assert usage.outcome_bytes == sum(map(len, outcomes))
         assert {*self.keys.room.of_namespace} == {g.name[0] for g in there}
         assert {*map(waiter, self.keys.waiting)} == {*self.candidates()}
-        assert self.keys._commands.of.total() == len(self.keys._commands) <= model.COMMANDS
+        assert self.keys.commands.of.total() == len(self.keys.commands.said) <= model.COMMANDS
         for generation in self.keys.open.values():
             places = len(generation.waiters) + len(generation.lost) + len(generation.watchers)
             assert places <= model.WAITERS

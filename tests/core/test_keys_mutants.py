@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from trio_envserve.core import key_table
+from trio_envserve.core.key_commands import KeyCommands
 from trio_envserve.core.key_records import Answer, Generation, GenerationState, Refusal, Refuse
 from trio_envserve.core.key_room import KeyRoom
 from trio_envserve.core.key_table import TABLE, KeyInput
@@ -154,14 +155,14 @@ def forgets_ids(patch: Patch) -> None:
     command = Keys._command
 
     def forgetful(self, given, now_s):
-        self._commands.pop(given, None)
+        self.commands.said.pop(given, None)
         return command(self, given, now_s)
 
     patch.setattr(Keys, "_command", forgetful)
 
 
 def cancels_all_that_follows(patch: Patch) -> None:
-    patch.setattr(Keys, "take_early_cancel", lambda self, name: name in self.early_cancels)
+    patch.setattr(KeyCommands, "take_early", lambda self, name: name in self.early)
 
 
 def starts_beside_an_earlier_execution(patch: Patch) -> None:

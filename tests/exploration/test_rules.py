@@ -31,8 +31,8 @@ def attributes(kind: type) -> set[str]:
     machines = [
         router, router.cache, router.dispatcher, router.dispatcher.deadlines, router.queue,
         router.announced, router.pool, router.workforce, router.dispatcher.dispatches, router.keys,
-        router.dispatcher.keyed, router.dispatcher.keyed.answers, client, client.calls,
-        client.calls._retries, client.sessions, client.pings, worker,
+        router.keys.commands, router.dispatcher.keyed, router.dispatcher.keyed.answers, client,
+        client.calls, client.calls._retries, client.sessions, client.pings, worker,
     ]  # fmt: skip
     return set(vars(next(each for each in machines if type(each) is kind)))
 

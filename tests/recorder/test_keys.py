@@ -79,7 +79,7 @@ async def test_keys_are_replayed(path: Path):
     (kept,) = keys.generations.values()
     assert (kept.name.key, kept.state) == (b"a", GenerationState.COMPLETED)
     assert keys.next_number == 2
-    assert [name.key for name in keys.early_cancels] == [b"c"]
+    assert [name.key for name in keys.commands.early] == [b"c"]
 
 
 async def test_the_state_that_is_shown_has_every_key(path: Path):

@@ -112,7 +112,7 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
         earlier = reissue.earlier
         if not keys.may_start(asked, reissue):
             return (Refuse(waiter, Refusal.UNKNOWN_KEY),)
-    if keys.early_cancels and keys.take_early_cancel(name):
+    if keys.commands.early and keys.commands.take_early(name):
         return (AnswerCancelled(waiter, started=earlier > 0),)
     body_bytes, body, allowance = asked.body_bytes, asked.body, asked.allowance - earlier
     name_bytes = len(name[0]) + len(name[1])
@@ -195,7 +195,7 @@ def _withdraw(keys: Keys, generation: Generation, withdrawn: Withdrawn, now_s: f
 
 def _remember(keys: Keys, generation: None, command: KeyCommand, now_s: float) -> KeyEffects:
     if command.name not in keys.ending:  # else the key was seen, and what it means is over
-        keys.early_cancels[command.name] = command
+        keys.commands.early[command.name] = command
     return ()
 
 

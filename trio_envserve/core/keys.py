@@ -62,7 +62,7 @@ from itertools import islice, repeat
 from typing import Any
 
 from .errors import ProtocolError
-from .journal import Cancelled, Closed, Commanded, Journal
+from .journal import Closed, Journal
 from .key_commands import KeyCommands
 from .key_records import (
     CallerToken,
@@ -114,10 +114,6 @@ class Keys:
         """Those that count for lost waiters only, the longest ago first."""
         self.retained: OrderedDict[int, Generation] = OrderedDict()
         """Those for which nobody waits or counts, the longest ago first."""
-        self.early_cancels: dict[KeyName, KeyCommand] = {}
-        """Cancels of keys that were never seen: each cancels the next request."""
-        self._commands = KeyCommands()
-        """Those with ids of their own."""
         self.waiting: dict[RequestId, Generation] = {}
         """The generation that each waiter and watcher waits for."""
         self._leaving: deque[tuple[RequestId, KeyInput]] = deque()
@@ -129,6 +125,7 @@ class Keys:
         numbers, and of which the journal has no outcome."""
         self.room = KeyRoom(limits)
         self.usage = self.room.all
+        self.commands = KeyCommands(self.room, journal)
 
     def step(
         self, generation: Generation | None, input: KeyInput, arg: Any, now_s: float
@@ -157,14 +154,7 @@ class Keys:
                 self.retain(generation, RetainedOutcome.of_frames(left.frames))
                 generation.state = GenerationState.COMPLETED
             generation.wait_in(self.orphans, now_s)
-        for said in remains.commands[-self.limits.commands :]:
-            name = KeyName(said.namespace, said.key)
-            input = KeyInput.FORGET if said.forget else KeyInput.CANCEL
-            command = KeyCommand(input, name, said.tag)
-            answer = CommandAnswer(said.generation, said.started)
-            self._commands.remember(command, answer, now_s)
-            if remains.early_cancels.get(name) == said:
-                self.early_cancels[name] = command
+        self.commands.restore(remains, now_s)
         return waiting
 
     # -- requests -----------------------------------------------------------------------
@@ -266,19 +256,14 @@ class Keys:
         elif not command.tag:
             if generation is None:  # a cancel of the next request would have to be remembered
                 return (), CommandAnswer()
-        elif command in self._commands:
-            return (), self._commands[command][0]
-        elif not self._commands.has_room(command.name.namespace, self.room):
+        elif command in self.commands.said:
+            return (), self.commands.said[command][0]
+        elif not self.commands.has_room(command.name.namespace):
             return (), CommandAnswer(refused=True)
         effects, started = self._end_by(generation, command.input, command, now_s)
         answer = CommandAnswer(generation.number if generation else None, started)
         if isinstance(command.tag, bytes) and command.tag:
-            self._commands.remember(command, answer, now_s)
-            self.journal.append(
-                Commanded, command.input is KeyInput.FORGET, command.name.namespace,
-                command.name.key, command.tag, answer.generation, answer.started,
-                self.early_cancels.get(command.name) == command,
-            )  # fmt: skip
+            self.commands.remember(command, answer, now_s)
         return effects, answer
 
     def _end_by(
@@ -321,9 +306,7 @@ class Keys:
                 self._late = True
                 break
             effects += self.step(generation, input, None, now_s)
-        for command in self._commands.pass_by(now_s - self.limits.command_s):
-            if self.early_cancels.get(command.name) == command:
-                self.take_early_cancel(command.name)  # it hits nothing in later epochs, too
+        self.commands.pass_by(now_s)
         return effects
 
     @property
@@ -399,13 +382,6 @@ class Keys:
         self.room.drop(generation)
         generation.drop_ask()
         self.room.add(generation)
-
-    def take_early_cancel(self, name: KeyName) -> bool:
-        """Whether a cancel of this key came before any request.  It hits one."""
-        if self.early_cancels.pop(name, None) is None:
-            return False
-        self.journal.append(Cancelled, *name)
-        return True
 
     def _leave_on(self, now_s: float) -> list[KeyEffect]:
         effects: list[KeyEffect] = []

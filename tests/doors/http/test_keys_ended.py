@@ -94,7 +94,7 @@ async def test_a_few_deletes_left_no_room_for_more():
                     await client.post("/v1/rollouts", json={"input": 1}, headers=KEY)
                 answer = await client.delete(AT)
                 assert (answer.status_code, answer.json()["known"]) == (200, known)
-            assert not server._router.keys._commands
+            assert not server._router.keys.commands.said
 
 
 async def test_delete_ends_what_the_server_has_no_room_for():

@@ -25,6 +25,7 @@ from ...core.dispatches import Dispatches
 from ...core.executions import Execution, Worker
 from ...core.health import Link
 from ...core.key_answers import KeyAnswers
+from ...core.key_commands import KeyCommands
 from ...core.key_records import Generation, Payload
 from ...core.keyed import KeyedRequests
 from ...core.keys import Keys
@@ -227,7 +228,11 @@ RULES: dict[type, dict[str, Rule]] = {
             ("open", "ending", "orphans", "retained"),
             Rule("in the form of the generations", _numbers),
         ),
-        "_commands": Rule(
+    },
+    KeyCommands: {
+        **_out(_DERIVED, "of", "_room"),
+        **_out(_JOURNAL, "_journal"),
+        "said": Rule(
             "when they were said is a clock reading; the explorer ends the oldest",
             lambda owner, commands, form: tuple(
                 (form(command), form(answer)) for command, (answer, _) in commands.items()

@@ -217,8 +217,8 @@ class Routers(Catalogue):
 
     def _due_command(self, machine: Router) -> None:
         """The oldest command by key need not be known any more."""
-        command, (answer, _) = next(iter(machine.keys._commands.items()))
-        machine.keys._commands[command] = answer, LONG_AGO_S
+        command, (answer, _) = next(iter(machine.keys.commands.said.items()))
+        machine.keys.commands.said[command] = answer, LONG_AGO_S
 
     def _effect(self, effect: Any) -> Any:
         match effect:

@@ -185,7 +185,7 @@ def a_doubled_command_hits_the_next_generation(patch: Patches) -> None:
     original = Keys._command
 
     def command(self: Any, command: Any, now_s: float) -> Any:
-        self._commands.pop(command, None)
+        self.commands.said.pop(command, None)
         return original(self, command, now_s)
 
     patch.attribute(Keys, "_command", command)

@@ -170,7 +170,7 @@ def state_digest(router: Router) -> bytes:
         for each in router.cache.sessions.values()
     ]  # fmt: skip
     text = repr((_counted(router), sessions))
-    if router.keys.next_number or router.keys.early_cancels:
+    if router.keys.next_number or router.keys.commands.early:
         text += _of_keys(router.keys)  # recordings without keys have no such part
     if router.resting is not None:
         text += repr(list(router.resting))
@@ -203,4 +203,4 @@ def _of_keys(keys: Keys) -> str:
         for each in keys.generations.values()
     ]  # fmt: skip
     timed = [list(numbers) for numbers in (keys.orphans, keys.retained)]
-    return repr((keys.next_number, generations, timed, list(keys.early_cancels)))
+    return repr((keys.next_number, generations, timed, list(keys.commands.early)))
