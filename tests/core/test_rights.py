@@ -256,3 +256,17 @@ def test_what_a_key_has_unfinished_is_what_all_of_its_sessions_hold():
     assert unfinished() == 1
     desk.say(messages.Cancel(two, 0))
     assert not unfinished()
+
+
+def test_g9_a_request_that_ran_was_said_not_to_run_once_its_key_had_lost_a_right():
+    """Who sent it again was refused, as if it had never been seen."""
+    desk = Desk()
+    desk.know("submit")
+    session = desk.session()
+    desk.ask(session)
+    desk.know("watch")
+    assert desk.ask(session) == []
+    assert "may not submit" in refused_for(desk.ask(session, 1))
+    desk.say(messages.Finish(session, [0, 1]))
+    (spent,) = desk.ask(session)
+    assert (spent.code, spent.sequence) == ("finished", 0)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, final
 from . import messages
 from .key_records import KeyAct
 from .limits import PROTOCOL_VERSION
-from .requests import Owner
+from .requests import Owner, RequestState
 from .terms import Route
 
 if TYPE_CHECKING:
@@ -129,9 +129,11 @@ class Rights:
         why = right.may_not(message)
         if not isinstance(message, messages.Request | messages.KeyedRequest):
             return _forbidden(why) if why else None
+        if known is not None and known.state(message.sequence) is not RequestState.NOT_SEEN:
+            return None  # it was let in before: a refusal says that it never ran
         if why:
             return messages.Refused(message.session, message.sequence, "refused", why, None)
-        if known is None or right.share >= 1 or message.sequence in known.entries:
+        if known is None or right.share >= 1:
             return None
         most = max(1, int(right.share * cache.limits.queue))
         assert known.owner is not None  # else it would be another key's
