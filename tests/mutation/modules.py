@@ -154,6 +154,7 @@ READ = (
     "worker.deltas",
     "worker.outcomes",
     "worker.failures",
+    "worker.execution_tasks",
     "worker.left_behind",
     "worker.parking",
     "worker.stacks",
@@ -168,6 +169,8 @@ READ = (
     "server.earlier",
     "server.curve",
     "server.hosts",
+    "server.opening",
+    "server.statistics",
 )
 """The modules of shells whose survivors were read: each is agreed, or a test sees it now."""
 
