@@ -317,6 +317,26 @@ def test_g9_a_deadline_that_passes_while_the_outcome_cannot_be_saved_is_kept():
     assert pair.heard() == said
 
 
+@pytest.mark.parametrize("what", ["its outcome", "the end of its key"])
+def test_g9_who_waited_for_the_disk_when_the_deadline_passed_was_told_nothing_if_it_failed_later(
+    what: str,
+):
+    """It waited until the disk took all else, which may be hours."""
+    pair = Journaled(ready=what == "its outcome")
+    pair.request(pair.stranger(), deadline_s=1.0)
+    pair.disk()
+    if what == "its outcome":
+        pair.end(payload=b"outcome")
+    pair.advance(1.5)
+    assert not isinstance(pair.heard(), messages.Outcome), "what it will be told came first"
+    fail(pair)
+    pair.advance(1.5)
+    said, payload = told(pair)
+    assert error_records.decode(payload).verdict is Verdict.MAY_HAVE_RUN
+    pair.disk()
+    assert pair.heard() == said
+
+
 def test_what_waited_for_a_record_goes_on_when_it_is_saved_after_all():
     pair = Journaled()
     pair.call()

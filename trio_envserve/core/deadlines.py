@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 ANSWERS_AT_ONCE = 1024
 """Answers that one input may cause, where many requests end together: some 40 ms."""
 
+AGAIN_S = 1.0
+"""Whose answer waits for the journal when the deadline passes is looked at again so often."""
+
 Outcome: TypeAlias = Callable[[Entry], RetainedOutcome]
 
 
@@ -108,21 +111,21 @@ class Deadlines:
             session = self._dispatcher.cache.sessions.get(session_id)
             entry = None if session is None else session.entries.get(sequence)
             if session is not None and entry is not None:
-                self._answer_late(session, entry)
+                self._answer_late(session, entry, now_s)
         return True
 
-    def _answer_late(self, session: Session, entry: Entry) -> None:
-        """Tell an outcome that waits for the journal, once it is safe.  A journal that fails holds
-        nobody up: then all that is known is that it may have run."""
+    def _answer_late(self, session: Session, entry: Entry, now_s: float) -> None:
+        """Tell an outcome that waits for the journal, once it is safe.  A journal that fails, now
+        or later, holds nobody up: then all that is known is that it may have run."""
         journal = self._dispatcher.journal
-        if self._dispatcher.keyed.answers.is_decided(entry.id) and not journal.failed:
-            return  # what it will be told came first
-        before = journal.appended
-        outcome = self._deadline(entry)
-        if journal.appended > before and not journal.failed:
+        if not self._dispatcher.keyed.answers.is_decided(entry.id) or journal.failed:
+            before = journal.appended
+            outcome = self._deadline(entry)
+            if journal.appended == before or journal.failed:
+                self._dispatcher.step(session, entry.id.sequence, RequestInput.DEADLINE, outcome)
+                return
             self._dispatcher.keyed.answers.give(Say(entry.id, outcome(entry)))
-        else:
-            self._dispatcher.step(session, entry.id.sequence, RequestInput.DEADLINE, outcome)
+        self.add(now_s + AGAIN_S, session, entry.id.sequence)
 
     def answer_old(self) -> None:
         """Answer the requests whose executions have lasted for longer than any may, as many
