@@ -382,8 +382,6 @@ class Hosts:
         self._past.add(host.name, state, why, now_s)
         self.out.append(Report(level, f"host {host.name} is gone: {why}"))
         how = f"its host {host.name} is gone: {why}"
-        workers = sorted(host.workers)
-        for worker in workers:
+        for worker in host.workers:
             del self._of_worker[worker]
-        host.workers.clear()
-        return [Exited(worker, now_s, how) for worker in workers]
+        return [Exited(worker, now_s, how) for worker in sorted(host.workers)]

@@ -54,8 +54,6 @@ from .worker_history import WorkerHistory
 
 ENVIRONMENT_BYTES = 256
 """A longer name of an environment is cut."""
-
-
 DURATIONS = 512
 """Of so many executions the typical duration is told."""
 
