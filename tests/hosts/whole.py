@@ -57,8 +57,9 @@ from trio_envserve.core.worker_inputs import EnvironmentReady, OutcomeMade, Rout
 
 STEP_S = 0.25
 FENCE_S = 4.0
-SILENCE_S = 12.0
-"""A worker that says nothing for so long while its host is heard is killed; none is silent here."""
+SILENCE_S = 18.0
+"""A worker that says nothing for so long while its host is heard is killed; none is silent here.
+A host is heard for 10 s after it was cut off; and beats come through before heartbeats do."""
 CALLS = 30
 CALM_S = 120.0
 """From then on nothing goes wrong."""
