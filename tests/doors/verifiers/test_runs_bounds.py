@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.doors.verifiers.desk import THERE, Desk, started, told
+from tests.doors.verifiers.desk import HERE, THERE, Desk, started, told
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
 from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
@@ -39,6 +39,36 @@ def test_past_the_bound_of_outcomes_those_that_were_sent_make_room():
     desk.end(b"a")
     desk.deliver(peer, b"a")
     assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
+
+
+def crowded_by_another_place(*others_of_b: str) -> tuple[Desk, bytes]:
+    """A connection waits for "a", which another one was sent, and was sent "b".  Then another
+    place takes room, so that this one has more than its share."""
+    desk = Desk(kept_bytes=4 * (RECORD_BYTES + 100))
+    peer, other, far = desk.peer(), desk.peer(), desk.peer(THERE)
+    of_b = [peer, *(desk.peer(each) for each in others_of_b)]
+    for route, name in ((peer, b"a"), (other, b"a"), *((each, b"b") for each in of_b), (far, b"c")):
+        desk.run(route, name)
+    desk.end(b"a")
+    desk.deliver(other, b"a")
+    desk.end(b"b")
+    for route in of_b:
+        desk.deliver(route, b"b")
+    desk.end(b"c")
+    return desk, peer
+
+
+def test_g10_a_connection_that_was_lost_at_a_place_without_room_ended_the_door():
+    desk, peer = crowded_by_another_place()
+    effects = desk.close(peer)
+    assert [each for each in effects if isinstance(each, Forget)] == [Forget(b"a")]
+    assert desk.runs.find(b"b") is not None, "its client may come back"
+
+
+def test_g10_a_run_that_made_room_when_a_connection_was_lost_was_kept_all_the_same():
+    desk, peer = crowded_by_another_place(HERE)
+    assert desk.close(peer) == [Forget(b"b")]
+    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
 
 
 def test_then_orphans_make_room():

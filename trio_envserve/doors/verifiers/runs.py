@@ -117,17 +117,19 @@ class Runs:
     def closed(self, route: bytes, now_s: float) -> list[Effect]:
         """A connection was lost."""
         peer = self._peers.closed(route, now_s)
+        left = list(peer.runs.values())
+        peer.runs.clear()
         effects: list[Effect] = []
         orphans: dict[str, list[Run]] = {}
-        for run in peer.runs.values():
+        for run in left:
             del run.waiters[route]
             run.streaming.followers.discard(route)
-            if run.waiters:
-                effects += self._settle(run, now_s)
-            else:
+            if not run.waiters:
                 self._orphan(run, now_s)
                 orphans.setdefault(run.place, []).append(run)
-        peer.runs.clear()
+        for run in left:  # now that it waits for none: any of them may make room, and end
+            if run.waiters and run.name in self._runs:
+                effects += self._settle(run, now_s)
         for place, runs in orphans.items():
             effects += self._offer(place, runs)
             effects += self._make_room(place)  # of them, if there is need: no other may end soon
