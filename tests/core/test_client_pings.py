@@ -7,7 +7,7 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, ClientClosed, ClientTick
-from trio_envserve.core.router_inputs import CloseAsked
+from trio_envserve.core.router_inputs import CloseAsked, Tick
 
 from .client_side import connect, disconnect, hear
 from .helpers import Pair, identifier
@@ -197,3 +197,96 @@ def test_g9_an_idle_client_asks_nothing_after_a_sleep_until_its_session_is_known
     pair.give_client(ClientTick(pair.now_s, late_s=3.0))
     pair.settle()
     assert len(pair.runs) == 1  # the sync of that tick was answered
+
+
+# -- answers that are late ------------------------------------------------------------
+# What a blocked loop finds when it goes on is read in any order: news of the connection,
+# and answers that came by the one before it.
+
+
+def late(pair: Pair, kind: type[messages.Message]) -> messages.Message:
+    """The last message of this kind that the server has said."""
+    return next(each for each in reversed(pair.told) if isinstance(each, kind))
+
+
+def is_request(message: messages.Message) -> bool:
+    return isinstance(message, messages.Request)
+
+
+def test_g9_an_answer_of_the_server_before_had_calls_sent_in_a_session_that_was_lost():
+    pair = idle_pair()
+    synced = late(pair, messages.Synced)
+    disconnect(pair)
+    pair.restart(proven=False)
+    pair.lose = lambda message: isinstance(message, messages.Sync)
+    connect(pair)
+    hear(pair, synced)
+    pair.submit()
+    assert not any(map(is_request, pair.sent))
+    pair.lose = lambda message: False
+    pair.advance(2.0)
+    assert len(pair.runs) == 1
+
+
+def test_g9_an_answer_from_before_a_sleep_had_calls_sent_in_a_session_that_was_forgotten():
+    pair = Pair(server={"lease_s": 20.0})
+    pair.lose = lambda message: isinstance(message, messages.Synced)
+    pair.advance(1.0)
+    synced = late(pair, messages.Synced)  # it is under way when the client falls asleep
+    for _ in range(30):
+        pair.now_s += 1.0
+        pair.give(Tick(pair.now_s))
+    pair.lose = lambda message: isinstance(message, messages.Sync)
+    pair.give_client(ClientTick(pair.now_s, late_s=30.0))
+    hear(pair, synced)
+    pair.submit()
+    assert not any(map(is_request, pair.sent))
+    pair.lose = lambda message: False
+    pair.advance(2.0)
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_client_whose_loop_is_late_in_each_turn_asks_all_the_same():
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Synced)
+    for _ in range(3):  # in each it hears what was answered in the one before
+        told = [each for each in pair.told if isinstance(each, messages.Synced)][-1:]
+        pair.now_s += 3.0
+        pair.submit()
+        pair.give_client(ClientTick(pair.now_s, late_s=2.0))
+        pair.settle()
+        for synced in told:
+            hear(pair, synced)
+    assert pair.runs
+
+
+def test_g9_a_welcome_of_the_server_before_had_calls_sent_in_a_session_that_was_lost():
+    pair = Pair(welcomed=False)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    connect(pair)
+    welcome = late(pair, messages.Welcome)
+    disconnect(pair)
+    pair.restart(proven=False)
+    connect(pair)
+    pair.lose = lambda message: isinstance(message, messages.Sync)
+    hear(pair, welcome)
+    pair.submit()
+    assert not any(map(is_request, pair.sent))
+    pair.lose = lambda message: False
+    pair.advance(2.0)
+    assert len(pair.runs) == 1
+
+
+def test_what_is_asked_before_there_is_a_connection_is_sent_with_the_welcome():
+    pair = Pair(welcomed=False)
+    pair.give_client(ClientTick(pair.now_s))  # it would say hello, if anybody heard it
+    pair.submit()
+    connect(pair)
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_refusal_of_the_server_before_refused_all_calls_of_a_session():
+    pair = Pair()
+    hear(pair, messages.Error(2, "foreign-version", "version 1 is not spoken, 2 is"))
+    pair.submit()
+    assert len(pair.runs) == 1

@@ -307,7 +307,7 @@ class ClientCore:
         if error.text != self._refused_text:
             self._report("error", f"the server refuses: {error.text}")
         self._refused_text = self.link.trouble = error.text
-        if error.code == "foreign-version":
+        if error.code == "foreign-version" and self.sessions.current is None:
             self.refusal = info(error.code, Verdict.DID_NOT_RUN, error.text)
             for call in list(self.calls.queue.values()):
                 self._step(call, CallInput.REFUSED, now_s, self.refusal)

@@ -50,6 +50,8 @@ class Pings:
         """Whether the last syncs are answered, or never will be."""
         self._nonce = b""
         """That of the hello that is under way, or its welcome."""
+        self._nonce_of = 0
+        """The connection by which that was said first."""
         self._new_id = new_id
         self._sessions = sessions
         self._limits = limits
@@ -69,7 +71,9 @@ class Pings:
         said: list[messages.Message] = [*sessions.syncs(self.connections, self.probe)]
         if session is None and not closed:
             self.at_s = now_s + self._limits.hello_retry_s
-            self._nonce = self._nonce or self._new_id()
+            if not self._nonce:
+                # Before the first connection there is nobody who hears it.
+                self._nonce, self._nonce_of = self._new_id(), max(1, self.connections)
             said.append(
                 messages.Hello(
                     PROTOCOL_VERSION, self._nonce, self.connections, self.name,
@@ -99,15 +103,16 @@ class Pings:
             return False
         self._sessions.open(welcome)
         self._nonce = b""
-        self.known = True
-        self.at_s = now_s + self._limits.ping_s
+        # The server behind an earlier connection may have said it, before that was lost.
+        self.known = self._nonce_of == self.connections
+        self.at_s = now_s + self._limits.ping_s if self.known else now_s
         return True
 
     def synced(self, session: ClientSession, probe: int, *, idle: bool, ready: bool) -> None:
         """The server knows the session in use, and has this sync of it.  ``idle``: nothing is
         pending.  ``ready``: the server is."""
-        self._answered |= probe == self.probe
-        self.known = True
+        if probe == self.probe:  # else it is of before a sleep, or of an earlier connection
+            self._answered = self.known = True
         if idle and self._answered and self._idle_at == session.next:
             self._idle_at = None  # this answer may come twice
             if ready and not self._sessions.lost:  # else there may be news
@@ -134,5 +139,7 @@ class Pings:
 
     def was_late(self, now_s: float) -> None:
         """The loop was late, and the session may be forgotten: hear of it first."""
+        if self.known:
+            self._answered = True  # what is answered yet was asked before
         self.known = self._sessions.current is None
         self.at_s = now_s
