@@ -42,7 +42,7 @@ async def test_a_server_that_was_stopped_is_replayed(tmp_path: Path):
     assert last["identical"] is True
     assert (last["difference"], last["raised"], last["stopped"]) == (None, None, None)
     assert last["ended"] is True
-    assert last["checked"] == last["step"] > 60  # requests that come together are one input
+    assert last["checked"] == last["step"] > 0  # how many: what comes together is one input
     assert last["seconds"] > 0
     assert len(last["epoch"]) == 32
     assert last["recorded"]["environment"] == "arithmetic"
