@@ -29,7 +29,8 @@ ANSWERS_AT_ONCE = 1024
 """Answers that one input may cause, where many requests end together: some 40 ms."""
 
 AGAIN_S = 1.0
-"""Whose answer waits for the journal when the deadline passes is looked at again so often."""
+"""How long until a request is looked at again whose answer waits for the journal when its
+deadline passes."""
 
 Outcome: TypeAlias = Callable[[Entry], RetainedOutcome]
 
