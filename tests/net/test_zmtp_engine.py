@@ -110,6 +110,18 @@ def test_hostile_bytes_mean_the_same_however_they_are_cut(greeting, data, cut):
     assert heard(greeting + data, cut) == whole
 
 
+@pytest.mark.parametrize("command", [b"", b"\x09PING", b"\x04PING\x00"])
+def test_messages_before_a_broken_command_were_lost_if_they_came_with_it(command):
+    """And one that came behind it was given out, if it came with one before it."""
+    one, other = encode([[b"one"]]), encode([[b"other"]])
+    data = GREETING + ready() + b"".join(one) + encode_command(command) + b"".join(other)
+    for cut in ([100_000], [1], [len(GREETING + ready()), 100_000]):
+        is_ready, messages, _, error, _ = heard(data, cut)
+        assert is_ready
+        assert messages == [[b"one"]]
+        assert error.startswith("FramingError: a ")
+
+
 def test_two_engines_understand_each_other():
     one, two = new_engine(b"ROUTER"), new_engine(b"DEALER")
     assert two.shake(one.replies())

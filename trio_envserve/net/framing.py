@@ -120,6 +120,7 @@ class Decoder:
         "_spare",
         "_take_shared",
         "_violation",
+        "check_command",
         "commands",
         "is_backlogged",
         "message_bytes",
@@ -148,6 +149,9 @@ class Decoder:
         self._violation: Callable[[], FramingError] | None = None
         self.commands: deque[bytes] = deque()
         """Bodies of the commands that :meth:`take` has met, for the caller to take."""
+        self.check_command: Callable[[bytes], None] | None = None
+        """Raises FramingError for a command that breaks the framing, where it stands among the
+        messages; None: any may be met."""
         self.message_bytes = 0
         """Sum of the whole frames of the arriving message."""
         self.is_backlogged = False
@@ -261,6 +265,8 @@ class Decoder:
                         if end - start < size:
                             return False
                         at = start + size
+                        if self.check_command is not None:
+                            self.check_command(data[start:at])
                         self.commands.append(data[start:at])
                         left -= 1
                         continue

@@ -152,6 +152,7 @@ class Engine:
         if isinstance(mechanism, CurveClient | CurveServer):
             sealer, self.decoder = mechanism.seal_traffic(self._limits, decoder.rest(), self._spare)
             self.encode, self._encode_command = sealer.encode, sealer.command
+        self.decoder.check_command = _check_command
         return True
 
     def take(self, most: int) -> list[list[Frame]]:
@@ -167,14 +168,18 @@ class Engine:
         commands = self.decoder.commands
         while commands:
             body = commands.popleft()
-            if not body or len(body) < 1 + body[0]:
-                raise FramingError("a command without a name")
             if body.startswith(_PING):
-                if len(body) < len(_PING) + 2:
-                    raise FramingError("a PING without its time to live")
                 tenths = int.from_bytes(body[5:7], "big")
                 self.ttl_s = tenths / 10 if tenths else None
                 self._pong = _PONG + body[7 : 7 + _CONTEXT_BYTES]
+
+
+def _check_command(body: bytes) -> None:
+    """Refuse a command in traffic that is none."""
+    if not body or len(body) < 1 + body[0]:
+        raise FramingError("a command without a name")
+    if body.startswith(_PING) and len(body) < len(_PING) + 2:
+        raise FramingError("a PING without its time to live")
 
 
 _ADVICE: Final = {

@@ -23,7 +23,7 @@ Pure: no sockets, no trio, no clock, no random source.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, final
 
@@ -117,6 +117,7 @@ class SealedDecoder:
         "_outer",
         "_prefix",
         "_violation",
+        "check_command",
         "commands",
         "is_backlogged",
     )
@@ -147,6 +148,8 @@ class SealedDecoder:
         self._violation: partial[FramingError] | None = None
         self.commands: deque[bytes] = deque()
         """Bodies of opened commands, for the caller to take."""
+        self.check_command: Callable[[bytes], None] | None = None
+        """See the decoder of frames."""
         self.is_backlogged = bool(rest)
         """Whether :meth:`take` may have more."""
 
@@ -212,7 +215,10 @@ class SealedDecoder:
         if flags == _INNER_COMMAND:
             if size > self._limits.command_bytes:
                 raise FrameTooLarge(f"a command of {size} bytes")
-            self.commands.append(bytes(buffer[_HEAD_BYTES:]))
+            body = bytes(buffer[_HEAD_BYTES:])
+            if self.check_command is not None:
+                self.check_command(body)
+            self.commands.append(body)
             return
         if flags & ~MORE:
             raise FramingError(f"a sealed frame with the flags {flags:#04x}")
