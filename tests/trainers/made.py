@@ -1,0 +1,71 @@
+"""Outcomes of rollouts as a trainer's adapter may meet them."""
+
+from __future__ import annotations
+
+import array
+import math
+from typing import Any
+
+from trio_envserve import Outcome, RolloutFailed, WorkerLost
+from trio_envserve.core.errors import CallError
+
+
+def segment(first: int = 1, *, tokens: int = 3, **fields: Any) -> dict[str, Any]:
+    """A segment as a client gets it: one tool token, all others sampled."""
+    between = 1 if tokens > 1 else 0
+    record = {
+        "prompt_ids": array.array("i", [first, first + 1]),
+        "response_ids": array.array("i", range(first + 2, first + 2 + tokens)),
+        "response_mask": array.array("B", [1] * (tokens - between) + [0] * between),
+        "logprobs": array.array("f", [-0.5] * (tokens - between) + [0.0] * between),
+        "weight_versions": ["4"],
+        "turns": [0, 1],
+        "begins": "",
+    }
+    return record | fields
+
+
+def answered(reward: Any = 1.0, *segments: dict[str, Any], **fields: Any) -> Outcome:
+    return Outcome(
+        value={"reward": reward, "segments": list(segments or [segment()]), "stop": "answer"}
+        | fields,
+        duration_s=0.5,
+        executions=1,
+    )
+
+
+def forked(reward: float = 1.0) -> Outcome:
+    """Three segments."""
+    return answered(reward, segment(1), segment(10, tokens=2), segment(20, tokens=1))
+
+
+def failed(error: CallError | None = None) -> Outcome:
+    return Outcome(error=error or RolloutFailed("the tool broke"), duration_s=0.5, executions=1)
+
+
+def lost() -> Outcome:
+    return failed(WorkerLost("killed"))
+
+
+def without_reward() -> Outcome:
+    outcome = answered()
+    del outcome.value["reward"]
+    outcome.value["no_reward"] = "the game was not finished"
+    return outcome
+
+
+def without_segments(reward: float = 1.0) -> Outcome:
+    return Outcome(value={"reward": reward, "stop": "answer"}, executions=1)
+
+
+def without_logprobs(reward: float = 1.0) -> Outcome:
+    return answered(reward, segment(logprobs=None))
+
+
+def without_answer(reward: float = 0.0) -> Outcome:
+    """The model ended at once, with no token."""
+    return answered(reward, segment(tokens=0))
+
+
+def with_nan(reward: float = 1.0) -> Outcome:
+    return answered(reward, segment(logprobs=array.array("f", [math.nan, -0.5, 0.0])))

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainers import made
+from trio_envserve import Outcome
+from trio_envserve.trainers.samples import (
+    NO_LOGPROBS,
+    NO_TOKENS,
+    SampledGroup,
+    sampled_group,
+    sampled_rollout,
+)
+
+NOT_COUNTED = [made.failed(), made.lost(), made.without_reward(), Outcome(value=None)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.floats(-10, 10), st.integers(1, 4)),
+            st.sampled_from(range(len(NOT_COUNTED))),
+        ),
+        max_size=8,
+    )
+)
+def test_baseline_is_over_rollouts_that_have_a_reward(members: list[Any]):
+    """Segments, and rollouts that failed, change nothing."""
+    outcomes = [
+        NOT_COUNTED[member]
+        if isinstance(member, int)
+        else made.answered(member[0], *[made.segment(n) for n in range(member[1])])
+        for member in members
+    ]
+    rewards = [member[0] for member in members if not isinstance(member, int)]
+    group = sampled_group(outcomes)
+    assert group.count == len(rewards)
+    assert group.mean == (statistics.fmean(rewards) if rewards else 0.0)
+    assert group.std == (statistics.stdev(rewards) if len(rewards) > 1 else 0.0)
+    advantages = group.advantages(scaled=False)
+    for member, advantage in zip(members, advantages, strict=True):
+        assert advantage == (0.0 if isinstance(member, int) else member[0] - group.mean)
+    assert math.isclose(sum(advantages), 0.0, abs_tol=1e-6)
+
+
+def test_forked_rollout_counts_once():
+    group = sampled_group([made.forked(1.0), *[made.answered(0.0)] * 3])
+    assert group.mean == 0.25
+
+
+def test_sample_has_the_ids_of_group_rollout_and_segment():
+    group = sampled_group([made.forked(), made.failed(), made.answered()], group="g")
+    ids = [(sample.group, sample.rollout, sample.segment) for sample, _ in group.samples()]
+    assert ids == [("g", "g/0", 0), ("g", "g/0", 1), ("g", "g/0", 2), ("g", "g/2", 0)]
+
+
+def test_samples_of_one_rollout_have_its_advantage():
+    group = sampled_group([made.forked(1.0), made.answered(0.0)])
+    assert [advantage for _, advantage in group.samples(scaled=False)] == [0.5] * 3 + [-0.5]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reward", "masked"),
+    [
+        (made.answered(), 1.0, ""),
+        (made.answered(True), 1.0, ""),
+        (made.answered(np.float32(0.5)), 0.5, ""),
+        (made.forked(), 1.0, ""),
+        (made.failed(), None, "the rollout failed: the tool broke (it ran and failed)"),
+        (made.lost(), None, "the rollout failed: killed (it may have run)"),
+        (made.without_reward(), None, "the result has no reward: the game was not finished"),
+        (Outcome(value=None), None, "the result is no mapping with a reward, but a NoneType"),
+        (made.answered(math.nan), None, "the reward is no finite number: nan"),
+        (made.answered("high"), None, "the reward is no finite number: 'high'"),
+        (made.answered(10**400), None, f"the reward is no finite number: {10**400!r:.100}"),
+        (made.without_segments(), 1.0, NO_TOKENS),
+        (made.answered(1.0, segments="none"), 1.0, NO_TOKENS),
+        (made.without_logprobs(), 1.0, NO_LOGPROBS),
+        (made.with_nan(), 1.0, "a sampled token has no finite log-probability"),
+        (made.without_answer(), 0.0, "the segment has no response tokens"),
+        (
+            made.answered(1.0, made.segment(response_mask=[0, 0, 0])),
+            1.0,
+            "the model sampled no token of the segment",
+        ),
+        (
+            made.answered(1.0, made.segment(response_mask=[1])),
+            1.0,
+            "the segment has 3 response tokens, and no 0 or 1 for each as mask",
+        ),
+        (
+            made.answered(1.0, made.segment(response_mask=[1, 2, [0]])),
+            1.0,
+            "the segment has 3 response tokens, and no 0 or 1 for each as mask",
+        ),
+        (
+            made.answered(1.0, made.segment(logprobs=[-1.0])),
+            1.0,
+            "the segment has 3 response tokens and 1 log-probabilities",
+        ),
+        (
+            made.answered(1.0, made.segment(response_ids=[1.5, 2.5, 3.5])),
+            1.0,
+            "the segment's token ids are no whole numbers",
+        ),
+        (made.answered(1.0, segments=["?"]), 1.0, "the segment has no response tokens"),
+    ],
+    ids=lambda value: None if isinstance(value, Outcome) else repr(value)[:40],
+)
+def test_rollout_counts_or_is_masked_in_words(outcome: Outcome, reward: float, masked: str):
+    rollout = sampled_rollout(outcome)
+    assert (rollout.reward, rollout.masked) == (reward, masked)
+    assert rollout.counts == (reward is not None)
+    assert bool(rollout.trained) == (not masked)
+    for sample in rollout.samples:
+        sizes = {len(sample.response_ids), len(sample.response_mask), len(sample.logprobs or "")}
+        assert len(sizes) == 1
+        assert all(math.isfinite(number) for number in sample.logprobs or ())
+        if sample.masked:
+            assert not any(sample.response_mask)
+
+
+def test_good_segment_beside_a_bad_one_is_trained_on():
+    rollout = sampled_rollout(made.answered(1.0, made.segment(logprobs=None), made.segment(9)))
+    assert [bool(sample.masked) for sample in rollout.samples] == [True, False]
+    assert rollout.masked == ""
+    assert [sample.segment for sample in rollout.trained] == [1]
+
+
+@pytest.mark.parametrize("outcome", [made.answered(), made.without_logprobs()])
+def test_no_sample_has_logprobs_where_none_are_asked_for(outcome: Outcome):
+    (sample,) = sampled_rollout(outcome, logprobs=False).samples
+    assert (sample.logprobs, sample.masked) == (None, "")
+
+
+def test_number_of_a_token_that_was_not_sampled_is_nought():
+    record = made.segment(logprobs=[-0.5, -0.5, math.nan])
+    (sample,) = sampled_rollout(made.answered(1.0, record)).samples
+    assert (sample.logprobs, sample.masked) == ([-0.5, -0.5, 0.0], "")
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest", "newest", "staleness"),
+    [
+        (["4"], 4, 4, 3),
+        (["5", "4", None, "6"], 4, 6, 3),
+        ([7], 7, 7, 0),
+        (["default"], None, None, None),
+        (["4", "²"], None, None, None),
+        ([], None, None, None),
+        (None, None, None, None),
+    ],
+)
+def test_staleness_is_that_of_the_oldest_weights(
+    versions: Any, oldest: Any, newest: Any, staleness: Any
+):
+    record = made.segment(weight_versions=versions)
+    (sample,) = sampled_rollout(made.answered(1.0, record)).samples
+    assert (sample.oldest_version, sample.newest_version) == (oldest, newest)
+    assert sample.staleness(7) == staleness
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray])
+def test_segment_of_any_arrays_is_read(kind: Any):
+    record = {
+        name: kind(list(value)) if name in ("prompt_ids", "response_ids") else value
+        for name, value in made.segment().items()
+    }
+    (sample,) = sampled_rollout(made.answered(1.0, record)).samples
+    assert (sample.prompt_ids, sample.response_ids) == ([1, 2], [3, 4, 5])
+    assert {type(token) for token in sample.response_ids} == {int}
+
+
+def test_stop_is_the_result_s_word():
+    assert sampled_rollout(made.answered()).stop == "answer"
+    assert sampled_rollout(made.answered(stop=3)).stop == ""
+    assert sampled_rollout(made.failed()).stop == ""
+
+
+def test_empty_group_has_no_baseline():
+    group = SampledGroup(())
+    assert (group.count, group.mean, group.std, group.advantages()) == (0, 0.0, 0.0, [])

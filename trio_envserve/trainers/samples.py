@@ -1,0 +1,291 @@
+"""Samples for a trainer: the rollouts of a group, their segments, and the baseline.  Pure.
+
+Theory of operation
+-------------------
+A *sample* is a segment of a rollout, with the ids of its group, rollout and segment.  A
+baseline is over rollouts: a rollout of three segments counts once.  A rollout *counts* if
+it has a finite reward; a failed one, or one that was not finished, has none, and is
+neither in the mean nor in the count.
+
+What cannot be trained on stays in the list and is *masked*, with the reason in words: its
+reward may count all the same, since the policy earned it.  Nothing here raises for what an
+environment or an endpoint returned: one rollout must not end a step of training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..client.outcome import Outcome
+
+EPSILON = 1e-6
+"""Added to the standard deviation, as trainers do, so that equal rewards divide by something."""
+
+NO_TOKENS = (
+    "the result has no token ids: the endpoint gave none (vLLM gives them for "
+    "return_token_ids, SGLang for return_input_ids_in_sglext and return_output_ids_in_sglext), "
+    "or the environment did not return its segments"
+)
+NO_LOGPROBS = "the segment has no log-probabilities: ask the endpoint for them (logprobs = true)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A segment of a rollout, in plain lists.
+
+    ``response_ids``, ``response_mask`` and, unless it is None, ``logprobs`` have equal
+    lengths.
+    """
+
+    group: str
+    """The id of the group: the rollouts of one prompt."""
+    rollout: str
+    """The id of the rollout, which all its segments share."""
+    segment: int
+    """The number of the segment in its rollout, from 0."""
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    """For each response token, 1 if the model sampled it; all 0 if the sample is masked."""
+    logprobs: list[float] | None
+    """Of the response tokens; 0.0 where the mask is 0."""
+    reward: float | None
+    """The reward of the rollout, the same in all its segments; None if it does not count."""
+    weight_versions: tuple[str, ...] = ()
+    """The versions of the weights that sampled it, as far as the endpoint says, in order."""
+    masked: str = ""
+    """Why it is not trained on; empty if it is."""
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The lowest version of the weights that sampled it; None unless all are whole
+        numbers."""
+        return min(_numbers(self.weight_versions), default=None)
+
+    @property
+    def newest_version(self) -> int | None:
+        """The highest version of the weights that sampled it; None as above."""
+        return max(_numbers(self.weight_versions), default=None)
+
+    def staleness(self, current_version: int) -> int | None:
+        """The number of updates between the oldest weights that sampled it and the current
+        ones; None if it is not known."""
+        oldest = self.oldest_version
+        return None if oldest is None else current_version - oldest
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRollout:
+    """A rollout as a trainer needs it."""
+
+    group: str
+    rollout: str
+    outcome: Outcome
+    reward: float | None
+    """None if the rollout does not count: it failed, or has no finite reward."""
+    samples: tuple[Sample, ...]
+    """Its segments; none if it failed, or has no token ids."""
+    masked: str = ""
+    """Why none of it is trained on; empty if some of it is."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether its reward is part of the baseline."""
+        return self.reward is not None
+
+    @property
+    def stop(self) -> str:
+        """The result's word for how it ended, such as ``answer``; empty if it has none."""
+        value = self.outcome.value
+        word = value.get("stop") if isinstance(value, Mapping) else None
+        return word if isinstance(word, str) else ""
+
+    @property
+    def trained(self) -> tuple[Sample, ...]:
+        """The samples that are not masked."""
+        return tuple(sample for sample in self.samples if not sample.masked)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledGroup:
+    """The rollouts of one prompt, in the order of the outcomes."""
+
+    rollouts: tuple[SampledRollout, ...]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of the rollouts that count."""
+        return [each.reward for each in self.rollouts if each.reward is not None]
+
+    @property
+    def count(self) -> int:
+        """The number of rollouts in the baseline."""
+        return len(self.rewards)
+
+    @property
+    def mean(self) -> float:
+        """The mean reward of the rollouts that count; 0.0 if none does."""
+        return statistics.fmean(self.rewards) if self.rewards else 0.0
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of their rewards, of a sample (n - 1); 0.0 below two."""
+        rewards = self.rewards
+        return statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+
+    def advantages(self, *, scaled: bool = True) -> list[float]:
+        """For each rollout its reward less the mean, ``scaled`` by the standard deviation;
+        0.0 if it does not count."""
+        mean, width = self.mean, self.std + EPSILON if scaled else 1.0
+        rewards = [each.reward for each in self.rollouts]
+        return [0.0 if reward is None else (reward - mean) / width for reward in rewards]
+
+    def samples(self, *, scaled: bool = True) -> Iterator[tuple[Sample, float]]:
+        """All samples, those of one rollout together, each with its rollout's advantage."""
+        for rollout, advantage in zip(self.rollouts, self.advantages(scaled=scaled), strict=True):
+            for sample in rollout.samples:
+                yield sample, advantage
+
+
+def sampled_group(
+    outcomes: Iterable[Outcome], *, group: str = "", logprobs: bool = True
+) -> SampledGroup:
+    """The group of the rollouts with these outcomes.
+
+    ``group`` is its id, unique in the batch.  With ``logprobs``, a segment without
+    log-probabilities is masked; without, no sample has any, so that all have one form.
+    """
+    return SampledGroup(
+        tuple(
+            sampled_rollout(outcome, group=group, rollout=f"{group}/{number}", logprobs=logprobs)
+            for number, outcome in enumerate(outcomes)
+        )
+    )
+
+
+def sampled_rollout(
+    outcome: Outcome, *, group: str = "", rollout: str = "", logprobs: bool = True
+) -> SampledRollout:
+    """The rollout with this outcome; ``logprobs`` as for :func:`sampled_group`."""
+    reward, masked = reward_of(outcome)
+    value = outcome.value if isinstance(outcome.value, Mapping) else {}
+    given = value.get("segments")
+    records = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else []
+    samples = tuple(
+        _sample(record, logprobs, masked, group, rollout, segment, reward)
+        for segment, record in enumerate(records)
+    )
+    if not masked:
+        # Of several reasons, the first is told: they mostly are one and the same.
+        reasons = [sample.masked for sample in samples]
+        masked = "" if not all(reasons) else (reasons or [NO_TOKENS])[0]
+    return SampledRollout(
+        group=group,
+        rollout=rollout,
+        outcome=outcome,
+        reward=reward,
+        samples=samples,
+        masked=masked,
+    )
+
+
+def reward_of(outcome: Outcome) -> tuple[float | None, str]:
+    """The reward of a rollout; or None, and why it does not count."""
+    if outcome.error is not None:
+        return None, f"the rollout failed: {outcome.error}"
+    value = outcome.value
+    if not isinstance(value, Mapping):
+        return None, f"the result is no mapping with a reward, but a {type(value).__name__}"
+    reward = value.get("reward")
+    if reward is None:
+        why = value.get("no_reward")
+        return None, f"the result has no reward{f': {why}' if why else ''}"
+    try:
+        number = float(reward)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        return None, f"the reward is no finite number: {reward!r:.100}"
+    return number, ""
+
+
+def _sample(
+    record: Any, logprobs: bool, masked: str, group: str, rollout: str, segment: int,
+    reward: float | None,
+) -> Sample:  # fmt: skip
+    fields = record if isinstance(record, Mapping) else {}
+    prompt, response, mask = (
+        _plain(fields.get(name)) for name in ("prompt_ids", "response_ids", "response_mask")
+    )
+    numbers = _plain(fields.get("logprobs"))
+    masked = masked or _flaw(prompt, response, mask)
+    if logprobs:
+        masked = masked or _flaw_of_numbers(mask, numbers)
+    if masked:
+        # A trainer reads the tokens and numbers of masked samples, too.
+        if not all(type(token) is int for token in [*prompt, *response]):
+            prompt, response = [], []
+        mask = [0] * len(response)
+        numbers = [0.0] * len(response)
+    return Sample(
+        group=group, rollout=rollout, segment=segment, prompt_ids=prompt, response_ids=response,
+        response_mask=[int(sampled) for sampled in mask],
+        logprobs=_where(mask, numbers) if logprobs else None, reward=reward, masked=masked,
+        weight_versions=tuple(
+            str(version) for version in _plain(fields.get("weight_versions")) if version is not None
+        ),
+    )  # fmt: skip
+
+
+def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
+    """Why a segment cannot be trained on; empty if it can."""
+    if not response:
+        return "the segment has no response tokens"
+    if not all(type(token) is int for token in [*prompt, *response]):
+        return "the segment's token ids are no whole numbers"
+    if len(mask) != len(response) or not all(each in (0, 1) for each in mask):
+        return f"the segment has {len(response)} response tokens, and no 0 or 1 for each as mask"
+    if 1 not in mask:
+        return "the model sampled no token of the segment"
+    return ""
+
+
+def _flaw_of_numbers(mask: list[Any], logprobs: list[Any]) -> str:
+    """Why its log-probabilities cannot be trained on; empty if they can."""
+    if not logprobs:
+        return NO_LOGPROBS
+    if len(logprobs) != len(mask):
+        return f"the segment has {len(mask)} response tokens and {len(logprobs)} log-probabilities"
+    if not all(map(_is_finite, itertools.compress(logprobs, mask))):
+        return "a sampled token has no finite log-probability"
+    return ""
+
+
+def _where(mask: list[Any], logprobs: list[Any]) -> list[float]:
+    """The log-probabilities of what was sampled; 0.0 for the rest, whatever stands there."""
+    pairs = zip(mask, logprobs, strict=True)
+    return [float(number) if sampled else 0.0 for sampled, number in pairs]
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, int | float) and math.isfinite(number)
+
+
+def _plain(values: Any) -> list[Any]:
+    """A list of an array of any library, or of a sequence; empty if it is neither."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        return list(values)
+    return []
+
+
+def _numbers(versions: tuple[str, ...]) -> list[int]:
+    """Versions as whole numbers; none unless all are."""
+    whole = all(version.isascii() and version.isdecimal() for version in versions)
+    return [int(version) for version in versions] if whole else []
