@@ -19,7 +19,6 @@ from trio_envserve.evals.files import (
     read_records,
     take_up,
 )
-from trio_envserve.evals.inputs import Slice, read_inputs
 from trio_envserve.evals.records import record_of, result_of
 from trio_envserve.evals.table import line_of, read_table, write_table
 from trio_envserve.json_values import pieces
@@ -193,57 +192,3 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path):
     path.write_text("no table")
     with pytest.raises(ConfigError, match=r"r\.parquet"):
         list(read_table(str(path)))
-
-
-# -- inputs ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "inputs"),
-    [
-        ("a.jsonl", '{"a": 1}\n\n[2]\n"x"\n', [{"a": 1}, [2], "x"]),
-        ("a.jsonl", "[1, 2]\n", [[1, 2]]),
-        ("a.json", '[\n 1,\n {"b": 2}\n]', [1, {"b": 2}]),
-        ("a.json", '{"a": 1}\n{"a": 2}', [{"a": 1}, {"a": 2}]),
-        ("a.jsonl", '\ufeff"after a mark"', ["after a mark"]),
-        ("a.csv", 'q,a\n"two\nlines",07\n', [{"q": "two\nlines", "a": "07"}]),
-        ("a.jsonl", '"one\u2028line"', ["one\u2028line"]),
-    ],
-)
-def test_inputs_in_files_of_all_kinds(tmp_path: Path, name: str, text: str, inputs: list[Any]):
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    assert read_inputs(str(tmp_path / name)) == inputs
-
-
-def test_inputs_in_a_table(tmp_path: Path):
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pa.table({"q": ["x", "y"], "n": [1, 2]}), path)
-    assert read_inputs(str(path)) == [{"q": "x", "n": 1}, {"q": "y", "n": 2}]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "why"),
-    [
-        ("a.jsonl", "", "is empty"),
-        ("a.jsonl", "1\n{", "line 2 is not JSON"),
-        ("a.csv", "a,b\n1\n", "line 2: it has another number of cells"),
-        ("a.csv", "a,b\n1,2,3\n", "line 2: it has another number of cells"),
-        ("a.csv", 'a\n"open', "unexpected end of data"),
-        ("nosuch/a.json", None, "No such file"),
-    ],
-)
-def test_inputs_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, why: str):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=why):
-        read_inputs(str(tmp_path / name))
-
-
-def test_slices():
-    assert Slice.parse("10:20") == (10, 20)
-    assert Slice.parse(":") == (0, None)
-    for text in ("10", "5:5", "-1:", "a:b", "1:2:3"):
-        with pytest.raises(ConfigError, match="--slice"):
-            Slice.parse(text)

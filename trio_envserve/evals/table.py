@@ -94,8 +94,26 @@ def _record(path: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-    """The rows of any table, as mappings.  Raises ConfigError."""
+    """The rows of any table, as mappings.  Raises ConfigError, also if two columns have one
+    name: a mapping would keep the last one."""
+    pa = arrow()
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            twice = _doubled(file.schema_arrow)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if twice is not None:
+        raise ConfigError(f"{path}: two columns are called {twice!r}")
     return list(_rows(path, nothing))
+
+
+def _doubled(fields: Any) -> str | None:
+    """A name that two columns, or two fields of one column, have."""
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        return str(next(name for number, name in enumerate(names) if name in names[:number]))
+    inner = (_doubled(list(field.type)) for field in fields if hasattr(field.type, "fields"))
+    return next((name for name in inner if name is not None), None)
 
 
 def _rows(path: str, check: Check) -> Iterator[dict[str, Any]]:
