@@ -1,10 +1,15 @@
 """Environments that are a class: the loop, tools that misbehave, clean-up."""
 
 import asyncio
+import contextvars
+import functools
 import json
 import random
+import signal
+import sqlite3
 import sys
 import threading
+import traceback
 
 import pytest
 import trio
@@ -13,6 +18,7 @@ from tests.envs.scripted import Scripted, calls, one, running
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import classes, load
+from trio_envserve.envs.methods import ObjectThread, TrioMethods
 from trio_envserve.envs.tagged import tagged, without
 from trio_envserve.models.interface import Completion, ModelError
 from trio_envserve.worker.failures import EnvironmentFailure
@@ -799,6 +805,8 @@ def made(**members):
         (made(), {"tool_timeout_s": float("nan")}, "tool_timeout_s must be a number > 0"),
         (made(), {"system": 3}, "system must be text, not 3"),
         (made(backend="gevent"), {}, "backend must be one of trio, thread, asyncio"),
+        (made(main_thread=1), {}, "main_thread must be True or False, not 1"),
+        (made(main_thread=True, backend="asyncio"), {}, "its coroutines run on trio, not on"),
         (made(get_reward=1.0), {}, "Made.get_reward must be a method, not float"),
         (made(inputs=lambda self, n, seed: []), {}, "make it a @staticmethod"),
         (made(move=lambda self: 1), {}, "Made.move is a public method, so it is a tool"),
@@ -826,3 +834,379 @@ def test_a_tool_may_be_named_like_an_option_and_an_argument_too():
     found = load(System, {"max_turns": 5, "tool_timeout_s": 2}).environment
     assert list(found.tools) == ["system"]
     assert (found.options.max_turns, found.options.tool_timeout_s) == (16, 2)
+
+
+class Idents:
+    """Notes the thread of each call."""
+
+    def __init__(self):
+        self.seen = [threading.get_ident()]
+        self.db = sqlite3.connect(":memory:")
+        self.kept = contextvars.ContextVar("kept", default=0)
+
+    def reset(self):
+        self.db.execute("create table t (x)")
+        self.noted()
+        return "Go."
+
+    def step(self, n: int) -> str:
+        """Step."""
+        self.noted()
+        self.db.execute("insert into t values (?)", (n,))
+        return "ok"
+
+    def noted(self) -> None:
+        """Note."""
+        self.seen.append(threading.get_ident())
+        self.kept.set(self.kept.get() + 1)
+
+    def next_message(self, text):
+        self.noted()
+
+    def oracle(self):
+        self.noted()
+        return []
+
+    def get_reward(self):
+        self.noted()
+        return self.db.execute("select sum(x) from t").fetchone()[0]
+
+    def rollout_state(self):
+        self.noted()
+        return {"threads": len(set(self.seen)), "kept": self.kept.get()}
+
+    def close(self):
+        self.noted()
+        self.db.close()
+        LAST.append((self.seen[0], len(set(self.seen))))
+
+    def __del__(self):
+        LAST.append((threading.get_ident(), 0))
+
+
+LAST: list[tuple[int, int]] = []
+
+
+class IdentsOnAsyncio(Idents):
+    backend = "asyncio"
+
+
+@pytest.mark.parametrize("kind", [Idents, IdentsOnAsyncio])
+async def test_methods_of_one_object_all_run_in_one_thread(kind):
+    """Each may have run in another thread: of 64 rollouts with SQLite, 62 failed."""
+    LAST.clear()
+    results = []
+
+    async def some():
+        script = [calls(("step", {"n": 1}), ("step", {"n": 2})), "."]
+        results.append((await one(kind, script, {}, "threads", "kept"))[0])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(16):
+            nursery.start_soon(some)
+    assert [result["reward"] for result in results] == [3.0] * 16
+    assert [result["state"] for result in results] == [{"threads": 1, "kept": 7}] * 16
+    closed, dropped = [x for x in LAST if x[1]], [x for x in LAST if not x[1]]
+    assert {count for _, count in closed} == {1}
+    assert {ident for ident, _ in closed} == {ident for ident, _ in dropped}
+    assert not [t for t in threading.enumerate() if t.name == "request r" and not ended(t)]
+
+
+def ended(thread):
+    thread.join(10)
+    return not thread.is_alive()
+
+
+async def test_thread_of_an_overdue_method_has_the_later_ones():
+    release, seen = threading.Event(), []
+
+    class Late:
+        def reset(self):
+            seen.append(threading.get_ident())
+            return "?"
+
+        def held(self) -> None:
+            """Block."""
+            release.wait()
+            seen.append(threading.get_ident())
+
+        def get_reward(self):
+            seen.append(threading.get_ident())
+            return 1
+
+        def close(self):
+            seen.append(threading.get_ident())
+
+    def last(messages):
+        release.set()
+        return "."
+
+    with trio.fail_after(30):
+        result, _ = await one(Late, [calls(("held", {})), last], tool_timeout_s=0.05)
+    assert result["reward"] == 1.0
+    assert (len(seen), len(set(seen))) == (4, 1)
+
+
+async def test_thread_locals_of_an_object_are_not_those_of_the_next():
+    local = threading.local()
+
+    class Local:
+        def reset(self):
+            assert not hasattr(local, "mine")
+            local.mine = self
+            return "?"
+
+        def get_reward(self):
+            return local.mine is self
+
+    async with running(Local, Scripted(["."])) as run:
+        assert [(await run())["reward"] for _ in range(5)] == [1.0] * 5
+
+
+async def test_context_variable_of_a_caller_is_there_during_its_call_only():
+    """The span of a tool, say: what the object's own code sets stays besides."""
+    span, own = contextvars.ContextVar("span", default=0), contextvars.ContextVar("own", default=0)
+    methods = TrioMethods(ObjectThread(""))
+
+    def seen():
+        own.set(own.get() + 1)
+        return span.get(), own.get()
+
+    assert (await methods.call(seen)).value == (0, 1)
+    token = span.set(7)
+    assert (await methods.call(seen)).value == (7, 2)
+    span.reset(token)
+    assert (await methods.call(seen)).value == (0, 3)
+    assert own.get() == 0
+    await methods.end(list)
+
+
+class AllOnLoop:
+    """Coroutines only: what ``__init__`` makes belongs to the loop."""
+
+    def __init__(self):
+        self.made = threading.get_ident()
+
+    async def reset(self):
+        return "?"
+
+    async def where(self) -> str:
+        """Say the thread."""
+        return str(threading.get_ident() == self.made)
+
+    async def get_reward(self):
+        return threading.get_ident() == self.made
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+async def test_object_with_coroutines_only_is_made_on_their_loop(backend):
+    kind = type("OnLoop", (AllOnLoop,), {"backend": backend})
+    result, _ = await one(kind, [calls(("where", {})), "."])
+    assert (told(result), result["reward"]) == ("True", 1.0)
+
+
+def alarmed() -> bool:
+    """As math_verify has it: a time limit by SIGALRM."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.alarm(5)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+    return True
+
+
+class AlarmedTool:
+    def reset(self):
+        return "?"
+
+    def parse(self) -> bool:
+        """Parse."""
+        return alarmed()
+
+
+class Alarmed(AlarmedTool):
+    def get_reward(self):
+        return alarmed()
+
+
+class AlarmedInMain(Alarmed):
+    main_thread = True
+
+    def get_reward(self):
+        return alarmed() and threading.current_thread() is threading.main_thread()
+
+
+@pytest.mark.parametrize("where", ["reward", "tool"])
+async def test_signals_in_a_thread_fail_the_rollout_and_name_the_way(where):
+    """A tool's was told the model as its own mistake."""
+    kind = Alarmed if where == "reward" else AlarmedTool
+    with pytest.raises(EnvironmentFailure, match="signal only works in main thread") as caught:
+        await one(kind, [calls(("parse", {})), "."] if where == "tool" else ["."])
+    assert "main_thread = True" in "".join(traceback.format_exception(caught.value.exception))
+
+
+async def test_class_that_says_so_runs_in_the_main_thread_one_rollout_at_a_time(caplog):
+    caplog.set_level("INFO")
+    model = Scripted([calls(("parse", {})), "."])
+    results = []
+    async with running(AlarmedInMain, model) as run:
+
+        async def some():
+            results.append(await run())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(some)
+    assert [(told(each), each["reward"]) for each in results] == [("true", 1.0)] * 4
+    assert [len(asked) for asked in model.asked] == [1, 3] * 4
+    assert "this worker runs one rollout at a time" in caplog.text
+
+
+async def test_main_thread_is_refused_where_the_loop_has_another():
+    def elsewhere():
+        trio.run(one, AlarmedInMain, ["."])
+
+    with pytest.raises(EnvironmentFailure, match="the loop here runs in another thread"):
+        await trio.to_thread.run_sync(elsewhere)
+
+
+async def test_tools_that_init_binds_are_tools():
+    """TRL finds the bound methods of the object; they were no tools, without a word."""
+
+    class Client:
+        def search(self, query: str) -> str:
+            """Search.
+
+            Args:
+                query: What for.
+            """
+            return f"found {query}"
+
+    def added(self, n: int) -> int:
+        """Add."""
+        return int(self.step(n))
+
+    class Binds:
+        def __init__(self):
+            self.search = Client().search
+            self.function = len
+            self._private = Client().search
+            vars(self)["hides"] = 3
+            type(self).added = added  # type: ignore[attr-defined]  # as TRL's OpenReward does
+
+        def reset(self):
+            return "?"
+
+        def hides(self) -> str:
+            """Be hidden by an attribute of the object."""
+            return ""
+
+        def step(self, n: int) -> int:
+            """Step."""
+            return n
+
+        @functools.lru_cache  # noqa: B019  # as users write it
+        def kept(self, n: int) -> int:
+            """Keep."""
+            return n
+
+        @staticmethod
+        def static(n: int) -> int:
+            return n
+
+        @property
+        def raises(self) -> int:
+            raise AssertionError
+
+    script = [calls(("search", {"query": "x"}), ("added", {"n": 4}), ("kept", {"n": 5})), "."]
+    result, model = await one(Binds, script)
+    names = [tool["function"]["name"] for tool in model.tools[0]]
+    assert names == ["added", "kept", "search", "step"]
+    assert [told(result, i) for i in range(3)] == ["found x", "4", "5"]
+
+
+async def test_bound_tool_without_a_docstring_fails_with_words():
+    class Binds:
+        def __init__(self):
+            self.move = self._move
+
+        def reset(self):
+            return "?"
+
+        def _move(self):
+            pass
+
+    with pytest.raises(EnvironmentFailure, match=r"Binds\.move is a public method, so it is"):
+        await one(Binds, ["."])
+
+
+RESERVED_TOOLS = {
+    "close": lambda self, file: "",
+    "oracle": lambda self, n: "",
+    "rollout_state": lambda self, *, key: "",
+    "get_reward": lambda self, action: "",
+    "inputs": staticmethod(lambda n: []),
+    "next_message": lambda self: "",
+}
+
+
+@pytest.mark.parametrize("name", RESERVED_TOOLS)
+def test_reserved_name_with_other_arguments_is_refused_by_name(name):
+    """A tool of such a name was none, or failed each rollout."""
+    with pytest.raises(ConfigError, match=rf"Made\.{name}.*the name {name} is reserved.*{name}_it"):
+        load(made(**{name: RESERVED_TOOLS[name]}))
+
+
+def test_next_message_that_takes_no_text_is_refused():
+    class Named:
+        def reset(self):
+            return "?"
+
+        def next_message(self, n: int) -> str:
+            """A tool."""
+            return ""
+
+    with pytest.raises(ConfigError, match=r"called as next_message\(text\), and is no tool"):
+        load(Named)
+
+
+def test_reserved_methods_may_be_written_in_many_ways():
+    class Fits:
+        def reset(self, **row):
+            return "?"
+
+        def next_message(self, said: "str | None" = None, *more):
+            pass
+
+        @classmethod
+        def oracle(cls, *turns):
+            yield ""
+
+        @staticmethod
+        def rollout_state(key=3):
+            return {}
+
+        async def close(self, *, now=False):
+            pass
+
+    assert load(Fits).environment.tools == {}
+
+
+def test_attributes_named_like_tools_are_tools():
+    """A tool called `rerun` was refused as no boolean, one called `backend` as no backend."""
+
+    class Named:
+        def reset(self):
+            return "?"
+
+        def rerun(self) -> None:
+            """Run again."""
+
+        def backend(self) -> None:
+            """Say the backend."""
+
+        def main_thread(self) -> None:
+            """Say the thread."""
+
+    found = load(Named)
+    assert (found.rerun, found.backend) == (False, "trio")
+    assert list(found.environment.tools) == ["backend", "main_thread", "rerun"]

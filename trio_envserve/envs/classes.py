@@ -23,13 +23,23 @@ wrong arguments, of an ``Exception`` of a tool, and of a tool that takes longer 
 ``tool_timeout_s``.  What ``reset``, ``get_reward``, ``next_message`` and ``oracle`` raise
 is a failed rollout.
 
+All plain methods of an object, ``__init__`` among them, run in one thread, its own
+(:mod:`.methods`); coroutines run on the loop.  If ``reset``, the tools, ``get_reward``,
+``next_message`` and ``close`` are all coroutines, then so does ``__init__``.  With the
+attribute ``main_thread = True`` plain methods run in the main thread of the worker, which is
+that of its loop; such a worker runs one rollout at a time.
+
+Tools are found as TRL finds them: the public bound methods of the object, once it is made.
+Those that the class has are described when it is loaded; those that ``__init__`` has added
+(``self.search = self._client.search``), with each object.
+
 Besides ``reset`` and ``get_reward`` these methods are not tools: ``close()``, called at
 the end, cancelled or not; ``next_message(text)``, called when an answer asks for no tool,
 which returns what the user says next, or None to end; ``oracle()``, called after
 ``reset``, which returns what the model ``oracle`` is to answer, one item for each turn: a
 text, or ``{"name": ..., "arguments": {...}}`` for a tool call, or a list of those;
 ``rollout_state()``, which returns what is added to the result's ``state``; and the static
-method ``inputs(n, seed)``.
+method ``inputs(n, seed)``.  A method of such a name that takes other arguments is refused.
 
 A result has ``reward``, or else ``no_reward``, which says why there is none; ``rewards``
 if they are named; ``completion``, the messages after the prompt; ``stop``, which is
@@ -44,20 +54,45 @@ import dataclasses
 import functools
 import inspect
 import logging
-from collections.abc import Mapping
+import os
+import threading
+import typing
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, final
+
+import trio
 
 from .. import foreign
 from ..core.errors import ConfigError
 from ..foreign import CodeResult
 from .interface import Backend, Rollout
-from .methods import Methods, TookTooLong, TrioMethods
-from .tool_loop import LoopOptions, ToolLoop
-from .tools import tools_of
-
-RESERVED = frozenset(
-    {"reset", "get_reward", "close", "next_message", "oracle", "rollout_state", "inputs"}
+from .methods import (
+    MainThread,
+    Methods,
+    ObjectThread,
+    PlainCalls,
+    TookTooLong,
+    TrioMethods,
+    plainly,
+    same,
 )
+from .tool_loop import LoopOptions, ToolLoop
+from .tools import Tool, tools_of, tools_of_object
+
+CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "get_reward": (),
+        "close": (),
+        "next_message": ("text",),
+        "oracle": (),
+        "rollout_state": (),
+        "inputs": ("n", "seed"),
+    }
+)
+"""Public methods that are not tools, and what they are called with."""
+
+RESERVED = frozenset({"reset", *CALLED})
 """Public methods that are not tools."""
 
 CLOSE_S = 10.0
@@ -107,7 +142,8 @@ class ClassEnvironment:
     ) -> None:
         name = getattr(kind, "name", None)
         self.name = name if isinstance(name, str) and name else label
-        self.rerun = getattr(kind, "rerun", rerun)
+        self.rerun = _attribute(kind, "rerun", rerun)
+        self.max_reward = _attribute(kind, "max_reward", 1.0)
         self.backend = _backend(kind, label)
         self.options = options
         _check(kind, label)
@@ -115,6 +151,32 @@ class ClassEnvironment:
         self._kind: Any = kind
         self._label = label
         self._make = functools.partial(kind, **args)
+        self._on_loop = _is_on_loop(kind, self.tools)
+        self.main_thread = _attribute(kind, "main_thread", False)
+        if type(self.main_thread) is not bool:
+            raise ConfigError(
+                f"{label}: main_thread must be True or False, not {self.main_thread!r}"
+            )
+        if self.main_thread and self.backend == "asyncio":
+            raise ConfigError(
+                f"{label}: with main_thread = True its coroutines run on trio, not on asyncio, "
+                "whose loop has another thread"
+            )
+        self._turns = trio.Semaphore(1) if self.main_thread else None
+        self.setup: Callable[[], None] | None = self._check_thread if self.main_thread else None
+
+    def _check_thread(self) -> None:
+        """Say that there is one rollout at a time; raise where this is not the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                f"{self._label} has main_thread = True, and the loop here runs in another thread: "
+                "serve it with workers of their own (workers=1 or more)"
+            )
+        _log.info(
+            "%s has main_thread = True: this worker runs one rollout at a time, and its loop "
+            "stands still during a method; start as many workers as rollouts shall run at once",
+            self._label,
+        )
 
     def inputs(self, n: int, seed: int) -> list[Any]:
         """The inputs that the class offers, or ``n`` for a ``reset`` that needs none."""
@@ -139,29 +201,50 @@ class ClassEnvironment:
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
         """One rollout with an object of its own."""
-        methods = self._methods()
+        if self._turns is None:
+            return await self._run(rollout)
+        async with self._turns:
+            return await self._run(rollout)
+
+    async def _run(self, rollout: Rollout) -> dict[str, Any]:
+        methods = self._methods(rollout)
         made: list[Any] = []
         try:
-            (await methods.call(lambda: made.append(self._make()))).unwrap()
-            loop = ToolLoop(
-                rollout, made[0], methods, name=self.name, tools=self.tools, options=self.options
-            )
-            return await loop.run()
+            make = functools.partial(self._made, made)
+            if self._on_loop:
+                tools = plainly(make, same, os.getpid()).unwrap()
+            else:
+                tools = (await methods.call(make)).unwrap()
+            return await ToolLoop(
+                rollout, made[0], methods, name=self.name, tools=tools, options=self.options
+            ).run()
         finally:
             try:
                 await methods.settle()  # noqa: ASYNC102
             finally:
-                if made and hasattr(made[0], "close"):
-                    self._report(await methods.close(made[0].close, CLOSE_S))  # noqa: ASYNC102
-                    await methods.settle()  # noqa: ASYNC102
+                try:
+                    if made and hasattr(made[0], "close"):
+                        closed = await methods.close(made[0].close, CLOSE_S)  # noqa: ASYNC102
+                        self._report(closed)
+                        await methods.settle()  # noqa: ASYNC102
+                finally:
+                    # The last reference: what the object does at its end, it does in its thread.
+                    await methods.end(made.clear)  # noqa: ASYNC102
 
-    def _methods(self) -> Methods:
+    def _made(self, made: list[Any]) -> Mapping[str, Tool]:
+        """Make the object, as the one member of ``made``; returns its tools."""
+        made.append(self._make())
+        return tools_of_object(made[0], self.tools, self._label, reserved=RESERVED)
+
+    def _methods(self, rollout: Rollout) -> Methods:
+        plain: PlainCalls
+        # The name is the one under which threads of an execution are looked for.
+        plain = MainThread() if self.main_thread else ObjectThread(f"request {rollout.request}")
         if self.backend != "asyncio":
-            return TrioMethods()
-        # Imported here: most workers need no asyncio.
+            return TrioMethods(plain)
         from .methods_asyncio import AsyncioMethods
 
-        return AsyncioMethods()
+        return AsyncioMethods(plain)
 
     def _report(self, closed: CodeResult) -> None:
         # The rollout is done, and what came of it counts for more than this.
@@ -173,7 +256,7 @@ class ClassEnvironment:
 
 
 def _backend(kind: type, label: str) -> Backend:
-    declared = getattr(kind, "backend", None)
+    declared = _attribute(kind, "backend", None)
     if declared not in (None, "trio", "asyncio", "thread"):
         raise ConfigError(
             f"{label}: backend must be one of trio, thread, asyncio, not {declared!r}"
@@ -181,14 +264,22 @@ def _backend(kind: type, label: str) -> Backend:
     return "asyncio" if declared == "asyncio" else "trio"
 
 
+def _attribute(kind: type, name: str, default: Any) -> Any:
+    """An attribute of the class; ``default`` where a method, which is a tool, has its name."""
+    found = inspect.getattr_static(kind, name, default)
+    return default if callable(found) or hasattr(found, "__get__") else found
+
+
 def _declared(kind: type) -> dict[str, Any]:
-    """The loop's options among the attributes; a method of the same name is a tool."""
-    found = {name: inspect.getattr_static(kind, name, None) for name in OPTIONS}
-    return {
-        name: value
-        for name, value in found.items()
-        if value is not None and not callable(value) and not hasattr(value, "__get__")
-    }
+    """The loop's options among the attributes."""
+    found = {name: _attribute(kind, name, None) for name in OPTIONS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_on_loop(kind: type, tools: Mapping[str, Tool]) -> bool:
+    """Whether the methods that do the work are all coroutines."""
+    names = ["reset", *tools, *{"get_reward", "next_message", "close"}.intersection(dir(kind))]
+    return all(inspect.iscoroutinefunction(getattr(kind, name)) for name in names)
 
 
 def _check(kind: type, label: str) -> None:
@@ -205,5 +296,38 @@ def _check(kind: type, label: str) -> None:
             raise ConfigError(f"{label}.{name} must be a method, not {type(method).__name__}")
         if name == "inputs" and not isinstance(method, (staticmethod, classmethod)):
             raise ConfigError(
-                f"{label}.inputs is asked before there is an object: make it a @staticmethod"
+                f"{label}.inputs is asked before there is an object: make it a @staticmethod "
+                "inputs(n, seed). If it is a tool for the model, give it another name"
             )
+        if name in CALLED:
+            _check_signature(kind, name, method, label)
+
+
+def _check_signature(kind: type, name: str, method: Any, label: str) -> None:
+    """Raise :class:`ConfigError` for a method of a reserved name that cannot be called as that
+    is: a tool, most likely."""
+    function = getattr(kind, name)
+    given = CALLED[name]
+    is_plain = not isinstance(method, (staticmethod, classmethod))
+    try:
+        inspect.signature(function).bind(*(["self"] if is_plain else []), *given)
+        fits = name != "next_message" or _takes_text(function, int(is_plain))
+    except TypeError:
+        fits = False
+    except ValueError:
+        return  # built-in callables need not have a signature
+    if not fits:
+        raise ConfigError(
+            f"{label}.{name}{inspect.signature(function)}: the name {name} is reserved for a "
+            f"method that is called as {name}({', '.join(given)}), and is no tool. If it is a "
+            f"tool for the model, give it another name, such as {name}_it"
+        )
+
+
+def _takes_text(function: Callable[..., Any], position: int) -> bool:
+    """Whether a parameter is not annotated as something else than text."""
+    parameters = list(inspect.signature(function).parameters.values())
+    # Annotations are code, and may name what is not there.
+    hints = foreign.call(typing.get_type_hints, function).value or {}
+    hint = hints.get(parameters[min(position, len(parameters) - 1)].name, str)
+    return hint in (str, Any, object) or str in typing.get_args(hint)

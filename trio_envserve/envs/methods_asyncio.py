@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 from .. import foreign
 from ..foreign import CodeResult
-from .methods import StillRunning, Then, TookTooLong, Unfinished, awaited, in_thread, same
+from .methods import PlainCalls, StillRunning, Then, TookTooLong, Unfinished, awaited, same
 
 
 @final
 class AsyncioMethods:
     """For a rollout that runs on asyncio, which delivers a cancel once."""
 
-    def __init__(self) -> None:
+    def __init__(self, plain: PlainCalls) -> None:
+        self._plain = plain
         self._overdue: asyncio.Future[CodeResult] | None = None
+        self._used = False
 
     async def call(
         self, method: Callable[[], Any], *, then: Then = same, timeout_s: float = math.inf
@@ -30,7 +31,7 @@ class AsyncioMethods:
             return CodeResult(error=StillRunning())
         self._overdue = None
         if not inspect.iscoroutinefunction(method):
-            ended = await self._thread(method, then, timeout_s)
+            ended = await self._plainly(method, then, timeout_s)
             if not isinstance(ended.value, Unfinished):
                 return ended
             method = ended.value.get
@@ -45,12 +46,8 @@ class AsyncioMethods:
         ended = running.result()
         return ended if in_time or ended.error is None else CodeResult(error=TookTooLong())
 
-    async def _thread(self, method: Callable[[], Any], then: Then, timeout_s: float) -> CodeResult:
-        # Not the loop's own threads, of which there are few.
-        executor = ThreadPoolExecutor(1)
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(executor, in_thread, method, then, os.getpid())
-        executor.shutdown(wait=False)
+    async def _plainly(self, method: Callable[[], Any], then: Then, timeout_s: float) -> CodeResult:
+        running = self._begun(method, then)
         try:
             await asyncio.wait((running,), timeout=_for_asyncio(timeout_s))
         except asyncio.CancelledError:
@@ -61,6 +58,19 @@ class AsyncioMethods:
         self._overdue = running
         return CodeResult(error=TookTooLong())
 
+    def _begun(self, method: Callable[[], Any], then: Then) -> asyncio.Future[CodeResult]:
+        """The call of a plain method; nothing cancels this future."""
+        loop = asyncio.get_running_loop()
+        running: asyncio.Future[CodeResult] = loop.create_future()
+
+        def deliver(result: CodeResult) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(running.set_result, result)
+
+        self._used = True
+        self._plain.call(method, then, deliver)
+        return running
+
     async def settle(self) -> None:
         """See :meth:`Methods.settle`."""
         if self._overdue is not None:
@@ -69,6 +79,16 @@ class AsyncioMethods:
     async def close(self, method: Callable[[], Any], timeout_s: float) -> CodeResult:
         """See :meth:`Methods.close`."""
         return await _to_its_end(asyncio.ensure_future(self.call(method, timeout_s=timeout_s)))
+
+    async def end(self, last: Callable[[], Any]) -> None:
+        """See :meth:`Methods.end`."""
+        if not self._used:
+            last()
+            return
+        try:
+            await _to_its_end(self._begun(last, same))
+        finally:
+            self._plain.end()
 
 
 async def _to_its_end(running: asyncio.Future[CodeResult]) -> CodeResult:

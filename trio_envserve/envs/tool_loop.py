@@ -37,8 +37,14 @@ CALLS_PER_ANSWER = 32
 ARGUMENTS_CHARS = 200_000
 """Longest arguments of one call: they are read on the event loop."""
 
-_WRONG_LOOP = ("no running event loop", "framework like asyncio")
-"""Errors of asyncio code on trio: no mistake of the model's."""
+_WRONG_PLACE = (
+    "no running event loop",
+    "framework like asyncio",
+    "signal only works in main thread",
+    "SQLite objects created in a thread",
+)
+"""Errors of code on another loop or in another thread than it needs: no mistake of the
+model's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +188,7 @@ class ToolLoop:
         if isinstance(error, StillRunning):
             return told(f"{tool.name} was not called: an earlier call has not ended yet"), True
         text = foreign.text(error) or ""
-        if not isinstance(error, Exception) or any(sign in text for sign in _WRONG_LOOP):
+        if not isinstance(error, Exception) or any(sign in text for sign in _WRONG_PLACE):
             raise error  # an exit, say: no matter between the tool and the model
         return told(text or type(error).__name__), True
 

@@ -17,6 +17,7 @@ import collections.abc
 import dataclasses
 import difflib
 import enum
+import functools
 import inspect
 import re
 import types
@@ -86,11 +87,39 @@ def tools_of(kind: type, label: str, *, reserved: Iterable[str]) -> dict[str, To
     found = {}
     for name in sorted(set(dir(kind)) - set(reserved)):
         method = inspect.getattr_static(kind, name)
-        if name.startswith("_") or not isinstance(method, (types.FunctionType, classmethod)):
+        if name.startswith("_") or not isinstance(method, _METHODS):
             continue
         function = method.__func__ if isinstance(method, classmethod) else method
         found[name] = _tool(name, function, f"{label}.{name}")
     return found
+
+
+def tools_of_object(
+    made: Any, known: Mapping[str, Tool], label: str, *, reserved: Iterable[str]
+) -> Mapping[str, Tool]:
+    """The tools of an object, as TRL finds them: its public bound methods, in the order of
+    their names.  ``known``: those of its class when that was loaded.  ``__init__`` may have
+    bound others to the object or added them to the class, and may have hidden some.
+    Raises :class:`ConfigError` for a method that cannot be described."""
+    own = getattr(made, "__dict__", {})
+    found = {name: tool for name, tool in known.items() if name not in own}
+    changed = len(found) < len(known)
+    for name in set(dir(made)) - found.keys() - set(reserved):
+        # Not by getattr: that would run the code of properties.
+        member = own[name] if name in own else inspect.getattr_static(made, name, None)
+        if name.startswith("_") or not isinstance(
+            member, types.MethodType if name in own else _METHODS
+        ):
+            continue
+        function = member if isinstance(member, _PLAIN_METHODS) else member.__func__
+        found[name] = _tool(name, function, f"{label}.{name}")
+        changed = True
+    return dict(sorted(found.items())) if changed else known
+
+
+_PLAIN_METHODS = (types.FunctionType, functools._lru_cache_wrapper)
+_METHODS = (*_PLAIN_METHODS, classmethod)
+"""What an object of a class has as a bound method."""
 
 
 def near(name: str, known: Iterable[str]) -> str:
