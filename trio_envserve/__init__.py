@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .client import Arrays, CallOptions, Client, KeyEnded, Outcome, PlainClient, open_client
     from .client.aio import AsyncioClient, open_client_asyncio
     from .core.closing import ClosingStage
+    from .core.endings import Ending, Fault
     from .core.errors import (
         Abandoned,
         CallError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         EnvServeError,
         ErrorInfo,
         ExecutionCancelled,
+        ExecutionLimit,
         KeyConflict,
         MayHaveRun,
         NeverStarted,
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
     from .core.terms import Verdict
     from .core.values import DecodingError, EncodingError
     from .core.worker_range import WorkerRange
-    from .envs.interface import Environment, Rollout, RolloutCancelled
+    from .envs.interface import Environment, EnvironmentUnavailable, Rollout, RolloutCancelled
     from .envs.notes import RolloutNotes
     from .host.allocator import keep_freed_memory
     from .host.joined import JoinedHost
@@ -118,11 +120,15 @@ __all__ = [
     "DecodingError",
     "DidNotRun",
     "EncodingError",
+    "Ending",
     "EnvServeError",
     "Environment",
     "EnvironmentBroken",
+    "EnvironmentUnavailable",
     "ErrorInfo",
     "ExecutionCancelled",
+    "ExecutionLimit",
+    "Fault",
     "Health",
     "HostStats",
     "JoinedHost",
@@ -195,9 +201,9 @@ __all__ = [
 
 # The cheapest first: importing stops where the name is found.
 _HOMES = (
-    "core.terms", "core.errors", "core.limits", "core.health", "core.status", "core.pages",
-    "core.worker_range", "models.interface", "models.usage", "envs.interface", "core.values",
-    "net", "net.keypairs", "client", "client.aio", "host.allocator", "host.joined",
+    "core.terms", "core.endings", "core.errors", "core.limits", "core.health", "core.status",
+    "core.pages", "core.worker_range", "models.interface", "models.usage", "envs.interface",
+    "core.values", "net", "net.keypairs", "client", "client.aio", "host.allocator", "host.joined",
     "host.opening", "server", "server.curve",
 )  # fmt: skip
 

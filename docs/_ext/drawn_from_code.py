@@ -38,6 +38,7 @@ from trio_envserve.core import (
 )  # fmt: skip
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.endings import ENDINGS, RAISED
 from trio_envserve.core.fields import Field
 from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.limit_rules import RULES
@@ -218,10 +219,11 @@ ERROR_WORDS: Mapping[str, str] = {
 
 # Which codes of errors travel in records, and who makes them; the others the client makes.
 MADE_BY: Mapping[str, str] = {
-    "rollout-failed": "worker", "outcome-not-encodable": "worker",
+    "outcome-not-encodable": "worker",
     "outcome-too-large": "worker, router", "refused": "worker; client, of `Refused`",
     "conflict": "client, of `Refused`", "key-conflict": "client, of `Refused`",
     "unknown-key": "client, of `Refused`", "deadline": "router", "worker-lost": "router",
+    "execution-limit": "router",
     "environment-broken": "router", "not-durable": "router",
     "never-started": "router; client", "no-answer": "router; client",
     "cancelled": "worker, router",
@@ -446,13 +448,28 @@ def refusals_table() -> str:
 
 
 def outcome_codes_table() -> str:
-    """The codes that the reference implementation knows, by verdict."""
+    """The codes that the reference implementation knows, by verdict: those of errors."""
     lines = ["| code | verdict | made by | class | meaning |", "|---|---|---|---|---|"]
     for (code, verdict), cls in errors._CLASSES.items():
-        words = _flat(cls.__doc__ or "")
-        maker = MADE_BY.get(code, "client")
+        words = _flat(cls.__doc__ or "") if cls.code == code else f"{ENDINGS[code].meaning}."
+        maker = "worker" if code in RAISED else MADE_BY.get(code, "client")
         lines.append(f"| `{code}` | {verdict.name} | {maker} | `{cls.__name__}` | {words} |")
     return "\n".join(lines)
+
+
+def endings_table() -> str:
+    """How calls end without a result, for programs that act on it."""
+    lines = ["| code | verdict | fault | mask | again | meaning |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| `{row.code}` | {row.verdict.value} | {row.fault.value} | {_yes(row.mask)} "
+        f"| {_yes(row.again)} | {row.meaning} |"
+        for row in ENDINGS.values()
+    ]
+    return "\n".join(lines)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def error_record_cddl() -> str:
@@ -757,6 +774,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "calls.md": calls_table,
     "lives.md": lives_table,
     "outcome_codes.md": outcome_codes_table,
+    "endings.md": endings_table,
     "checks.md": checks_table,
     "states.svg": states_svg,
     "layers.svg": layers_svg,

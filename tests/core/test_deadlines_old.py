@@ -30,7 +30,7 @@ def test_what_lasts_too_long_is_stopped_and_its_caller_told_so():
     assert not pair.answers
     pair.advance(2.0)
     code, verdict, text = error(pair)
-    assert (code, verdict) == ("deadline", Verdict.RAN_AND_FAILED)
+    assert (code, verdict) == ("execution-limit", Verdict.RAN_AND_FAILED)
     assert text.startswith("the 60 s that this server lets an execution last (execution_s)")
     assert [number for _, number in pair.cancels] == [0]
     pair.end(status=Status.CANCELLED)
@@ -54,7 +54,7 @@ def test_what_waits_is_not_counted_and_each_execution_has_its_own_time():
     pair.advance(50.0)
     assert len(pair.answers) == 1
     pair.advance(11.0)
-    assert error(pair)[0] in ("deadline", "no-answer")
+    assert error(pair)[0] in ("execution-limit", "no-answer")
 
 
 def test_without_the_limit_nothing_ends_by_its_age():
@@ -69,7 +69,7 @@ def test_whoever_waits_for_a_key_is_told():
     pair.call()
     pair.beat()
     pair.advance(61.0)
-    assert error(pair)[0] in ("deadline", "no-answer")
+    assert error(pair)[0] in ("execution-limit", "no-answer")
 
 
 def test_g10_many_that_are_too_old_together_are_answered_in_portions(

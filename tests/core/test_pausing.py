@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core import error_records
+from trio_envserve.core.endings import ENDINGS, RAISED, Fault
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.status import ServerStats, StatusRecord
 from trio_envserve.core.terms import Status, Verdict
@@ -14,9 +15,9 @@ from .helpers import Pair
 LIMITS = {"pause_after_errors": 3, "pause_s": 60.0, "worker_capacity": 2}
 
 
-def failure(type: str = "trio_envserve.models.interface.ModelError") -> bytes:
+def failure(code: str = "model-unavailable") -> bytes:
     return error_records.encode(
-        ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "the endpoint is\n gone", type)
+        ErrorInfo(code, Verdict.RAN_AND_FAILED, "the endpoint is\n gone", "my.Error")
     )
 
 
@@ -77,13 +78,18 @@ def test_the_result_of_what_ran_on_lets_it_go_on():
     assert why(pair) == ""
 
 
-def test_an_error_of_the_environment_counts_neither_way():
+@pytest.mark.parametrize("code", sorted(RAISED))
+def test_failures_count_by_their_fault(code: str):
     pair = Pair(server=LIMITS)
     fail(pair, 2)
-    fail(pair, 9, failure("ValueError"))
-    assert why(pair) == ""
-    fail(pair, 1)
-    assert why(pair)
+    fail(pair, 1, failure(code))
+    counts = ENDINGS[code].fault in (Fault.ENGINE, Fault.INFRASTRUCTURE)
+    assert bool(why(pair)) == counts
+    if not counts:
+        fail(pair, 9, failure(code))
+        assert why(pair) == ""
+        fail(pair, 1)
+        assert why(pair)
 
 
 def test_the_death_of_a_worker_at_work_is_one_failure():

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker import hostile_code
-from trio_envserve import Rollout, RolloutFailed, ServerLimits, WireLimits, open_client, open_server
+from trio_envserve import (
+    EnvironmentUnavailable,
+    ModelError,
+    NeverStarted,
+    Rollout,
+    RolloutFailed,
+    ServerLimits,
+    WireLimits,
+    open_client,
+    open_server,
+)
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker import failures
 from trio_envserve.worker.failures import (
@@ -21,6 +31,7 @@ from trio_envserve.worker.failures import (
     MESSAGE_CHARS,
     TRACEBACK_CHARS,
     EnvironmentFailure,
+    code_of,
     describe_exception,
     described_cause,
     failure_record,
@@ -115,7 +126,7 @@ def test_a_failure_is_described_by_what_it_is_about():
     assert str(failure) == "rollout failed after 3 attempts: ValueError: bad"
     assert failure.args == (failure.exception, 3, "rollout")
     record = failure_record(failure)
-    assert set(record) == {"type", "message", "traceback", "attempts"}
+    assert set(record) == {"type", "message", "traceback", "code", "attempts"}
     assert record["attempts"] == 3
 
 
@@ -355,3 +366,79 @@ def test_an_error_larger_than_a_frame_is_clipped():
         assert "left out" in str(outcome.error)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Down(EnvironmentUnavailable):
+    """An environment's own, below one of this package; its ``code`` is not asked for."""
+
+    code = "my-own"
+
+
+class Claims(Exception):
+    code = "model-unavailable"
+
+
+class Hostile(type):
+    def __getattribute__(cls, name):
+        if name in ("code", "__mro__", "__dict__"):
+            raise RuntimeError("code of the class has run")
+        return super().__getattribute__(name)
+
+
+class OfAMetaclass(ModelError, metaclass=Hostile):
+    pass
+
+
+CODES = [
+    (ValueError("no"), "rollout-failed"),
+    (Claims("no"), "rollout-failed"),
+    (ModelError("no"), "model-unavailable"),
+    (OfAMetaclass("no"), "model-unavailable"),
+    (EnvironmentUnavailable("no"), "environment-unavailable"),
+    (Down("no", retry_after_s=5), "environment-unavailable"),
+    (NeverStarted("of a call that the environment made"), "rollout-failed"),
+    (KeyboardInterrupt(), "rollout-failed"),
+    (ExceptionGroup("", [ModelError("a"), ExceptionGroup("", [ModelError("b")])]),
+     "model-unavailable"),
+    (ExceptionGroup("", [ModelError("a"), ValueError("b")]), "rollout-failed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("exc", "code"), CODES, ids=map(str, range(len(CODES))))
+def test_code_of_a_failure_is_said_by_classes_of_this_package_only(exc, code):
+    assert code_of(exc) == code
+    failure = EnvironmentFailure(exc, attempts=1, during="rollout")
+    assert code_of(failure) == failure_record(failure)["code"] == code
+
+
+def test_unavailable_environment_says_when_to_come_back():
+    assert str(EnvironmentUnavailable("the sandboxes are down")) == "the sandboxes are down"
+    told = str(EnvironmentUnavailable("the sandboxes are down", retry_after_s=30))
+    assert told == "the sandboxes are down (try again after 30 s)"
+
+
+class Unavailable:
+    async def run_rollout(self, rollout):
+        raise {"engine": ModelError, "service": EnvironmentUnavailable}[rollout.input]("down")
+
+    async def run_group(self, rollouts):
+        return [EnvironmentUnavailable("down"), ValueError("no")]
+
+
+async def test_code_of_a_failure_reaches_the_caller():
+    network = MemoryNetwork()
+    async with (
+        open_server(Unavailable(), bind="memory:s", workers=0, network=network) as server,
+        open_client(server.address, network=network) as client,
+    ):
+        for given, code, fault in [
+            ("engine", "model-unavailable", "engine"),
+            ("service", "environment-unavailable", "infrastructure"),
+        ]:
+            with pytest.raises(RolloutFailed) as caught:
+                await client.run_rollout(given)
+            error = caught.value
+            assert (error.code, error.fault.value, error.mask) == (code, fault, True)
+        members = await client.run_group(["a", "b"])
+        codes = [member.error and member.error.code for member in members]
+        assert codes == ["environment-unavailable", "rollout-failed"]

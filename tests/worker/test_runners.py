@@ -454,7 +454,7 @@ async def test_members_fail_and_are_repeated_one_by_one(backend):
     assert good == {"ok": True, "value": {"member": 0, "attempt": 1}}
     assert second == {"ok": True, "value": {"member": 2, "attempt": 2}}
     assert bad["ok"] is False
-    assert set(bad["error"]) == {"type", "message", "traceback", "attempts"}
+    assert set(bad["error"]) == {"type", "message", "traceback", "code", "attempts"}
     assert (bad["error"]["type"], bad["error"]["message"]) == ("ValueError", "1")
     assert bad["error"]["attempts"] == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..core.endings import RAISED
 from ..core.errors import CallError, ErrorInfo, MayHaveRun, RolloutFailed, error_from_info
 from ..core.terms import Verdict
 
@@ -58,8 +59,10 @@ class Outcome:
         if record["ok"]:
             return dataclasses.replace(whole, value=record["value"])
         failure = record["error"]
+        code = failure.get("code")
         info = ErrorInfo(
-            code=RolloutFailed.code, verdict=Verdict.RAN_AND_FAILED, message=failure["message"],
+            code=code if code in RAISED else RolloutFailed.code,
+            verdict=Verdict.RAN_AND_FAILED, message=failure["message"],
             type=failure["type"], traceback=failure["traceback"], worker=whole.worker,
         )  # fmt: skip
         return dataclasses.replace(whole, value=None, error=error_from_info(info))

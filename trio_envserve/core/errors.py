@@ -9,8 +9,10 @@ construction; every concrete class derives from exactly one of them and says
 what to do next in its message.
 
 Errors travel as :class:`ErrorInfo`, a plain record.  ``code`` picks the class
-on the client (:func:`error_from_info`); an unknown code becomes the base class
-of its verdict, so that an older client still tells the truth.
+on the client (:func:`error_from_info`): its own, or :class:`RolloutFailed` for the
+codes of what a rollout raised.  An unknown code becomes the base class
+of its verdict, so that an older client still tells the truth.  The answers for
+programs (fault, mask, again) are those of the code's row in :mod:`.endings`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import dataclasses
 import re
 from typing import ClassVar
 
+from .endings import ENDINGS, RAISED, Ending, Fault, ending_of
 from .terms import Verdict
 
 
@@ -70,12 +73,36 @@ class CallError(EnvServeError):
     """Base of the errors that end a call.  ``verdict`` says what is known."""
 
     verdict: ClassVar[Verdict]
-    code: ClassVar[str] = ""
+    code: str = ""
+    """A stable name of how it ended: see :data:`.endings.ENDINGS`."""
 
     def __init__(self, message: str, info: ErrorInfo | None = None) -> None:
         super().__init__(message)
         self.info = info
         """The record that came over the wire, or None if the client decided."""
+        if info is not None and info.code and info.verdict is self.verdict:
+            self.code = info.code
+
+    @property
+    def ending(self) -> Ending:
+        """The row of its code."""
+        return ending_of(self.code, self.verdict)
+
+    @property
+    def fault(self) -> Fault:
+        """The party that it is put down to."""
+        return self.ending.fault
+
+    @property
+    def mask(self) -> bool:
+        """Whether to leave the rollout out of the gradient."""
+        return self.ending.mask
+
+    @property
+    def again(self) -> bool:
+        """Whether asking again can end otherwise.  ``verdict`` says whether that might be a
+        second run."""
+        return self.ending.again
 
     def __str__(self) -> str:
         return f"{super().__str__()} ({self.verdict.value})"
@@ -168,7 +195,11 @@ class EnvironmentBroken(DidNotRun, ServerStartError, ServerNotReady):
 
 
 class RolloutFailed(RanAndFailed):
-    """The environment raised.  ``info`` has type, message and traceback."""
+    """The environment raised.  ``info`` has type, message and traceback.
+
+    ``code`` tells apart what it raised: ``rollout-failed``, ``model-unavailable``,
+    ``environment-unavailable`` and so on.
+    """
 
     code = "rollout-failed"
 
@@ -177,6 +208,12 @@ class DeadlineExceeded(RanAndFailed):
     """The execution was stopped at its deadline."""
 
     code = "deadline"
+
+
+class ExecutionLimit(DeadlineExceeded):
+    """The execution lasted for longer than ``execution_s``, and was stopped."""
+
+    code = "execution-limit"
 
 
 class OutcomeNotEncodable(RanAndFailed):
@@ -258,6 +295,9 @@ _BASES: dict[Verdict, type[CallError]] = {
 }
 
 _CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
+    (code, ENDINGS[code].verdict): RolloutFailed for code in RAISED
+}
+_CLASSES |= {
     (cls.code, cls.verdict): cls
     for cls in (
         NotEncodable,
@@ -270,6 +310,7 @@ _CLASSES: dict[tuple[str, Verdict], type[CallError]] = {
         EnvironmentBroken,
         RolloutFailed,
         DeadlineExceeded,
+        ExecutionLimit,
         OutcomeNotEncodable,
         OutcomeTooLarge,
         WorkerLost,
@@ -302,7 +343,7 @@ def short_type(name: str) -> str:
 
 def _place(info: ErrorInfo) -> str:
     """Where the environment raised, as far as the traceback says."""
-    found = _LINE.findall(info.traceback) if info.code == RolloutFailed.code else ()
+    found = _LINE.findall(info.traceback) if info.code in RAISED else ()
     if not found:
         return ""
     file, number, function = found[-1]

@@ -234,9 +234,9 @@ class ServerLimits(_Checked):
     )
     pause_after_errors: int | None = limit(
         None,
-        "after so many failures in a row that are not the environment's (a model that cannot be "
-        "asked, workers that died at work) nothing is dispatched until a rollout has a result; "
-        "None: never",
+        "after so many failures in a row that are the engine's or the infrastructure's (a model "
+        "or a service that is down, workers that died at work) nothing is dispatched until a "
+        "rollout has a result; None: never",
     )
     pause_s: float = limit(60.0, "meanwhile one request is dispatched so often, to try")
     worker_memory_bytes: int | None = limit(

@@ -71,7 +71,7 @@ def too_old(most_s: float) -> Callable[[Entry], RetainedOutcome]:
         limit = f"the {most_s:g} s that this server lets an execution last (execution_s)"
         if entry.execution.body is None:
             text = f"{limit} passed while it ran; it is being stopped"
-            return _error(entry, "deadline", Verdict.RAN_AND_FAILED, text, Status.ERROR)
+            return _error(entry, "execution-limit", Verdict.RAN_AND_FAILED, text, Status.ERROR)
         text = f"{limit} passed after the request was dispatched; it is being stopped"
         return _error(entry, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
 

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A model endpoint that is down fails every rollout within seconds, and workers that die one after
-the other lose them: thousands of requests would be used up before anybody looks.  So after
-``pause_after_errors`` such failures in a row nothing more is dispatched, and requests wait.  A
+A model endpoint or a service that is down fails every rollout within seconds, and workers that
+die one after the other lose them: thousands of requests would be used up before anybody looks.
+So after ``pause_after_errors`` failures in a row that are the engine's or the infrastructure's
+(:data:`FAULTS`, by the table of endings) nothing more is dispatched, and requests wait.  A
 result of any rollout says that all is well again, also of one that ran on.  If none runs, one
 request in each ``pause_s`` is dispatched to try; so nobody has to be awake when the endpoint
 comes back.
@@ -14,15 +15,16 @@ An error of the environment's own code is neither: it says nothing about what is
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from . import error_records
+from .endings import Fault, ending_of
 from .limits import ServerLimits
 from .router_effects import Report
 from .terms import Body, Status, one_line
 
-MODEL_ERROR = "ModelError"
-"""The class of what a rollout raises if its model cannot be asked."""
+FAULTS: Final = (Fault.ENGINE, Fault.INFRASTRUCTURE)
+"""Faults of what is around environments."""
 
 _WHY_BYTES = 300
 
@@ -58,7 +60,7 @@ class Pausing:
             return self._succeeded()
         if status == Status.ERROR:
             info = error_records.decode(payload)
-            if info.type.rpartition(".")[2] == MODEL_ERROR:
+            if ending_of(info.code, info.verdict).fault in FAULTS:
                 return self._failed(info.message, now_s)
         return []
 

@@ -44,6 +44,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeAlias
 
+from ..core.errors import EnvServeError
 from ..models.interface import BlockingModel, Completion, Messages, Model, ModelError
 from ..models.usage import ModelUsage
 from ..tracing import NO_TRACE, Trace
@@ -51,6 +52,27 @@ from .notes import RolloutNotes
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
 """How the code of an environment is run."""
+
+
+class EnvironmentUnavailable(EnvServeError):
+    """Raised by an environment whose rollout cannot go on because something that it needs is
+    down: a sandbox service, a database, a browser.  It says "not me, the infrastructure".
+
+    The rollout has failed (``environment-unavailable``), is left out of the gradient, and
+    counts for ``pause_after_errors``.  ``retry_after_s`` is how long the service will be down,
+    in seconds, as far as is known: it is part of the message.
+    """
+
+    code = "environment-unavailable"
+
+    def __init__(self, why: str, retry_after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        why = super().__str__()
+        again_s = self.retry_after_s
+        return why if again_s is None else f"{why} (try again after {again_s:g} s)"
 
 
 class RolloutCancelled(BaseException):

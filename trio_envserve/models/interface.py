@@ -40,6 +40,9 @@ Logprobs: TypeAlias = "array.array[float]"
 class ModelError(EnvServeError):
     """A model could not answer.  For an environment this is a failed rollout."""
 
+    code = "model-unavailable"
+    """How a rollout ends that does not catch it: a code of :data:`.endings.RAISED`."""
+
     requests = 0
     """How often the call was sent to the endpoint."""
 

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from .. import foreign
+from ..core.endings import RAISED
 from .tracebacks import has_own_frames, own_frames
 
 Stage: TypeAlias = Literal["rollout", "group", "setup", "teardown"]
@@ -52,6 +53,9 @@ _DEEPEST = 10
 """Groups nested deeper are not shown in a traceback anyway."""
 
 _LEAVES = 5
+
+_CODED_LEAVES = 1_000
+"""Most exceptions of a group that are asked for their codes."""
 
 _NAME_CHARS = 200
 
@@ -100,6 +104,32 @@ def describe_exception(exc: BaseException) -> Description:
     return found
 
 
+def code_of(exc: BaseException) -> str:
+    """How a rollout ended that raised ``exc``: a code of :data:`~.core.endings.RAISED`.
+
+    An :class:`EnvironmentFailure` has that of its exception, and a group the one that all its
+    leaves have.  Only classes of this package say a code; it is read from the classes
+    themselves, so no code of the exception runs.  Never raises.
+    """
+    if type(exc) is EnvironmentFailure:
+        exc = exc.exception
+    return foreign.call(_code_of, exc).value or "rollout-failed"
+
+
+def _code_of(exc: BaseException) -> str:
+    codes = {_code_of_class(type(leaf)) for leaf in islice(foreign.leaves(exc), _CODED_LEAVES)}
+    return codes.pop() if len(codes) == 1 else "rollout-failed"
+
+
+def _code_of_class(kind: type[BaseException]) -> str:
+    for each in _MRO.__get__(kind):
+        found = _DICT.__get__(each)
+        module, code = found.get("__module__"), found.get("code")
+        if type(module) is str and module.startswith("trio_envserve.") and type(code) is str:
+            return code if code in RAISED else "rollout-failed"
+    return "rollout-failed"
+
+
 def described_cause(exc: BaseException) -> str:
     """The traceback of what made this package raise ``exc``; empty if none of it is in
     code that somebody else wrote.  Never raises."""
@@ -112,9 +142,9 @@ def described_cause(exc: BaseException) -> str:
 
 
 def failure_record(failure: EnvironmentFailure) -> dict[str, Any]:
-    """The failure of one member of a group, as it is sent."""
+    """The failure of one member of a group, as it is sent: texts, code and attempts."""
     about = describe_exception(failure)
-    return {**about._asdict(), "attempts": failure.attempts}
+    return {**about._asdict(), "code": code_of(failure), "attempts": failure.attempts}
 
 
 def log(level: int, text: str, *args: object, about: BaseException | None = None) -> None:
@@ -217,6 +247,8 @@ _CONTEXT = vars(BaseException)["__context__"]
 _SUPPRESS = vars(BaseException)["__suppress_context__"]
 _TRACEBACK = vars(BaseException)["__traceback__"]
 _MODULE = vars(type)["__module__"]
+_MRO = vars(type)["__mro__"]
+_DICT = vars(type)["__dict__"]
 _QUALNAME = vars(type)["__qualname__"]
 
 

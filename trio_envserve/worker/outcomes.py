@@ -27,7 +27,7 @@ from ..core.limits import KIB, WireLimits
 from ..core.terms import Body, Incarnation, SentBody, Status, Verdict
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
-from .failures import EnvironmentFailure, describe_exception, described_cause, log
+from .failures import EnvironmentFailure, code_of, describe_exception, described_cause, log
 from .runners import Runner
 
 Outcome: TypeAlias = tuple[Status, SentBody]
@@ -86,7 +86,7 @@ class OutcomeMaker:
                 log(logging.DEBUG, "request %s ended by cancellation: %s", request, failure)
                 return self.cancelled(began_s)
             log(logging.INFO, "request %s failed: %s", request, failure, about=failure.exception)
-            return self._error("rollout-failed", failure, began_s, Verdict.RAN_AND_FAILED)
+            return self._error(code_of(failure), failure, began_s, Verdict.RAN_AND_FAILED)
         encoded = self._encode(value, at_once=True)
         if encoded.error is not None and foreign.is_exception(encoded.error, values.TooMuchWork):
             return LargeValue(value)

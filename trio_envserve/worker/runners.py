@@ -25,7 +25,7 @@ scope that it owns.
 A group runs as the environment's ``run_group``, repeated as a whole; without
 one, its members run concurrently and are repeated one by one.  Either way the
 value is a list in the order of the inputs, of ``{"ok": True, "value": v}`` and
-``{"ok": False, "error": {"type", "message", "traceback", "attempts"}}``.
+``{"ok": False, "error": {"type", "message", "traceback", "code", "attempts"}}``.
 """
 
 from __future__ import annotations

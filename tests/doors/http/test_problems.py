@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from trio_envserve.core import errors
+from trio_envserve.core.endings import ENDINGS
 from trio_envserve.core.terms import Verdict
-from trio_envserve.doors.http.problems import KINDS, problem_of
+from trio_envserve.doors.http.problems import KINDS, Problem, problem_of
 
 LATER = {408, 429, 502, 503, 504}
 """What libraries send again by habit."""
 
 
 def test_every_error_of_a_call_has_its_problem():
-    for cls in errors._CLASSES.values():
-        problem = problem_of(cls("it was so"))
-        assert KINDS[cls.code].status == problem.status
-        assert problem.record["verdict"] == cls.verdict.value
-        assert (problem.status in LATER) <= (cls.verdict is Verdict.DID_NOT_RUN), cls
+    for code, row in ENDINGS.items():
+        error = errors.error_from_info(errors.ErrorInfo(code, row.verdict, "it was so"))
+        for problem in (problem_of(error), Problem(code, "it was so")):
+            assert KINDS[code].status == problem.status
+            assert problem.record["verdict"] == row.verdict.value
+            assert (problem.status in LATER) <= (row.verdict is Verdict.DID_NOT_RUN), code
+            said = {name: problem.record[name] for name in ("code", "fault", "mask", "again")}
+            assert said == {
+                "code": code, "fault": row.fault.value, "mask": row.mask, "again": row.again
+            }  # fmt: skip
 
 
 def test_an_error_that_this_version_does_not_know_keeps_its_verdict():

@@ -5,7 +5,8 @@ Theory of operation
 A status alone does not say whether anything ran, and clients retry by it.  So a status
 that libraries retry by habit (408, 429, 502, 503, 504) is given only where it did not
 run; what ran, or may have run, is 500.  The table below is the one that the OpenAPI
-document is made from.
+document is made from.  It has what HTTP needs of each code; verdict, fault, mask and
+whether to ask again are those of :mod:`~trio_envserve.core.endings`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ...core.endings import ENDINGS, Ending, ending_of
 from ...core.errors import CallError
 from ...core.terms import Verdict
 
@@ -80,14 +82,28 @@ KINDS: Final[Mapping[str, Kind]] = {
     "refused": Kind(400, "The server refuses the request for good", _MEND),
     "never-started": Kind(429, "It did not start within timeout_s", _LATER),
     "server-unreachable": Kind(503, "The server cannot be reached", _LATER),
+    "stopping": Kind(503, "The server stops", _LATER),
     "environment-broken": Kind(
         503, "The environment cannot be set up", "Mend the environment; then send it again."
     ),
     # calls that ran, and failed
     "rollout-failed": Kind(500, "The environment raised", _ASK_AGAIN),
-    "deadline": Kind(
-        500, "It was stopped at timeout_s, or at the server's own limit",
-        "Give it more time. " + _ASK_AGAIN
+    "scorer-failed": Kind(500, "The environment raised while it computed the reward", _ASK_AGAIN),
+    "context-full": Kind(
+        500, "The conversation is longer than the model's context",
+        "Let the environment end its rollouts earlier, or give the model a longer context.",
+    ),
+    "model-unavailable": Kind(500, "The model could not be asked", _ASK_AGAIN),
+    "model-aborted": Kind(500, "The engine cut its answer off, or refused to give one", _ASK_AGAIN),
+    "model-broken-numbers": Kind(
+        500, "The engine gave log-probabilities that are no finite numbers", _ASK_AGAIN
+    ),
+    "environment-unavailable": Kind(
+        500, "Something that the environment needs is down", _ASK_AGAIN
+    ),
+    "deadline": Kind(500, "It was stopped at timeout_s", "Give it more time. " + _ASK_AGAIN),
+    "execution-limit": Kind(
+        500, "Its execution was stopped at execution_s", "Give it more time. " + _ASK_AGAIN
     ),
     "outcome-not-encodable": Kind(
         500, "The environment's result has no encoding", "Mend the environment."
@@ -113,6 +129,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "no-answer": Kind(500, "The server did not answer", _MAY_TWICE),
     "abandoned": Kind(500, "The door was closed", _MAY_TWICE),
     "cancelled": Kind(500, "The server cancelled it", _MAY_TWICE),
+    "unreadable": Kind(500, "The record of the error could not be read", _MAY_TWICE),
 }  # fmt: skip
 
 _REPLAYED = (
@@ -128,8 +145,11 @@ _JOINS = "Send it again under the same key: that joins what runs, or gets the ou
 WITH_KEY: Final[Mapping[str, str]] = {
     "busy": _JOINS, "not-ready": _JOINS, "body-too-slow": _JOINS, "internal": _JOINS,
     "server-unreachable": _JOINS,
-    "rollout-failed": _REPLAYED, "deadline": _REPLAYED, "outcome-not-encodable": _REPLAYED,
-    "outcome-not-decodable": _REPLAYED, "outcome-too-large": _REPLAYED, "worker-lost": _REPLAYED,
+    **{
+        code: _REPLAYED for code, row in ENDINGS.items()
+        if row.verdict is Verdict.RAN_AND_FAILED and code != "no-reward"
+    },
+    "worker-lost": _REPLAYED,
     "server-lost": _JOINS, "no-answer": _JOINS, "abandoned": _JOINS,
     "cancelled": "Asking again under the key runs it anew.",
 }  # fmt: skip
@@ -156,7 +176,8 @@ class Problem(Exception):
     def __init__(self, code: str, detail: str, *headers: Header) -> None:
         super().__init__(detail)
         self.status = KINDS[code].status
-        self.record = _record(code, KINDS[code], _VERDICTS.get(code, Verdict.DID_NOT_RUN), detail)
+        verdict = ENDINGS[code].verdict if code in ENDINGS else Verdict.DID_NOT_RUN
+        self.record = _record(ending_of(code, verdict), KINDS[code], detail)
         self.headers: Sequence[Header] = headers
 
     def of_key(self, *, row: bool = False) -> Problem:
@@ -172,32 +193,28 @@ class Problem(Exception):
         return self
 
 
-_VERDICTS: Final = {
-    "internal": Verdict.MAY_HAVE_RUN, "no-reward": Verdict.RAN_AND_FAILED,
-}  # fmt: skip
-
-
 def problem_of(error: CallError) -> Problem:
     """The problem for an error that ended a call, with all that is known of it."""
     info = error.info
-    code = error.code or (info.code if info is not None else "") or "unknown"
+    code = error.code or "unknown"
     kind = KINDS.get(code, _UNKNOWN[error.verdict])
     problem = Problem.__new__(Problem)
     Exception.__init__(problem, str(error))
     problem.status, problem.headers = kind.status, ()
-    problem.record = _record(code, kind, error.verdict, str(error.args[0]))
+    problem.record = _record(error.ending._replace(code=code), kind, str(error.args[0]))
     if info is not None:
         known = {
-            "worker": info.worker, "executions": info.executions, "duration_s": info.duration_s,
-            "exception": info.type, "traceback": info.traceback,
+            "worker": info.worker, "executions": info.executions or None,
+            "duration_s": info.duration_s, "exception": info.type, "traceback": info.traceback,
         }  # fmt: skip
         problem.record |= {name: value for name, value in known.items() if value not in ("", None)}
     return problem
 
 
-def _record(code: str, kind: Kind, verdict: Verdict, detail: str) -> dict[str, Any]:
+def _record(ending: Ending, kind: Kind, detail: str) -> dict[str, Any]:
     return {
-        "type": f"urn:trio-envserve:{code}", "title": kind.title, "status": kind.status,
-        "detail": detail, "code": code, "verdict": verdict.value, "ran": RAN[verdict],
-        "advice": kind.advice,
+        "type": f"urn:trio-envserve:{ending.code}", "title": kind.title, "status": kind.status,
+        "detail": detail, "code": ending.code, "verdict": ending.verdict.value,
+        "ran": RAN[ending.verdict], "fault": ending.fault.value, "mask": ending.mask,
+        "again": ending.again, "advice": kind.advice,
     }  # fmt: skip
