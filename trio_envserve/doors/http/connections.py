@@ -32,6 +32,7 @@ from hypercorn.utils import parse_socket_addr
 
 from .exchange import WIRE, Receive, Send
 from .exchange import Event as AppEvent
+from .framing import StrictConnection
 from .limits import HttpLimits
 from .turns import READ_US, Turns
 from .unread import Unread
@@ -96,7 +97,12 @@ class Inbox:
 
 @final
 class _Http1(H11Protocol):
-    """HTTP/1.1, whatever else a peer offers."""
+    """HTTP/1.1, whatever else a peer offers, and only with heads that mean one thing."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        limit_bytes = self.config.h11_max_incomplete_size
+        self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=limit_bytes)
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Upgrade nothing."""
