@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,37 @@ async def test_what_is_wrong_is_said_and_changes_nothing(tmp_path: Path, argumen
     assert failed.code
     assert why in failed.err
     assert names(tmp_path) == before
+
+
+async def test_a_file_that_is_wrong_stops_no_verb_and_is_named(tmp_path: Path):
+    """A revoke that said 0 beside such a file had no effect at the server."""
+    assert (await run(tmp_path, "curve", "new", "keys", "one")).code == 0
+    clients = tmp_path / "keys" / "clients"
+    (clients / "bad.toml").write_text('share = "x"')
+    os.mkfifo(clients / "pipe.toml")
+    shown = await run(tmp_path, "curve", "show", "keys", "--json")
+    assert [each["name"] for each in shown.last["keys"]] == ["one"]
+    assert {*shown.last["faults"]} == {"bad", "pipe"}
+    for told in (
+        shown, await run(tmp_path, "curve", "new", "keys", "two"),
+        await run(tmp_path, "curve", "revoke", "keys", "one"),
+    ):  # fmt: skip
+        assert told.code == 0, told.err
+        assert "nobody comes in with the key 'bad': keys/clients/bad.toml: " in told.err
+        assert "nobody comes in with the key 'pipe': keys/clients/pipe.toml" in told.err
+    for name in ("bad", "pipe"):
+        assert (await run(tmp_path, "curve", "revoke", "keys", name)).code == 0
+    assert [path.name for path in clients.iterdir()] == ["two.toml"]
+
+
+async def test_a_key_under_two_names_is_revoked_with_both(tmp_path: Path):
+    """The other name would have let it in again."""
+    assert (await run(tmp_path, "curve", "new", "keys", "one")).code == 0
+    clients = tmp_path / "keys" / "clients"
+    shutil.copy(clients / "one.toml", clients / "two.toml")
+    told = await run(tmp_path, "curve", "revoke", "keys", "two", "--json")
+    assert told.last["names"] == ["two", "one"]
+    assert not [*clients.iterdir()]
 
 
 async def test_a_client_may_make_its_own_key(tmp_path: Path):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +13,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from trio_envserve import (
@@ -26,12 +32,12 @@ from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.rights import FORBIDDEN, ROLES
 from trio_envserve.core.router_inputs import PeerKnown
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.net.keypairs import key_bytes, write_whole
+from trio_envserve.net.keypairs import key_bytes, read_regular, write_whole
 from trio_envserve.net.zmtp.curve import STRANGER as NOT_KNOWN
 from trio_envserve.server import curve as curve_module
 from trio_envserve.server.curve import Doorkeeper, read_client, read_clients
 
-SERVER, TRAINER, WATCHER, STRANGER = (KeyPair.new() for _ in range(4))
+SERVER, TRAINER, WATCHER, STRANGER, HOST = (KeyPair.new() for _ in range(5))
 CLIENTS = {
     "trainer": ClientRight(TRAINER.public),
     "watcher": ClientRight(WATCHER.public, ("watch",)),
@@ -130,19 +136,25 @@ async def test_a_right_that_changes_counts_for_the_next_message(keys, monkeypatc
 
 
 @pytest.mark.real
-async def test_a_folder_that_cannot_be_read_changes_nothing(keys, caplog):
+async def test_a_key_that_cannot_be_read_kept_every_key_as_it_was(keys, caplog, monkeypatch):
+    """A revoked key went on as long as any file beside it was wrong."""
+    monkeypatch.setattr(curve_module, "RELOAD_S", 0.01)
+    write_client(keys, "watcher", WATCHER)
     curve = ServerCurve.from_folder(keys)
     with trio.fail_after(60):
-        async with open_server("arithmetic", workers=0, curve=curve) as server:
-            async with open_client(server.address, curve=of(TRAINER)) as client:
-                await client.run_rollout({"index": 0})
-                (keys / "clients" / "trainer.toml").write_text("nonsense [")
-                keeper = server._doorkeeper
-                assert keeper is not None
-                await keeper.reload()
-                await keeper.reload()
-                await client.run_rollout({"index": 0})
-    assert caplog.text.count("the keys of clients stay as they were") == 1
+        async with (
+            open_server("arithmetic", workers=0, curve=curve) as server,
+            open_client(server.address, curve=of(TRAINER)) as client,
+            open_client(server.address, curve=of(WATCHER)) as other,
+        ):
+            await client.run_rollout({"index": 0})
+            await other.run_rollout({"index": 0})
+            os.mkfifo(keys / "clients" / "bad.toml")
+            (keys / "clients" / "trainer.toml").unlink()
+            while "the key trainer was revoked" not in client.health().reason:
+                await trio.sleep(0.01)
+            await other.run_rollout({"index": 0})
+    assert caplog.text.count("nobody comes in with the key 'bad'") == 1
 
 
 @pytest.mark.parametrize(
@@ -180,16 +192,157 @@ def test_a_file_of_a_client_that_is_wrong_is_named(tmp_path, text, why):
         read_client(path)
 
 
-def test_two_names_for_one_key_are_refused(keys):
+# -- a file that is wrong costs its own key ------------------------------------------------
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as it:
+        it.bind(str(path))
+
+
+def _text(content: str | bytes) -> Callable[[Path], object]:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda path: path.write_bytes(data.replace(b"PUBLIC", HOST.public.encode()))
+
+
+RIGHT = 'public = "PUBLIC"\nroles = ["submit"]\n'
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing": (_text(""), "no key"),
+    "no-toml": (_text("nonsense ["), "bad.toml"),
+    "a-share-of-x": (_text(RIGHT + 'share = "x"'), "share is a number"),
+    "a-share-of-nan": (_text(RIGHT + "share = nan"), "a share is above 0"),
+    "a-share-past-any-float": (_text(RIGHT + "share = 1" + "0" * 400), "a share is above 0"),
+    "a-number-of-too-many-digits": (_text(RIGHT + "share = " + "9" * 5000), "bad.toml"),
+    "no-utf-8": (_text(RIGHT.encode() + b"# \xff"), "utf-8"),
+    "nested-too-deeply": (_text("a = " + "[" * 5000), "nested too deeply"),
+    "too-large": (_text(RIGHT + "#" * 100_000), "larger than"),
+    "a-field-too-many": (_text(RIGHT + "secret = 1"), "it has secret"),
+    "roles-of-numbers": (_text('public = "PUBLIC"\nroles = [1]'), "roles is a list"),
+    "a-fifo": (os.mkfifo, "no regular file"),
+    "a-folder": (os.mkdir, "directory"),
+    "a-socket": (_socket, "No such device"),
+    "a-device": (partial(os.symlink, "/dev/zero"), "no regular file"),
+    "a-link-to-itself": (partial(os.symlink, "bad.toml"), "symbolic links"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_a_file_that_is_wrong_costs_its_own_key_only(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, keys: Path,
+    caplog: pytest.LogCaptureFixture, case: str,
+):  # fmt: skip
+    """Also when the server starts, and whatever is in it, a revoked key is out."""
+    make, why = WRONG[case]
+    monkeypatch.chdir(keys / "clients")  # a socket's path is short
+    make(Path("bad.toml"))
+    write_client(keys, "watcher", WATCHER)
+    door = Door(ServerCurve.from_folder(keys))
+    door.come(b"r", TRAINER)
+    admit = door.keeper.admit
+    assert (admit(public_of(TRAINER)), admit(public_of(WATCHER))) == ("", "")
+    assert admit(public_of(HOST)) == NOT_KNOWN
+    assert caplog.text.count("nobody comes in with the key 'bad': ") == 1
+    assert why in caplog.text
+    (keys / "clients" / "trainer.toml").unlink()
+    await door.keeper.reload()
+    await door.keeper.reload()
+    assert "the key trainer was revoked" in admit(public_of(TRAINER))
+    assert len(door.front.closed) == 1
+    assert admit(public_of(WATCHER)) == ""
+    assert caplog.text.count("nobody comes in with the key") == 1
+
+
+@pytest.mark.parametrize("name", ["\udcff.toml", "a\nb.toml", "\x1b[2J.toml"])
+def test_a_name_that_is_no_text_costs_its_own_key_only(keys: Path, name: str, caplog):
+    (keys / "clients" / name).write_text(f'public = "{HOST.public}"\nroles = ["submit"]')
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    assert keeper.admit(public_of(TRAINER)) == ""
+    assert keeper.admit(public_of(HOST)) == NOT_KNOWN
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].isprintable()
+
+
+@given(st.binary(max_size=300) | st.text(max_size=200).map(str.encode))
+def test_a_file_of_any_bytes_is_a_right_or_a_fault(tmp_path_factory, content: bytes):
+    folder = tmp_path_factory.getbasetemp() / "any-bytes"
+    folder.mkdir(exist_ok=True)
+    for start in (b"", f'public = "{HOST.public}"\nroles = ["submit"]\n'.encode()):
+        (folder / "one.toml").write_bytes(start + content)
+        clients, faults = read_clients(folder)
+        assert {*clients} | {*faults} == {"one"}
+
+
+async def test_a_key_whose_file_becomes_wrong_is_out_until_that_is_mended(keys: Path):
+    door = Door(ServerCurve.from_folder(keys))
+    door.come(b"r", TRAINER)
+    trainer = keys / "clients" / "trainer.toml"
+    right = trainer.read_text()
+    trainer.write_text('public = "none"')
+    await door.keeper.reload()
+    why = "the key trainer does not count: the server cannot read its file, and its log says why"
+    assert door.front.told == [(b"r", why)]
+    assert door.keeper.admit(public_of(TRAINER)) == why
+    trainer.write_text(right)
+    await door.keeper.reload()
+    assert door.keeper.admit(public_of(TRAINER)) == ""
+
+
+async def test_a_key_under_two_names_counts_under_neither(keys: Path):
+    """Which of their rights it has would be a guess."""
+    write_client(keys, "watcher", WATCHER)
     write_client(keys, "twin", TRAINER)
-    with pytest.raises(ConfigError, match="trainer and twin have the same key"):
-        read_clients(keys / "clients")
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    clients, faults = read_clients(keys / "clients")
+    assert {*clients} == {"watcher"}
+    assert {*faults} == {"trainer", "twin"}
+    assert "trainer and twin have the same key" in faults["twin"].replace(
+        "twin and trainer", "trainer and twin"
+    )
+    assert keeper.admit(public_of(TRAINER)) == NOT_KNOWN
+    (keys / "clients" / "twin.toml").unlink()
+    await keeper.reload()
+    assert keeper.admit(public_of(TRAINER)) == ""
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_a_server_without_descriptors_keeps_its_keys(keys, monkeypatch, caplog, number):
+    """Strangers could end every client's connection by taking all of them."""
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+
+    def full(*_: Any) -> Any:
+        raise OSError(number, "there is no more")
+
+    monkeypatch.setattr("trio_envserve.server.curve.read_regular", full)
+    await keeper.reload()
+    await keeper.reload()
+    assert keeper.admit(public_of(TRAINER)) == ""
+    assert caplog.text.count("the keys of clients stay as they were") == 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+async def test_a_file_that_may_not_be_read_costs_its_own_key_only(keys, monkeypatch, number):
+    write_client(keys, "watcher", WATCHER)
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+
+    def denied(path: Path) -> Any:
+        if path.stem == "watcher":
+            raise OSError(number, os.strerror(number))
+        return read_regular(path)
+
+    monkeypatch.setattr("trio_envserve.server.curve.read_regular", denied)
+    await keeper.reload()
+    assert keeper.admit(public_of(TRAINER)) == ""
+    assert "does not count" in keeper.admit(public_of(WATCHER))
+
+
+def test_a_server_key_that_is_a_fifo_is_not_waited_for(keys: Path):
+    (keys / "server.key").unlink()
+    os.mkfifo(keys / "server.key", 0o600)
+    with pytest.raises(ConfigError, match="no regular file"):
+        ServerCurve.from_folder(keys)
 
 
 # -- who is there, without sockets ---------------------------------------------------------
-
-
-HOST = KeyPair.new()
 
 
 class Front:
@@ -335,27 +488,31 @@ async def test_the_router_is_told_the_rights_that_have_changed_and_no_others(key
     assert door.front.closed == []
 
 
-async def test_each_complaint_about_a_folder_is_made_once(
-    keys: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_complaint_is_made_once(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
     keeper = Doorkeeper(ServerCurve.from_folder(keys))
-    trainer = keys / "clients" / "trainer.toml"
+    folder, trainer = keys / "clients", keys / "clients" / "trainer.toml"
     right = trainer.read_text()
 
-    async def complaints() -> int:
+    async def complaints(about: str) -> int:
         await keeper.reload()
         await keeper.reload()
-        return caplog.text.count("the keys of clients stay as they were")
+        return caplog.text.count(about)
 
+    file = "nobody comes in with the key 'trainer'"
     trainer.write_text("nonsense [")
-    assert await complaints() == 1
+    assert await complaints(file) == 1
     trainer.write_text('public = "none"')
-    assert await complaints() == 2
-    assert keeper.admit(public_of(TRAINER)) == ""
+    assert await complaints(file) == 2
     trainer.write_text(right)
-    assert await complaints() == 2
+    assert await complaints(file) == 2
     trainer.write_text('public = "none"')
-    assert await complaints() == 3
+    assert await complaints(file) == 3
+    trainer.write_text(right)
+    await keeper.reload()
+    folder.rename(keys / "away")
+    folder.write_text("no folder")
+    assert await complaints("the keys of clients stay as they were") == 1
+    assert keeper.admit(public_of(TRAINER)) == ""
 
 
 async def test_keys_that_are_in_no_folder_stay_as_they_are() -> None:
@@ -399,12 +556,6 @@ def test_a_folder_of_keys_is_read_whole(keys: Path) -> None:
         "trainer": ClientRight(TRAINER.public),
         "full": ClientRight(WATCHER.public, ("watch", "submit"), ("x", "y"), 1.0),
     }
-
-
-def test_a_file_that_cannot_be_read_is_told_with_its_folder(keys: Path) -> None:
-    (keys / "clients" / "one.toml").mkdir()
-    with pytest.raises(ConfigError, match="clients: Is a directory"):
-        read_clients(keys / "clients")
 
 
 def test_a_folder_without_a_secret_is_refused(keys: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,7 +104,9 @@ def _new(
     if pair is not None and target.exists():
         raise ConfigError(f"{target} is there: name another file with --out")
     server = _server(folder)
-    if any(each.public == right.public for each in read_clients(folder / CLIENTS).values()):
+    clients, faults = read_clients(folder / CLIENTS)
+    _say_faults(faults)
+    if any(each.public == right.public for each in clients.values()):
         raise ConfigError(f"{folder} has this public key under another name")
     record: dict[str, Any] = {"name": name, "public": right.public, "server": server.public}
     if pair is not None:
@@ -146,7 +149,7 @@ def _listed(texts: tuple[str, ...]) -> str:
 
 def _show(folder: Path) -> Result:
     server = KeyPair.of_secret(read_secret_file(folder / SERVER_FILE).get("secret", ""))
-    clients = read_clients(folder / CLIENTS)
+    clients, faults = read_clients(folder / CLIENTS)
     rows = [
         (
             name, ", ".join(each.roles), ", ".join(each.namespaces) or "any", f"{each.share:g}",
@@ -157,6 +160,7 @@ def _show(folder: Path) -> Result:
     columns = "name", "roles", "namespaces", "share", "public key"
     put(f"the server's public key is {server.public}")
     show_tables([Table(f"{len(rows)} keys in {folder}", columns, rows, left=(0, 1, 2, 4))], put)
+    _say_faults(faults)
     listed = [
         {
             "name": name, "public": each.public, "roles": list(each.roles),
@@ -164,17 +168,38 @@ def _show(folder: Path) -> Result:
         }
         for name, each in clients.items()
     ]  # fmt: skip
-    return Result(OK, {"server": server.public, "keys": listed})
+    return Result(OK, {"server": server.public, "keys": listed, "faults": faults})
+
+
+def _say_faults(faults: Mapping[str, str]) -> None:
+    for name, why in faults.items():
+        say(f"nobody comes in with the key {name!a}: {why}")
 
 
 def _revoke(folder: Path, name: str) -> Result:
     entry = folder / CLIENTS / f"{name}.toml"
-    try:
-        public = read_client(entry).public
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} has no key {name}") from None
+    if not os.path.lexists(entry):
+        raise ConfigError(f"{folder} has no key {name}")
+    public = _public(entry)
+    names = [name]
+    if public:  # under another name it would come in again
+        others = sorted({*(folder / CLIENTS).glob("*.toml")} - {entry})
+        names += [path.stem for path in others if _public(path) == public]
     place = folder / REVOKED
-    place.mkdir(exist_ok=True)
-    os.replace(entry, place / entry.name)
-    put(f"{name} is revoked; a running server ends its connections in some seconds")
-    return Result(OK, {"name": name, "public": public})
+    try:
+        place.mkdir(exist_ok=True)
+        for each in names:
+            os.replace(folder / CLIENTS / f"{each}.toml", place / f"{each}.toml")
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+    put(f"revoked: {', '.join(names)}; a running server ends the connections in some seconds")
+    _say_faults(read_clients(folder / CLIENTS)[1])
+    return Result(OK, {"name": name, "names": names, "public": public})
+
+
+def _public(path: Path) -> str:
+    """The public key of a file, or "" if it is no client's."""
+    try:
+        return read_client(path).public
+    except (OSError, ConfigError):
+        return ""

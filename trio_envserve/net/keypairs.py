@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import stat
 import struct
 import tempfile
 import tomllib
@@ -25,6 +26,9 @@ from .zmtp import boxes
 
 _TEXT: Final = 40
 """The characters of a key."""
+
+MAX_FILE_BYTES: Final = 64 * 1024
+"""The bytes of a file of keys, and of a client's rights."""
 
 
 def key_bytes(text: object, what: str) -> bytes:
@@ -114,18 +118,45 @@ def read_secret_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     owner can read or change it."""
     place = os.fspath(path)
     try:
-        with open(place, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if mode & 0o077:
-                raise ConfigError(
-                    f"{place}: others can read this secret key (mode {mode & 0o777:o}); "
-                    f"chmod 600 it, and make a new one if anybody did"
-                )
-            return tomllib.load(file)
+        text, found = read_regular(path)
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    if found.st_mode & 0o077:
+        raise ConfigError(
+            f"{place}: others can read this secret key (mode {found.st_mode & 0o777:o}); "
+            f"chmod 600 it, and make a new one if anybody did"
+        )
+    try:
+        return parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{place} is not a file of keys: {error}") from None
+
+
+def read_regular(
+    path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES
+) -> tuple[bytes, os.stat_result]:
+    """The content and the state of a regular file.  Raises OSError, and ConfigError for any other
+    kind (a FIFO would be waited for) and for more than ``most_bytes``."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"{os.fspath(path)} is no regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ConfigError(f"{os.fspath(path)} is larger than {most_bytes} bytes")
+    return content, found
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def parse_toml(text: bytes) -> dict[str, Any]:
+    """The tables of a file.  ValueError if it is none, whatever its bytes are."""
+    try:
+        return tomllib.loads(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_whole(path: Path, text: str, mode: int) -> None:

@@ -6,7 +6,9 @@ A :class:`ServerCurve` has the server's own pair and its clients, or a folder fr
 both are read (:func:`ServerCurve.from_folder`; the command ``curve`` writes it).  The
 folder is looked at every second: a new key may come in then, a right that has changed
 counts for the next message, and a client whose key was taken away is told and its
-connection ended.  A folder that cannot be read changes nothing, and is complained about.
+connection ended.  A file that is no client's costs its own key only, and two files with one
+key cost that one: which of them counts would be a guess.  A folder that cannot be listed
+changes nothing.  Both are complained about once.
 
 The :class:`Doorkeeper` is asked at each handshake, and tells the router who is behind
 which route.
@@ -15,9 +17,9 @@ which route.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, final
@@ -29,7 +31,14 @@ from ..core.errors import ConfigError
 from ..core.limits import PROTOCOL_VERSION
 from ..core.rights import FORBIDDEN, ROLES
 from ..core.router_inputs import PeerKnown
-from ..net.keypairs import ClientCurve, KeyPair, key_bytes, read_secret_file
+from ..net.keypairs import (
+    ClientCurve,
+    KeyPair,
+    key_bytes,
+    parse_toml,
+    read_regular,
+    read_secret_file,
+)
 from ..net.zmtp.curve import STRANGER
 from ..net.zmtp.sockets import ZmtpRouter
 
@@ -40,6 +49,11 @@ RELOAD_S: Final = 1.0
 SERVER_FILE: Final = "server.key"
 CLIENTS: Final = "clients"
 REVOKED: Final = "revoked"
+
+_ENDING: Final = ".toml"
+
+_FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Faults of this process or machine, not of a file."""
 
 _FIELDS: Final = {"public", "roles", "namespaces", "share"}
 
@@ -78,6 +92,8 @@ class ServerCurve:
     clients: Mapping[str, ClientRight] = dataclasses.field(default_factory=dict)
     folder: Path | None = None
     """From which both were read, and the clients are read again."""
+    faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The names in the folder whose files are no clients', each with the reason."""
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> ServerCurve:
@@ -85,29 +101,49 @@ class ServerCurve:
         place = Path(folder)
         read = read_secret_file(place / SERVER_FILE)
         keys = KeyPair.of_secret(read.get("secret", ""))
-        return cls(keys, read_clients(place / CLIENTS), place)
+        clients, faults = read_clients(place / CLIENTS)
+        return cls(keys, clients, place, faults)
 
 
-def read_clients(folder: Path) -> dict[str, ClientRight]:
-    """The clients of a folder, one in each file.  Raises ConfigError."""
+def read_clients(folder: Path) -> tuple[dict[str, ClientRight], dict[str, str]]:
+    """The clients of a folder, one in each file, and the reasons why other files in it are no
+    client's, both by name.  Raises ConfigError if it cannot be listed."""
     found: dict[str, ClientRight] = {}
+    faults: dict[str, str] = {}
     try:
-        for path in sorted(folder.glob("*.toml")):
-            found[path.stem] = read_client(path)
+        names = sorted(each for each in os.listdir(folder) if each.endswith(_ENDING))
+    except FileNotFoundError:
+        names = []
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror or error}") from None
-    owners: dict[str, str] = {}
+    for file in names:
+        name = file.removesuffix(_ENDING)
+        try:
+            found[name] = read_client(folder / file)
+        except FileNotFoundError:
+            continue  # removed meanwhile, or a link to what is not there
+        except OSError as error:
+            if error.errno in _FULL:
+                raise ConfigError(f"{folder}: {error.strerror}") from None
+            faults[name] = _named(folder / file, error.strerror or str(error))
+        except ConfigError as error:
+            faults[name] = str(error)
+    owners: dict[str, list[str]] = {}
     for name, client in found.items():
-        other = owners.setdefault(client.public, name)
-        if other != name:
-            raise ConfigError(f"{folder}: {other} and {name} have the same key")
-    return found
+        owners.setdefault(client.public, []).append(name)
+    for several in owners.values():
+        if len(several) > 1:
+            text = f"{folder}: {' and '.join(several)} have the same key"
+            faults.update(dict.fromkeys(several, text))
+    return {name: found[name] for name in found if name not in faults}, faults
 
 
 def read_client(path: Path) -> ClientRight:
     """The client of a file.  Raises ConfigError, and OSError if it cannot be read."""
     try:
-        read = tomllib.loads(path.read_text(encoding="utf-8"))
+        if not path.stem.isprintable():
+            raise ConfigError("its name is no text")
+        read = parse_toml(read_regular(path)[0])
         if not _FIELDS.issuperset(read):
             raise ConfigError(f"it has {', '.join(sorted(set(read) - _FIELDS))}")
         for name in ("roles", "namespaces"):
@@ -119,14 +155,24 @@ def read_client(path: Path) -> ClientRight:
             raise ConfigError("share is a number")
         return ClientRight(
             read.get("public", ""), tuple(read.get("roles", ())),
-            tuple(read.get("namespaces", ())), float(share),
+            tuple(read.get("namespaces", ())), share if share > 1 else float(share),
         )  # fmt: skip
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ConfigError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(_named(path, str(error))) from None
+
+
+def _named(path: Path, text: str) -> str:
+    """A text about a file; its name may be made of any bytes."""
+    name = ascii(str(path))[1:-1]
+    return text if text.startswith(name) else f"{name}: {text}"
 
 
 def _revoked(name: str) -> str:
     return f"the key {name} was revoked: ask who runs this server for a new one"
+
+
+def _faulty(name: str) -> str:
+    return f"the key {name} does not count: the server cannot read its file, and its log says why"
 
 
 @final
@@ -136,8 +182,8 @@ class Doorkeeper:
     def __init__(self, curve: ServerCurve) -> None:
         self._folder = curve.folder
         self._clients: dict[bytes, tuple[str, ClientRight]] = {}
-        self._revoked: dict[bytes, str] = {}
-        """Names of keys that were taken away while this server ran."""
+        self._gone: dict[bytes, str] = {}
+        """The reasons, for their owners, why keys were taken away while this server ran."""
         own = KeyPair.new()
         self.own = ClientCurve(curve.keys.public, own)
         """The keys of the doors of this very server."""
@@ -147,14 +193,14 @@ class Doorkeeper:
         """The keys of open connections, by route."""
         self._news: list[PeerKnown] = []
         self._complaint = ""
-        self._set(curve.clients)
+        self._faults: Mapping[str, str] = {}
+        self._set(curve.clients, curve.faults)
 
     def admit(self, public: bytes) -> str:
         """See :data:`~trio_envserve.net.zmtp.curve.Admit`."""
         if public in self._clients:
             return ""
-        name = self._revoked.get(public)
-        return STRANGER if name is None else _revoked(name)
+        return self._gone.get(public, STRANGER)
 
     def admit_host(self, public: bytes) -> str:
         """The same for a host that wants to join."""
@@ -195,16 +241,22 @@ class Doorkeeper:
         if self._folder is None:
             return
         try:
-            clients = await trio.to_thread.run_sync(read_clients, self._folder / CLIENTS)
+            clients, faults = await trio.to_thread.run_sync(
+                read_clients, self._folder / CLIENTS, abandon_on_cancel=True
+            )
         except ConfigError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 _log.error("the keys of clients stay as they were: %s", error)
             return
         self._complaint = ""
-        self._set(clients)
+        self._set(clients, faults)
 
-    def _set(self, clients: Mapping[str, ClientRight]) -> None:
+    def _set(self, clients: Mapping[str, ClientRight], faults: Mapping[str, str]) -> None:
+        for name, why in faults.items():
+            if self._faults.get(name) != why:
+                _log.error("nobody comes in with the key %a: %s", name, why)
+        self._faults = faults
         before = self._clients
         self._clients = {
             key_bytes(right.public, name): (name, right) for name, right in clients.items()
@@ -212,19 +264,21 @@ class Doorkeeper:
         self._clients[key_bytes(self.own.keys.public, "it")] = self._inside
         for public, (name, _) in before.items():
             if public not in self._clients:
-                self._revoked[public] = name
-                _log.warning("the key %s was revoked", name)
+                if name in faults:
+                    self._gone[public] = _faulty(name)
+                else:
+                    self._gone[public] = _revoked(name)
+                    _log.warning("the key %s was revoked", name)
         if before == self._clients:
             return
         for route, public in list(self._here.items()):
             if public not in self._clients:
-                self._send_away(route, self._revoked[public])
+                self._send_away(route, self._gone[public])
             elif self._clients[public] != before.get(public):
                 self._news.append(self._known(route))
 
-    def _send_away(self, route: bytes, name: str) -> None:
+    def _send_away(self, route: bytes, text: str) -> None:
         assert self._front is not None
-        text = _revoked(name)
         error = messages.Error(PROTOCOL_VERSION, FORBIDDEN, text)
         self._front.send_nowait(route, (messages.encode(error),))
         self._front.close_peer(route, text)

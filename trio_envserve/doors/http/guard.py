@@ -16,12 +16,12 @@ import hmac
 import ipaddress
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
 from ...core.errors import ConfigError
 from ...net import is_loopback
+from ...net.keypairs import read_regular
 from .problems import Problem
 
 LEAST_TOKEN: Final = 16
@@ -40,19 +40,13 @@ def read_tokens(path: str | os.PathLike[str]) -> list[bytes]:
     it, or if what it holds are no tokens."""
     name = os.fspath(path)
     try:
-        with open(name, "rb", opener=_open_at_once) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise ConfigError(f"{name} is no regular file")
-            if found.st_uid not in (os.geteuid(), 0):
-                raise ConfigError(f"{name} belongs to another user")
-            if found.st_mode & 0o077:
-                raise ConfigError(f"others may read or write {name}: chmod 600 {name}")
-            text = file.read(_TOKEN_FILE_BYTES + 1)
+        text, found = read_regular(name, _TOKEN_FILE_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read the tokens in {name}: {error.strerror}") from None
-    if len(text) > _TOKEN_FILE_BYTES:
-        raise ConfigError(f"{name} is no file of tokens: it is too large")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"{name} belongs to another user")
+    if found.st_mode & 0o077:
+        raise ConfigError(f"others may read or write {name}: chmod 600 {name}")
     digests = []
     for number, line in enumerate(text.decode("latin-1").split("\n"), 1):
         token = line.strip()
@@ -66,11 +60,6 @@ def read_tokens(path: str | os.PathLike[str]) -> list[bytes]:
     if not digests:
         raise ConfigError(f"{name} holds no token")
     return digests
-
-
-def _open_at_once(name: str, flags: int) -> int:
-    """A FIFO would be waited for."""
-    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def check_bind(address: str, *, token_file: object, insecure: bool) -> None:
