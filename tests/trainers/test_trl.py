@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.trainers import made
+from trio_envserve import Outcome, PlainClient
+from trio_envserve.trainers import trl
+from trio_envserve.trainers.samples import NO_LOGPROBS, NO_TOKENS
+from trio_envserve.trainers.trl import NothingToTrain, RolloutFunc, RolloutWorker, rollout_reward
+
+PAD = 7
+REQUIRED = {"prompt_ids", "completion_ids", "logprobs"}
+"""What TRL 1.16 requires of a rollout_func."""
+FIELDS = (
+    "prompt", "completion", "input_ids", "completion_mask", "old_log_probs", "advantage",
+    "model_version", "group_id", "metrics", "enqueued_at",
+)  # fmt: skip
+"""The fields of TRL 1.16's RolloutSample, of which the last has a default."""
+
+PROMPT = [{"role": "user", "content": "2 + 2?"}]
+
+
+class Client:
+    """A client whose rollouts have these outcomes, in this order."""
+
+    def __init__(self, outcomes: Sequence[Outcome], *, ends: bool = True) -> None:
+        self._outcomes = outcomes
+        self._ends = ends
+        self.inputs: list[Any] = []
+        self.options: dict[str, Any] = {}
+        self.closed = threading.Event()
+
+    @contextmanager
+    def run_many(self, inputs: Any, **options: Any) -> Iterator[Iterator[tuple[int, Outcome]]]:
+        self.options = options
+        yield self._each(iter(inputs))
+
+    def _each(self, inputs: Iterator[Any]) -> Iterator[tuple[int, Outcome]]:
+        for index, outcome in enumerate(self._outcomes):
+            self.inputs.append(next(inputs))
+            yield index, outcome
+        if not self._ends:
+            self.closed.wait()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        assert timeout_s > 0
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def trainer(**args: Any) -> Any:
+    sampling = {
+        "temperature": 0.8, "max_completion_length": 64, "top_p": 1.0, "top_k": 0, "min_p": None,
+        "repetition_penalty": 1.0,
+    }  # fmt: skip
+    return SimpleNamespace(
+        args=SimpleNamespace(**{**sampling, **args}),
+        processing_class=SimpleNamespace(pad_token_id=PAD),
+        model=SimpleNamespace(training=True),
+        state=SimpleNamespace(global_step=5),
+        accelerator=SimpleNamespace(process_index=0),
+    )
+
+
+def rows_of(outcomes: Sequence[Outcome], **options: Any) -> dict[str, list[Any]]:
+    client = cast(PlainClient, Client(outcomes))
+    func = RolloutFunc("tcp://127.0.0.1:1", client=client, model="policy", **options)
+    rows = func([PROMPT] * len(outcomes), trainer())
+    assert rows.keys() >= REQUIRED
+    for ids, prompt, logprobs, mask in zip(
+        rows["completion_ids"], rows["prompt_ids"], rows["logprobs"], rows["env_mask"], strict=True
+    ):
+        assert ids, "TRL looks at the last token of each row"
+        assert prompt
+        assert len(ids) == len(logprobs) == len(mask)
+    return rows
+
+
+# -- rollout_func -----------------------------------------------------------------
+
+
+def test_rollout_func_gives_the_tokens_of_the_engine():
+    rows = rows_of([made.answered(0.5)])
+    assert rows["prompt_ids"] == [[1, 2]]
+    assert rows["completion_ids"] == [[3, 4, 5]]
+    assert rows["logprobs"] == [[-0.5, -0.5, 0.0]]
+    assert rows["env_mask"] == [[1, 1, 0]]
+    assert rows["rollout_reward"] == [0.5]
+
+
+LEFT_OUT = {
+    "failed": (made.failed(), None),
+    "lost": (made.lost(), None),
+    "without a reward": (made.without_reward(), None),
+    "without segments": (made.without_segments(0.5), 0.5),
+    "without log-probabilities": (made.without_logprobs(0.5), 0.5),
+    "NaN among them": (made.with_nan(0.5), 0.5),
+    "without an answer": (made.without_answer(0.5), 0.5),
+}
+
+
+@pytest.mark.parametrize(("outcome", "reward"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_rollout_that_cannot_be_trained_on_is_a_masked_row_and_no_reward_of_0(
+    outcome: Outcome, reward: float | None
+):
+    """A reward that the policy earned counts all the same."""
+    rows = rows_of([made.answered(1.0), outcome])
+    assert rows["completion_ids"][1] == [PAD], "TRL counts a row that ends so as not cut"
+    assert rows["env_mask"][1] == [0]
+    assert rows["rollout_reward"] == [1.0, reward]
+    assert rollout_reward(["", ""], rows["rollout_reward"]) == [1.0, reward]
+    assert rows["rollout_masked"][0] == ""
+    assert rows["rollout_masked"][1]
+
+
+def test_rollout_of_three_segments_is_one_row_with_its_last_segment(
+    caplog: pytest.LogCaptureFixture,
+):
+    rows = rows_of([made.forked(1.0), made.answered(0.0)])
+    assert rows["prompt_ids"][0] == [20, 21]
+    assert rows["rollout_reward"] == [1.0, 0.0]
+    assert rows["rollout_segments"] == [3, 1]
+    assert "1 of 2 rollouts have several segments" in caplog.text
+
+
+def test_endpoint_without_log_probabilities_is_taken_only_when_told():
+    with pytest.raises(NothingToTrain, match="logprobs = true"):
+        rows_of([made.without_logprobs()])
+    rows = rows_of([made.without_logprobs(), made.answered()], logprobs=False)
+    assert rows["logprobs"] == [[None] * 3, [None] * 3], "TRL's word for one that is not known"
+    assert rows["env_mask"] == [[1, 1, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (made.failed(), "none of 2 rollouts: the rollout failed: the tool broke"),
+        (made.without_segments(), NO_TOKENS),
+        (made.without_logprobs(), NO_LOGPROBS),
+    ],
+    ids=["failed", "no tokens", "no log-probabilities"],
+)
+def test_step_without_any_rollout_to_train_on_says_why(outcome: Outcome, why: str):
+    with pytest.raises(NothingToTrain) as failure:
+        rows_of([outcome, outcome])
+    assert why in str(failure.value)
+
+
+def test_rollout_func_asks_with_the_trainer_s_sampling():
+    """Else its log-probabilities are of another distribution, without a word."""
+    client = Client([made.answered()])
+    options: Any = {"sampling_args": {"max_tokens": 9, "stop": ["\n"]}, "key": "run-1"}
+    func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy", **options)
+    func([PROMPT], trainer(top_p=0.9))
+    wanted = {"temperature": 0.8, "max_tokens": 9, "top_p": 0.9, "stop": ["\n"]}
+    assert client.options["sampling_args"] == wanted
+    assert client.options["model"] == "policy"
+    func([PROMPT], trainer())
+    assert client.options["key"] == "run-1/train-5.1-0"
+    evaluating = trainer()
+    evaluating.model.training = False
+    func([PROMPT], evaluating)
+    assert client.options["key"] == "run-1/eval-5.0-0"
+
+
+def test_input_is_the_prompt_and_may_be_made_of_it():
+    client = Client([made.answered()] * 3)
+    func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy")
+    func(["2 + 2?", PROMPT, {"a": 2}], trainer())
+    assert client.inputs == [{"prompt": "2 + 2?"}, {"prompt": PROMPT}, {"a": 2}]
+    client = Client([made.answered()] * 2)
+    func = RolloutFunc(
+        "tcp://x", client=cast(PlainClient, client), model="policy",
+        input_of=lambda prompt, rollout: (prompt, rollout),
+    )  # fmt: skip
+    func([1, 1], trainer())
+    assert client.inputs == [(1, "train-5.0-0/0"), (1, "train-5.0-0/1")]
+
+
+def test_rollout_reward_logs_what_is_left_out():
+    logged: dict[str, float] = {}
+    fields = {"rollout_masked": ["", "x", "y", ""], "rollout_segments": [1, 0, 3, 3]}
+    rollout_reward(["", "", "", ""], [1.0, None, 0.0, 1.0], log_metric=logged.__setitem__, **fields)
+    assert logged == {"rollouts/failed": 0.25, "rollouts/masked": 0.5, "rollouts/forked": 0.5}
+
+
+# -- the worker of the asynchronous trainer ---------------------------------------
+
+
+@pytest.fixture
+def sample_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL's type of a row, where TRL is not installed."""
+    fields: list[Any] = [(name, Any) for name in FIELDS[:-1]]
+    fields.append((FIELDS[-1], Any, None))
+    name = "trl.experimental.async_grpo.async_rollout_worker"
+    module = ModuleType(name)
+    vars(module)["RolloutSample"] = dataclasses.make_dataclass("RolloutSample", fields)
+    parts = name.split(".")
+    for size in range(1, len(parts)):
+        package = ".".join(parts[:size])
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def worker_on(monkeypatch: pytest.MonkeyPatch, client: Client, **options: Any) -> RolloutWorker:
+    monkeypatch.setattr(trl, "PlainClient", lambda *_, **__: client)
+    dataset = [{"prompt": PROMPT, "answer": 4}, {"prompt": PROMPT, "answer": 5}]
+    worker = RolloutWorker("tcp://x", dataset, model="policy", num_generations=4, **options)
+    worker.update_model_version(3)
+    worker.start()
+    return worker
+
+
+@pytest.mark.usefixtures("sample_type")
+def test_worker_gives_all_segments_with_the_advantage_of_their_rollout(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A rollout of three segments counts once, and a failed one not at all."""
+    members = [made.forked(1.0), made.answered(0.0), made.failed(), made.without_logprobs(0.5)]
+    client = Client([*members, *[made.answered(1.0)] * 4], ends=False)
+    worker = worker_on(monkeypatch, client)
+    rows = [worker.rollout_buffer.get(timeout=60) for _ in range(8)]
+    worker.stop()
+    scale = 0.5 + 1e-6  # of the rewards 1, 0 and 0.5
+    advantages = [0.5 / scale] * 3 + [-0.5 / scale] + [0.0] * 4
+    assert [row.advantage for row in rows] == pytest.approx(advantages)
+    assert [row.group_id for row in rows] == [0] * 4 + [1] * 4
+    assert {row.model_version for row in rows} == {3}
+    first = rows[0]
+    assert first.input_ids.tolist() == [1, 2, 3, 4, 5]
+    assert first.completion_mask.tolist() == [0, 0, 1, 1, 0]
+    assert first.old_log_probs.tolist() == [0, 0, -0.5, -0.5, 0]
+    assert first.metrics == {"reward": 1.0, "reward_std": 0.5}
+    assert first.prompt == PROMPT
+    assert all(math.isfinite(row.enqueued_at) for row in rows)
+    assert worker.metrics_queue.get_nowait() == {
+        "rollout/failed_total": 1.0, "rollout/masked_total": 2.0,
+        "rollout/samples_per_rollout": 1.0,
+    }  # fmt: skip
+    assert [each["answer"] for each in client.inputs] == [4] * 4 + [5] * 4
+    worker.check_health(60)
+
+
+@pytest.mark.usefixtures("sample_type")
+def test_worker_without_rollouts_to_train_on_ends_and_says_why(monkeypatch: pytest.MonkeyPatch):
+    """Else the trainer would wait for ever."""
+    client = Client([made.without_segments()] * 8)
+    worker = worker_on(monkeypatch, client, most_failed=2)
+    thread = worker._thread
+    assert thread is not None
+    thread.join(60)
+    with pytest.raises(RuntimeError, match=r"none of the last 2 groups: .* no token"):
+        worker.check_health(60)
+    worker.stop()
+
+
+@pytest.mark.usefixtures("sample_type")
+def test_worker_that_gets_no_rollout_is_not_healthy(monkeypatch: pytest.MonkeyPatch):
+    worker = worker_on(monkeypatch, Client([], ends=False))
+    with pytest.raises(RuntimeError, match=r"no rollout came for .* status --slow"):
+        worker.check_health(0.0)
+    worker.stop()
+    worker.stop()
+
+
+@pytest.mark.usefixtures("sample_type")
+def test_worker_stops_while_its_queue_is_full(monkeypatch: pytest.MonkeyPatch):
+    client = Client([made.answered()] * 4, ends=False)
+    worker = worker_on(monkeypatch, client, queue_size=1)
+    assert worker.rollout_buffer.get(timeout=60).group_id == 0
+    worker.stop()
+    worker.check_health(60)
+
+
+def test_worker_needs_rows():
+    with pytest.raises(ValueError, match="no rows"):
+        RolloutWorker("tcp://x", [], model="policy", num_generations=4)
