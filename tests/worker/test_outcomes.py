@@ -205,7 +205,87 @@ async def test_a_value_may_fill_a_message_and_no_more(autojump_clock: Any) -> No
     assert (status, len(body)) == (Status.RESULT, 100_000)
     info = error_of(await outcome_of(lambda: bytes(100_001 - head), wire))
     assert (info.code, info.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
-    assert info.message == "the outcome has 100001 bytes, 100000 allowed"
+    assert info.message.startswith("the outcome has 100001 bytes, and a message has at most 100000")
+    assert "WireLimits.message_bytes" in info.message
+
+
+IMAGE = f"data:image/png;base64,{'iVBORw0K' * 1_000}"
+
+
+def screenshots(count: int, text: str = "") -> dict[str, Any]:
+    """A result with screenshots, in one message each."""
+    part = {"type": "image_url", "image_url": {"url": IMAGE}}
+    messages = [{"role": "tool", "content": [part, {"type": "text", "text": f"turn {number}"}]}
+                for number in range(count)]  # fmt: skip
+    segments = [{"token_ids": [1, 2, 3], "logprobs": [-0.5, -0.25, 0.0]}]
+    return {
+        "reward": 0.5, "metrics": {"turns": count}, "segments": segments,
+        "completion": messages, "state": {"text": text, "frame": bytes(2_000)},
+    }  # fmt: skip
+
+
+async def value_of(act: Callable[[], Any], message_bytes: int) -> Any:
+    status, body = await outcome_of(act, WireLimits(message_bytes=message_bytes))
+    assert status == Status.RESULT
+    assert len(body) <= message_bytes
+    return values.decode(bytes(body), root="result", limits=WIRE)
+
+
+async def test_a_result_too_large_by_its_screenshots_keeps_everything_else(
+    autojump_clock: Any,
+) -> None:
+    whole = screenshots(10)
+    got = await value_of(lambda: whole, 40_000)
+    cut = got.pop("cut")
+    assert {name: got[name] for name in ("reward", "metrics", "segments", "state")} == {
+        name: whole[name] for name in ("reward", "metrics", "segments", "state")
+    }
+    assert [each["content"][1] for each in got["completion"]] == [
+        each["content"][1] for each in whole["completion"]
+    ]
+    urls = [each["content"][0]["image_url"]["url"] for each in got["completion"]]
+    marker = f"(cut: data:image/png;base64 of {len(IMAGE)} bytes)"
+    assert set(urls) == {IMAGE, marker}, "no more were cut than had to be"
+    assert cut["parts"] == urls.count(marker)
+    assert cut["of"] == {"completion": cut["bytes"]}
+    assert "a message has at most 40000 (WireLimits.message_bytes" in cut["why"]
+    assert whole["completion"][0]["content"][0]["image_url"]["url"] == IMAGE
+
+
+async def test_a_result_too_large_without_its_screenshots_keeps_reward_and_segments(
+    autojump_clock: Any,
+) -> None:
+    got = await value_of(lambda: screenshots(3, "many words " * 10_000), 40_000)
+    assert (got["reward"], got["metrics"]) == (0.5, {"turns": 3})
+    assert got["segments"] == screenshots(1)["segments"]
+    assert got["state"].startswith("(cut: 11")
+    assert got["completion"][2]["content"][1] == {"type": "text", "text": "turn 2"}
+    assert set(got["cut"]["of"]) == {"completion", "state"}
+    whole = {"reward": 1.0, "segments": [{"token_ids": list(range(70_000, 90_000))}], "text": "x"}
+    got = await value_of(lambda: whole, 40_000)
+    assert (got["reward"], got["text"]) == (1.0, "x")
+    assert set(got["cut"]["of"]) == {"segments"}
+
+
+async def test_results_of_a_group_are_cut_where_they_are_large(autojump_clock: Any) -> None:
+    got = await value_of(lambda: [screenshots(0), screenshots(9)], 40_000)
+    assert "cut" not in got[0]
+    assert got[0]["state"]["frame"] == bytes(2_000)
+    assert got[1]["cut"]["parts"] >= 5
+    assert [each["reward"] for each in got] == [0.5, 0.5]
+
+
+async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:
+    def act() -> Any:
+        return {**screenshots(10), "rows": [[index] * 60 for index in range(5_000)]}
+
+    made = maker(act, WireLimits(message_bytes=1_000_000))
+    asked = made.decoded_at_once(body_of(1))
+    assert asked is not None
+    large = await made.of("r", asked, 0.0, trio.CancelScope(), said, noted)
+    if isinstance(large, LargeValue):
+        large = await made.of_large(large, 0.0)
+    assert large[0] == Status.RESULT
 
 
 @pytest.mark.parametrize(

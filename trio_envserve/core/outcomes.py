@@ -217,7 +217,10 @@ def fitting(kept: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
 
 def too_large(entry: Entry, size_bytes: int, most_bytes: int) -> RetainedOutcome:
     """The request has run, and its client could not receive the outcome."""
-    text = f"the outcome has {size_bytes} bytes, and the client takes {most_bytes}"
+    text = (
+        f"the outcome has {size_bytes} bytes, and the client takes {most_bytes} "
+        "(WireLimits.message_bytes of the client; 32 MiB at most with CURVE)"
+    )
     return _error(entry, "outcome-too-large", Verdict.RAN_AND_FAILED, text, Status.ERROR)
 
 

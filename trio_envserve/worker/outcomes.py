@@ -10,6 +10,9 @@ scope, asks for :meth:`OutcomeMaker.cancelled`.
 A large body is decoded in a thread.  A large value is encoded in a thread, too, but not
 within :meth:`OutcomeMaker.of`: that returns a :class:`LargeValue`, and the shell has another
 task for it.
+
+A value that does not fit into a message is cut, its screenshots first: see
+:mod:`~trio_envserve.envs.cutting`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
 from ..core.terms import Body, Incarnation, SentBody, Status, Verdict
+from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
 from .failures import EnvironmentFailure, code_of, describe_exception, described_cause, log
@@ -87,16 +91,16 @@ class OutcomeMaker:
                 return self.cancelled(began_s)
             log(logging.INFO, "request %s failed: %s", request, failure, about=failure.exception)
             return self._error(code_of(failure), failure, began_s, Verdict.RAN_AND_FAILED)
-        encoded = self._encode(value, at_once=True)
+        encoded = self._fitting(value, at_once=True)
         if encoded.error is not None and foreign.is_exception(encoded.error, values.TooMuchWork):
             return LargeValue(value)
         return self._result(encoded, began_s)
 
     async def of_large(self, large: LargeValue, began_s: float) -> Outcome:
         """Encode a large value, in a thread if its code allows that."""
-        encoded = await self._threads.run(lambda pause: self._encode(large.value, pause=pause))
+        encoded = await self._threads.run(lambda pause: self._fitting(large.value, pause=pause))
         if foreign.is_exception(encoded.error, values.NotHere):
-            encoded = self._encode(large.value)
+            encoded = self._fitting(large.value)
         return self._result(encoded, began_s)
 
     def cancelled(self, began_s: float) -> Outcome:
@@ -119,13 +123,35 @@ class OutcomeMaker:
     def _encode(self, value: Any, **how: Any) -> foreign.CodeResult:
         return foreign.call(values.encode_to_send, value, root="result", limits=self._wire, **how)
 
+    def _fitting(self, value: Any, **how: Any) -> foreign.CodeResult:
+        """The encoding of a value, of which as much is cut as does not fit into a message."""
+        encoded = self._encode(value, **how)
+        most_bytes = self._wire.message_bytes
+        if encoded.error is not None or len(encoded.value) <= most_bytes:
+            return encoded
+        for less in smaller(value, len(encoded.value), most_bytes, self._limit()):
+            cut = self._encode(less, **how)
+            if cut.error is not None:
+                return cut
+            if len(cut.value) <= most_bytes:
+                log(logging.WARNING, "a result of %d bytes was cut", len(encoded.value))
+                return cut
+        return encoded
+
+    def _limit(self) -> str:
+        """The bound on a result, and how to raise it."""
+        return (
+            f"a message has at most {self._wire.message_bytes} (WireLimits.message_bytes of "
+            "server and client; 32 MiB at most with CURVE)"
+        )
+
     def _result(self, encoded: foreign.CodeResult, began_s: float) -> Outcome:
         if encoded.error is not None:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
         payload: SentBody = encoded.value
         if len(payload) > self._wire.message_bytes:
-            text = f"the outcome has {len(payload)} bytes, {self._wire.message_bytes} allowed"
+            text = f"the outcome has {len(payload)} bytes, and {self._limit()}. Return less"
             return self._error(
                 "outcome-too-large", ConfigError(text), began_s, Verdict.RAN_AND_FAILED
             )
