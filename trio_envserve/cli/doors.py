@@ -7,16 +7,18 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+import trio
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, ServerStartError
 from ..net import Transport, is_loopback
+from ..net.address import ANY, parse_address
 from ..net.keypairs import ClientCurve
 from ..server import Server
-from .options import decorate
+from .options import decorate, door_limits
 
 if TYPE_CHECKING:
-    from ..doors.http import HttpDoor
-    from ..doors.verifiers import VerifiersDoor
+    from ..doors.http import HttpDoor, HttpLimits
+    from ..doors.verifiers import VerifiersDoor, VerifiersLimits
 
 
 class HttpOptions(NamedTuple):
@@ -27,6 +29,7 @@ class HttpOptions(NamedTuple):
     token_file: str | None
     insecure: bool
     run_model: tuple[str, str]
+    limits: Sequence[str]
 
 
 class VerifiersOptions(NamedTuple):
@@ -35,6 +38,7 @@ class VerifiersOptions(NamedTuple):
     bind: str
     redeliver: bool
     insecure: bool
+    limits: Sequence[str]
 
 
 class ServeDoors(NamedTuple):
@@ -63,14 +67,26 @@ _of_http = decorate(
         click.option(
             "--run-model-name", metavar="NAME", help="The name of that model at its endpoint.",
         ),
+        click.option(
+            "--http-limit", "http_limits", multiple=True, metavar="NAME=VALUE",
+            help="Any limit of the HTTP door, e.g. body_bytes=67108864. Repeatable.",
+        ),
     ]
 )  # fmt: skip
 
-_redeliver = click.option(
-    "--redeliver", is_flag=True,
-    help="Offer the outcomes that a lost connection at --verifiers-bind waited for to later "
-    "connections from the same machine, whoever they are. At a loopback address that is always "
-    "done.",
+_of_verifiers = decorate(
+    [
+        click.option(
+            "--redeliver", is_flag=True,
+            help="Offer the outcomes that a lost connection at --verifiers-bind waited for to "
+            "later connections from the same machine, whoever they are. At a loopback address "
+            "that is always done.",
+        ),
+        click.option(
+            "--verifiers-limit", "verifiers_limits", multiple=True, metavar="NAME=VALUE",
+            help="Any limit of the door for verifiers, e.g. frame_bytes=268435456. Repeatable.",
+        ),
+    ]
 )  # fmt: skip
 
 
@@ -82,7 +98,7 @@ def _insecure(where: str) -> Any:
 http_options = decorate([_of_http, _insecure("--http")])
 """Of a process that is an HTTP door, besides where it is."""
 
-verifiers_options = decorate([_redeliver, _insecure("--verifiers-bind")])
+verifiers_options = decorate([_of_verifiers, _insecure("--verifiers-bind")])
 """Of a process that is a door for verifiers, besides where it is."""
 
 serve_options = decorate(
@@ -96,7 +112,7 @@ serve_options = decorate(
             "--verifiers-bind", metavar="ADDRESS",
             help="Serve clients of verifiers 0.4 there, too: tcp://HOST:PORT or ipc://PATH.",
         ),
-        _redeliver,
+        _of_verifiers,
         _insecure(
             "--bind or --hosts-bind without --curve, --verifiers-bind, or --http without tokens"
         ),
@@ -132,9 +148,10 @@ def doors_asked(given: Mapping[str, Any], *, beyond: bool = False) -> ServeDoors
     there, or that contradict each other.  ``beyond``: other machines reach the server itself
     without a key."""
     has_http, has_verifiers = given["http"] is not None, given["verifiers_bind"] is not None
-    for option in ("http_hosts", "token_file", "run_model", "run_model_name"):
+    for option in ("http_hosts", "token_file", "run_model", "run_model_name", "http_limits"):
         _needs(given, option, _HTTP, there=has_http)
-    _needs(given, "redeliver", _VERIFIERS, there=has_verifiers)
+    for option in ("redeliver", "verifiers_limits"):
+        _needs(given, option, _VERIFIERS, there=has_verifiers)
     others = has_verifiers or beyond
     # With tokens it is not meant for this door.
     of_http = {**given, "insecure": given["insecure"] and not (others and _tokens(given))}
@@ -150,7 +167,7 @@ def _tokens(given: Mapping[str, Any]) -> bool:
 
 def _needs(given: Mapping[str, Any], option: str, doors: str, *, there: bool) -> None:
     if given[option] and not there:
-        name = option.removesuffix("s") if option == "http_hosts" else option
+        name = option.removesuffix("s")
         raise click.UsageError(f"--{name.replace('_', '-')} needs {doors}")
 
 
@@ -160,12 +177,57 @@ def http_asked(bind: str, given: Mapping[str, Any]) -> HttpOptions:
     if given["insecure"] and _tokens(given):
         raise click.UsageError("--insecure lets everybody in, --token-file does not: give one")
     model = (given["run_model"] or "oracle", given["run_model_name"] or "")
-    return HttpOptions(bind, given["http_hosts"], given["token_file"], given["insecure"], model)
+    return HttpOptions(
+        bind, given["http_hosts"], given["token_file"], given["insecure"], model,
+        given["http_limits"],
+    )  # fmt: skip
 
 
 def verifiers_asked(bind: str, given: Mapping[str, Any]) -> VerifiersOptions:
     """Put the options of a door for verifiers together."""
-    return VerifiersOptions(bind, given["redeliver"], given["insecure"])
+    return VerifiersOptions(bind, given["redeliver"], given["insecure"], given["verifiers_limits"])
+
+
+async def check_doors(doors: ServeDoors) -> None:
+    """Find out what would keep the doors from being opened, before anything is started: a
+    limit that there is not, an address in use.  Raises ConfigError and ServerStartError."""
+    binds = []
+    if doors.http is not None:
+        _http_limits(doors.http)
+        binds.append(f"tcp://{doors.http.bind}")
+    if doors.verifiers is not None:
+        _verifiers_limits(doors.verifiers)
+        binds.append(doors.verifiers.bind)
+    for bind in binds:
+        if bind.startswith("tcp://"):
+            try:
+                place = parse_address(bind)
+            except ConfigError as error:
+                raise ConfigError(f"HOST:PORT expected: {error}") from None
+            host = None if place.host == ANY else place.host
+            try:
+                listeners = await trio.open_tcp_listeners(place.port, host=host)
+            except OSError as error:
+                where = bind.removeprefix("tcp://")
+                raise ServerStartError(
+                    f"cannot listen at {where}: {error.strerror or error}; nothing was started"
+                ) from error
+            for listener in listeners:
+                await listener.aclose()
+
+
+def _http_limits(options: HttpOptions) -> HttpLimits:
+    try:
+        from ..doors.http import HttpLimits
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+    return door_limits("--http-limit", options.limits, HttpLimits)
+
+
+def _verifiers_limits(options: VerifiersOptions) -> VerifiersLimits:
+    from ..doors.verifiers import VerifiersLimits
+
+    return door_limits("--verifiers-limit", options.limits, VerifiersLimits)
 
 
 @asynccontextmanager
@@ -195,8 +257,8 @@ def open_http(
     except ImportError as error:
         raise ConfigError(str(error)) from None
     return open_http_door(
-        server, bind=options.bind, hosts=options.hosts, token_file=options.token_file,
-        insecure=options.insecure, run_model=options.run_model[0],
+        server, limits=_http_limits(options), bind=options.bind, hosts=options.hosts,
+        token_file=options.token_file, insecure=options.insecure, run_model=options.run_model[0],
         run_model_name=options.run_model[1], transport=transport, curve=curve,
     )  # fmt: skip
 
@@ -209,6 +271,7 @@ def open_verifiers(
     from ..doors.verifiers import open_verifiers_door
 
     return open_verifiers_door(
-        server, bind=options.bind, redeliver=options.redeliver, insecure=options.insecure,
+        server, limits=_verifiers_limits(options), bind=options.bind,
+        redeliver=options.redeliver, insecure=options.insecure,
         transport=transport, curve=curve,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +19,9 @@ from ..net.keypairs import ClientCurve
 
 HOST_SLOTS = 1024
 """Slots of a host for which a router may name variables."""
+
+
+_Limits = TypeVar("_Limits")
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
@@ -63,16 +66,26 @@ def key_limits(given: Sequence[str]) -> KeyLimits:
 def _limits(given: Sequence[str], kind: Any) -> dict[str, Any]:
     """The limits of one class, of options that are for both."""
     fields = ServerLimits.__dataclass_fields__ | KeyLimits.__dataclass_fields__
+    values = _checked_limits("--limit", given, fields)
+    return {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
+
+
+def door_limits(option: str, given: Sequence[str], kind: type[_Limits]) -> _Limits:
+    """The limits of a door by ``name=value``.  Raises ConfigError with the near names."""
+    fields: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]  # of dataclasses only
+    return kind(**_checked_limits(option, given, fields))
+
+
+def _checked_limits(option: str, given: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name, value in pairs("--limit", given).items():
+    for name, value in pairs(option, given).items():
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else _all_of(fields)
             raise ConfigError(f"no limit {name!r}{hint}")
         if isinstance(value, float) and not isinstance(fields[name].default, float):
             raise ConfigError(f"the limit {name} is a whole number, not {value!r}")
-        if name in kind.__dataclass_fields__:
-            values[name] = value
+        values[name] = value
     return values
 
 

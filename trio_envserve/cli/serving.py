@@ -28,7 +28,7 @@ from ..host.processes import STARTED
 from ..logs import set_title
 from ..server import Server, open_server
 from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, emit, put, say
-from .doors import ServeDoors, open_asked_doors
+from .doors import ServeDoors, check_doors, open_asked_doors
 from .notify import Manager, Seen
 from .parent import stop_with_parent
 
@@ -68,6 +68,7 @@ async def _until_asked(
     options: Serving, stop: Stop, manager: Manager | None, background: trio.Nursery
 ) -> Result:
     began_s = trio.current_time()
+    await check_doors(options.doors)
     drained = False
     broken: list[str] = []
     async with open_server(**options.open) as server:

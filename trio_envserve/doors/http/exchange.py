@@ -149,7 +149,10 @@ class Exchange:
         return bytes(body)
 
     def _too_large(self, limits: HttpLimits) -> Problem:
-        return Problem("body-too-large", f"the body may have {limits.body_bytes} bytes")
+        return Problem(
+            "body-too-large",
+            f"the body may have {limits.body_bytes} bytes (--http-limit body_bytes=...)",
+        )
 
     def _too_many(self) -> Problem:
         return Problem("busy", "too many bodies are held at once", LATER)

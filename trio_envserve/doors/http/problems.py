@@ -54,7 +54,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "body-too-slow": Kind(408, "The body did not come in time", "Send it again, faster."),
     "body-too-large": Kind(
-        413, "The body is too large", "Send less at once; large arrays take less as CBOR."
+        413, "The body is too large",
+        "Send less at once (large arrays take less as CBOR), or let the server take more: "
+        "serve --http-limit body_bytes=NUMBER."
     ),
     "unsupported-media-type": Kind(
         415, "The body is in no form that is read here",

@@ -47,7 +47,10 @@ def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
     assert isinstance(reply, bytes)
     largest = max(map(len, (reply, *deltas)))
     if largest > most_bytes:
-        why = f"a part of the outcome has {largest} bytes, {most_bytes} allowed"
+        why = (
+            f"a part of the outcome has {largest} bytes, and a frame at most {most_bytes} "
+            "(serve --verifiers-limit frame_bytes=NUMBER)"
+        )
         return Outcome(error=f"{why} (it ran and failed)")
     return Outcome(reply, deltas, traces)
 
