@@ -48,14 +48,14 @@ async def test_who_has_a_key_is_let_in_and_a_revoked_one_is_told(tmp_path: Path)
 
 
 async def test_keys_are_shown_without_their_secrets(tmp_path: Path):
-    more = ("--role", "submit", "--namespace", 'a "b\\', "--share", "0.5")
+    more = ("--role", "submit", "--namespace", 'a "b\\', "--share", "0.5", "--host", "n1")
     made = await run(tmp_path, "curve", "new", "keys", "one", *more, "--json")
     assert (made.last["name"], made.last["file"]) == ("one", "one.key")
     shown = await run(tmp_path, "curve", "show", "keys", "--json")
     assert shown.last["keys"] == [
         {
             "name": "one", "public": made.last["public"], "roles": ["submit"],
-            "namespaces": ['a "b\\'], "share": 0.5,
+            "namespaces": ['a "b\\'], "share": 0.5, "hosts": ["n1"],
         }
     ]  # fmt: skip
     secret = (tmp_path / "one.key").read_text().rsplit('"', 2)[1]

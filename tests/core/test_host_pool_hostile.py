@@ -330,3 +330,18 @@ def test_a_host_of_no_worker_at_least_ended_the_server():
         link.second(3)
     link.second(3)
     assert not link.hosts.hosts
+
+
+def test_a_name_that_the_peer_may_not_have_is_refused_and_takes_nothing() -> None:
+    """Another key's host could be kept out for as long as somebody liked."""
+    link = joined()
+    link.hosts._claim = lambda route, name: "it is another key's" if name == "z" else ""
+    said(link, first_hello())
+    (refused,) = refusals(link, b"z")
+    assert (refused.code, refused.text) == ("in-use", "it is another key's")
+    assert OTHER not in link.hosts.hosts
+    assert "z" not in link.hosts.leases.holdings
+    assert link.hosts.records({}, link.now_s)["past_hosts"][-1]["why"] == "it is another key's"
+    said(link, first_hello("y"))
+    assert not refusals(link, b"z")
+    assert OTHER in link.hosts.hosts

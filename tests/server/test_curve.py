@@ -181,6 +181,8 @@ async def test_what_cannot_have_keys_is_refused(options):
         ('public = "PUBLIC"\nroles = ["work"]\nshare = true', "share is a number"),
         ('public = "PUBLIC"\nroles = ["work"]\nshare = "all"', "share is a number"),
         ('public = "PUBLIC"\nroles = ["work"]\nnamespaces = ["a\\nb"]', "a namespace is a line"),
+        ('public = "PUBLIC"\nroles = ["work"]\nhosts = "n1"', "hosts is a list"),
+        ('public = "PUBLIC"\nroles = ["work"]\nhosts = [""]', "a host's name is a line"),
         ('public = "PUBLIC"\nroles = ["work"]\nsecret = "x"', "it has secret"),
         ('public = "PUBLIC"\nroles = ["work"]\nnamespaces = [""]', "a namespace is a line"),
     ],
@@ -405,6 +407,20 @@ def test_whoever_has_a_key_is_let_in_and_no_other() -> None:
     assert keeper.admit_host(public_of(STRANGER)) == NOT_KNOWN
 
 
+def test_a_name_of_a_host_in_a_file_belongs_to_its_key() -> None:
+    rights = {
+        "gpu": ClientRight(HOST.public, ("work",), hosts=("n1", "n2")),
+        "any": ClientRight(TRAINER.public, ("work",)),
+    }
+    keeper = Doorkeeper(ServerCurve(SERVER, rights))
+    assert keeper.refuse_name(public_of(HOST), "n2") == ""
+    assert keeper.refuse_name(public_of(TRAINER), "n3") == ""
+    refused = keeper.refuse_name(public_of(HOST), "n3")
+    assert refused == "the key gpu is for the hosts n1, n2, not for n3"
+    refused = keeper.refuse_name(public_of(TRAINER), "n1")
+    assert refused == "the name n1 belongs to the key gpu"
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_only_hosts_that_may_work_join(role: str) -> None:
     keeper = Doorkeeper(ServerCurve(SERVER, {"gpu": ClientRight(HOST.public, (role, "watch"))}))
@@ -547,14 +563,14 @@ async def test_the_folder_is_looked_at_each_second_and_the_router_told_after_tha
 def test_a_folder_of_keys_is_read_whole(keys: Path) -> None:
     (keys / "clients" / "full.toml").write_text(
         f'public = "{WATCHER.public}"\nroles = ["watch", "submit"]\n'
-        'namespaces = ["x", "y"]\nshare = 1\n'
+        'namespaces = ["x", "y"]\nshare = 1\nhosts = ["n1"]\n'
     )
     (keys / "clients" / "README").write_text("no client")
     curve = ServerCurve.from_folder(keys)
     assert (curve.keys, curve.folder) == (SERVER, keys)
     assert curve.clients == {
         "trainer": ClientRight(TRAINER.public),
-        "full": ClientRight(WATCHER.public, ("watch", "submit"), ("x", "y"), 1.0),
+        "full": ClientRight(WATCHER.public, ("watch", "submit"), ("x", "y"), 1.0, ("n1",)),
     }
 
 

@@ -21,6 +21,7 @@ from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
 from trio_envserve.core.host_messages import (
     HostAnswer,
     HostBeat,
+    HostLeaves,
     HostRefused,
     HostWelcome,
     decode,
@@ -31,6 +32,7 @@ from trio_envserve.core.router_effects import Kill, Report, Spawn
 from trio_envserve.core.router_inputs import HostsDead
 from trio_envserve.core.slots import Pool
 from trio_envserve.net.zmtp.curve import STRANGER
+from trio_envserve.server import hosts as hosts_module
 from trio_envserve.server.hosts import COMPLAIN_S, EpochRecords, HostDesk, HostDoor
 
 EPOCH, BEFORE, OTHER = b"e" * 16, b"b" * 16, b"o" * 16
@@ -160,11 +162,20 @@ class Keys:
 
     def __init__(self) -> None:
         self.refused: dict[bytes, str] = {}
+        self.named: dict[str, bytes] = {}
         self.closed: list[tuple[bytes, str]] = []
 
     def admit_host(self, public: bytes) -> str:
         """As that of a doorkeeper."""
         return self.refused.get(public, "")
+
+    def refuse_name(self, public: bytes, name: str) -> str:
+        """As that of a doorkeeper."""
+        return "" if self.named.get(name, public) == public else "another key's file has it"
+
+    def name_of(self, public: bytes) -> str:
+        """As that of a doorkeeper."""
+        return public.decode()
 
     def peer_key(self, route: bytes) -> bytes:
         """As that of a socket: here each route has a key of its own."""
@@ -191,6 +202,69 @@ def test_only_a_host_whose_key_was_taken_away_loses_its_connection() -> None:
     door.look()
     door.look()
     assert keys.closed == [(b"b", "revoked")]
+
+
+def opened(*routes: bytes) -> tuple[Any, HostDoor]:
+    """The door behind which these hosts are."""
+    keys: Any = Keys()
+    door = HostDoor(keys)
+    door.open(keys)
+    for route in routes:
+        door.on_peer(route, "a place")
+    return keys, door
+
+
+async def test_a_key_said_hello_as_the_host_of_another_one_and_kept_it_out() -> None:
+    """Also while that one was away: it could not come back."""
+    keys, door = opened(b"a", b"b")
+    rig = Rig(door)
+    rig.open()
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("node", T1)))
+        await rig.socket.come((b"b", first_hello("node", T2)))
+        assert [type(each) for _, each in rig.socket.sent] == [HostWelcome, HostRefused]
+        refused = rig.socket.sent[1][1]
+        assert (refused.code, refused.text) == (
+            "in-use",
+            "the name node belongs to the key key of a",
+        )
+        await rig.socket.come((b"a", HostLeaves(T1, 0)), (b"b", first_hello("node", T2)))
+        assert rig.socket.take()[2:] == [(b"b", "HostRefused")]
+        await rig.socket.come((b"a", first_hello("node", T3)))
+        assert rig.socket.take() == [(b"a", "HostWelcome")]
+        # Whoever owned the name may not join any more; its host is not known to be dead.
+        keys.refused = {b"key of a": "revoked"}
+        await rig.socket.come((b"b", first_hello("node", T2)))
+        assert rig.socket.sent[0][1].text == "another host is here as node"
+        await rig.socket.come(
+            (b"a", HostLeaves(T3, 0)), (b"b", first_hello("node", T2)._replace(hello=2))
+        )
+        assert rig.socket.take()[1:] == [(b"b", "HostWelcome")]
+    assert {past["state"] for past in rig.desk.records({}, 0.0)["past_hosts"]} <= {
+        "left",
+        "refused",
+    }
+
+
+def test_a_name_that_a_file_has_is_nobody_elses() -> None:
+    keys, door = opened(b"a", b"b")
+    keys.named = {"node": b"key of b"}
+    assert door.claim(b"a", "node") == "another key's file has it"
+    assert door.claim(b"b", "node") == ""
+    assert door.claim(b"a", "other") == ""
+    assert door.claim(b"gone", "other") == "its connection has ended"
+
+
+def test_a_key_keeps_as_many_names_as_it_may_and_costs_no_other_key_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts_module, "NAMES_MOST", 3)
+    _, door = opened(b"a", b"b")
+    assert door.claim(b"a", "node") == ""
+    for number in range(4):
+        assert door.claim(b"b", f"n{number}") == ""
+    assert [door.claim(b"a", f"n{number}") != "" for number in range(4)] == [False, *[True] * 3]
+    assert door.claim(b"b", "node") != ""
 
 
 # -- the desk -----------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from trio_envserve.server.shell import Server
 
 from .test_hosts import open_router, open_simulated
 
-SERVER, NODE, TRAINER = KeyPair.new(), KeyPair.new(), KeyPair.new()
+SERVER, NODE, TRAINER, OTHER = (KeyPair.new() for _ in range(4))
 JOINS = 1000
 
 
@@ -210,6 +210,23 @@ async def test_a_handshake_that_is_played_again_joins_nobody(keys: Path):
                     pass  # until it is closed
             assert not server.stats().hosts
             assert [past.state for past in server.stats().past_hosts] == ["left"]
+
+
+@pytest.mark.real
+async def test_a_host_under_the_name_of_another_keys_is_refused_in_words(keys: Path):
+    text = f'public = "{OTHER.public}"\nroles = ["work"]\n'
+    write_whole(keys / "clients" / "other.toml", text, 0o644)
+    node, other = ClientCurve(SERVER.public, NODE), ClientCurve(SERVER.public, OTHER)
+    with trio.fail_after(PATIENCE_S):
+        async with open_plain(curve=ServerCurve.from_folder(keys)) as server:
+            address = server.hosts_address
+            async with open_host(address, "arithmetic", name="node", curve=node) as host:
+                await until(lambda: host.is_joined)
+            async with open_host(address, "arithmetic", name="node", curve=other) as host:
+                await until(lambda: "the name node belongs to the key node" in host.trouble)
+                assert not host.is_joined
+            async with open_host(address, "arithmetic", name="node", curve=node) as host:
+                await until(lambda: host.is_joined)
 
 
 @pytest.mark.real

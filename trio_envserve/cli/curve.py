@@ -47,6 +47,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
     help="The part of the bound on waiting requests that it may have unfinished.",
 )  # fmt: skip
 @click.option(
+    "--host", "hosts", multiple=True, metavar="NAME",
+    help="The only names that its hosts may have, which then no other key's have; repeatable.",
+)  # fmt: skip
+@click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Where the client's file goes.  [default: NAME.key]",
 )  # fmt: skip
@@ -57,7 +61,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 @json_option
 def curve(
     action: str, folder: Path, name: str, roles: tuple[str, ...], namespaces: tuple[str, ...],
-    share: float, out: Path | None, public: str | None, as_json: bool,
+    share: float, hosts: tuple[str, ...], out: Path | None, public: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Make, show and revoke the keys of a server's clients, which DIR has.
 
@@ -86,17 +90,17 @@ def curve(
             return _show(folder)
         if action == "revoke":
             return _revoke(folder, name)
-        return _new(folder, name, roles or ("submit", "watch"), namespaces, share, out, public)
+        pair = None if public is not None else KeyPair.new()
+        key = public or (pair.public if pair else "")
+        right = ClientRight(key, roles or ("submit", "watch"), namespaces, share, hosts)
+        return _new(folder, name, right, pair, out)
 
     return run_verb(main, as_json=as_json)
 
 
 def _new(
-    folder: Path, name: str, roles: tuple[str, ...], namespaces: tuple[str, ...], share: float,
-    out: Path | None, public: str | None,
-) -> Result:  # fmt: skip
-    pair = None if public is not None else KeyPair.new()
-    right = ClientRight(public or (pair.public if pair else ""), roles, namespaces, share)
+    folder: Path, name: str, right: ClientRight, pair: KeyPair | None, out: Path | None
+) -> Result:
     target = out or Path(f"{name}.key")
     entry = folder / CLIENTS / f"{name}.toml"
     if entry.exists():
@@ -116,7 +120,7 @@ def _new(
     write_whole(entry, _entry(right), 0o644)
     if pair is not None:
         say(f"wrote {target}, which has the client's secret key: give it to nobody else")
-    put(f"{name} may {', '.join(roles)}; the server's public key is {server.public}")
+    put(f"{name} may {', '.join(right.roles)}; the server's public key is {server.public}")
     return Result(OK, record)
 
 
@@ -137,6 +141,8 @@ def _entry(right: ClientRight) -> str:
     lines = [f'public = "{right.public}"', f"roles = {_listed(right.roles)}"]
     if right.namespaces:
         lines.append(f"namespaces = {_listed(right.namespaces)}")
+    if right.hosts:
+        lines.append(f"hosts = {_listed(right.hosts)}")
     if right.share < 1:
         lines.append(f"share = {right.share}")
     return "".join(f"{line}\n" for line in lines)
@@ -164,7 +170,7 @@ def _show(folder: Path) -> Result:
     listed = [
         {
             "name": name, "public": each.public, "roles": list(each.roles),
-            "namespaces": list(each.namespaces), "share": each.share,
+            "namespaces": list(each.namespaces), "share": each.share, "hosts": list(each.hosts),
         }
         for name, each in clients.items()
     ]  # fmt: skip

@@ -13,7 +13,7 @@ host is known to hear the router its workers get no new work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .earlier_epochs import EarlierEpochs
@@ -85,9 +85,10 @@ class Hosts:
         self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
         needs: dict[str, float] | None = None, wire: WireLimits | None = None,
         serves: dict[str, Any] | None = None,
-        earlier: EarlierEpochs | None = None,
+        earlier: EarlierEpochs | None = None, claim: Callable[[Route, str], str] | None = None,
     ) -> None:  # fmt: skip
-        """``earlier``: the routers before whose journal this one has, if it has one."""
+        """``earlier``: the routers before whose journal this one has, if it has one.
+        ``claim``: why the peer behind a route may not be the host of a name, or ""."""
         self.leases = Leases(terms, epoch, earlier)
         self._tag = "" if earlier is None else f"-{epoch[:3].hex()}"
         self.out: list[ToHost | RouterEffect] = []
@@ -100,6 +101,7 @@ class Hosts:
         self._of_worker: dict[bytes, RemoteHost] = {}
         self._of_slot: dict[int, RemoteHost] = {}
         self._past = PastHosts()
+        self._claim = claim
 
     # -- what the router wants ------------------------------------------------
 
@@ -198,6 +200,10 @@ class Hosts:
 
     def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
         name = host_name(hello.host)
+        if self._claim is not None and (refused := self._claim(route, name)):
+            self._refuse(route, hello.tenure, hello.hello, IN_USE, refused)
+            self._past.add(name, "refused", refused, now_s)
+            return []
         if not min(1, hello.workers) <= hello.least <= hello.workers:
             raise ProtocolError(
                 f"a host of {hello.least} workers at least, {hello.workers} at most"
@@ -210,9 +216,9 @@ class Hosts:
         elif known is None:
             if any(life.worker in self._pool.lives for life in lives):
                 raise ProtocolError("a worker of a host that has the name of another one")
-            if refused := self._unwelcome(name, hello.workers, capacity):
-                self._refuse(route, hello.tenure, hello.hello, *refused)
-                self._past.add(name, "refused", refused[1], now_s)
+            if unwelcome := self._unwelcome(name, hello.workers, capacity):
+                self._refuse(route, hello.tenure, hello.hello, *unwelcome)
+                self._past.add(name, "refused", unwelcome[1], now_s)
                 return []
         elif known.name != name:
             raise ProtocolError("one tenure of two hosts")

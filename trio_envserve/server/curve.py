@@ -55,7 +55,7 @@ _ENDING: Final = ".toml"
 _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Faults of this process or machine, not of a file."""
 
-_FIELDS: Final = {"public", "roles", "namespaces", "share"}
+_FIELDS: Final = {"public", "roles", "namespaces", "share", "hosts"}
 
 
 @final
@@ -69,6 +69,8 @@ class ClientRight:
     """The namespaces of its keys of requests; empty: any."""
     share: float = 1.0
     """The part of the bound on waiting requests that it may have unfinished."""
+    hosts: tuple[str, ...] = ()
+    """The only names that its hosts may have, which then no other key's have; empty: any."""
 
     def __post_init__(self) -> None:
         key_bytes(self.public, "the public key")
@@ -77,6 +79,8 @@ class ClientRight:
                 raise ConfigError(f"a role is one of {', '.join(ROLES)}, not {role!r}")
         if not self.roles:
             raise ConfigError(f"a key needs a role: {', '.join(ROLES)}")
+        if any(not each or "\n" in each for each in self.hosts):
+            raise ConfigError("a host's name is a line of text")
         if any(not each or "\n" in each for each in self.namespaces):
             raise ConfigError("a namespace is a line of text")
         if not 0 < self.share <= 1:
@@ -146,7 +150,7 @@ def read_client(path: Path) -> ClientRight:
         read = parse_toml(read_regular(path)[0])
         if not _FIELDS.issuperset(read):
             raise ConfigError(f"it has {', '.join(sorted(set(read) - _FIELDS))}")
-        for name in ("roles", "namespaces"):
+        for name in ("roles", "namespaces", "hosts"):
             listed = read.get(name, [])
             if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
                 raise ConfigError(f"{name} is a list of texts")
@@ -156,6 +160,7 @@ def read_client(path: Path) -> ClientRight:
         return ClientRight(
             read.get("public", ""), tuple(read.get("roles", ())),
             tuple(read.get("namespaces", ())), share if share > 1 else float(share),
+            tuple(read.get("hosts", ())),
         )  # fmt: skip
     except (ValueError, ConfigError) as error:
         raise ConfigError(_named(path, str(error))) from None
@@ -209,6 +214,20 @@ class Doorkeeper:
         name, right = self._clients[public]
         may_work = {"work", "admin"} & {*right.roles}
         return "" if may_work else f"the key {name} may not work: that needs the role work"
+
+    def name_of(self, public: bytes) -> str:
+        """The name of a key that may come in."""
+        return self._clients[public][0]
+
+    def refuse_name(self, public: bytes, name: str) -> str:
+        """The reason why the files of keys do not let a key have a host of this name, or ""."""
+        key, right = self._clients[public]
+        if right.hosts and name not in right.hosts:
+            return f"the key {key} is for the hosts {', '.join(right.hosts)}, not for {name}"
+        owners = [own for own, (_, each) in self._clients.items() if name in each.hosts]
+        if owners and public not in owners:
+            return f"the name {name} belongs to the key {self.name_of(owners[0])}"
+        return ""
 
     def on_peer(self, route: bytes, place: str | None) -> None:
         """A connection was opened or lost."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -36,6 +37,9 @@ _log = logging.getLogger("trio_envserve.server")
 
 COMPLAIN_S = 1.0
 """The pause between lines about malformed messages."""
+
+NAMES_MOST = 10_000
+"""Names of hosts that are kept for a key; the one that was used longest ago goes first."""
 
 
 @final
@@ -127,10 +131,18 @@ def _read(path: Path) -> list[EpochWait]:
 
 @final
 class HostDoor:
-    """The keys that may join.  One that was taken away loses its connection; its lease ends."""
+    """The keys that may join.  One that was taken away loses its connection; its lease ends.
+
+    A host's name belongs to the key whose file has it, else to the key that used it first, as
+    long as that may join: also while no host of it is here, or another key could keep it out
+    whenever it starts anew.  When that key was revoked, the name is free; who uses it next
+    waits, as ever, until the host that was here is known to be dead."""
 
     def __init__(self, doorkeeper: Doorkeeper) -> None:
         self.admit = doorkeeper.admit_host
+        self._doorkeeper = doorkeeper
+        self._names: dict[bytes, OrderedDict[str, None]] = {}
+        """The names that each key has used, the newest last."""
         self._here: dict[bytes, bytes] = {}
         self._socket: ZmtpRouter | None = None
 
@@ -144,6 +156,26 @@ class HostDoor:
             self._here.pop(route, None)
         elif self._socket is not None:
             self._here[route] = self._socket.peer_key(route)
+
+    def claim(self, route: bytes, name: str) -> str:
+        """The reason why the peer behind a route may not be the host of a name, or "": then the
+        name belongs to its key."""
+        public = self._here.get(route)
+        if public is None:
+            return "its connection has ended"
+        if refused := self._doorkeeper.refuse_name(public, name):
+            return refused
+        for other, names in list(self._names.items()):
+            if self.admit(other):
+                del self._names[other]  # it was taken away
+            elif other != public and name in names:
+                return f"the name {name} belongs to the key {self._doorkeeper.name_of(other)}"
+        names = self._names.setdefault(public, OrderedDict())
+        names[name] = None
+        names.move_to_end(name)
+        if len(names) > NAMES_MOST:
+            names.popitem(last=False)
+        return ""
 
     def look(self) -> None:
         """Close the connections of those that may not be here any more."""
@@ -175,9 +207,9 @@ class HostDesk:
         self._records: EpochRecords | None = None
         self._earlier = EarlierEpochs((), 0.0)
         self._serves, self._needs = serves, dict(needs)
+        self._door = door
         self.hosts = self._new_hosts(None)
         self._socket = socket
-        self._door = door
 
     async def end_tenures(self, earlier: EarlierEpochs) -> None:
         """Until cancelled: tell the hosts of ``earlier`` that their tenures are over, and hear
@@ -212,6 +244,7 @@ class HostDesk:
         return Hosts(
             self._router.pool, self._terms, self._router.epoch, needs=self._needs,
             wire=self._wire, serves=self._serves, earlier=earlier,
+            claim=None if self._door is None else self._door.claim,
         )  # fmt: skip
 
     def _write(self, now_s: float) -> None:
