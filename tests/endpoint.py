@@ -116,7 +116,8 @@ def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> list[int]:
         if message["role"] != "assistant":
             found.append(1000 + len(message["role"]))
         content = message.get("content") or ""
-        text = content if isinstance(content, str) else json.dumps(content)
+        text = str(message.get("reasoning_content") or "")
+        text += content if isinstance(content, str) else json.dumps(content)
         text += "".join(call["function"]["arguments"] for call in message.get("tool_calls") or ())
         found += tokens(text)
         if message["role"] != "assistant":
@@ -236,7 +237,7 @@ def _ids(reply: Reply) -> list[int]:
     if reply.token_ids is not None:
         return list(reply.token_ids)
     calls = "".join(call["function"]["arguments"] for call in _calls(reply))
-    return tokens(reply.text + calls)
+    return tokens(reply.reasoning + reply.text + calls)
 
 
 def _logprobs(reply: Reply) -> dict[str, Any]:

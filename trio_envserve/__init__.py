@@ -81,11 +81,14 @@ if TYPE_CHECKING:
     from .host.joined import JoinedHost
     from .host.opening import open_host
     from .models.interface import (
+        BrokenNumbers,
         Completion,
+        ContextFull,
         Logprobs,
         Message,
         Messages,
         Model,
+        ModelAborted,
         ModelError,
         TokenIds,
         ToolCall,
@@ -103,6 +106,7 @@ __all__ = [
     "Abandoned",
     "Arrays",
     "AsyncioClient",
+    "BrokenNumbers",
     "CacheStats",
     "CallError",
     "CallOptions",
@@ -116,6 +120,7 @@ __all__ = [
     "Completion",
     "ConfigError",
     "Conflict",
+    "ContextFull",
     "DeadlineExceeded",
     "DecodingError",
     "DidNotRun",
@@ -143,6 +148,7 @@ __all__ = [
     "Message",
     "Messages",
     "Model",
+    "ModelAborted",
     "ModelError",
     "ModelUsage",
     "Network",

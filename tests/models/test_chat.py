@@ -20,6 +20,7 @@ from trio_envserve.models.endpoints import Endpoint
 from trio_envserve.models.interface import Completion
 
 MOST_BYTES = 100_000
+WHERE = Endpoint(url="http://x/v1")
 
 FIELDS = [
     "choices", "index", "message", "delta", "content", "tool_calls", "function", "id", "name",
@@ -46,7 +47,8 @@ ANSWERS = st.fixed_dictionaries(
             st.fixed_dictionaries(
                 {},
                 optional={
-                    "index": JSON, "finish_reason": JSON, "token_ids": JSON, "logprobs": JSON,
+                    "index": JSON, "finish_reason": st.just("stop") | JSON, "token_ids": JSON,
+                    "logprobs": JSON,
                     "message": st.fixed_dictionaries(
                         {}, optional={"content": JSON, "tool_calls": JSON, "reasoning": JSON}
                     ),
@@ -63,20 +65,24 @@ ANSWERS = st.fixed_dictionaries(
 def test_whatever_an_endpoint_sends_is_a_completion_or_told(data):
     for read in (read_answer, _streamed):
         try:
-            completion = read(data)
+            completion = read(data, WHERE)
         except ChatProblem:
             continue
-        assert completion is None or isinstance(completion, Completion)
+        assert isinstance(completion, Completion)
 
 
-def _streamed(data):
-    reader = StreamReader(MOST_BYTES)
+def _streamed(data, endpoint):
+    reader = StreamReader(endpoint, MOST_BYTES)
     reader.feed(b"data: " + data.replace(b"message", b"delta") + b"\n\ndata: [DONE]\n\n")
     return reader.completion()
 
 
 def event(**delta):
     return json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode()
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+STOP = b'{"choices": [{"delta": {}, "finish_reason": "stop"}]}'
 
 
 @given(st.data(), st.sampled_from([b"\n", b"\r\n"]))
@@ -86,43 +92,43 @@ def test_a_stream_may_be_cut_into_pieces_anywhere(data, end):
         b"data:" + event(content="b", tool_calls=[{"index": 0, "id": "x", "function": {
             "name": "f", "arguments": "{"}}]), b"", b"",
         b"data: " + event(tool_calls=[{"index": 0, "function": {"arguments": "}"}}]), b"",
-        b"data: [DONE]", b"",
+        b"data: " + STOP, b"", b"data: [DONE]", b"",
     ]  # fmt: skip
     whole = end.join(lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    reader = StreamReader(MOST_BYTES)
+    reader = StreamReader(WHERE, MOST_BYTES)
     for start, stop in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         reader.feed(whole[start:stop])
     completion = reader.completion()
-    assert completion is not None
     assert completion.text == "ä\nb"
     assert [(c.id, c.name, c.arguments) for c in completion.tool_calls] == [("x", "f", "{}")]
 
 
 def test_a_stream_that_ends_early_is_no_completion():
-    reader = StreamReader(MOST_BYTES)
+    reader = StreamReader(WHERE, MOST_BYTES)
     reader.feed(b"data: " + event(content="half") + b"\n\n")
-    assert reader.completion() is None
+    with pytest.raises(ChatProblem, match="before the answer was whole") as caught:
+        reader.completion()
+    assert caught.value.failure.again
 
 
 def test_a_stream_without_done_is_whole_with_a_reason_to_finish():
-    reader = StreamReader(MOST_BYTES)
+    reader = StreamReader(WHERE, MOST_BYTES)
     body = {"choices": [{"delta": {"content": "all"}, "finish_reason": "stop"}]}
     reader.feed(b"data: " + json.dumps(body).encode() + b"\n\n")
     completion = reader.completion()
-    assert completion is not None
     assert completion.text == "all"
 
 
 def test_an_error_in_a_stream_is_told():
-    reader = StreamReader(MOST_BYTES)
+    reader = StreamReader(WHERE, MOST_BYTES)
     with pytest.raises(ChatProblem, match="out of memory"):
         reader.feed(b'data: {"error": {"message": "out of memory", "code": 500}}\n\n')
 
 
 def calls_of(*given):
-    body = {"choices": [{"message": {"tool_calls": list(given)}}]}
-    return read_answer(json.dumps(body).encode()).tool_calls
+    choice = {"message": {"tool_calls": list(given)}, "finish_reason": "tool_calls"}
+    return read_answer(json.dumps({"choices": [choice]}).encode(), WHERE).tool_calls
 
 
 def test_ids_of_tool_calls_name_one_call_each():
@@ -134,21 +140,20 @@ def test_an_id_that_is_no_text_is_none():
     """It was used as a key, and a list cannot be one."""
     (call,) = calls_of({"id": {"x": 1}, "function": {"name": "f"}})
     assert call.id == "call"
-    reader = StreamReader(MOST_BYTES)
+    reader = StreamReader(WHERE, MOST_BYTES)
     reader.feed(b"data: " + event(tool_calls=[{"id": {"x": 1}}, {"id": [1]}]) + b"\n\n")
 
 
 def test_two_calls_under_one_index_of_a_stream_stay_two():
-    reader = StreamReader(MOST_BYTES)
+    reader = StreamReader(WHERE, MOST_BYTES)
     for name in ("a", "b"):
         for function in ({"name": name, "arguments": ""}, {"arguments": f'"{name}"'}):
             call = {"index": 0, "function": function}
             if "name" in function:
                 call["id"] = name
             reader.feed(b"data: " + event(tool_calls=[call]) + b"\n\n")
-    reader.feed(b"data: [DONE]\n\n")
+    reader.feed(b"data: " + STOP + b"\n\n")
     completion = reader.completion()
-    assert completion is not None
     assert [(call.name, call.arguments) for call in completion.tool_calls] == [
         ("a", '"a"'), ("b", '"b"'),
     ]  # fmt: skip
@@ -224,13 +229,66 @@ def test_thousands_of_calls_with_one_id_took_seconds():
 
 def test_an_answer_of_tiny_lists_is_refused_before_it_is_read():
     with pytest.raises(ChatProblem, match="more than 1000000 lists and objects"):
-        read_answer(b"[" + b"[]," * 1_000_000 + b"1]")
+        read_answer(b"[" + b"[]," * 1_000_000 + b"1]", WHERE)
 
 
 def test_a_stream_may_be_longer_than_its_events():
-    reader = StreamReader(1000)
+    reader = StreamReader(WHERE, 1000)
     for _ in range(100):
         reader.feed(b"data: " + event(content="x" * 100) + b"\n\n")
     with pytest.raises(ChatProblem, match="an event of more than 1000 bytes"):
         for _ in range(11):
             reader.feed(b"data: " + b"x" * 100 + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "sent"),
+    [
+        ({"content": "", "tool_calls": [CALL]}, {"content": "", "tool_calls": [CALL]}),
+        ({"content": None, "tool_calls": [CALL]}, {"content": None, "tool_calls": [CALL]}),
+        ({"content": None}, {"content": ""}),
+        ({"content": "x", "refusal": None, "audio": None}, {"content": "x"}),
+        (
+            {"content": "x", "reasoning_content": "hm", "tool_calls": []},
+            {"content": "x", "reasoning_content": "hm"},
+        ),
+        ({"content": "x", "reasoning": "hm"}, {"content": "x", "reasoning": "hm"}),
+        (
+            {"content": "x", "reasoning": "hm", "reasoning_content": "hm"},
+            {"content": "x", "reasoning": "hm", "reasoning_content": "hm"},
+        ),
+        (
+            {"content": "", "tool_calls": [{**CALL, "extra_content": {"google": {"a": "b"}}}]},
+            {"content": "", "tool_calls": [{**CALL, "extra_content": {"google": {"a": "b"}}}]},
+        ),
+    ],
+)
+def test_a_message_is_sent_back_as_it_came(message, sent):
+    """An empty text became null, which templates write as None."""
+    choice = {"message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    whole = read_answer(json.dumps({"choices": [choice]}).encode(), WHERE)
+    assert whole.message == {"role": "assistant", **sent}
+    reader = StreamReader(WHERE, MOST_BYTES)
+    choice = {"delta": choice["message"], "finish_reason": "stop"}
+    reader.feed(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+    assert reader.completion().message == whole.message
+
+
+def thinking(number, role="assistant"):
+    return {"role": role, "content": f"{number}", "reasoning_content": "a", "reasoning": "b"}
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [("tools", [False, True, True]), ("always", [True] * 3), ("never", [False] * 3)],
+)
+def test_thoughts_are_sent_back_as_the_endpoint_says(keep, kept):
+    messages = [
+        {"role": "user", "content": "?"}, thinking(0), {"role": "user", "content": "!"},
+        thinking(1), {"role": "tool", "content": "t"}, thinking(2),
+    ]  # fmt: skip
+    request = request_body(Endpoint(url="http://x", keep=keep), messages, "m", {})
+    sent = [each for each in json.loads(request.body)["messages"] if each["role"] == "assistant"]
+    assert ["reasoning_content" in each and "reasoning" in each for each in sent] == kept
+    assert ["reasoning_content" in each or "reasoning" in each for each in sent] == kept
+    assert messages[1] == thinking(0)

@@ -11,7 +11,7 @@ from tests.endpoint import Cut, Endpoint, Reply, Status, serve
 from trio_envserve import open_client, open_server
 from trio_envserve.cli.status import status_tables
 from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.models import ModelError
+from trio_envserve.models import ContextFull, ModelError
 from trio_envserve.models.tokens import token_records
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.failures import EnvironmentFailure
@@ -68,6 +68,76 @@ def three_turns(ask):
         return Reply(tools=[("look", {"at": ask.turn})])
     seen = [message["content"] for message in ask.messages if message["role"] == "tool"]
     return Reply(f"{len(seen)}.{''.join(seen)}")
+
+
+class Stepper:
+    """Calls its one tool until the model is done."""
+
+    def reset(self):
+        self.seen = []
+        return "Go."
+
+    def step(self, n: int) -> str:
+        """Take a step.
+
+        Args:
+            n: Its number.
+        """
+        self.seen.append(n)
+        return f"step {n} done"
+
+    def get_reward(self):
+        return float(len(self.seen))
+
+
+async def stepped(answer, **body):
+    """The result of a rollout of Stepper whose endpoint answers so, and what the endpoint saw."""
+    endpoint = Endpoint(answer)
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url, open_runner(load(Stepper), threads=2) as runner:
+            asked = request(url)
+            asked.sampling_args.update(body)
+            try:
+                value = await runner.run(asked, request_id="a")
+            except EnvironmentFailure as failure:
+                value = failure
+    return value, endpoint.asks
+
+
+def steps(ask, **more):
+    if ask.turn < 3:
+        return Reply(tools=[("step", {"n": ask.turn})], **more)
+    return Reply("Done.", **more)
+
+
+FULL = Status(400, b'{"error": {"message": "maximum context length", "code": 400}}')
+
+
+async def test_a_full_context_ended_the_rollout_as_a_failure_and_lost_its_turns():
+    value, _ = await stepped(lambda ask: FULL if ask.turn == 2 else steps(ask))
+    assert (value["stop"], value["reward"]) == ("context", 2.0)
+    (segment,) = value["segments"]
+    assert segment.turns == (0, 2)
+    assert value["usage"]["calls"] == 2
+
+
+async def test_an_input_that_does_not_fit_is_no_answer_of_the_models():
+    value, _ = await stepped(lambda ask: FULL)
+    assert type(value) is EnvironmentFailure
+    assert type(value.exception) is ContextFull
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thoughts_between_tool_calls_were_dropped_and_made_segments(stream):
+    value, asks = await stepped(
+        lambda ask: steps(ask, reasoning=f"I think {ask.turn}."), stream=stream
+    )
+    assert len(value["segments"]) == 1
+    said = [message for message in asks[-1].messages if message["role"] == "assistant"]
+    assert [message["reasoning_content"] for message in said] == [
+        f"I think {turn}." for turn in range(3)
+    ]
+    assert "I think 3." in str(value["completion"])
 
 
 def request(url, given="go"):

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from .. import foreign
 from ..core.errors import ConfigError
-from ..models.interface import Completion, ToolCall
+from ..models.interface import Completion, ContextFull, ToolCall
 from ..models.tokens import segments
 from .conversation import (
     answer_message,
@@ -117,9 +117,14 @@ class ToolLoop:
 
     async def _converse(self, script: Iterator[str | None]) -> str:
         for _ in range(self._options.max_turns):
-            completion = await self._rollout.ask(
-                self._messages, tools=self._schemas, reference=next(script)
-            )
+            try:
+                completion = await self._rollout.ask(
+                    self._messages, tools=self._schemas, reference=next(script)
+                )
+            except ContextFull:
+                if not self._turns:
+                    raise  # the input's doing: the model has said nothing
+                return "context"
             self._turns += 1
             self._completions.append(completion)
             calls = completion.tool_calls

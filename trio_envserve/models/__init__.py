@@ -2,19 +2,22 @@
 
 ``interface`` says what a model is.  ``offline`` has the two that need no network
 (``oracle``, ``random``), ``http`` the one behind an endpoint, with ``chat`` (what is sent
-and read), ``patience`` (what is sent again) and ``endpoints`` (where it is).
-``registry`` turns endpoint strings into clients.  ``tokens`` makes a trainer's record of a
-rollout's answers, and ``usage`` counts its calls.
+and read; ``tool_calls`` has those in streams), ``patience`` (what is sent again) and
+``endpoints`` (where it is).  ``registry`` turns endpoint strings into clients.  ``tokens``
+makes a trainer's record of a rollout's answers, and ``usage`` counts its calls.
 """
 
 from __future__ import annotations
 
 from .interface import (
     BlockingModel,
+    BrokenNumbers,
     Completion,
+    ContextFull,
     Message,
     Messages,
     Model,
+    ModelAborted,
     ModelError,
     ToolCall,
     image_part,
@@ -24,10 +27,13 @@ from .usage import ModelUsage
 
 __all__ = [
     "BlockingModel",
+    "BrokenNumbers",
     "Completion",
+    "ContextFull",
     "Message",
     "Messages",
     "Model",
+    "ModelAborted",
     "ModelError",
     "ModelFactory",
     "ModelUsage",

@@ -6,6 +6,10 @@ Theory of operation
 streamed (:class:`StreamReader`), is collected in a draft, and the draft becomes a
 :class:`Completion`.  What is not an answer in this form raises :class:`ChatProblem`.
 
+Only reasons to finish that are known to be good end an answer (:data:`FINISH_REASONS`):
+engines have many words for a cut one, and will have more.  An error in an answer's place, with the status
+200 or in a stream, is judged by the status that it names.
+
 Token ids come as vLLM gives them (``return_token_ids``: ``prompt_token_ids`` beside the
 choices, ``token_ids`` in the choice) or as SGLang does (``return_input_ids_in_sglext`` and
 ``return_output_ids_in_sglext``: ``sglext`` beside the choices, in a stream after the
@@ -16,11 +20,25 @@ from __future__ import annotations
 
 import array
 import json
+import math
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
+from . import patience
 from .endpoints import Endpoint
-from .interface import Completion, Logprobs, Messages, ModelError, TokenIds, ToolCall
+from .interface import (
+    BrokenNumbers,
+    Completion,
+    Logprobs,
+    Message,
+    Messages,
+    ModelAborted,
+    ModelError,
+    TokenIds,
+)
+from .patience import Failure
+from .tool_calls import ToolCalls
 
 MAX_CONTAINERS = 1_000_000
 """Most lists and objects of one answer; log-probabilities have three for each token."""
@@ -29,8 +47,38 @@ EXCERPT_CHARS = 2000
 """Most characters of an answer in a problem's text, which is shortened when it is told."""
 
 
+FINISH_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "stop": "the model ended, or wrote a stop sequence (all engines)",
+        "length": "max_tokens or the context was reached (all engines)",
+        "tool_calls": "the model calls tools (all engines)",
+        "function_call": "the name of tool_calls before there were several (OpenAI)",
+        "eos_token": "the model ended (TGI)",
+        "stop_sequence": "the model wrote a stop sequence (TGI)",
+        "eos": "the model ended (Together)",
+    }
+)
+"""The reasons to finish that end an answer, and what each means.  An endpoint's
+``finish_reasons`` adds to them; with any other reason, or none, the answer was cut."""
+
+THOUGHTS = ("reasoning_content", "reasoning")
+"""The fields of a message that have the model's thoughts."""
+
+
 class ChatProblem(ValueError):
     """An endpoint sent something that is no completion."""
+
+    def __init__(self, text: str, failure: Failure | None = None) -> None:
+        super().__init__(text)
+        self.failure = failure or Failure(f"gave no completion: {text}", again=False)
+
+
+def _cut(text: str) -> ChatProblem:
+    return ChatProblem(text, Failure(text, again=True, error=ModelAborted))
+
+
+def _broken(text: str) -> ChatProblem:
+    return ChatProblem(text, Failure(text, again=True, error=BrokenNumbers))
 
 
 class Request(NamedTuple):
@@ -49,7 +97,7 @@ def request_body(
     fields = {"stream": endpoint.stream, **endpoint.body, **sampling_args}
     if fields.get("n") not in (None, 1):
         raise ModelError("a model call gives one answer: n must be 1")
-    fields["messages"] = list(messages)
+    fields["messages"] = _kept(messages, endpoint.keep)
     if name or endpoint.model:
         fields["model"] = name or endpoint.model
     stream = bool(fields.pop("stream"))
@@ -63,6 +111,26 @@ def request_body(
     return Request(text.encode(), stream, bool(fields.get("model")))
 
 
+def _kept(messages: Messages, keep: str) -> list[Message]:
+    """The messages with the thoughts that are sent back: with ``tools`` those since the last
+    message of the user, as chat templates keep them."""
+    first = len(messages)
+    if keep == "always":
+        first = 0
+    while keep == "tools" and first > 0 and _role(messages[first - 1]) != "user":
+        first -= 1
+    return [
+        {name: value for name, value in message.items() if name not in THOUGHTS}
+        if number < first and _role(message) == "assistant"
+        else message
+        for number, message in enumerate(messages)
+    ]
+
+
+def _role(message: object) -> object:
+    return message.get("role") if isinstance(message, Mapping) else None
+
+
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
@@ -71,23 +139,23 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} has no JSON")
 
 
-def read_answer(data: bytes) -> Completion:
+def read_answer(data: bytes, endpoint: Endpoint) -> Completion:
     """A whole answer.  Raises :class:`ChatProblem`."""
     body = parsed(data)
-    draft = _Draft()
+    draft = _Draft(endpoint)
     draft.add(body, "message")
     if not draft.chosen:
-        raise ChatProblem(f"the answer has no choices: {excerpt(data)}")
+        raise _cut(f"gave an answer without choices: {excerpt(data)}")
     return draft.completion()
 
 
 @final
 class StreamReader:
-    """Reads a streamed answer as it arrives.  No event may have more than
+    """Reads a streamed answer of an endpoint as it arrives.  No event may have more than
     ``most_bytes``."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._draft = _Draft()
+    def __init__(self, endpoint: Endpoint, most_bytes: int) -> None:
+        self._draft = _Draft(endpoint)
         self._lines = _Lines(most_bytes)
         self._done = False
 
@@ -105,11 +173,14 @@ class StreamReader:
                 self._draft.add(parsed(event), "delta")
         return found
 
-    def completion(self) -> Completion | None:
-        """The completion after the last byte; None if the stream was not whole."""
+    def completion(self) -> Completion:
+        """The completion after the last byte.  Raises :class:`ChatProblem`, also if the stream
+        was not whole."""
         self.feed(b"\n\n")
-        if not self._draft.chosen or not (self._done or self._draft.finish_reason):
-            return None
+        if not (self._done or self._draft.finish_reason):
+            raise _cut("ended its stream before the answer was whole")
+        if not self._draft.chosen:
+            raise _cut("ended its stream without an answer")
         return self._draft.completion()
 
 
@@ -147,14 +218,15 @@ class _Lines:
 class _Draft:
     """An answer while it is put together."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self.chosen = False
         self.finish_reason: str | None = None
         self._text: list[str] = []
+        self._null_content = True
         self._reasoning: list[str] = []
-        self._calls: list[_Call] = []
-        self._open_calls: dict[object, _Call] = {}
-        """The calls that may still grow, by index (or by id, where there is none)."""
+        self._reasoning_fields: dict[str, None] = {}
+        self._calls = ToolCalls()
         self._prompt_ids: TokenIds | None = None
         self._response_ids: TokenIds | None = None
         self._logprobs: Logprobs | None = None
@@ -163,8 +235,8 @@ class _Draft:
 
     def add(self, body: Mapping[str, Any], field: str) -> None:
         """Take a whole answer (``message``) or a part of one (``delta``)."""
-        if body.get("error"):
-            raise ChatProblem(error_text(body))
+        if body.get("error") or body.get("object") == "error":
+            raise _error(body)
         usage = body.get("usage")
         if isinstance(usage, Mapping):
             self._usage = usage
@@ -194,14 +266,17 @@ class _Draft:
 
     def _add_choice(self, choice: Mapping[str, Any], field: str) -> None:
         self.chosen = True
+        if choice.get("error"):
+            raise _error(choice)
         message = choice.get(field)
         message = message if isinstance(message, Mapping) else {}
-        self._text.append(_text(message.get("content")))
-        thought = message.get("reasoning_content") or message.get("reasoning")
-        self._reasoning.append(_text(thought))
-        for position, call in enumerate(_list(message.get("tool_calls"), "tool_calls")):
+        content = message.get("content")
+        self._null_content &= content is None
+        self._text.append(_text(content))
+        self._add_thought(message)
+        for call in _list(message.get("tool_calls"), "tool_calls"):
             if isinstance(call, Mapping):
-                self._add_call(call, position if field == "message" else call.get("index"))
+                (self._calls.add if field == "message" else self._calls.add_fragment)(call)
         if choice.get("finish_reason") is not None:
             self.finish_reason = str(choice["finish_reason"])
         if choice.get("token_ids") is not None:
@@ -212,61 +287,37 @@ class _Draft:
             self._logprobs = self._logprobs or array.array("f")
             self._logprobs.extend(_numbers(_list(logprobs["content"], "logprobs")))
 
-    def _add_call(self, given: Mapping[str, Any], index: object) -> None:
-        identity = _text(given.get("id"))
-        key: object = index if isinstance(index, int) else identity or len(self._calls)
-        call = self._open_calls.get(key)
-        if call is None or (identity and identity != call.identity):
-            call = self._open_calls[key] = _Call(identity)
-            self._calls.append(call)
-        function = given.get("function")
-        function = function if isinstance(function, Mapping) else {}
-        call.name += _text(function.get("name"))
-        arguments = function.get("arguments")
-        call.arguments.append(
-            json.dumps(arguments) if isinstance(arguments, dict | list) else _text(arguments)
-        )
+    def _add_thought(self, message: Mapping[str, Any]) -> None:
+        """Some engines give it under both names."""
+        texts = {name: _text(message.get(name)) for name in THOUGHTS}
+        given = {name: text for name, text in texts.items() if text}
+        self._reasoning_fields.update(dict.fromkeys(given))
+        self._reasoning += list(given.values())[:1]
 
     def completion(self) -> Completion:
         """The completion, put together.  Raises :class:`ChatProblem`."""
+        reason = self.finish_reason
+        if reason not in FINISH_REASONS and reason not in self._endpoint.finish_reasons:
+            why = "no reason" if reason is None else f"the reason {excerpt(reason)[:80]!r}"
+            raise _cut(f"cut its answer ({why} to finish)")
         ids, logprobs = self._response_ids, self._logprobs
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
-            raise ChatProblem(
-                f"the answer has {len(logprobs)} log-probabilities for {len(ids)} tokens"
-            )
+            text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
+            raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
         return Completion(
             text="".join(self._text),
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
             completion_tokens=_count(self._usage.get("completion_tokens")),
-            finish_reason=self.finish_reason,
-            tool_calls=tuple(_tool_calls(self._calls)),
+            finish_reason=reason,
+            tool_calls=tuple(self._calls.whole()),
             reasoning="".join(self._reasoning),
+            reasoning_fields=tuple(self._reasoning_fields) or THOUGHTS[:1],
+            null_content=self._null_content,
             prompt_ids=self._prompt_ids,
             response_ids=ids,
             logprobs=logprobs,
             weight_version=self._weight_version,
         )
-
-
-@final
-class _Call:
-    def __init__(self, identity: str) -> None:
-        self.identity = identity
-        self.name = ""
-        self.arguments: list[str] = []
-
-
-def _tool_calls(calls: list[_Call]) -> Iterator[ToolCall]:
-    """The calls with ids that name each of them: some endpoints give one id twice, or none."""
-    numbers: dict[str, int] = {}
-    """For each id that was given, the last number behind it."""
-    for call in calls:
-        identity = wanted = call.identity or "call"
-        while identity in numbers:
-            numbers[wanted] += 1
-            identity = f"{wanted}-{numbers[wanted]}"
-        numbers[identity] = 1
-        yield ToolCall(identity, call.name, "".join(call.arguments))
 
 
 # -- values that anybody may have written -----------------------------------------
@@ -310,14 +361,43 @@ def _ids(value: object) -> TokenIds:
 
 
 def _numbers(content: list[Any]) -> Logprobs:
+    """The log-probabilities of sampled tokens.  An engine gives NaN, or null in its place, where
+    its own numbers broke."""
     try:
-        return array.array("f", [item["logprob"] for item in content])
+        numbers = array.array("f", [item["logprob"] for item in content])
     except (TypeError, KeyError, OverflowError):
-        raise ChatProblem("logprobs are not numbers") from None
+        raise _broken("gave log-probabilities that are not numbers") from None
+    for number in numbers:
+        if not math.isfinite(number):
+            raise _broken(f"gave a log-probability that is {number}")
+    return numbers
 
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _error(body: Mapping[str, Any]) -> ChatProblem:
+    """The problem of an error in an answer's place."""
+    text, codes = error_text(body), error_codes(body)
+    status = next((int(code) for code in codes if code.isdecimal() and len(code) == 3), None)
+    if status is not None and 400 <= status < 500:
+        failure = patience.failure_of_status(status, {}, text, now_s=0.0, codes=codes)
+        return ChatProblem(text, failure)
+    failure = patience.failure_of_error(text, codes, status)
+    return ChatProblem(text, failure)
+
+
+def error_codes(body: object) -> tuple[str, ...]:
+    """What an error in one of these forms says for programs: its code, its type."""
+    found = []
+    while isinstance(body, Mapping):
+        for field in ("code", "type", "error_type", "status"):
+            value = body.get(field)
+            if isinstance(value, str | int) and not isinstance(value, bool):
+                found.append(str(value)[:100])
+        body = body.get("error")
+    return tuple(found)
 
 
 def error_text(body: object) -> str:

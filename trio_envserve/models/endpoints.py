@@ -20,7 +20,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,6 +33,8 @@ FILE_VARIABLE = "TRIO_ENVSERVE_ENDPOINTS"
 DEFAULT_FILE = "endpoints.toml"
 
 MAX_FILE_BYTES = 1 * MIB
+
+KEEPS = ("tools", "always", "never")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_FIELDS = frozenset({"key", "api_key", "apikey", "token", "secret"})
@@ -54,6 +56,11 @@ class Endpoint:
     """Fields of each request; sampling arguments come before them."""
     stream: bool = False
     """Whether answers are streamed; ``first_token_s`` is only for those."""
+    keep: str = "tools"
+    """Which thoughts of the model are sent back to it: those since the last message of the user
+    (``tools``), ``always`` all, or ``never`` any."""
+    finish_reasons: Sequence[str] = ()
+    """Further reasons to finish that end an answer."""
     concurrency: int = 512
     """Most requests at a time, for each worker; further calls wait."""
     retries: int = 10
@@ -71,6 +78,8 @@ class Endpoint:
         if self.key_env and not _VARIABLE.fullmatch(self.key_env):
             # Not shown: it may be the key.
             raise ConfigError("key_env takes the name of an environment variable, not the key")
+        if self.keep not in KEEPS:
+            raise ConfigError(f"keep is one of {', '.join(KEEPS)}, not {self.keep!r:.80}")
         if self.concurrency < 1 or self.retries < 0:
             raise ConfigError("concurrency must be at least 1, retries at least 0")
 
@@ -168,6 +177,11 @@ def _check_type(name: str, value: object, default: object) -> None:
     if name == "body":
         if not isinstance(value, Mapping):
             raise ConfigError("body must be a table")
+        return
+    if isinstance(default, tuple):
+        listed = isinstance(value, list | tuple)
+        if not listed or not all(isinstance(each, str) and each for each in value):  # type: ignore[attr-defined]  # a list
+            raise ConfigError(f"{name} must be a list of texts")
         return
     if isinstance(value, int) and kind is float and not isinstance(value, bool):
         value = float(value)

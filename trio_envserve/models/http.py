@@ -150,7 +150,7 @@ class HttpModel:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return Failure(f"cannot be asked: {_said(error)}", again=False)
         except chat.ChatProblem as problem:
-            return Failure(f"gave no completion: {problem}", again=False)
+            return problem.failure
         if first.cancelled_caught:
             return Failure(f"sent no token within {first_s:g} s", again=False)
         return Failure(f"did not end its answer within {limits.whole_s:g} s", again=False)
@@ -169,12 +169,22 @@ class HttpModel:
                 hint = self._hint(response.status_code, request)
                 return dataclasses.replace(failure, text=f"{failure.text}{hint}")
             if "text/event-stream" in response.headers.get("content-type", ""):
-                return await _streamed(response, first)
+                return await self._streamed(response, first)
             parts: list[bytes] = []
             await _read(response, MAX_ANSWER_BYTES, parts.append)
-            return chat.read_answer(b"".join(parts))
+            return chat.read_answer(b"".join(parts), self._endpoint)
         finally:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
+
+    async def _streamed(self, response: httpx2.Response, first: trio.CancelScope) -> Completion:
+        reader = chat.StreamReader(self._endpoint, MAX_ANSWER_BYTES)
+
+        def take(part: bytes) -> None:
+            if reader.feed(part):
+                first.deadline = math.inf
+
+        await _read(response, MAX_STREAM_BYTES, take)
+        return reader.completion()
 
     def _hint(self, status: int, request: chat.Request) -> str:
         """The usual cause of a status."""
@@ -187,8 +197,10 @@ class HttpModel:
 
     def _error(self, failure: Failure, requests: int) -> ModelError:
         times = f" ({requests} requests)" if requests > 1 else ""
-        error = ModelError(f"the model {self._label} {self._told(failure)}{times}")
+        error = failure.error(f"the model {self._label} {self._told(failure)}{times}")
         error.requests = requests
+        error.status = failure.status
+        error.endpoint_code = self._hidden(failure.code)
         return error
 
     def _tell(self, failure: Failure) -> None:
@@ -204,11 +216,12 @@ class HttpModel:
 
     def _told(self, failure: Failure) -> str:
         """The failure in words, without the key: an endpoint may repeat it."""
-        text = failure.text
-        if self._key:
-            # Before it is shortened, which could leave a part of the key.
-            text = text.replace(self._key, "[key]")
+        # Before it is shortened, which could leave a part of the key.
+        text = self._hidden(failure.text)
         return text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS - 3]}..."
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
 
 
 @final
@@ -254,28 +267,18 @@ def _make_pool(endpoint: Endpoint, key: str) -> list[_Part]:
     ]
 
 
-async def _streamed(response: httpx2.Response, first: trio.CancelScope) -> Completion | Failure:
-    reader = chat.StreamReader(MAX_ANSWER_BYTES)
-
-    def take(part: bytes) -> None:
-        if reader.feed(part):
-            first.deadline = math.inf
-
-    await _read(response, MAX_STREAM_BYTES, take)
-    completion = reader.completion()
-    return completion or Failure("ended its stream before the answer was whole", again=True)
-
-
 async def _refused(response: httpx2.Response) -> Failure:
     parts: list[bytes] = []
+    codes: tuple[str, ...] = ()
     try:
         await _read(response, MAX_ERROR_BYTES, parts.append)
-        text = chat.error_text(chat.parsed(b"".join(parts)))
+        body = chat.parsed(b"".join(parts))
+        text, codes = chat.error_text(body), chat.error_codes(body)
     except chat.ChatProblem:
         text = chat.excerpt(b"".join(parts))
     # Lower-case names, in which Python's own mapping finds them.
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return failure_of_status(response.status_code, headers, text, now_s=time.time())
+    return failure_of_status(response.status_code, headers, text, now_s=time.time(), codes=codes)
 
 
 async def _read(

@@ -38,13 +38,41 @@ Logprobs: TypeAlias = "array.array[float]"
 
 
 class ModelError(EnvServeError):
-    """A model could not answer.  For an environment this is a failed rollout."""
+    """A model could not answer.  For an environment this is a failed rollout.
+
+    The subclasses say why; an environment may catch them.
+    """
 
     code = "model-unavailable"
     """How a rollout ends that does not catch it: a code of :data:`.endings.RAISED`."""
 
     requests = 0
     """How often the call was sent to the endpoint."""
+    status: int | None = None
+    """The HTTP status of the endpoint's last answer, or the status in its error; None if
+    there was none."""
+    endpoint_code = ""
+    """The endpoint's own code of the error, such as ``context_length_exceeded``."""
+
+
+class ModelAborted(ModelError):
+    """The endpoint cut its answer, or refused to go on: no known good reason to finish, or an
+    error in the answer's place."""
+
+    code = "model-aborted"
+
+
+class BrokenNumbers(ModelError):
+    """Sampled tokens have log-probabilities that are not finite, or other numbers that no
+    trainer could use."""
+
+    code = "model-broken-numbers"
+
+
+class ContextFull(ModelError):
+    """The conversation does not fit into the model's context any more."""
+
+    code = "context-full"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +84,9 @@ class ToolCall:
     name: str
     arguments: str
     """JSON text as the model wrote it, which may be anything: see :meth:`parsed`."""
+    extra_content: Mapping[str, Any] | None = None
+    """An object beside the call that its endpoint wants back (Gemini's signature of a
+    thought)."""
 
     def parsed(self) -> dict[str, Any]:
         """The arguments.  Raises ``ValueError``, whose text is for the model, if they are
@@ -72,7 +103,10 @@ class ToolCall:
     def record(self) -> dict[str, Any]:
         """The call as an assistant's message has it."""
         function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
+        record: dict[str, Any] = {"id": self.id, "type": "function", "function": function}
+        if self.extra_content is not None:
+            record["extra_content"] = dict(self.extra_content)
+        return record
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +122,7 @@ class Completion:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
-    """``stop``, ``length``, ``tool_calls``, or whatever else the endpoint says."""
+    """``stop``, ``length``, ``tool_calls``, or another word that means one of these."""
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
     """The model's reasoning, if the endpoint keeps that apart from ``text``."""
@@ -99,14 +133,27 @@ class Completion:
     """The version of the weights that answered."""
     requests: int = 1
     """How often the call was sent to the endpoint; 1, if it answered the first time."""
+    reasoning_fields: tuple[str, ...] = ("reasoning_content",)
+    """The names under which the endpoint gave ``reasoning``."""
+    null_content: bool = False
+    """The endpoint gave no text, not even an empty one."""
+    per_token: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    """Further fields that have one item for each of ``response_ids``, by name."""
+    version_starts: tuple[tuple[int, str], ...] = ()
+    """The number of the first token of each version of the weights, and the version, if the
+    endpoint says it."""
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as the next message of the conversation."""
-        if not self.tool_calls:
-            return {"role": "assistant", "content": self.text}
-        calls = [call.record for call in self.tool_calls]
-        return {"role": "assistant", "content": self.text or None, "tool_calls": calls}
+        """The answer as the next message of the conversation, as it came: with its thoughts,
+        of which the endpoint's ``keep`` decides how long they are sent."""
+        no_text = self.null_content and bool(self.tool_calls)
+        message: dict[str, Any] = {"role": "assistant", "content": None if no_text else self.text}
+        if self.reasoning:
+            message.update(dict.fromkeys(self.reasoning_fields, self.reasoning))
+        if self.tool_calls:
+            message["tool_calls"] = [call.record for call in self.tool_calls]
+        return message
 
 
 def image_part(data: bytes, media_type: str = "image/png") -> dict[str, Any]:

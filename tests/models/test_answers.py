@@ -1,0 +1,460 @@
+"""The answers of engines, streamed and not, and what comes out of each.
+
+Each row was seen, or is what an engine's source says it sends.  ``AGAIN`` is sent again
+within the endpoint's patience and ends as that error; ``ENDS`` ends the call at once.
+"""
+
+import itertools
+import json
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.endpoint import Endpoint, Reply, Status, serve
+from trio_envserve.models import BrokenNumbers, ContextFull, ModelAborted, ModelError, patience
+from trio_envserve.models.chat import ChatProblem, StreamReader, read_answer
+from trio_envserve.models.endpoints import Endpoint as Where
+from trio_envserve.models.http import HttpModel
+
+HELLO = [{"role": "user", "content": "hello"}]
+HANG_S = 300.0
+WHERE = Where(url="http://x/v1")
+
+
+class Good(NamedTuple):
+    """The fields of the completion that matter."""
+
+    fields: dict[str, Any]
+
+
+class Again(NamedTuple):
+    """Sent again, then this error, whose text has this."""
+
+    error: type[ModelError]
+    told: str
+    status: int | None = None
+    code: str = ""
+
+
+class Ends(NamedTuple):
+    """This error at once."""
+
+    error: type[ModelError]
+    told: str
+    status: int | None = None
+    code: str = ""
+
+
+def whole(message: Any = None, reason: Any = "stop", **choice: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "Let me"} if message is None else message
+    return {"choices": [{"index": 0, "message": message, "finish_reason": reason, **choice}]}
+
+
+def piece(reason: Any = None, *, choice: Any = None, **delta: Any) -> dict[str, Any]:
+    more = choice or {}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason, **more}]}
+
+
+def stream(*events: Any, done: bool = True) -> Status:
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+    text = "".join(lines) + ("data: [DONE]\n\n" if done else "")
+    return Status(200, text.encode(), {"content-type": "text/event-stream"})
+
+
+def plain(body: Any, status: int = 200) -> Status:
+    return Status(status, json.dumps(body).encode(), {"content-type": "application/json"})
+
+
+def logprobs(*numbers: Any) -> dict[str, Any]:
+    return {"content": [{"token": "x", "logprob": number} for number in numbers]}
+
+
+def fragment(
+    index: int | None = None, id: Any = None, name: Any = None, arguments: Any = None
+) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    call = {
+        "index": index,
+        "id": id,
+        "function": {k: v for k, v in function.items() if v is not None},
+    }
+    return piece(tool_calls=[{key: value for key, value in call.items() if value is not None}])
+
+
+def calls(*fragments: dict[str, Any]) -> Status:
+    return stream(piece(role="assistant", content=""), *fragments, piece("tool_calls"))
+
+
+def called(*given: tuple[str, str]) -> Good:
+    return Good({"tools": list(given)})
+
+
+STEP, NEXT = ("step", '{"n": 1}'), ("step", '{"n": 2}')
+GOOD = Good({"text": "Let me", "finish_reason": "stop"})
+
+ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
+    # -- reasons to finish
+    "OpenAI: stop": (plain(whole()), GOOD),
+    "OpenAI: length": (plain(whole(reason="length")), Good({"finish_reason": "length"})),
+    "OpenAI: function_call": (plain(whole(reason="function_call")), Good({"text": "Let me"})),
+    "TGI: eos_token": (plain(whole(reason="eos_token")), Good({"text": "Let me"})),
+    "TGI: stop_sequence": (plain(whole(reason="stop_sequence")), Good({"text": "Let me"})),
+    "Together: eos": (plain(whole(reason="eos")), Good({"text": "Let me"})),
+    "SGLang: abort, the weights change": (
+        plain(whole(reason="abort")), Again(ModelAborted, "cut its answer (the reason 'abort'"),
+    ),
+    "vLLM: error": (plain(whole(reason="error")), Again(ModelAborted, "the reason 'error'")),
+    "vLLM: repetition": (
+        plain(whole(reason="repetition")), Again(ModelAborted, "the reason 'repetition'"),
+    ),
+    "OpenAI: content_filter": (
+        plain(whole(reason="content_filter")), Again(ModelAborted, "'content_filter'"),
+    ),
+    "DeepSeek: insufficient_system_resource": (
+        plain(whole(reason="insufficient_system_resource")), Again(ModelAborted, "insufficient"),
+    ),
+    "null at the end": (plain(whole(reason=None)), Again(ModelAborted, "no reason to finish")),
+    "a word of tomorrow": (plain(whole(reason="paused")), Again(ModelAborted, "'paused'")),
+    "no word at all": (plain(whole(reason=[1])), Again(ModelAborted, "cut its answer")),
+    "streamed: stop": (stream(piece(content="Let me"), piece("stop")), GOOD),
+    "streamed: stop without [DONE]": (stream(piece("stop", content="Let me"), done=False), GOOD),
+    "streamed: abort": (
+        stream(piece(content="Let"), piece("abort")), Again(ModelAborted, "'abort'"),
+    ),
+    "streamed: [DONE] without a reason": (
+        stream(piece(content="Let")), Again(ModelAborted, "no reason to finish"),
+    ),
+    "streamed: the end comes early": (
+        stream(piece(content="Let"), done=False), Again(ModelAborted, "before the answer was"),
+    ),
+    "streamed: nothing but [DONE]": (stream(), Again(ModelAborted, "without an answer")),
+    # -- errors in an answer's place
+    "OpenRouter: choices[0].error": (
+        plain(whole(reason="error", error={"code": 502, "message": "upstream died"})),
+        Again(ModelAborted, "upstream died", 502, "502"),
+    ),
+    "OpenRouter: no credits, with the status 200": (
+        plain({"error": {"code": 402, "message": "Insufficient credits"}}),
+        Ends(ModelError, "answered 402: Insufficient credits", 402, "402"),
+    ),
+    "a rate limit with the status 200": (
+        plain({"error": {"code": 429, "message": "slow down"}}), Again(ModelError, "slow down", 429,
+        "429"),
+    ),
+    "an error with the status 200": (
+        plain({"error": "no GPU"}), Again(ModelAborted, "gave an error in its answer: no GPU"),
+    ),
+    "no choices": (plain({}), Again(ModelAborted, "without choices")),
+    "vLLM, streamed: an error": (
+        stream(
+            piece(content="Let"),
+            {"error": {"message": "EngineCore died", "type": "InternalServerError", "code": 500}},
+        ),
+        Again(ModelAborted, "EngineCore died", 500, "InternalServerError"),
+    ),
+    "SGLang, streamed: an error": (
+        stream({"object": "error", "message": "aborted", "type": "ServiceUnavailable",
+                "code": 503}),
+        Again(ModelAborted, "aborted", 503, "ServiceUnavailable"),
+    ),
+    "TGI, streamed: an error": (
+        stream({"error": "Model is overloaded", "error_type": "overloaded"}),
+        Again(ModelAborted, "Model is overloaded", None, "overloaded"),
+    ),
+    "llama.cpp, streamed: the context is full": (
+        stream(
+            piece(content="Let"),
+            {"error": {"code": 500, "message": "Context size has been exceeded.", "type":
+             "server_error"}},
+        ),
+        Ends(ContextFull, "Context size has been exceeded", 500, "server_error"),
+    ),
+    "SGLang, streamed: the context is full": (
+        stream({"error": {
+            "object": "error", "code": 400, "type": "BadRequestError", "message":
+            "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+        }}),
+        Ends(ContextFull, "longer than the model's context length", 400, "BadRequestError"),
+    ),
+    # -- the context is full
+    "vLLM: full": (
+        plain({"error": {
+            "message": "This model's maximum context length is 4096 tokens. However, you requested "
+            "5000 tokens (4000 in the messages, 1000 in the completion).",
+            "type": "BadRequestError", "param": None, "code": 400,
+        }}, 400),
+        Ends(ContextFull, "answered 400: This model's", 400, "BadRequestError"),
+    ),
+    "vLLM since 0.14: full": (
+        plain({"error": {
+            "message": "You passed 4097 input tokens and requested 1 output tokens. However, the "
+            "model's context length is only 4096 tokens.",
+            "type": "BadRequestError", "param": "input_tokens", "code": 400,
+        }}, 400),
+        Ends(ContextFull, "context length is only", 400, "BadRequestError"),
+    ),
+    "vLLM of old: full": (
+        plain({"object": "error", "message": "This model's maximum context length is 4096 tokens.",
+               "type": "BadRequestError", "param": None, "code": 400}, 400),
+        Ends(ContextFull, "maximum context length", 400, "BadRequestError"),
+    ),
+    "SGLang: full": (
+        plain({"object": "error", "message": "Requested token count exceeds the model's maximum "
+               "context length of 4096 tokens.", "type": "BadRequest", "code": 400}, 400),
+        Ends(ContextFull, "maximum context length", 400, "BadRequest"),
+    ),
+    "OpenAI: full": (
+        plain({"error": {"message": "Your input is too long.", "type": "invalid_request_error",
+               "param": "messages", "code": "context_length_exceeded"}}, 400),
+        Ends(ContextFull, "too long", 400, "context_length_exceeded"),
+    ),
+    "llama.cpp: full": (
+        plain({"error": {"code": 400, "message": "request (5000 tokens) exceeds the available "
+               "context size (4096 tokens), try increasing it", "type": "exceed_context_size_error",
+               "n_prompt_tokens": 5000, "n_ctx": 4096}}, 400),
+        Ends(ContextFull, "available context size", 400, "exceed_context_size_error"),
+    ),
+    "TGI: full": (
+        plain({"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= "
+               "4096. Given: 4000 `inputs` tokens and 512 `max_new_tokens`",
+               "error_type": "validation"}, 422),
+        Ends(ContextFull, "max_new_tokens", 422, "validation"),
+    ),
+    "TensorRT-LLM: full": (
+        plain({"object": "error", "message": "The sum of prompt length (5000.0), query length (0) "
+               "should not exceed max_num_tokens (4096)", "type": "BadRequestError",
+               "param": None, "code": 400}, 400),
+        Ends(ContextFull, "max_num_tokens", 400, "BadRequestError"),
+    ),
+    "Ollama: full": (
+        plain({"error": {"message": "the input length exceeds the context length"}}, 500),
+        Ends(ContextFull, "exceeds the context length", 500),
+    ),
+    "a proxy: too large": (
+        Status(413, b"<html>413 Request Entity Too Large</html>"),
+        Ends(ContextFull, "Request Entity Too Large", 413),
+    ),
+    "another 400": (
+        plain({"error": {"message": "temperature must be positive", "code": 400}}, 400),
+        Ends(ModelError, "temperature", 400, "400"),
+    ),
+    "Groq: tokens of a minute": (
+        plain({"error": {"message": "Request too large for model on tokens per minute (TPM)",
+               "type": "tokens", "code": "rate_limit_exceeded"}}, 413),
+        Ends(ModelError, "tokens per minute", 413, "rate_limit_exceeded"),
+    ),
+    # -- numbers
+    "NaN": (
+        plain(whole(logprobs=logprobs(-0.5, math.nan))), Again(BrokenNumbers, "that is nan"),
+    ),
+    "minus infinity": (
+        plain(whole(logprobs=logprobs(-math.inf))), Again(BrokenNumbers, "that is -inf"),
+    ),
+    "too large for 32 bits": (
+        plain(whole(logprobs=logprobs(-1e39))), Again(BrokenNumbers, "that is -inf"),
+    ),
+    "null": (plain(whole(logprobs=logprobs(None))), Again(BrokenNumbers, "not numbers")),
+    "the text NaN": (plain(whole(logprobs=logprobs("NaN"))), Again(BrokenNumbers, "not numbers")),
+    "streamed: NaN": (
+        stream(piece(content="x", choice={"logprobs": logprobs(math.nan)}), piece("stop")),
+        Again(BrokenNumbers, "that is nan"),
+    ),
+    "vLLM: -9999 is a number": (
+        plain(whole(logprobs=logprobs(-9999.0))), Good({"logprobs": [-9999.0]}),
+    ),
+    # -- streamed tool calls
+    "OpenAI: pieces": (
+        calls(fragment(0, "a", "step", ""), fragment(0, None, None, '{"n"'),
+              fragment(0, None, None, ": 1}"), fragment(1, "b", "step", ""),
+              fragment(1, None, None, '{"n": 2}')),
+        called(STEP, NEXT),
+    ),
+    "vLLM, a named tool: an id and the name in each": (
+        calls(fragment(0, "a1", "step", ""), fragment(0, "a2", "step", '{"n"'),
+              fragment(0, "a3", "step", ": 1}"), fragment(0, "a4", "step", "")),
+        called(STEP),
+    ),
+    "vLLM of old: two calls under one index": (
+        calls(fragment(0, "a", "step", ""), fragment(0, "", None, '{"n": 1}'),
+              fragment(0, "b", "step", ""), fragment(0, "", None, '{"n": 2}')),
+        called(STEP, NEXT),
+    ),
+    "SGLang of old: the id in each, one index": (
+        calls(fragment(0, "0", "step", ""), fragment(0, "0", None, '{"n": 1}'),
+              fragment(0, "1", "step", ""), fragment(0, "1", None, '{"n": 2}')),
+        called(STEP, NEXT),
+    ),
+    "SGLang: the name is empty text in later ones": (
+        calls(fragment(0, "a", "step", ""), fragment(0, None, "", '{"n": '),
+              fragment(0, None, "", "1}")),
+        called(STEP),
+    ),
+    "the name is repeated": (
+        calls(fragment(0, "a", "step", ""), fragment(0, None, "step", '{"n"'),
+              fragment(0, None, "step", ": 1}")),
+        called(STEP),
+    ),
+    "id and name are repeated": (
+        calls(*(fragment(0, "a", "step", part) for part in ('{"n"', ": ", "1}"))), called(STEP),
+    ),
+    "a new id without a name in each": (
+        calls(fragment(0, "a", "step", '{"n"'), fragment(0, "b", None, ": "),
+              fragment(0, "c", None, "1}")),
+        called(STEP),
+    ),
+    "Ollama: whole calls, all with the index 0": (
+        calls(fragment(0, "a", *STEP), fragment(0, "b", *NEXT)), called(STEP, NEXT),
+    ),
+    "Gemini: no index": (
+        calls(fragment(None, "a", *STEP), fragment(None, "b", *NEXT)), called(STEP, NEXT),
+    ),
+    "a proxy: no index, no id in later ones": (
+        calls(fragment(None, "a", "step", ""), fragment(None, "", None, '{"n"'),
+              fragment(None, "", None, ": 1}"), fragment(None, "b", "step", ""),
+              fragment(None, "", None, '{"n": 2}')),
+        called(STEP, NEXT),
+    ),
+    "no index and no ids": (
+        calls(fragment(None, None, *STEP), fragment(None, None, *NEXT)), called(STEP, NEXT),
+    ),
+    "arguments as an object": (calls(fragment(0, "a", "step", {"n": 1})), called(STEP)),
+    "all of an object again": (
+        calls(*[fragment(0, "a", "step", {"n": 1})] * 3), called(STEP),
+    ),
+    "all arguments so far again": (
+        calls(*(fragment(0, "a", "step", '{"n": 1}'[:size]) for size in (4, 6, 8, 8))),
+        called(STEP),
+    ),
+    "an empty object, then text": (
+        calls(fragment(0, "a", "step", {}), fragment(0, None, None, '{"n": 1}')), called(STEP),
+    ),
+    "two tools without arguments under one index": (
+        calls(fragment(0, "a", "go", ""), fragment(0, "b", "step", "")),
+        called(("go", ""), ("step", "")),
+    ),
+    "no tool's arguments are JSON": (
+        calls(fragment(0, "a", "step", "n"), fragment(0, None, None, "=1")),
+        called(("step", "n=1")),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Pauses as in life, a hundred times as short."""
+    pause_s = patience.pause_s
+    monkeypatch.setattr(patience, "pause_s", lambda *args: pause_s(*args) / 100)
+
+
+@pytest.mark.parametrize(("answer", "expected"), ANSWERS.values(), ids=ANSWERS)
+async def test_an_engines_answer(answer, expected):
+    endpoint = Endpoint(lambda ask: answer)
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(url=url, retries=1), "mine")
+            try:
+                if isinstance(expected, Good):
+                    _check(await model.complete(HELLO, name="m", sampling_args={}), expected)
+                else:
+                    with pytest.raises(ModelError) as caught:
+                        await model.complete(HELLO, name="m", sampling_args={})
+                    error = caught.value
+                    assert type(error) is expected.error
+                    assert expected.told in str(error)
+                    assert (error.status, error.endpoint_code) == (
+                        expected.status or (None if answer.status == 200 else answer.status),
+                        expected.code,
+                    )
+                    assert error.requests == (2 if isinstance(expected, Again) else 1)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await model.aclose()
+
+
+def _check(completion, expected):
+    assert completion.requests == 1
+    found = {
+        "tools": [(call.name, call.arguments) for call in completion.tool_calls],
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "logprobs": list(completion.logprobs or ()),
+    }
+    assert {name: found[name] for name in expected.fields} == expected.fields
+    assert len({call.id for call in completion.tool_calls}) == len(completion.tool_calls)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_cut_answer_leaves_nothing_in_the_next_one(streamed):
+    cut = Reply("half a word", reasoning="hm", finish_reason="abort", tools=[("go", {})])
+    endpoint = Endpoint(lambda ask: cut if ask.number == 0 else Reply("whole"))
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(url=url), "mine")
+            more = {"stream": streamed, "return_token_ids": True, "logprobs": True}
+            answer = await model.complete(HELLO, name="m", sampling_args=more)
+            await model.aclose()
+    assert (answer.text, answer.reasoning, answer.tool_calls) == ("whole", "", ())
+    assert answer.requests == 2
+    assert answer.response_ids is not None
+    assert bytes(answer.response_ids[:-1].tolist()) == b"whole"
+
+
+def test_a_further_ending_is_good_where_the_endpoint_has_it():
+    where = Where(url="http://x/v1", finish_reasons=["repetition"])
+    data = json.dumps(whole(reason="repetition")).encode()
+    assert read_answer(data, where).finish_reason == "repetition"
+    with pytest.raises(ChatProblem, match="'repetition'"):
+        read_answer(data, WHERE)
+
+
+JSON_OBJECTS = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=4,
+    ),
+    max_size=3,
+).map(json.dumps)
+MANNERS = {
+    # For the number of a fragment of a call: its index, id and name.
+    "OpenAI": lambda call, n: (call, f"c{call}" if n == 0 else None, "go" if n == 0 else None),
+    "a new id each time": lambda call, n: (call, f"c{call}-{n}", "go"),
+    "repeated": lambda call, n: (call, f"c{call}", "go"),
+    "one index": lambda call, n: (0, f"c{call}" if n == 0 else "", "go" if n == 0 else ""),
+    "no index": lambda call, n: (None, f"c{call}" if n == 0 else None, "go" if n == 0 else None),
+}
+
+
+@given(
+    st.sampled_from(sorted(MANNERS)),
+    st.lists(JSON_OBJECTS, min_size=1, max_size=3),
+    st.data(),
+)
+def test_fragments_are_the_whole_message_however_it_is_split(manner, wanted, data):
+    reader = StreamReader(WHERE, 1_000_000)
+    for number, arguments in enumerate(wanted):
+        cuts = data.draw(st.lists(st.integers(0, len(arguments)), max_size=6).map(sorted))
+        bounds = [0, *cuts, len(arguments)]
+        for n, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            event = fragment(*MANNERS[manner](number, n), arguments[start:stop])
+            reader.feed(f"data: {json.dumps(event)}\n\n".encode())
+    reader.feed(f"data: {json.dumps(piece('tool_calls'))}\n\n".encode())
+    found = reader.completion().tool_calls
+    assert [(call.name, call.arguments) for call in found] == [("go", each) for each in wanted]
+
+
+@given(st.lists(st.text(max_size=10), min_size=1, max_size=8))
+def test_arguments_that_are_no_json_come_as_they_are(parts):
+    assume("".join(parts))
+    reader = StreamReader(WHERE, 1_000_000)
+    for n, part in enumerate(parts):
+        event = fragment(*MANNERS["OpenAI"](0, n), part)
+        reader.feed(f"data: {json.dumps(event)}\n\n".encode())
+    reader.feed(f"data: {json.dumps(piece('tool_calls'))}\n\n".encode())
+    (call,) = reader.completion().tool_calls
+    assert call.arguments == "".join(parts)
