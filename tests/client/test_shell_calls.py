@@ -184,6 +184,7 @@ async def test_errors_of_the_environment_say_that_it_ran_and_failed() -> None:
             await client.run_rollout(["a", "raise"])
         assert caught.value.info is not None
         assert "_do" in caught.value.info.traceback
+        assert caught.value.info.executions == 1
         with pytest.raises(OutcomeNotEncodable, match="result"):
             await client.run_rollout(["a", "object"])
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.envs.responses import response_of, response_of_messages
+from trio_envserve.envs.responses import (
+    messages_of,
+    not_heeded,
+    response_of,
+    response_of_messages,
+    sampling_args_of,
+    tools_of,
+)
 from trio_envserve.models.interface import Completion, ToolCall
 
 TOKENS: dict[str, Any] = {
@@ -54,3 +61,79 @@ def test_an_empty_answer_is_an_item_too():
 def test_what_is_no_message_is_left_out(messages: object, kinds: list[str]):
     output = response_of_messages(messages)["output"]
     assert [item["type"] for item in output] == kinds
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+INPUTS: list[tuple[Any, list[Any]]] = [
+    ({"input": "a"}, [{"role": "user", "content": "a"}]),
+    ({"input": "a", "instructions": "s"},
+     [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]),
+    ({"input": []}, []),
+    ({"input": [{"type": "message", "role": "developer", "content": "a"}]},
+     [{"role": "developer", "content": "a"}]),
+    ({"input": [{"role": "user", "content": [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": "data:", "detail": None},
+        image("data:")]}]},
+     [{"role": "user", "content": [{"type": "text", "text": "a"}, image("data:"),
+                                   image("data:")]}]),
+    ({"input": [
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "d", "name": "g", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "1"},
+        {"type": "function_call", "call_id": "e", "name": "f", "arguments": "{}"}]},
+     [{"role": "assistant", "content": "a", "reasoning_content": "hm", "tool_calls": [
+         {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+         {"id": "d", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "c", "content": "1"},
+      {"role": "assistant", "content": None, "tool_calls": [
+          {"id": "e", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("params", "messages"), INPUTS, ids=map(str, range(len(INPUTS))))
+def test_request_becomes_messages(params: Any, messages: list[Any]):
+    assert messages_of(params) == messages
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "what"),
+    [
+        (None, TypeError, "is text or a list, not NoneType"),
+        ([1], TypeError, "an item of a row's input is a mapping, not int"),
+        ([{"type": "computer_call"}], ValueError, "the type 'computer_call' in a row's input"),
+        ([{"content": "a"}], ValueError, "the type 'message' in a row's input"),
+        ([{"role": "user", "content": ["a"]}], TypeError, "a part of a row's message"),
+        ([{"role": "user", "content": [{"type": "hologram"}]}], ValueError, "'hologram'"),
+    ],
+)  # fmt: skip
+def test_request_that_is_not_understood_is_an_error(given: Any, error: Any, what: str):
+    with pytest.raises(error, match=what):
+        messages_of({"input": given})
+
+
+def test_arguments_of_a_request_go_to_the_model_or_are_named():
+    tool: dict[str, Any] = {"type": "function", "name": "f", "parameters": {}, "description": None}
+    params = {
+        "input": "a", "temperature": 0.5, "top_p": None, "max_output_tokens": 9,
+        "tools": [tool, {"type": "web_search"}], "parallel_tool_calls": False,
+        "tool_choice": {"type": "function", "name": "f"}, "reasoning": {"effort": "low"},
+        "store": False, "metadata": {}, "truncation": "auto", "model": "m",
+    }  # fmt: skip
+    function = {"name": "f", "parameters": {}}
+    assert sampling_args_of(params) == {
+        "temperature": 0.5, "max_tokens": 9, "reasoning_effort": "low",
+        "tools": [{"type": "function", "function": function}], "parallel_tool_calls": False,
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+    }  # fmt: skip
+    assert not_heeded(params) == ["model", "tools", "truncation"]
+    assert not_heeded({"reasoning": {"effort": "low", "summary": "auto"}}) == ["reasoning"]
+    assert sampling_args_of({"tools": 1, "tool_choice": "auto"}) == {}
+    assert not_heeded({"tools": 1}) == ["tools"]
+    chat = {"type": "function", "function": {"name": "f"}}
+    assert tools_of({"tools": [chat]}) == [chat]

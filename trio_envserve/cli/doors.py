@@ -28,8 +28,9 @@ class HttpOptions(NamedTuple):
     hosts: Sequence[str]
     token_file: str | None
     insecure: bool
-    run_model: tuple[str, str]
     limits: Sequence[str]
+    runs: Mapping[str, Any]
+    """Options of ``POST /run``, by the names of :func:`.open_http_door`."""
 
 
 class VerifiersOptions(NamedTuple):
@@ -70,6 +71,17 @@ _of_http = decorate(
         click.option(
             "--http-limit", "http_limits", multiple=True, metavar="NAME=VALUE",
             help="Any limit of the HTTP door, e.g. body_bytes=67108864. Repeatable.",
+        ),
+        click.option(
+            "--run-failures", type=click.Choice(["problems", "rows"]),
+            help="Answer a POST /run that failed by a problem, whose status ends the collection "
+            "of NeMo Gym, or by a row with 200, _ng_failure_class and mask_sample. "
+            "[default: problems]",
+        ),
+        click.option(
+            "--run-rerun/--no-run-rerun", default=None,
+            help="Consent, for rows that come as POST /run, to a further execution after a "
+            "worker's proven death. Without it: as the environment declares.",
         ),
     ]
 )  # fmt: skip
@@ -120,6 +132,8 @@ serve_options = decorate(
 )  # fmt: skip
 """Of ``serve``, which opens the doors that are named."""
 
+_RUNS = ("run_model", "run_model_name", "run_failures", "run_rerun")
+
 _HTTP, _VERIFIERS = "--http HOST:PORT", "--verifiers-bind ADDRESS"
 
 
@@ -148,7 +162,7 @@ def doors_asked(given: Mapping[str, Any], *, beyond: bool = False) -> ServeDoors
     there, or that contradict each other.  ``beyond``: other machines reach the server itself
     without a key."""
     has_http, has_verifiers = given["http"] is not None, given["verifiers_bind"] is not None
-    for option in ("http_hosts", "token_file", "run_model", "run_model_name", "http_limits"):
+    for option in ("http_hosts", "token_file", "http_limits", *_RUNS):
         _needs(given, option, _HTTP, there=has_http)
     for option in ("redeliver", "verifiers_limits"):
         _needs(given, option, _VERIFIERS, there=has_verifiers)
@@ -176,11 +190,10 @@ def http_asked(bind: str, given: Mapping[str, Any]) -> HttpOptions:
     other."""
     if given["insecure"] and _tokens(given):
         raise click.UsageError("--insecure lets everybody in, --token-file does not: give one")
-    model = (given["run_model"] or "oracle", given["run_model_name"] or "")
+    runs = {option: given[option] for option in _RUNS if given[option] is not None}
     return HttpOptions(
-        bind, given["http_hosts"], given["token_file"], given["insecure"], model,
-        given["http_limits"],
-    )  # fmt: skip
+        bind, given["http_hosts"], given["token_file"], given["insecure"], given["http_limits"], runs
+    )
 
 
 def verifiers_asked(bind: str, given: Mapping[str, Any]) -> VerifiersOptions:
@@ -258,8 +271,8 @@ def open_http(
         raise ConfigError(str(error)) from None
     return open_http_door(
         server, limits=_http_limits(options), bind=options.bind, hosts=options.hosts,
-        token_file=options.token_file, insecure=options.insecure, run_model=options.run_model[0],
-        run_model_name=options.run_model[1], transport=transport, curve=curve,
+        token_file=options.token_file, insecure=options.insecure, **options.runs,
+        transport=transport, curve=curve,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ session, with what is left of its allowance (:func:`~.calls.grant`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -98,6 +99,8 @@ class ClientCore:
         """The error of an answer that was not received yet, and what lost sessions may
         have run of its call before."""
         call, error = self.calls.live[answer.call], error_records.decode(answer.body)
+        if not error.executions:  # a worker does not know how many there were
+            error = dataclasses.replace(error, executions=answer.executions)
         return after_loss(error, call) if call.may_have_run else error
 
     def wake_at_s(self) -> float:

@@ -28,6 +28,7 @@ from .conversation import (
 )
 from .interface import Rollout
 from .methods import Methods, StillRunning, Then, TookTooLong, same
+from .responses import messages_of
 from .rewards import number_of, numbers_of, reward_of_named
 from .tools import Tool, WrongArguments, near
 
@@ -36,6 +37,9 @@ CALLS_PER_ANSWER = 32
 
 ARGUMENTS_CHARS = 200_000
 """Longest arguments of one call: they are read on the event loop."""
+
+_OF_ROWS = ("responses_create_params", "agent_ref", "prompt")
+"""Fields of a row that are heeded though ``reset`` takes none of them, or name this server."""
 
 _WRONG_PLACE = (
     "no running event loop",
@@ -81,7 +85,13 @@ class ToolLoop:
         self._methods = methods
         self._name = name
         self._tools = tools
-        self._schemas = [tool.schema for tool in tools.values()]
+        asked = rollout.sampling_args.get("tools") or ()
+        self._passed_on = {
+            each: schema for schema in asked
+            if (each := _tool_name(schema)) is not None and each not in tools
+        }  # fmt: skip
+        """Tools of the caller's: nobody here can carry out a call of one."""
+        self._schemas = [*(tool.schema for tool in tools.values()), *self._passed_on.values()]
         self._options = options
         self._messages: list[Any] = []
         self._completions: list[Completion] = []
@@ -90,9 +100,15 @@ class ToolLoop:
     async def run(self) -> dict[str, Any]:
         """The result of the rollout."""
         asked = _asked(self._rollout.input)
-        reset = functools.partial(self._made.reset, **_given(self._made.reset, asked))
-        observation = await self._value(reset, observed)
-        self._messages = first_messages(asked, observation, self._options.system)
+        params = asked.get("responses_create_params")
+        if is_row := isinstance(params, Mapping):
+            prompt_of = {"prompt": messages_of(params)}
+            asked = {**prompt_of, **asked}
+        given = _given(self._made.reset, asked, of_row=is_row)
+        observation = await self._value(functools.partial(self._made.reset, **given), observed)
+        self._messages = first_messages(
+            prompt_of if is_row else asked, observation, self._options.system
+        )
         prompt = encodable(self._messages)
         script = _script(await self._own("oracle"))
         stop = await self._converse(script)
@@ -104,6 +120,7 @@ class ToolLoop:
             **tokens,
             "completion": self._messages[len(prompt) :],
             "stop": stop,
+            **({"not_heeded": sorted({*asked} - {*given, *_OF_ROWS})} if is_row else {}),
             "usage": self._rollout.usage.to_record(),
             "state": {
                 "prompt": prompt,
@@ -131,6 +148,8 @@ class ToolLoop:
             if self._schemas:
                 calls = calls_of(completion, self._turns)
             self._messages.append(answer_message(completion, calls))
+            if any(call.name in self._passed_on for call in calls):
+                return "tool_calls"
             if calls:
                 await self._answer(calls)
                 continue
@@ -239,8 +258,16 @@ def _asked(given: Any) -> Mapping[str, Any]:
     )
 
 
-def _given(reset: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The input for ``reset``; without the prompt if it takes none of that name."""
+def _tool_name(schema: Any) -> str | None:
+    """The name of a tool as chat completions have it; None if it is none."""
+    function = schema.get("function") if isinstance(schema, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _given(reset: Any, asked: Mapping[str, Any], *, of_row: bool = False) -> dict[str, Any]:
+    """The input for ``reset``; without the prompt if it takes none of that name.  Of a row,
+    whose fields are for others, too, it has those that ``reset`` takes."""
     try:
         signature = inspect.signature(reset)
     except (TypeError, ValueError):
@@ -250,7 +277,7 @@ def _given(reset: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
     given = {
         name: value
         for name, value in asked.items()
-        if takes_all or name != "prompt" or name in signature.parameters
+        if takes_all or not (of_row or name == "prompt") or name in signature.parameters
     }
     try:
         signature.bind(**given)

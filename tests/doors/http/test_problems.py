@@ -31,3 +31,11 @@ def test_an_error_that_this_version_does_not_know_keeps_its_verdict():
         assert problem.record["code"] == "from-the-future"
         assert problem.record["verdict"] == verdict.value
         assert (problem.status in LATER) is (verdict is Verdict.DID_NOT_RUN)
+
+
+def test_problem_that_ran_does_not_say_that_nothing_was_executed():
+    for verdict in Verdict:
+        info = errors.ErrorInfo(code="rollout-failed", verdict=verdict, message="so")
+        assert "executions" not in problem_of(errors.error_from_info(info)).record
+    info = errors.ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "so", executions=2)
+    assert problem_of(errors.error_from_info(info)).record["executions"] == 2

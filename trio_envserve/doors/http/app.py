@@ -53,7 +53,7 @@ from .metric_table import DoorCounts
 from .openapi import KEY_PATH, PATHS, document
 from .problems import LATER, Problem
 from .rooms import Rooms
-from .runs import RunModel, Runs
+from .runs import RunOptions, Runs
 from .scrapes import Scrapes
 from .stragglers import Stragglers
 from .turns import REQUEST_US
@@ -76,7 +76,7 @@ class HttpApp:
 
     def __init__(
         self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits,
-        run_model: RunModel, live: Live, unread: Unread,
+        runs: RunOptions, live: Live, unread: Unread,
     ) -> None:  # fmt: skip
         self._client = client
         self._unread = unread
@@ -86,7 +86,7 @@ class HttpApp:
         self._limits = limits
         self._rooms = Rooms(limits.calls, limits.namespace_share)
         self._share = Share(limits.bodies_bytes)
-        self._runs = Runs(client, keyed, codec, self._rooms, self._share, limits, run_model)
+        self._runs = Runs(client, keyed, codec, self._rooms, self._share, limits, runs)
         self._scrapes = Scrapes(client, limits, self._counts)
         self._stragglers = Stragglers(client, limits)
         self._answers: Counter[int] = Counter()

@@ -70,8 +70,9 @@ BATCH: Final[Mapping[str, Field]] = {
 
 RUN: Final[Mapping[str, Field]] = {
     "responses_create_params": Field(
-        {"type": "object"}, "What the model is asked, as OpenAI's Responses API has it; "
-        "temperature, top_p and max_output_tokens go to the model.",
+        {"type": "object"}, "What the model is asked, as OpenAI's Responses API has it: its "
+        "tools, tool_choice, temperature, top_p, max_output_tokens and reasoning.effort go to "
+        "the model, its input and instructions to environments that are classes.",
     ),
     "_ng_rollout_id": Field(
         {"type": ["string", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"},

@@ -10,7 +10,14 @@ key in each case, so an id that is used again for another row is another rollout
 text before the digest is there for people.
 
 The answer is the row, and over it what the environment returned.  It has a ``reward`` that
-is a number, and a ``response`` as OpenAI's Responses API has it.
+is a number, and a ``response`` as OpenAI's Responses API has it.  Fields that this door knows
+and does not heed are named in ``not_heeded``.
+
+**Failures.**  That library ends its collection at the first answer with an error's status, so
+a row that failed may be answered as a row, too (:class:`Failures`): with
+``_ng_failure_class``, by which the library keeps it apart from its results, and ``mask_sample``,
+which stands in ``instance_config``, too, where NeMo RL looks for it.  Its ``reward`` is null: a
+number would be learnt from.
 """
 
 from __future__ import annotations
@@ -21,7 +28,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from ...envs.responses import response_of_messages
+from ...core.endings import ENDINGS
+from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
 from .problems import Problem
 
 NAMESPACE: Final = "nemo-gym"
@@ -32,10 +40,17 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHOWN: Final = 128
 """Characters of an id that are shown in a key."""
 
-_SAMPLING: Final = {
-    "temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_tokens",
-}  # fmt: skip
-"""Of ``responses_create_params``, by the names of chat completions."""
+_HEEDED: Final = ("_ng_rollout_id", "_ng_task_index", "_ng_rollout_index", "_ng_attempt_index")
+"""Fields of the library that mean something here."""
+
+
+class Failures(enum.Enum):
+    """The answer to a row that failed."""
+
+    PROBLEMS = "problems"
+    """A problem with the status of an error, as everywhere."""
+    ROWS = "rows"
+    """A row with the status 200."""
 
 
 class Told(enum.Enum):
@@ -60,11 +75,22 @@ class Row(NamedTuple):
     @property
     def sampling_args(self) -> dict[str, Any]:
         """The row's sampling arguments for the model."""
+        return sampling_args_of(self._params)
+
+    @property
+    def not_heeded(self) -> list[str]:
+        """The names of fields that nobody but the environment heeds."""
+        own = [
+            name for name, value in self.fields.items()
+            if name.startswith("_ng_") and name not in _HEEDED and value is not None
+        ]  # fmt: skip
+        asked = [f"responses_create_params.{name}" for name in not_heeded(self._params)]
+        return [*own, *asked]
+
+    @property
+    def _params(self) -> Mapping[str, Any]:
         asked = self.fields.get("responses_create_params")
-        if not isinstance(asked, dict):
-            return {}
-        found = {theirs: asked.get(name) for name, theirs in _SAMPLING.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return asked if isinstance(asked, dict) else {}
 
 
 def row_of(body: object) -> Row:
@@ -102,7 +128,28 @@ def answer_of(row: Row, result: object) -> dict[str, Any]:
     response = result.get("response")
     if response is None:
         response = response_of_messages(result.get("completion"))
-    return {**row.fields, **result, "response": response, "reward": reward}
+    return {**row.fields, **result, "response": response, "reward": reward, **_said(row, result)}
+
+
+def failure_of(row: Row, problem: Problem) -> dict[str, Any]:
+    """The answer to a row that failed, as a row."""
+    code = problem.record["code"]
+    config = row.fields.get("instance_config")
+    terminal = code in ENDINGS and not ENDINGS[code].again
+    return {
+        **row.fields, "response": response_of_messages(()), "reward": None,
+        "_ng_failure_class": code, "_ng_failure_terminal": terminal, "mask_sample": True,
+        "instance_config": {**(config if isinstance(config, dict) else {}), "mask_sample": True},
+        "problem": problem.record, **_said(row, {}),
+    }  # fmt: skip
+
+
+def _said(row: Row, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that nobody heeded: neither this door nor, where it says so, the environment."""
+    own = result.get("not_heeded")
+    names = [name for name in own if isinstance(name, str)] if isinstance(own, list) else []
+    found = sorted({*row.not_heeded, *(name for name in names if not name.startswith("_ng_"))})
+    return {"not_heeded": found} if found else {}
 
 
 def _number(value: object) -> float | None:

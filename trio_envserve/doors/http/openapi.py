@@ -113,9 +113,22 @@ _PENDING: Final = {
 }
 _RUN_ANSWER: Final = {
     "type": "object",
-    "properties": {"response": {"type": "object"}, "reward": {"type": "number"}},
+    "properties": {
+        "response": {"type": "object"},
+        "reward": {"type": ["number", "null"], "description": "Null of a row that failed."},
+        "not_heeded": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Fields of the row that nobody heeded.",
+        },
+        "_ng_failure_class": {"type": "string", "description": "The code of a failure."},
+        "_ng_failure_terminal": {"type": "boolean"},
+        "mask_sample": {"type": "boolean"},
+        "problem": {"type": "object", "description": "The problem of a failure."},
+    },
     "required": ["response", "reward"],
-    "description": "The row, and over it what the environment returned.",
+    "description": "The row, and over it what the environment returned. A row that failed is one "
+    "only if the door was told so.",
 }
 _RUNNING: Final = {
     "type": "object",

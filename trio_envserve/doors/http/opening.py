@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import final
+from typing import Literal, final
 
 import trio
 
@@ -34,7 +34,8 @@ from .guard import Guard, check_bind, parse_hosts, read_tokens
 from .keyed_calls import open_keyed_calls
 from .limits import HttpLimits
 from .live import open_live
-from .runs import RunModel
+from .nemo_gym import Failures
+from .runs import RunOptions
 from .turns import open_turns
 from .unread import Unread
 
@@ -74,7 +75,9 @@ class HttpDoor:
 async def open_http_door(
     server: Server | str, *, bind: str = "127.0.0.1:0", hosts: Iterable[str] = (),
     token_file: str | os.PathLike[str] | None = None, insecure: bool = False,
-    run_model: str = "oracle", run_model_name: str = "", limits: HttpLimits | None = None,
+    run_model: str = "oracle", run_model_name: str = "",
+    run_failures: Literal["problems", "rows"] = "problems", run_rerun: bool | None = None,
+    limits: HttpLimits | None = None,
     wire: WireLimits | None = None,
     network: Network | None = None, transport: Transport = DEFAULT_TRANSPORT,
     curve: ClientCurve | None = None,
@@ -90,7 +93,10 @@ async def open_http_door(
     nobody else may read; callers show one of them.  Without it only this machine may be
     let in, unless ``insecure`` says that everybody may.  ``run_model`` and
     ``run_model_name``: what the rollouts of ``POST /run`` ask, as ``model`` and ``model_name``
-    of :meth:`.Client.run_rollout`.  ``network``, ``transport`` and ``curve``: as for
+    of :meth:`.Client.run_rollout`.  ``run_failures``: a row that failed is answered by a problem,
+    with the status of an error, or by a row with 200.  ``run_rerun``: consent for all rows to a
+    further execution after a worker's proven death; None: as the environment declares.
+    ``network``, ``transport`` and ``curve``: as for
     :func:`~trio_envserve.open_client`; a server of this process needs no ``curve``.
 
     Handles no signals and configures no logging.  At the end of the block answers that are
@@ -99,6 +105,10 @@ async def open_http_door(
     """
     need_trio("open_http_door")
     limits, wire = limits or HttpLimits(), wire or WireLimits()
+    try:
+        failures = Failures(run_failures)
+    except ValueError:
+        raise ConfigError(f"run_failures is problems or rows, not {run_failures!r}") from None
     place = _parse(bind)
     tokens = [] if token_file is None else read_tokens(token_file)
     check_bind(f"tcp://{bind}", token_file=token_file, insecure=insecure)
@@ -118,10 +128,10 @@ async def open_http_door(
         ):
             keep_no_spans(opened)
             listeners = await _listen(place)
-            model = RunModel(run_model, run_model_name)
+            runs = RunOptions(run_model, run_model_name, failures, run_rerun)
             unread = Unread(limits.answers_bytes)
             codec = Codec(limits, wire, turns)
-            app = HttpApp(opened, calls, codec, guard, limits, model, live, unread)
+            app = HttpApp(opened, calls, codec, guard, limits, runs, live, unread)
             app.peers = connections = Connections(app, limits, turns, unread)
             taking = await nursery.start(connections.serve, listeners)
             try:

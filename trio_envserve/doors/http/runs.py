@@ -39,7 +39,7 @@ from .exchange import Exchange, Share
 from .keyed_calls import Identity, KeyedCalls
 from .keys import HEADER, Named, body_digest, read_query
 from .limits import HttpLimits
-from .nemo_gym import NAMESPACE, Row, Told, answer_of, row_of
+from .nemo_gym import NAMESPACE, Failures, Row, Told, answer_of, failure_of, row_of
 from .problems import Problem
 from .rooms import Rooms
 
@@ -50,11 +50,15 @@ _AGAIN_S: Final = 1.0
 """Until the server is asked once more to forget a key."""
 
 
-class RunModel(NamedTuple):
-    """The model that rollouts of rows ask; a row names none."""
+class RunOptions(NamedTuple):
+    """What rows do not say themselves."""
 
-    endpoint: str = "oracle"
-    name: str = ""
+    model: str = "oracle"
+    """The model that their rollouts ask."""
+    model_name: str = ""
+    failures: Failures = Failures.PROBLEMS
+    rerun: bool | None = None
+    """Consent to a further execution; None: as the environment declares."""
 
 
 @final
@@ -84,10 +88,10 @@ class Runs:
 
     def __init__(
         self, client: Client, keyed: KeyedCalls, codec: Codec, rooms: Rooms, share: Share,
-        limits: HttpLimits, model: RunModel,
+        limits: HttpLimits, options: RunOptions,
     ) -> None:  # fmt: skip
         self._client, self._keyed, self._codec, self._rooms = client, keyed, codec, rooms
-        self._share, self._limits, self._model = share, limits, model
+        self._share, self._limits, self._options = share, limits, options
         self._asking: Counter[Named] = Counter()
         """How many wait for a key."""
         self._numbers: dict[bytes, Numbers] = {}
@@ -113,15 +117,23 @@ class Runs:
             digest = body_digest(body, JSON)
             del body
             identity = Identity(self._named(row, digest, place), digest)
-            asked = await self._encoded(row, identity.named, exchange.traceparent)
-            outcome = await exchange.unless_hung_up(lambda: self._outcome(identity, asked, held))
-            told_by = row.told_by
+            told_by, written = row.told_by, None
             try:
+                asked = await self._encoded(row, identity.named, exchange.traceparent)
+                outcome = await exchange.unless_hung_up(
+                    lambda: self._outcome(identity, asked, held)
+                )
                 written = await self._codec.write_row(_answer(row, outcome))
-                del row, outcome  # a slow caller's answer is held without its value
-                await exchange.answer(200, JSON, written)
+                del outcome  # a slow caller's answer is held without its value
             except Problem as problem:
-                await refuse(exchange, problem)
+                if self._options.failures is Failures.ROWS:
+                    failed = failure_of(row, problem.of_key(row=True))
+                    written = await self._codec.write_row(failed)
+                else:
+                    await refuse(exchange, problem)
+            del row
+            if written is not None:
+                await exchange.answer(200, JSON, written)
             if exchange.delivered:
                 self._delivered(told_by, identity, place)
 
@@ -152,8 +164,9 @@ class Runs:
 
     async def _encoded(self, row: Row, named: Named, traceparent: str | None) -> Encoded:
         return await encoded(
-            self._client, row.fields, model=self._model.endpoint, model_name=self._model.name,
-            sampling_args=row.sampling_args, key=named.key, namespace=named.namespace,
+            self._client, row.fields, model=self._options.model,
+            model_name=self._options.model_name, sampling_args=row.sampling_args,
+            rerun=self._options.rerun, key=named.key, namespace=named.namespace,
             traceparent=traceparent,
         )  # fmt: skip
 
