@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "pages",
     },
     "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
-    "trainers": WORDS | {"client"},
+    "trainers": WORDS | {"client", "net.keypairs"},
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",

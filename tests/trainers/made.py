@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import array
 import math
+from collections.abc import Callable
 from typing import Any
 
-from trio_envserve import Outcome, RolloutFailed, WorkerLost
+from trio_envserve import Outcome, Rollout, RolloutFailed, WorkerLost
 from trio_envserve.core.errors import CallError
 
 
@@ -69,3 +70,41 @@ def without_answer(reward: float = 0.0) -> Outcome:
 
 def with_nan(reward: float = 1.0) -> Outcome:
     return answered(reward, segment(logprobs=array.array("f", [math.nan, -0.5, 0.0])))
+
+
+CASES: dict[str, Callable[[], Outcome]] = {
+    "good": answered,
+    "bad": lambda: answered(0.0),
+    "forked": forked,
+    "forked-bad": lambda: forked(0.0),
+    "failed": failed,
+    "lost": lost,
+    "no-reward": without_reward,
+    "no-segments": without_segments,
+    "no-logprobs": without_logprobs,
+    "no-answer": without_answer,
+    "nan": with_nan,
+    "cut": lambda: answered(0.0, stop="length"),
+}
+
+BATCH: dict[str, list[str]] = {
+    "mixed": ["good", "forked-bad", "failed", "bad"],
+    "forked": ["forked", "bad", "bad", "bad"],
+    "flawed": ["no-logprobs", "no-answer", "nan", "good"],
+    "unfinished": ["no-reward", "good", "cut", "no-segments"],
+    "lost": ["failed", "lost", "failed", "lost"],
+}
+"""Groups, by their ids, of cases."""
+
+MEANS = {"mixed": 1 / 3, "forked": 0.25, "flawed": 0.75, "unfinished": 2 / 3, "lost": 0.0}
+"""The mean reward of each over the rollouts that count."""
+
+
+class Cases:
+    """An environment that returns what the case in its input says."""
+
+    async def run_rollout(self, rollout: Rollout) -> Any:
+        outcome = CASES[rollout.input["case"]]()
+        if outcome.error is not None:
+            raise RuntimeError("the tool broke")
+        return {**outcome.value, "asked": [dict(rollout.input), dict(rollout.sampling_args)]}

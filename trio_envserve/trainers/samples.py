@@ -58,6 +58,8 @@ class Sample:
     """The reward of the rollout, the same in all its segments; None if it does not count."""
     weight_versions: tuple[str, ...] = ()
     """The versions of the weights that sampled it, as far as the endpoint says, in order."""
+    turns: int = 1
+    """The number of the model's answers in it."""
     masked: str = ""
     """Why it is not trained on; empty if it is."""
 
@@ -90,6 +92,8 @@ class SampledRollout:
     """None if the rollout does not count: it failed, or has no finite reward."""
     samples: tuple[Sample, ...]
     """Its segments; none if it failed, or has no token ids."""
+    logprobs: bool = True
+    """Whether its samples have log-probabilities."""
     masked: str = ""
     """Why none of it is trained on; empty if some of it is."""
 
@@ -97,6 +101,11 @@ class SampledRollout:
     def counts(self) -> bool:
         """Whether its reward is part of the baseline."""
         return self.reward is not None
+
+    @property
+    def code(self) -> str:
+        """The code of its failure; empty if it has a result."""
+        return "" if self.outcome.error is None else self.outcome.error.code
 
     @property
     def stop(self) -> str:
@@ -130,13 +139,12 @@ class SampledGroup:
     @property
     def mean(self) -> float:
         """The mean reward of the rollouts that count; 0.0 if none does."""
-        return statistics.fmean(self.rewards) if self.rewards else 0.0
+        return baseline(self.rewards)[0]
 
     @property
     def std(self) -> float:
         """The standard deviation of their rewards, of a sample (n - 1); 0.0 below two."""
-        rewards = self.rewards
-        return statistics.stdev(rewards) if len(rewards) > 1 else 0.0
+        return baseline(self.rewards)[1]
 
     def advantages(self, *, scaled: bool = True) -> list[float]:
         """For each rollout its reward less the mean, ``scaled`` by the standard deviation;
@@ -150,6 +158,14 @@ class SampledGroup:
         for rollout, advantage in zip(self.rollouts, self.advantages(scaled=scaled), strict=True):
             for sample in rollout.samples:
                 yield sample, advantage
+
+
+def baseline(rewards: Iterable[float]) -> tuple[float, float]:
+    """The mean and the standard deviation (n - 1) of the rewards of rollouts; 0.0 where
+    there are too few."""
+    counted = list(rewards)
+    mean = statistics.fmean(counted) if counted else 0.0
+    return mean, statistics.stdev(counted) if len(counted) > 1 else 0.0
 
 
 def sampled_group(
@@ -190,6 +206,7 @@ def sampled_rollout(
         outcome=outcome,
         reward=reward,
         samples=samples,
+        logprobs=logprobs,
         masked=masked,
     )
 
@@ -236,6 +253,7 @@ def _sample(
         group=group, rollout=rollout, segment=segment, prompt_ids=prompt, response_ids=response,
         response_mask=[int(sampled) for sampled in mask],
         logprobs=_where(mask, numbers) if logprobs else None, reward=reward, masked=masked,
+        turns=_turns(fields.get("turns")),
         weight_versions=tuple(
             str(version) for version in _plain(fields.get("weight_versions")) if version is not None
         ),
@@ -283,6 +301,14 @@ def _plain(values: Any) -> list[Any]:
     if isinstance(values, Sequence) and not isinstance(values, str | bytes):
         return list(values)
     return []
+
+
+def _turns(turns: Any) -> int:
+    """How many there are from the first to before the last."""
+    match _plain(turns):
+        case [int(first), int(last)]:
+            return max(last - first, 1)
+    return 1
 
 
 def _numbers(versions: tuple[str, ...]) -> list[int]:

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.client.faces import TrioThread
+from tests.trainers import made
+from trio_envserve import open_server
+from trio_envserve.trainers import calls
+from trio_envserve.trainers.calls import CallSettings, ask_rollout, close_clients, plain
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[CallSettings]:
+    with TrioThread() as thread:
+        with thread.opened(open_server(made.Cases(), workers=0)) as server:
+            yield CallSettings(address=server.address, model="oracle")
+
+
+async def ask(settings: CallSettings, case: str = "good") -> Any:
+    return await ask_rollout(settings, {"case": case}, group="g", rollout="g/0")
+
+
+def client_threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "trio_envserve client"}
+
+
+def check_ended(threads: set[threading.Thread]) -> None:
+    """They have handed over what they had, and end; a thread that goes on hangs here."""
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.real
+def test_one_client_serves_all_calls_of_an_event_loop_and_ends_with_it(settings: CallSettings):
+    async def run() -> set[threading.Thread]:
+        before = client_threads()
+        await asyncio.gather(*[ask(settings) for _ in range(20)])
+        return client_threads() - before
+
+    for _ in range(2):
+        opened = asyncio.run(run())
+        assert len(opened) == 1
+        check_ended(opened)
+
+
+@pytest.mark.real
+def test_closed_client_is_opened_again_by_the_next_call(settings: CallSettings):
+    async def run() -> None:
+        before = client_threads()
+        await ask(settings)
+        opened = client_threads() - before
+        await close_clients()
+        check_ended(opened)
+        assert (await ask(settings)).counts
+        await close_clients()
+        assert not calls._openings
+
+    asyncio.run(run())
+
+
+@pytest.mark.real
+def test_cancelled_caller_leaves_the_opening_client_to_the_others(settings: CallSettings):
+    async def run() -> None:
+        first = asyncio.create_task(ask(settings))
+        others = [asyncio.create_task(ask(settings)) for _ in range(3)]
+        await asyncio.sleep(0)
+        first.cancel()
+        assert [(await each).counts for each in others] == [True] * 3
+        assert first.cancelled()
+
+    asyncio.run(run())
+
+
+def test_client_that_cannot_be_opened_is_tried_again():
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="got 'nowhere'"):
+                await ask(CallSettings(address="nowhere"))
+        assert not calls._openings
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("value", "made_plain"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.array([{"a": np.int64(1)}], dtype=object), [{"a": 1}]),
+        ({"a": (1, np.array([2, 3]))}, {"a": [1, [2, 3]]}),
+        ("text", "text"),
+        (b"bytes", b"bytes"),
+        (None, None),
+    ],
+)
+def test_value_of_a_data_set_is_made_plain(value: Any, made_plain: Any):
+    found = plain(value)
+    assert found == made_plain
+    assert type(found) is type(made_plain)

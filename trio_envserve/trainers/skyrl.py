@@ -1,0 +1,118 @@
+"""SkyRL over an environment server.
+
+::
+
+    trainer.override_entrypoint=trio_envserve.trainers.skyrl
+    trio_envserve.address=tcp://127.0.0.1:5555
+
+Theory of operation
+-------------------
+SkyRL hands its generator a batch of prompts, each as often as a group has members, and takes
+back rows.  In step-wise training a row is a step of a trajectory, here a segment of a
+rollout: SkyRL computes the baseline from the last rows, so that a rollout counts once, and
+takes a batch in which rollouts are missing, so that failed ones are left out.  Without it
+every rollout must be one row, with a reward that counts; so it is required.
+
+Importing this module imports SkyRL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput, TrajectoryID
+
+from ..core.errors import ConfigError
+from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of
+from .forms import skyrl_output
+
+
+class Generator(GeneratorInterface):  # type: ignore[misc]  # skyrl has its own environment
+    """A generator whose rollouts run on an environment server.
+
+    ``generator_cfg`` is SkyRL's; ``settings`` are those of :class:`.CallSettings`.
+    """
+
+    def __init__(self, generator_cfg: Any, **settings: Any) -> None:
+        if not generator_cfg.step_wise_trajectories:
+            raise ConfigError(
+                "a rollout may have several segments, and one that failed is left out, which "
+                "SkyRL takes in step-wise training only: set generator.step_wise_trajectories=true"
+            )
+        self._settings = CallSettings.of(settings, where="SkyRL's generator")
+
+    async def generate(self, input_batch: Mapping[str, Any]) -> GeneratorOutput:
+        """The rows of a batch, in the order of its prompts."""
+        sampling_params = input_batch.get("sampling_params") or {}
+        wanted = self._settings.logprobs and sampling_params.get("logprobs") is not None
+        settings = dataclasses.replace(self._settings, logprobs=wanted)
+        prompts = input_batch["prompts"]
+        extras = input_batch.get("env_extras") or [{}] * len(prompts)
+        ids = input_batch.get("trajectory_ids") or [
+            TrajectoryID(instance_id=str(number), repetition_id=0) for number in range(len(prompts))
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            asked = [
+                tasks.create_task(
+                    ask_rollout(
+                        settings,
+                        input_of({"prompt": prompt, "extras": extra}, "extras", settings.input),
+                        group=each.instance_id,
+                        rollout=each.to_string(),
+                        sampling_params=sampling_params,
+                    )
+                )
+                for prompt, extra, each in zip(prompts, extras, ids, strict=True)
+            ]
+        output: GeneratorOutput = skyrl_output([task.result() for task in asked], ids)
+        return output
+
+
+PREFIX = "trio_envserve."
+"""Overrides of this prefix are settings of :class:`.CallSettings`."""
+
+
+def main() -> None:
+    """SkyRL's command, with this generator.  The rollouts' turns go to SkyRL's own router of
+    engines, unless the setting ``model`` names another endpoint."""
+    import ray
+    from omegaconf import OmegaConf
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils import validate_cfg
+    from skyrl.train.utils.utils import initialize_ray
+
+    ours = [each.removeprefix(PREFIX) for each in sys.argv[1:] if each.startswith(PREFIX)]
+    theirs = [each for each in sys.argv[1:] if not each.startswith(PREFIX)]
+    settings = OmegaConf.to_container(OmegaConf.from_dotlist(ours))
+    CallSettings.of(settings, where=f"overrides that begin with {PREFIX}").server()
+    cfg = SkyRLTrainConfig.from_cli_overrides(theirs)
+    validate_cfg(cfg)
+    initialize_ray(cfg)
+    ray.get(ray.remote(num_cpus=1)(run).remote(cfg, settings))
+
+
+def run(cfg: Any, settings: Mapping[str, Any]) -> None:
+    """SkyRL's experiment with this generator.  Blocks until the training is over."""
+    from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
+    from skyrl.train.entrypoints.main_base import BasePPOExp
+
+    class Experiment(BasePPOExp):  # type: ignore[misc]  # as above
+        def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> Any:
+            given = dict(settings)
+            if "model" not in given:
+                given |= engine_settings(
+                    inference_engine_client.proxy_url, resolve_policy_model_name(cfg), given
+                )
+            return Generator(cfg.generator, **given)
+
+    Experiment(cfg).run()
+
+
+def engine_settings(url: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which turns go to SkyRL's own router of vLLM engines."""
+    sampling = {**TOKENS_AND_LOGPROBS["vllm"], **given.get("sampling", {})}
+    return {"model": f"{url.rstrip('/')}/v1", "model_name": name, "sampling": sampling}

@@ -1,0 +1,123 @@
+"""slime and miles over an environment server, by two lines of their arguments.
+
+::
+
+    --custom-generate-function-path trio_envserve.trainers.slime.generate
+    --custom-reward-post-process-path trio_envserve.trainers.slime.rewards
+
+Theory of operation
+-------------------
+Both hand ``generate`` a ``Sample`` for each rollout and take one back, or a list of them, one
+for each segment, with one ``rollout_id``.  A group must have all its members, so a failed one
+comes back as a placeholder that is marked to be removed (its mask is 0).  Both would count
+its reward all the same, and slime counts each segment of a forked rollout, over the whole
+batch; ``rewards`` has the baselines over rollouts.
+
+Neither trainer is imported: what is made is a copy of the sample that was handed in.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.errors import ConfigError
+from .calls import CallSettings, ask_rollout, input_of
+from .forms import slime_samples
+from .samples import EPSILON, baseline
+
+_log = logging.getLogger("trio_envserve.trainers")
+
+PREFIX = "trio_envserve_"
+"""Settings are arguments of this prefix, from the file of ``--custom-config-path``."""
+
+SCALED = ("grpo", "gspo", "cispo")
+CENTRED = (*SCALED, "reinforce_plus_plus_baseline")
+"""The estimators whose rewards are less their mean."""
+
+
+async def generate(
+    args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
+) -> Any:
+    """The sample, or one for each segment, of a rollout.
+
+    In an evaluation, which has no mask and counts samples, always one; a failed rollout has
+    the reward 0.0 there, and is logged.
+    """
+    settings = _settings(args)
+    if not evaluation:
+        _check(args, sample)
+    label = {} if sample.label is None else {"label": sample.label}
+    row = {"prompt": sample.prompt, "metadata": {**label, **(sample.metadata or {})}}
+    read = await ask_rollout(
+        settings,
+        input_of(row, "metadata", settings.input),
+        group=str(sample.group_index),
+        rollout=str(sample.index),
+        sampling_params=sampling_params,
+    )
+    made = [_copied(sample, fields) for fields in slime_samples(read, sample.index)]
+    return made[-1] if evaluation or len(made) == 1 else made
+
+
+def rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """The rewards of the samples, and those that are trained with: less the mean of their
+    group, over its rollouts, without those that failed."""
+    raw = [float(sample.get_reward_value(args)) for sample in samples]
+    if args.advantage_estimator not in CENTRED or not args.rewards_normalization:
+        return raw, [_counts(each) * reward for each, reward in zip(samples, raw, strict=True)]
+    groups: dict[Any, dict[Any, float]] = {}
+    for sample, reward in zip(samples, raw, strict=True):
+        rollouts = groups.setdefault(sample.group_index, {})
+        if _counts(sample):
+            rollouts[_rollout_of(sample)] = reward
+    baselines = {group: baseline(rollouts.values()) for group, rollouts in groups.items()}
+    scaled = args.advantage_estimator in SCALED and args.grpo_std_normalization
+    trained = []
+    for sample, reward in zip(samples, raw, strict=True):
+        mean, std = baselines[sample.group_index]
+        width = std + EPSILON if scaled else 1.0
+        trained.append((reward - mean) / width if _counts(sample) else 0.0)
+    return raw, trained
+
+
+def _settings(args: Any) -> CallSettings:
+    given = {
+        name.removeprefix(PREFIX): value
+        for name, value in vars(args).items()
+        if name.startswith(PREFIX) and value is not None
+    }
+    return CallSettings.of(given, where=f"arguments that begin with {PREFIX}")
+
+
+def _check(args: Any, sample: Any) -> None:
+    """Raise ConfigError for what the trainer would miss in every sample."""
+    if hasattr(sample, "rollout_top_p_token_ids") and getattr(args, "rollout_top_p", 1.0) != 1.0:
+        raise ConfigError(
+            "slime replays the tokens that top-p kept, which chat completions do not say: "
+            "give --rollout-top-p 1.0"
+        )
+    if getattr(args, "use_rollout_routing_replay", False):
+        raise ConfigError("chat completions say no routed experts: no --use-rollout-routing-replay")
+
+
+def _copied(sample: Any, fields: Mapping[str, Any]) -> Any:
+    made = copy.copy(sample)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    made.status = type(sample).Status(fields["status"])
+    made.metadata = {**(sample.metadata or {}), **fields["metadata"]}
+    return made
+
+
+def _counts(sample: Any) -> bool:
+    """Whether its reward is part of the baseline; samples of other functions do unless they
+    are removed."""
+    ours = (sample.metadata or {}).get("trio_envserve")
+    return bool(ours["counts"]) if ours else not sample.remove_sample
+
+
+def _rollout_of(sample: Any) -> Any:
+    return sample.index if sample.rollout_id is None else sample.rollout_id
