@@ -266,6 +266,44 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
     "vLLM: -9999 is a number": (
         plain(whole(logprobs=logprobs(-9999.0))), Good({"logprobs": [-9999.0]}),
     ),
+    # -- what belongs to tokens
+    "routed experts": (
+        plain(whole(token_ids=[1, 2], routed_experts=[[0, 1], [2, 3]])),
+        Good({"per_token": {"routed_experts": [[0, 1], [2, 3]]}}),
+    ),
+    "streamed: routed experts": (
+        stream(
+            piece(content="a", choice={"token_ids": [1], "routed_experts": [[0, 1]]}),
+            piece("stop", choice={"token_ids": [2], "routed_experts": [[2, 3]]}),
+        ),
+        Good({"per_token": {"routed_experts": [[0, 1], [2, 3]]}}),
+    ),
+    "routed experts of another number of tokens": (
+        plain(whole(token_ids=[1, 2], routed_experts=[[0, 1]])),
+        Ends(BrokenNumbers, "1 items of routed_experts for 2 tokens"),
+    ),
+    "routed experts that are not finite": (
+        plain(whole(routed_experts=[[math.nan]])), Again(BrokenNumbers, "routed_experts"),
+    ),
+    "routed experts as text": (
+        plain(whole(routed_experts="AAAA")), Ends(ModelError, "an item for each token"),
+    ),
+    "SGLang: the version of the weights": (
+        plain({**whole(), "metadata": {"weight_version": "7"}}), Good({"versions": ((0, "7"),)}),
+    ),
+    "streamed: the weights change": (
+        stream(
+            {**piece(content="a", choice={"token_ids": [1, 2]}), "weight_version": 7},
+            {**piece(content="b", choice={"token_ids": [3]}), "weight_version": 8},
+            {**piece("stop"), "weight_version": 8},
+        ),
+        Good({"versions": ((0, "7"), (2, "8"))}),
+    ),
+    "streamed: the version comes last": (
+        stream(piece(content="a", choice={"token_ids": [1]}), {**piece("stop"), "weight_version":
+               "7"}),
+        Good({"versions": ((0, "7"),)}),
+    ),
     # -- streamed tool calls
     "OpenAI: pieces": (
         calls(fragment(0, "a", "step", ""), fragment(0, None, None, '{"n"'),
@@ -381,6 +419,8 @@ def _check(completion, expected):
         "tools": [(call.name, call.arguments) for call in completion.tool_calls],
         "text": completion.text,
         "finish_reason": completion.finish_reason,
+        "per_token": completion.per_token,
+        "versions": completion.version_starts,
         "logprobs": list(completion.logprobs or ()),
     }
     assert {name: found[name] for name in expected.fields} == expected.fields

@@ -1,6 +1,7 @@
 """The neutral record of a rollout's tokens."""
 
 import array
+import math
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core import values
-from trio_envserve.models.interface import Completion
+from trio_envserve.models.interface import BrokenNumbers, Completion
 from trio_envserve.models.tokens import segments, token_records
 
 
@@ -16,11 +17,11 @@ def ids(*numbers):
     return array.array("i", numbers)
 
 
-def turn(prompt, response, logprobs: list[float] | None = None, version=None):
+def turn(prompt, response, logprobs: list[float] | None = None, version=None, **more):
     given = None if logprobs is None else array.array("f", logprobs)
     return Completion(
         "", prompt_ids=ids(*prompt), response_ids=ids(*response), logprobs=given,
-        weight_version=version,
+        weight_version=version, **more,
     )  # fmt: skip
 
 
@@ -113,3 +114,47 @@ def test_a_record_travels_as_typed_arrays():
     assert back["response_mask"].dtype == "uint8"
     assert back["logprobs"].dtype == "float32"
     assert list(back["logprobs"]) == [-1.0, -0.5]
+
+
+def test_versions_of_the_weights_are_marked_by_token():
+    turns = [
+        turn([1], [2, 3, 4], version="8", version_starts=((0, "7"), (2, "8"))),
+        turn([1, 2, 3, 4, 9], [5], version="8"),
+        turn([1, 2, 3, 4, 9, 5], [6]),
+        turn([1, 2, 3, 4, 9, 5, 6], [], version="9"),
+    ]
+    (record,) = token_records(turns)
+    assert record.version_spans == ((0, 2, "7"), (2, 3, "8"), (4, 5, "8"))
+    assert record.weight_versions == ("8", "8", None, "9")
+
+
+def test_what_belongs_to_tokens_travels_with_them():
+    turns = [
+        turn([1], [2]),
+        turn([1, 2, 9], [3, 4], per_token={"routed_experts": [[0, 1], [2, 3]]}),
+        turn([7], [8], per_token={"routed_experts": [[4]]}),
+    ]
+    first, second = token_records(turns)
+    assert first.per_token == {"routed_experts": [None, None, [0, 1], [2, 3]]}
+    assert second.per_token == {"routed_experts": [[4]]}
+    back: Any = values.decode(values.encode(first))
+    assert back["per_token"] == first.per_token
+
+
+NUMBER = st.floats(width=32) | st.just(-1.0)
+
+
+@given(
+    st.lists(st.lists(NUMBER, max_size=3) | st.none(), min_size=1, max_size=4),
+    st.none() | st.floats(),
+)
+def test_no_number_of_a_segment_is_infinite_or_none_at_all(plan, reward):
+    turns = [turn([1] * n, [2] * len(row or ()), row) for n, row in enumerate(plan)]
+    try:
+        records = token_records(turns, reward)
+    except BrokenNumbers:
+        assert any(not math.isfinite(number) for row in plan for number in row or ())
+        return
+    for record in records:
+        assert record.reward is None or math.isfinite(record.reward)
+        assert all(math.isfinite(number) for number in record.logprobs or ())

@@ -42,6 +42,9 @@ Name: TypeAlias = tuple[int, int]
 CAUSES = ("environment", "model", "time limit", "infrastructure")
 """Why rollouts end in errors; see :func:`cause_of`."""
 
+_MODEL_ERRORS = frozenset({"ModelError", "ModelAborted", "BrokenNumbers", "ContextFull"})
+"""The classes of what a rollout raises whose model gave no answer."""
+
 _TOKENS = {
     "prompt_ids": "prompt_tokens", "response_ids": "completion_tokens",
 }  # fmt: skip
@@ -194,7 +197,7 @@ def cause_of(kind: str, raised: str) -> str:
     """Why a rollout ended in an error, by the error's class and what the environment
     raised: one of :data:`CAUSES`."""
     if kind == "RolloutFailed":
-        return "model" if raised.rpartition(".")[2] == "ModelError" else "environment"
+        return "model" if raised.rpartition(".")[2] in _MODEL_ERRORS else "environment"
     if kind in ("OutcomeNotEncodable", "NotEncodable", "OutcomeTooLarge", "TooLarge"):
         return "environment"
     return "time limit" if kind in ("DeadlineExceeded", "NeverStarted") else "infrastructure"

@@ -7,8 +7,8 @@ streamed (:class:`StreamReader`), is collected in a draft, and the draft becomes
 :class:`Completion`.  What is not an answer in this form raises :class:`ChatProblem`.
 
 Only reasons to finish that are known to be good end an answer (:data:`FINISH_REASONS`):
-engines have many words for a cut one, and will have more.  An error in an answer's place, with the status
-200 or in a stream, is judged by the status that it names.
+engines have many words for a cut one, and will have more.  An error in an answer's place, with
+the status 200 or in a stream, is judged by the status that it names.
 
 Token ids come as vLLM gives them (``return_token_ids``: ``prompt_token_ids`` beside the
 choices, ``token_ids`` in the choice) or as SGLang does (``return_input_ids_in_sglext`` and
@@ -231,7 +231,8 @@ class _Draft:
         self._response_ids: TokenIds | None = None
         self._logprobs: Logprobs | None = None
         self._usage: Mapping[str, Any] = {}
-        self._weight_version: str | None = None
+        self._version_starts: list[tuple[int, str]] = []
+        self._per_token: dict[str, list[Any]] = {}
 
     def add(self, body: Mapping[str, Any], field: str) -> None:
         """Take a whole answer (``message``) or a part of one (``delta``)."""
@@ -243,7 +244,7 @@ class _Draft:
         if body.get("prompt_token_ids") is not None:
             self._prompt_ids = _ids(body["prompt_token_ids"])
         self._add_extension(body.get("sglext"))
-        self._add_version(body)
+        self._add_version(body)  # before the tokens of this part
         for choice in _list(body.get("choices"), "choices"):
             if not isinstance(choice, Mapping):
                 raise ChatProblem("a choice is not an object")
@@ -262,7 +263,12 @@ class _Draft:
         metadata = body.get("metadata")
         for place in (body, metadata if isinstance(metadata, Mapping) else {}):
             if place.get("weight_version") is not None:
-                self._weight_version = str(place["weight_version"])
+                version = str(place["weight_version"])
+                if not self._version_starts:
+                    self._version_starts.append((0, version))  # some say it at the end only
+                elif self._version_starts[-1][1] != version:
+                    tokens = len(self._response_ids or self._logprobs or ())
+                    self._version_starts.append((tokens, version))
 
     def _add_choice(self, choice: Mapping[str, Any], field: str) -> None:
         self.chosen = True
@@ -282,10 +288,22 @@ class _Draft:
         if choice.get("token_ids") is not None:
             self._response_ids = self._response_ids or array.array("i")
             self._response_ids.extend(_ids(choice["token_ids"]))
+        for name in self._endpoint.per_token:
+            if choice.get(name) is not None:
+                self._add_per_token(name, choice[name])
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, Mapping) and logprobs.get("content") is not None:
             self._logprobs = self._logprobs or array.array("f")
             self._logprobs.extend(_numbers(_list(logprobs["content"], "logprobs")))
+
+    def _add_per_token(self, name: str, items: object) -> None:
+        if not isinstance(items, list):
+            raise ChatProblem(
+                f"{name}, of the endpoint's per_token, is not a list with an item for each token"
+            )
+        if not _is_finite(items):
+            raise _broken(f"gave a number in {name} that is not finite")
+        self._per_token.setdefault(name, []).extend(items)
 
     def _add_thought(self, message: Mapping[str, Any]) -> None:
         """Some engines give it under both names."""
@@ -304,6 +322,10 @@ class _Draft:
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
             text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
             raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
+        for name, items in self._per_token.items():
+            if ids is not None and len(items) != len(ids):
+                text = f"gave {len(items)} items of {name} for {len(ids)} tokens"
+                raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
         return Completion(
             text="".join(self._text),
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
@@ -316,7 +338,9 @@ class _Draft:
             prompt_ids=self._prompt_ids,
             response_ids=ids,
             logprobs=logprobs,
-            weight_version=self._weight_version,
+            weight_version=self._version_starts[-1][1] if self._version_starts else None,
+            version_starts=tuple(self._version_starts),
+            per_token=self._per_token,
         )
 
 
@@ -371,6 +395,18 @@ def _numbers(content: list[Any]) -> Logprobs:
         if not math.isfinite(number):
             raise _broken(f"gave a log-probability that is {number}")
     return numbers
+
+
+def _is_finite(value: object) -> bool:
+    """Whether no number in nested lists is NaN or infinite."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, list):
+            left += each
+        elif isinstance(each, float) and not math.isfinite(each):
+            return False
+    return True
 
 
 def _count(value: object) -> int | None:

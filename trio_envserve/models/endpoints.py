@@ -61,6 +61,9 @@ class Endpoint:
     (``tools``), ``always`` all, or ``never`` any."""
     finish_reasons: Sequence[str] = ()
     """Further reasons to finish that end an answer."""
+    per_token: Sequence[str] = ("routed_experts",)
+    """Fields of an answer's choice that have an item for each sampled token: they go into
+    the segments."""
     concurrency: int = 512
     """Most requests at a time, for each worker; further calls wait."""
     retries: int = 10

@@ -10,7 +10,7 @@ chat template dropped a thought, the history was cut), those tokens were never r
 together, so the turn begins a new record, a *segment*, which says why.
 
 Nothing is tokenized here, and nothing is guessed: without ids from the endpoint there is
-no record.
+no record.  No number of a record is NaN or infinite.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from __future__ import annotations
 import array
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from .interface import Completion, Logprobs, TokenIds
+from .interface import BrokenNumbers, Completion, Logprobs, TokenIds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,13 +42,19 @@ class TokenRecord:
     """For each of these its log-probability, 0.0 where the mask is 0; None if a turn of the
     segment has none."""
     reward: float | None
-    """The reward of the rollout, the same in all its segments."""
+    """The reward of the rollout, the same in all its segments; None without a finite one."""
     turns: tuple[int, int]
     """The first turn of the segment, from 0, and the one after the last."""
     weight_versions: tuple[str | None, ...] = ()
     """The version of the weights for each of these turns, if the endpoint says it."""
     begins: str = ""
     """Why this is a segment of its own; empty for the first one."""
+    version_spans: tuple[tuple[int, int, str], ...] = ()
+    """The sampled tokens of each version of the weights, where the endpoint says it: the
+    number of the first of ``response_ids``, the number after the last, and the version."""
+    per_token: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    """Further fields with an item for each of ``response_ids``, by name (``routed_experts``);
+    None where the mask is 0, and in turns that do not have the field."""
 
 
 def token_records(
@@ -55,8 +63,11 @@ def token_records(
     """The segments of a rollout whose answers, in order, are ``completions``.
 
     Raises ``ValueError`` for an answer without token ids; how to ask for them depends on
-    the endpoint.
+    the endpoint.  Raises :class:`.BrokenNumbers` for log-probabilities that are not finite; a
+    reward that is not is none.
     """
+    if reward is not None and not math.isfinite(reward):
+        reward = None
     segments: list[_Segment] = []
     for turn, completion in enumerate(completions):
         if completion.prompt_ids is None or completion.response_ids is None:
@@ -94,6 +105,8 @@ class _Segment:
         self._mask = array.array("B")
         self._logprobs: Logprobs | None = array.array("f")
         self._versions: list[str | None] = []
+        self._spans: list[tuple[int, int, str]] = []
+        self._per_token: dict[str, list[Any]] = {}
 
     def differs(self, prompt_ids: TokenIds) -> str:
         """Why a turn with this prompt cannot continue the segment; empty if it can."""
@@ -109,15 +122,40 @@ class _Segment:
 
     def add(self, completion: Completion, prompt_ids: TokenIds, response_ids: TokenIds) -> None:
         between = prompt_ids[len(self._ids) :]
+        self._add_per_token(completion, len(between), len(response_ids))
         self._ids += between
         self._ids += response_ids
         self._mask.frombytes(bytes(len(between)) + b"\1" * len(response_ids))
-        if self._logprobs is not None and completion.logprobs is not None:
+        self._add_spans(completion, len(response_ids))
+        logprobs = completion.logprobs
+        if logprobs is not None and not all(map(math.isfinite, logprobs)):
+            raise BrokenNumbers("the model gave log-probabilities that are not finite")
+        if self._logprobs is not None and logprobs is not None:
             self._logprobs.frombytes(bytes(self._logprobs.itemsize * len(between)))
-            self._logprobs += completion.logprobs
+            self._logprobs += logprobs
         else:
             self._logprobs = None
         self._versions.append(completion.weight_version)
+
+    def _add_spans(self, completion: Completion, sampled: int) -> None:
+        """The versions of the last ``sampled`` tokens."""
+        end = len(self._mask)
+        first = end - sampled
+        starts = completion.version_starts
+        if not starts and completion.weight_version is not None:
+            starts = ((0, completion.weight_version),)
+        ends = [first + start for start, _ in starts[1:]] + [end]
+        for (start, version), stop in zip(starts, ends, strict=False):
+            if first + start < stop:
+                self._spans.append((first + start, stop, version))
+
+    def _add_per_token(self, completion: Completion, between: int, sampled: int) -> None:
+        before = len(self._mask)
+        for name in completion.per_token:
+            self._per_token.setdefault(name, [None] * before)
+        for name, items in self._per_token.items():
+            items += [None] * between
+            items += completion.per_token.get(name, [None] * sampled)
 
     def record(self, reward: float | None) -> TokenRecord:
         response_ids = self._ids[self._prompt_size :]
@@ -135,4 +173,6 @@ class _Segment:
             turns=(self._first_turn, self._first_turn + len(self._versions)),
             weight_versions=tuple(self._versions),
             begins=self._begins,
+            version_spans=tuple(self._spans),
+            per_token=self._per_token,
         )
