@@ -192,8 +192,9 @@ def http_asked(bind: str, given: Mapping[str, Any]) -> HttpOptions:
         raise click.UsageError("--insecure lets everybody in, --token-file does not: give one")
     runs = {option: given[option] for option in _RUNS if given[option] is not None}
     return HttpOptions(
-        bind, given["http_hosts"], given["token_file"], given["insecure"], given["http_limits"], runs
-    )
+        bind, given["http_hosts"], given["token_file"], given["insecure"], given["http_limits"],
+        runs,
+    )  # fmt: skip
 
 
 def verifiers_asked(bind: str, given: Mapping[str, Any]) -> VerifiersOptions:
